@@ -1,0 +1,3 @@
+"""MyXTTS: train, fine-tune and speak with XTTS in TensorFlow and Keras."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,125 @@
+"""Waveforms from log-mel spectrograms without a neural vocoder: non-negative mel inversion and fast Griffin-Lim."""
+
+import numpy as np
+import scipy.fft
+
+from myxtts.audio.mel import DVAE_MEL
+
+_INVERSION_ITERATIONS = 20
+_TINY = np.float32(1e-10)
+
+
+def log_mel_to_wav(log_mel, spec=DVAE_MEL, num_iterations=60, momentum=0.99, seed=0):
+    """Finds a waveform whose log-mel spectrogram is close to the given one.
+
+    The linear power spectrum is first estimated from the mel bands under the constraint that it is not negative; its
+    phase then comes from fast Griffin-Lim (Perraudin, Balazs and Søndergaard, "A fast Griffin-Lim algorithm", 2013).
+    The mel bands do not fix the linear spectrum, so in the second half of the iterations the magnitudes are no longer
+    held: those of the current signal are taken and corrected until they pool to the given mel. That more than halves
+    the final mel error.
+
+    Args:
+        log_mel: Log-mel without the division by `mel_stats`, `(F, num_mels)` or `(B, F, num_mels)`, natural logarithm
+            of power. NumPy or anything that converts to it.
+        spec: The recipe that `log_mel` follows, without pre-emphasis, and with a window of `n_fft` samples.
+        num_iterations: Griffin-Lim iterations.
+        momentum: Weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 it may diverge.
+        seed: Seed of the initial phases. The same seed gives the same waveform, alone or in a batch.
+
+    Returns:
+        Waveform at `spec.sample_rate`, `((F - 1) * hop_length,)` float32, or with a leading `B`. Not clipped.
+    """
+    if spec.preemphasis or spec.win_length != spec.n_fft or spec.n_fft % spec.hop_length:
+        raise ValueError(
+            "Griffin-Lim inverts a mel without pre-emphasis whose window fills n_fft, a multiple of hop_length. "
+            f"Received: preemphasis={spec.preemphasis}, win_length={spec.win_length}, n_fft={spec.n_fft}, "
+            f"hop_length={spec.hop_length}."
+        )
+    log_mel = np.asarray(log_mel, "float32")
+    if log_mel.ndim == 3:
+        return np.stack([log_mel_to_wav(item, spec, num_iterations, momentum, seed) for item in log_mel])
+    min_frames = 2 + spec.n_fft // 2 // spec.hop_length
+    if log_mel.ndim != 2 or log_mel.shape[0] < min_frames or log_mel.shape[1] != spec.num_mels:
+        raise ValueError(
+            f"log_mel must have the shape (frames, {spec.num_mels}) or (batch, frames, {spec.num_mels}) with "
+            f"{min_frames} frames or more, the length of the reflected ends. Received: shape {log_mel.shape}."
+        )
+    if not np.isfinite(log_mel).all():
+        raise ValueError("log_mel must be finite. Received: NaN or infinity; the model that made it has diverged.")
+
+    transform = _ShortTimeFourierTransform(spec, len(log_mel))
+    mel = np.exp(log_mel) - np.float32(spec.log_offset)
+    inversion = _MelInversion(mel, spec)
+    magnitude = np.sqrt(inversion.solve())
+    phase = np.random.default_rng(seed).random(magnitude.shape, dtype="float32") * np.float32(2 * np.pi)
+    spectrum = magnitude * (np.cos(phase) + 1j * np.sin(phase))
+    previous = 0.0
+    for iteration in range(num_iterations):
+        consistent = transform.forward(transform.inverse(spectrum))
+        if iteration >= num_iterations // 2:
+            magnitude = np.sqrt(inversion.correct(np.square(consistent.real) + np.square(consistent.imag)))
+        change = consistent - previous
+        previous = consistent
+        accelerated = consistent + np.float32(momentum) * change if iteration else consistent
+        spectrum = accelerated * (magnitude / np.maximum(np.abs(accelerated), _TINY))
+    return transform.inverse(spectrum)
+
+
+class _MelInversion:
+    """Non-negative power spectra that pool to a given mel spectrogram, by multiplicative updates.
+
+    The updates lower the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative matrix
+    factorization", 2001, with the filters held fixed). Against least squares, quiet bands count as much as loud ones,
+    and the solution stays smooth across frequency.
+    """
+
+    def __init__(self, mel, spec):
+        self._mel = np.maximum(mel, _TINY)
+        self._filters = spec.filterbank()
+        # Bins that no filter sees keep zero power.
+        self._bin_weight = np.maximum(self._filters.sum(axis=1), _TINY)
+
+    def solve(self):
+        """Power spectra, `(F, 1 + n_fft // 2)`, pooled by the filters to the mel within a fraction of a percent."""
+        mean_power = self._mel / self._filters.sum(axis=0)
+        power = mean_power @ self._filters.T / self._bin_weight
+        for _ in range(_INVERSION_ITERATIONS):
+            power = self.correct(power)
+        return power
+
+    def correct(self, power):
+        """One multiplicative update of `power` towards the mel."""
+        ratio = self._mel / np.maximum(power @ self._filters, _TINY)
+        return power * (ratio @ self._filters.T / self._bin_weight)
+
+
+class _ShortTimeFourierTransform:
+    """The transform that `MelSpectrogram` is built on, and its least-squares inverse, for `num_frames` frames."""
+
+    def __init__(self, spec, num_frames):
+        self._n_fft, self._hop_length = spec.n_fft, spec.hop_length
+        self._num_frames = num_frames
+        self._window = spec.window_values()
+        squared_window = np.broadcast_to(np.square(self._window), (num_frames, spec.n_fft))
+        self._window_energy = np.maximum(self._overlap_add(squared_window), _TINY)
+
+    def forward(self, wav):
+        """`(S,)` to complex spectra, `(F, 1 + n_fft // 2)`."""
+        padded = np.pad(wav, self._n_fft // 2, mode="reflect")
+        frames = np.lib.stride_tricks.sliding_window_view(padded, self._n_fft)[:: self._hop_length]
+        return scipy.fft.rfft(frames * self._window)
+
+    def inverse(self, spectrum):
+        """Complex spectra, `(F, 1 + n_fft // 2)`, to the closest `(S,)` (Griffin and Lim, 1984, equation 6)."""
+        frames = scipy.fft.irfft(spectrum, n=self._n_fft) * self._window
+        start = self._n_fft // 2
+        num_samples = (self._num_frames - 1) * self._hop_length
+        return (self._overlap_add(frames) / self._window_energy)[start : start + num_samples]
+
+    def _overlap_add(self, frames):
+        """`(F, n_fft)` to `((F - 1) * hop + n_fft,)`."""
+        overlap = self._n_fft // self._hop_length
+        total = np.zeros((self._num_frames + overlap - 1, self._hop_length), "float32")
+        for i in range(overlap):
+            total[i : i + self._num_frames] += frames[:, i * self._hop_length : (i + 1) * self._hop_length]
+        return total.reshape(-1)

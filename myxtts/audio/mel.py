@@ -1,0 +1,184 @@
+"""Log-mel spectrograms: the one definition that training and inference share.
+
+Three fixed recipes cover the system. `DVAE_MEL` feeds the speech tokenizer and is what Griffin-Lim inverts,
+`CONDITIONING_MEL` feeds the conditioning encoder, `SPEAKER_MEL` feeds the speaker encoder.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from keras import ops
+
+_WINDOW_COEFFICIENTS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46)}
+_FILTER_NORMS = (None, "slaney")
+
+
+@dataclass(frozen=True)
+class MelSpec:
+    """How a waveform becomes a log-mel spectrogram.
+
+    Power spectra of centred, reflect-padded frames are pooled by triangular filters on the HTK mel scale and compressed
+    as `ln(max(x, log_floor) + log_offset)`.
+    """
+
+    sample_rate: int
+    """Sample rate of the waveform, in Hz."""
+    n_fft: int
+    """Length of the Fourier transform, in samples."""
+    win_length: int
+    """Length of the analysis window, in samples; it is centred in `n_fft`."""
+    hop_length: int
+    """Samples from one frame to the next."""
+    num_mels: int
+    """Number of mel bands."""
+    f_min: float = 0.0
+    """Lower edge of the lowest band, in Hz."""
+    f_max: float = 8000.0
+    """Upper edge of the highest band, in Hz."""
+    window: str = "hann"
+    """Analysis window, periodic: `"hann"` or `"hamming"`."""
+    filter_norm: str | None = "slaney"
+    """`"slaney"` gives each filter unit area, None gives it unit height."""
+    log_floor: float = 1e-5
+    """Power below which the spectrogram is clamped before the logarithm."""
+    log_offset: float = 0.0
+    """Power added before the logarithm."""
+    preemphasis: float = 0.0
+    """Coefficient `a` of the first-order filter `y[t] = x[t] - a x[t-1]` put before the transform; 0 leaves it out."""
+
+    def __post_init__(self):
+        if not 0 < self.hop_length <= self.win_length <= self.n_fft:
+            raise ValueError(
+                "A mel spectrogram needs 0 < hop_length <= win_length <= n_fft. "
+                f"Received: hop_length={self.hop_length}, win_length={self.win_length}, n_fft={self.n_fft}."
+            )
+        if not 0 <= self.f_min < self.f_max <= self.sample_rate / 2:
+            raise ValueError(
+                "A mel spectrogram needs 0 <= f_min < f_max <= sample_rate / 2. "
+                f"Received: f_min={self.f_min}, f_max={self.f_max}, sample_rate={self.sample_rate}."
+            )
+        if self.window not in _WINDOW_COEFFICIENTS:
+            raise ValueError(f"window must be one of {sorted(_WINDOW_COEFFICIENTS)}. Received: {self.window!r}.")
+        if self.filter_norm not in _FILTER_NORMS:
+            raise ValueError(f"filter_norm must be one of {_FILTER_NORMS}. Received: {self.filter_norm!r}.")
+
+    def num_frames(self, num_samples):
+        """Frames of a waveform of `num_samples` samples; an int, an array or a tensor."""
+        return 1 + num_samples // self.hop_length
+
+    def window_values(self):
+        """The analysis window, `(win_length,)` float32."""
+        offset, amplitude = _WINDOW_COEFFICIENTS[self.window]
+        phase = 2 * np.pi * np.arange(self.win_length) / self.win_length
+        return (offset - amplitude * np.cos(phase)).astype("float32")
+
+    def filterbank(self):
+        """The mel filters, `(1 + n_fft // 2, num_mels)` float32.
+
+        Spacing follows HTK, `mel = 2595 log10(1 + f / 700)`; the area norm is that of Slaney's Auditory Toolbox. All is
+        computed in float32, as in torchaudio: a float64 build is off by up to 5e-6.
+        """
+        bin_hz = np.linspace(0, self.sample_rate // 2, 1 + self.n_fft // 2, dtype="float32")
+        lowest_mel, highest_mel = (2595.0 * math.log10(1.0 + hz / 700.0) for hz in (self.f_min, self.f_max))
+        edge_mels = np.linspace(lowest_mel, highest_mel, self.num_mels + 2, dtype="float32")
+        edge_hz = np.float32(700.0) * (np.float32(10.0) ** (edge_mels / np.float32(2595.0)) - np.float32(1.0))
+        distance = edge_hz[np.newaxis, :] - bin_hz[:, np.newaxis]
+        width = np.diff(edge_hz)
+        rising = -distance[:, :-2] / width[:-1]
+        falling = distance[:, 2:] / width[1:]
+        filters = np.maximum(np.float32(0.0), np.minimum(rising, falling))
+        if self.filter_norm == "slaney":
+            filters *= np.float32(2.0) / (edge_hz[2:] - edge_hz[:-2])
+        return filters
+
+
+DVAE_MEL = MelSpec(sample_rate=22050, n_fft=1024, win_length=1024, hop_length=256, num_mels=80)
+CONDITIONING_MEL = MelSpec(sample_rate=22050, n_fft=2048, win_length=1024, hop_length=256, num_mels=80)
+SPEAKER_MEL = MelSpec(
+    sample_rate=16000,
+    n_fft=512,
+    win_length=400,
+    hop_length=160,
+    num_mels=64,
+    window="hamming",
+    filter_norm=None,
+    log_floor=0.0,
+    log_offset=1e-6,
+    preemphasis=0.97,
+)
+
+
+class MelSpectrogram:
+    """Turns waveforms into log-mel spectrograms, eagerly or inside a graph, always in float32.
+
+    A waveform padded with zeros in a batch keeps its frames, but for those whose window reaches past its end.
+
+    Args:
+        spec: The recipe.
+        mel_stats: Positive scale of each band, `(num_mels,)`, by which the log-mel is divided; None for no division.
+    """
+
+    def __init__(self, spec, mel_stats=None):
+        self.spec = spec
+        self._window = spec.window_values()
+        filters = spec.filterbank()
+        # Bins above the highest band weigh nothing; leaving them out saves a quarter of the pooling.
+        self._num_bins = 1 + int(np.flatnonzero(filters.any(axis=1))[-1])
+        self._filters = filters[: self._num_bins]
+        self._inverse_stats = None
+        if mel_stats is not None:
+            mel_stats = np.asarray(mel_stats, "float32")
+            if mel_stats.shape != (spec.num_mels,) or not (np.isfinite(mel_stats) & (mel_stats > 0)).all():
+                raise ValueError(
+                    f"mel_stats must be {spec.num_mels} positive finite numbers, one per mel band. "
+                    f"Received: shape {mel_stats.shape}, smallest {mel_stats.min(initial=np.inf)}."
+                )
+            self._inverse_stats = 1.0 / mel_stats
+
+    def __call__(self, wav):
+        """Computes the log-mel spectrogram.
+
+        Args:
+            wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must exceed `spec.win_length // 2`, the
+                length of the reflected ends.
+
+        Returns:
+            Log-mel, `(B, 1 + S // hop_length, num_mels)` float32.
+        """
+        spec = self.spec
+        wav = ops.convert_to_tensor(wav, "float32")
+        num_samples = wav.shape[1]
+        if num_samples is not None and num_samples <= spec.win_length // 2:
+            raise ValueError(
+                f"A waveform must be longer than half a window, {spec.win_length // 2} samples, to be reflected at its "
+                f"ends. Received: {num_samples} samples. Leave it out, or pad it with zeros."
+            )
+        if spec.preemphasis:
+            previous = ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
+            wav = wav - spec.preemphasis * previous
+        # Only the phase depends on where the window lies in n_fft, so it is left-aligned and the transform pads it.
+        real, imaginary = ops.rfft(self._frames(wav) * self._window, fft_length=spec.n_fft)
+        power = ops.square(real[..., : self._num_bins]) + ops.square(imaginary[..., : self._num_bins])
+        mel = ops.matmul(power, self._filters)
+        if spec.log_floor:
+            mel = ops.maximum(mel, spec.log_floor)
+        if spec.log_offset:
+            mel = mel + spec.log_offset
+        log_mel = ops.log(mel)
+        return log_mel if self._inverse_stats is None else log_mel * self._inverse_stats
+
+    def _frames(self, wav):
+        """`(B, S)` to overlapping frames `(B, F, win_length)`, each centred on a multiple of the hop.
+
+        Frames are joined from non-overlapping blocks; that is several times quicker than a gather.
+        """
+        hop_length, win_length = self.spec.hop_length, self.spec.win_length
+        num_frames = self.spec.num_frames(ops.shape(wav)[1])
+        padded = ops.pad(wav, [[0, 0], [win_length // 2, win_length - win_length // 2]], mode="reflect")
+        block = math.gcd(hop_length, win_length)
+        stride = hop_length // block
+        span = (num_frames - 1) * stride + 1
+        num_blocks = span - 1 + win_length // block
+        blocks = ops.reshape(padded[:, : num_blocks * block], (-1, num_blocks, block))
+        return ops.concatenate([blocks[:, i : i + span : stride] for i in range(win_length // block)], axis=-1)

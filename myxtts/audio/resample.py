@@ -1,0 +1,77 @@
+"""Resampling by windowed sinc as one strided convolution, in or out of a graph."""
+
+import functools
+import math
+
+import numpy as np
+from keras import ops
+
+_LOWPASS_WIDTH = 6
+"""Zero crossings of the sinc on each side."""
+_ROLLOFF = 0.99
+"""Cutoff as a fraction of the lower Nyquist frequency."""
+_MAX_KERNEL_VALUES = 2**24
+"""Rates without a common divisor would need a kernel of hundreds of millions of values."""
+
+
+def resample(wav, from_rate, to_rate):
+    """Changes the sample rate of waveforms.
+
+    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with the Hann-windowed sinc that torchaudio
+    has as its default and that the reference uses everywhere.
+
+    Args:
+        wav: Waveforms, `(B, S)`. A tensor, or what converts to one.
+        from_rate: Their sample rate, a whole number of Hz.
+        to_rate: The sample rate wanted, a whole number of Hz.
+
+    Returns:
+        Waveforms, `(B, num_resampled(S, from_rate, to_rate))` float32. `wav` itself when the rates are equal.
+    """
+    for rate in (from_rate, to_rate):
+        if rate != int(rate) or rate <= 0:
+            raise ValueError(f"A sample rate must be a positive whole number of Hz. Received: {rate}.")
+    wav = ops.convert_to_tensor(wav, "float32")
+    if from_rate == to_rate:
+        return wav
+    kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
+    num_phases = kernel.shape[2]
+    num_samples = ops.shape(wav)[1]
+    padded = ops.pad(wav, [[0, 0], [pad, pad + stride]])
+    # One output channel per phase: (B, S / stride, num_phases), read row by row, is the waveform.
+    phases = ops.conv(padded[:, :, None], kernel, strides=stride, padding="valid", data_format="channels_last")
+    interleaved = ops.reshape(phases, (-1, ops.shape(phases)[1] * num_phases))
+    return interleaved[:, : num_resampled(num_samples, from_rate, to_rate)]
+
+
+def num_resampled(num_samples, from_rate, to_rate):
+    """Length of `num_samples` samples at `from_rate` once resampled to `to_rate`; an int, an array or a tensor."""
+    divisor = math.gcd(from_rate, to_rate)
+    stride, num_phases = from_rate // divisor, to_rate // divisor
+    return (num_samples * num_phases + stride - 1) // stride
+
+
+@functools.lru_cache(maxsize=32)
+def _sinc_kernel(from_rate, to_rate):
+    """The kernel `(taps, 1, num_phases)`, its stride and the zeros it needs on the left.
+
+    All is computed in float32, as in torchaudio: a float64 kernel differs by up to 5e-6.
+    """
+    divisor = math.gcd(from_rate, to_rate)
+    stride, num_phases = from_rate // divisor, to_rate // divisor
+    base = _ROLLOFF * min(stride, num_phases)
+    pad = math.ceil(_LOWPASS_WIDTH * stride / base)
+    if (2 * pad + stride) * num_phases > _MAX_KERNEL_VALUES:
+        raise ValueError(
+            f"Rates must have a common divisor of more than a few Hz to be resampled here. Received: {from_rate} and "
+            f"{to_rate} Hz, whose greatest common divisor is {divisor}. Resample the file with soxr first."
+        )
+    position = np.arange(-pad, pad + stride, dtype="float32") / np.float32(stride)
+    delay = np.arange(0, -num_phases, -1, dtype="float32") / np.float32(num_phases)
+    t = (delay[np.newaxis, :] + position[:, np.newaxis]) * np.float32(base)
+    t = np.clip(t, np.float32(-_LOWPASS_WIDTH), np.float32(_LOWPASS_WIDTH))
+    window = np.square(np.cos(t * np.float32(np.pi) / np.float32(2 * _LOWPASS_WIDTH)))
+    angle = t * np.float32(np.pi)
+    sinc = np.where(angle == 0, np.float32(1), np.sin(angle) / np.where(angle == 0, np.float32(1), angle))
+    kernel = sinc * window * np.float32(base / stride)
+    return kernel[:, np.newaxis, :].astype("float32"), stride, pad

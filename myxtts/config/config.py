@@ -1,0 +1,397 @@
+"""The settings: one dataclass per concern, each number with one home."""
+
+from dataclasses import dataclass, field, fields
+
+CODE_STRIDE_SAMPLES = 1024
+"""Samples at 22 050 Hz that one audio code stands for: four mel frames of hop 256."""
+
+MODEL_SAMPLE_RATE = 22050
+"""Rate in Hz of everything the DVAE and the GPT see."""
+
+STAGES = ("dvae", "gpt")
+"""Training stages in the order in which one builds on the other."""
+
+
+class ConfigError(ValueError):
+    """A setting that breaks a rule; the message names the setting, the rule, the value and the way out."""
+
+
+def _require(holds, setting, rule, value, way_out):
+    if not holds:
+        raise ConfigError(f"{setting} must be {rule}. Received: {value}. {way_out}")
+
+
+@dataclass
+class ModelConfig:
+    """Shapes of the XTTS model. The defaults are the size `tiny`; `ModelConfig.of_size` gives the others."""
+
+    size: str = "tiny"
+    """Name of the capacity preset these numbers came from."""
+    num_text_tokens: int = 0
+    """Rows of the text table: highest token id + 1. 0 until a tokenizer is known."""
+    start_text_token: int = 3
+    """Id of `[START]`."""
+    stop_text_token: int = 0
+    """Id of `[STOP]`."""
+    max_text_tokens: int = 200
+    """Longest text in tokens, language tag included."""
+    max_audio_tokens: int = 260
+    """Longest clip in audio codes, generation included (605 in XTTS v2)."""
+    layers: int = 6
+    """Transformer blocks of the GPT."""
+    width: int = 256
+    """Channels of the GPT, of its conditioning latents and of the vocoder's input."""
+    heads: int = 4
+    """Attention heads of the GPT."""
+    dropout: float = 0.1
+    """Dropout on summed embeddings, attention probabilities and residual branches (XTTS v2: 0.1)."""
+    conditioning_blocks: int = 4
+    """Attention blocks of the conditioning encoder."""
+    conditioning_heads: int = 4
+    """Attention heads of the conditioning encoder."""
+    num_latents: int = 32
+    """Conditioning latents that the perceiver resampler gives."""
+    perceiver_depth: int = 2
+    """Layers of the perceiver resampler."""
+    perceiver_heads: int = 4
+    """Attention heads of the perceiver."""
+    perceiver_head_width: int = 64
+    """Width of one perceiver head."""
+    num_mels: int = 80
+    """Mel bands."""
+    num_codes: int = 1024
+    """Codebook entries; the GPT's audio vocabulary has two more, start and stop."""
+    dvae_hidden: int = 256
+    """Channels of the DVAE's first convolution; the residual blocks have twice as many."""
+    dvae_residual_blocks: int = 3
+    """Residual blocks on each side of the DVAE."""
+    codebook_width: int = 256
+    """Length of a codebook vector."""
+    vocoder_channels: int = 256
+    """Channels of HiFi-GAN after its first convolution (512 in XTTS v2)."""
+    speaker_channels: tuple[int, ...] = (16, 32, 64, 128)
+    """Channels of the four speaker-encoder layers (32, 64, 128, 256 in XTTS v2)."""
+    speaker_width: int = 512
+    """Length of a speaker vector."""
+
+    def __post_init__(self):
+        self.speaker_channels = tuple(self.speaker_channels)
+        _require(self.width % self.heads == 0, "model.width", "a multiple of model.heads",
+                 f"{self.width} and {self.heads}", f"Try {self.heads * max(1, self.width // self.heads)}.")
+        _require(self.width % self.conditioning_heads == 0, "model.width", "a multiple of model.conditioning_heads",
+                 f"{self.width} and {self.conditioning_heads}", "Change one of the two.")
+        _require(0.0 <= self.dropout < 1.0, "model.dropout", "at least 0 and below 1", self.dropout, "XTTS v2 uses 0.1.")
+        _require(self.num_codes >= 2, "model.num_codes", "at least 2", self.num_codes, "XTTS v2 has 1024.")
+
+    @classmethod
+    def of_size(cls, size, **overrides):
+        """The preset called `size`, with single fields replaced by `overrides`."""
+        if size not in MODEL_SIZES:
+            raise ConfigError(f"--model-size must be one of {', '.join(MODEL_SIZES)}. Received: {size}.")
+        return cls(size=size, **{**MODEL_SIZES[size], **overrides})
+
+    @property
+    def start_audio_token(self):
+        """Id that begins the audio stream, right after the codes."""
+        return self.num_codes
+
+    @property
+    def stop_audio_token(self):
+        """Id that ends the audio stream."""
+        return self.num_codes + 1
+
+    @property
+    def num_audio_tokens(self):
+        """Rows of the audio table: codes, start, stop."""
+        return self.num_codes + 2
+
+    @property
+    def max_codes(self):
+        """Codes that one generation can hold: three places go to start, stop and bookkeeping."""
+        return self.max_audio_tokens - 3
+
+
+MODEL_SIZES = {
+    "nano": dict(layers=4, width=128, heads=4, max_audio_tokens=260, conditioning_blocks=2, num_latents=16,
+                 perceiver_depth=1, perceiver_heads=4, perceiver_head_width=32, num_codes=512, dvae_hidden=128,
+                 dvae_residual_blocks=2, codebook_width=64, vocoder_channels=128, speaker_channels=(8, 16, 32, 64)),
+    "tiny": dict(),
+    "small": dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_heads=8, perceiver_heads=8,
+                  max_audio_tokens=605, max_text_tokens=402, dvae_hidden=512, codebook_width=512,
+                  vocoder_channels=512, speaker_channels=(32, 64, 128, 256)),
+    "normal": dict(layers=16, width=768, heads=12, conditioning_blocks=6, conditioning_heads=12, perceiver_heads=8,
+                   max_audio_tokens=605, max_text_tokens=402, dvae_hidden=512, codebook_width=512,
+                   vocoder_channels=512, speaker_channels=(32, 64, 128, 256)),
+    "big": dict(layers=30, width=1024, heads=16, conditioning_blocks=6, conditioning_heads=16, perceiver_heads=8,
+                max_audio_tokens=605, max_text_tokens=402, dvae_hidden=512, codebook_width=512,
+                vocoder_channels=512, speaker_channels=(32, 64, 128, 256)),
+}
+"""What each size changes against the defaults; `big` is the released XTTS v2 shape."""
+
+
+@dataclass
+class DataConfig:
+    """Where the recordings are, how they become batches, and which device prepares them."""
+
+    train_data: str | None = None
+    """Root folder of the training set."""
+    val_data: str | None = None
+    """Root folder of the validation set; None splits it off the training set."""
+    language: str = "en"
+    """Language of recordings whose set names none."""
+    vocabulary: str | None = None
+    """Tokenizer file (Hugging Face JSON); None trains one on the corpus's own text."""
+    vocabulary_size: int = 512
+    """Size of a trained vocabulary, at most."""
+    validation_share: float = 0.05
+    """Share of clips held out by a stable hash of their id when there is no `val_data`."""
+    min_seconds: float = 0.1
+    """Shorter clips are left out."""
+    max_seconds: float = 11.6
+    """Longer clips are left out (XTTS: 255 995 samples at 22 050 Hz)."""
+    max_text_length: int = 200
+    """Clips with more text tokens are left out; the fixed text length under static shapes."""
+    max_mel_frames: int | None = None
+    """Fixed length of a batch in mel frames under static shapes; None derives it from `max_seconds`."""
+    static_shapes: bool = False
+    """Pad every batch to one shape, so that the train step is traced once."""
+    num_buckets: int = 8
+    """Length buckets when shapes are not static."""
+    num_workers: int = 8
+    """Parallel readers."""
+    cache_mb: int = 512
+    """Memory for decoded recordings kept between epochs."""
+    batch_size: int = 16
+    """Clips per batch."""
+    conditioning_seconds: tuple[float, float] = (3.0, 6.0)
+    """Shortest and longest conditioning clip; shortened for corpora of shorter clips."""
+    conditioning_source: str = "speaker"
+    """`speaker`: another clip of the same speaker, as at synthesis. `clip`: a slice of the clip itself, whose codes are
+    then left out of the loss (the reference recipe)."""
+    conditioning_padding: str = "repeat"
+    """How a short conditioning clip fills its length: `repeat` the sound, or `zeros` (the reference recipe)."""
+    augment: bool = True
+    """Random gain, time shift and spectral tilt of training clips, on the data device."""
+    data_gpu: int | None = None
+    """Physical GPU that loads and prepares data; with `model_gpu` it turns on Multi-GPU Mode."""
+    model_gpu: int | None = None
+    """Physical GPU that trains the model."""
+    pipeline_buffer_size: int = 50
+    """Prefetch buffer in batches."""
+    model_start_delay: float = 2.0
+    """Multi-GPU Mode: least head start of the data pipeline, in seconds."""
+
+    def __post_init__(self):
+        self.conditioning_seconds = tuple(float(s) for s in self.conditioning_seconds)
+        _require(self.batch_size >= 1, "data.batch_size", "at least 1", self.batch_size, "Try 16.")
+        _require(self.num_workers >= 1, "data.num_workers", "at least 1", self.num_workers, "Try 8.")
+        _require(self.num_buckets >= 1, "data.num_buckets", "at least 1", self.num_buckets, "Try 8.")
+        _require(self.pipeline_buffer_size >= 1, "data.pipeline_buffer_size", "at least 1",
+                 self.pipeline_buffer_size, "The default is 50.")
+        _require(self.model_start_delay >= 0, "data.model_start_delay", "0 seconds or more",
+                 self.model_start_delay, "The default is 2.0.")
+        _require(0 < self.validation_share < 1, "data.validation_share", "between 0 and 1",
+                 self.validation_share, "The default is 0.05.")
+        _require(0 < self.min_seconds < self.max_seconds, "data.min_seconds", "above 0 and below data.max_seconds",
+                 f"{self.min_seconds} and {self.max_seconds}", "The defaults are 0.1 and 11.6.")
+        _require(self.conditioning_source in ("speaker", "clip"), "data.conditioning_source", "`speaker` or `clip`",
+                 self.conditioning_source, "`speaker` suits training from scratch.")
+        _require(self.conditioning_padding in ("repeat", "zeros"), "data.conditioning_padding", "`repeat` or `zeros`",
+                 self.conditioning_padding, "`zeros` is what the released XTTS was trained with.")
+        low, high = self.conditioning_seconds
+        _require(0 < low <= high, "data.conditioning_seconds", "two lengths above 0, the shorter first",
+                 self.conditioning_seconds, "XTTS uses [3, 6].")
+        _require(self.max_text_length >= 1, "data.max_text_length", "at least 1", self.max_text_length, "Try 200.")
+        _require(self.cache_mb >= 0, "data.cache_mb", "0 or more", self.cache_mb, "0 keeps nothing.")
+        if self.max_mel_frames is not None:
+            below = self.max_mel_frames // 4 * 4
+            _require(self.max_mel_frames > 0 and self.max_mel_frames % 4 == 0, "data.max_mel_frames",
+                     "a multiple of 4, the DVAE stride", self.max_mel_frames, f"Try {below or 4} or {below + 4}.")
+        for name in ("data_gpu", "model_gpu"):
+            index = getattr(self, name)
+            _require(index is None or index >= 0, f"data.{name}", "a GPU number, 0 or more", index, "")
+
+    @property
+    def is_multi_gpu(self):
+        """True when both device roles are given."""
+        return self.data_gpu is not None and self.model_gpu is not None
+
+    @property
+    def has_half_a_gpu_pair(self):
+        """True when one device role is given without the other; starting a run with that is an error."""
+        return (self.data_gpu is None) != (self.model_gpu is None)
+
+
+@dataclass
+class StageConfig:
+    """How one stage is trained."""
+
+    max_steps: int | None = None
+    """Optimizer steps; None trains for `training.epochs` epochs."""
+    batch_size: int | None = None
+    """Clips per batch in this stage; None takes `data.batch_size`."""
+    learning_rate: float | None = None
+    """Peak learning rate; None takes the value that suits the model size."""
+    warmup_steps: int = 200
+    """Steps of linear rise to the peak; at most a tenth of the run."""
+    final_learning_rate: float = 0.05
+    """Learning rate at the end of the cosine, as a share of the peak."""
+    weight_decay: float = 0.01
+    """AdamW weight decay of kernels; biases, norms and embedding tables have none."""
+    betas: tuple[float, float] = (0.9, 0.96)
+    """AdamW moment decays (XTTS: 0.9, 0.96)."""
+    gradient_clip: float = 1.0
+    """Largest global norm of the gradient; 0 turns clipping off."""
+    crop_seconds: float | None = None
+    """DVAE only: longest slice of a clip that is trained on, in seconds; None takes whole clips."""
+
+    def __post_init__(self):
+        self.betas = tuple(float(b) for b in self.betas)
+        for name in ("max_steps", "batch_size"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"stage {name}", "at least 1", value, "")
+        _require(self.learning_rate is None or self.learning_rate > 0, "learning_rate", "above 0",
+                 self.learning_rate, "Leave it out to take the preset's.")
+        _require(self.gradient_clip >= 0, "gradient_clip", "0 or more", self.gradient_clip, "0 turns clipping off.")
+
+
+@dataclass
+class TrainingConfig:
+    """The loop: how long, how often to look, where to write."""
+
+    stage: str = "all"
+    """`dvae`, `gpt`, or `all`: what is missing, in order."""
+    epochs: int = 500
+    """Passes over the training set of a stage that has no `max_steps`."""
+    dvae: StageConfig = field(default_factory=lambda: StageConfig(betas=(0.9, 0.99), weight_decay=0.0))
+    """The speech tokenizer's stage."""
+    gpt: StageConfig = field(default_factory=StageConfig)
+    """The language model's stage."""
+    gradient_accumulation: int = 1
+    """Batches per optimizer step."""
+    text_loss_weight: float = 0.01
+    """Weight of the text cross-entropy (XTTS: 0.01)."""
+    mel_loss_weight: float = 1.0
+    """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
+    label_smoothing: float = 0.0
+    """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
+    precision: str = "float32"
+    """Keras dtype policy of the model being trained."""
+    seed: int = 0
+    """Fixes initial weights, data order, augmentation, dropout and sample sentences."""
+    checkpoint_dir: str = "./checkpoints"
+    """Where checkpoints, logs and samples go."""
+    tensorboard_log_dir: str | None = None
+    """TensorBoard folder; None puts it under the checkpoint folder."""
+    reset_training: bool = False
+    """Ignore existing checkpoints."""
+    log_every_steps: int = 50
+    """Steps between log lines."""
+    validate_every_steps: int = 500
+    """Steps between validation losses; also at the end."""
+    checkpoint_every_steps: int = 1000
+    """Steps between checkpoints; also at the end."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept besides the best."""
+    sample_every_steps: int = 1000
+    """GPT stage: steps between spoken sample sentences; 0 turns them off."""
+    num_samples: int = 3
+    """Sample sentences spoken each time."""
+    max_validation_batches: int = 32
+    """Validation stops after this many batches."""
+    pipeline_depth: int = 3
+    """Prepared batches between the data device and the model device: preparing, ready, training."""
+    max_bad_steps: int = 20
+    """Steps in a row with a gradient that is not finite before the run stops."""
+
+    def __post_init__(self):
+        self.dvae = _as_dataclass(StageConfig, self.dvae, "training.dvae")
+        self.gpt = _as_dataclass(StageConfig, self.gpt, "training.gpt")
+        _require(self.stage in (*STAGES, "all"), "--stage", f"one of {', '.join(STAGES)}, all", self.stage, "")
+        _require(self.epochs >= 1, "training.epochs", "at least 1", self.epochs, "The default is 500.")
+        _require(self.gradient_accumulation >= 1, "--grad-accum", "at least 1", self.gradient_accumulation, "")
+        _require(self.pipeline_depth >= 1, "training.pipeline_depth", "at least 1", self.pipeline_depth,
+                 "The default is 3.")
+        _require(self.precision in PRECISIONS, "training.precision", f"one of {', '.join(PRECISIONS)}",
+                 self.precision, "")
+        for name in ("log_every_steps", "validate_every_steps", "checkpoint_every_steps", "keep_checkpoints",
+                     "max_validation_batches", "max_bad_steps"):
+            _require(getattr(self, name) >= 1, f"training.{name}", "at least 1", getattr(self, name), "")
+
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+"""Dtype policies that a stage can train under."""
+
+LEARNING_RATES = {
+    "dvae": dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=3e-4, big=3e-4),
+    "gpt": dict(nano=1.5e-3, tiny=8e-4, small=4e-4, normal=3e-4, big=2e-4),
+}
+"""Peak learning rates from random weights, by stage and size."""
+
+
+@dataclass
+class SamplingConfig:
+    """How codes are drawn at synthesis. Travels with the checkpoint."""
+
+    temperature: float = 0.75
+    """Divides the scores; 0 takes the best code every time."""
+    top_k: int = 50
+    """Only this many best codes can be drawn; 0 keeps all."""
+    top_p: float = 0.85
+    """Nucleus: the smallest set of codes whose probabilities reach this sum; 1 keeps all."""
+    repetition_penalty: float = 1.0
+    """Divides (or, below zero, multiplies) the scores of codes already drawn (released XTTS v2: 5.0)."""
+
+    def __post_init__(self):
+        _require(self.temperature >= 0, "--temperature", "0 or more", self.temperature, "Try 0.75.")
+        _require(self.top_k >= 0, "--top-k", "0 or more", self.top_k, "Try 50.")
+        _require(0 < self.top_p <= 1, "--top-p", "above 0 and at most 1", self.top_p, "Try 0.85.")
+        _require(self.repetition_penalty > 0, "--repetition-penalty", "above 0", self.repetition_penalty,
+                 "1.0 turns it off.")
+
+
+@dataclass
+class XTTSConfig:
+    """A whole run."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """Shapes."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Recordings and devices."""
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    """The loop."""
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    """Synthesis defaults."""
+
+    def __post_init__(self):
+        _require(self.data.max_text_length <= self.model.max_text_tokens, "--max-text-length",
+                 f"at most model.max_text_tokens ({self.model.max_text_tokens})", self.data.max_text_length,
+                 "Lower it or raise model.max_text_tokens.")
+        longest = self.max_samples // CODE_STRIDE_SAMPLES + 1
+        _require(longest <= self.model.max_codes, "data.max_seconds",
+                 f"at most {self.model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE:.1f} s "
+                 f"({self.model.max_codes} codes) for this model", self.data.max_seconds,
+                 "Lower it or raise model.max_audio_tokens.")
+
+    @property
+    def max_samples(self):
+        """Longest clip in samples at 22 050 Hz."""
+        return int(self.data.max_seconds * MODEL_SAMPLE_RATE)
+
+    def stage(self, name):
+        """The `StageConfig` of `name`, with its defaults filled in from the size and the data settings."""
+        stage = getattr(self.training, name)
+        values = {f.name: getattr(stage, f.name) for f in fields(stage)}
+        if values["batch_size"] is None:
+            values["batch_size"] = self.data.batch_size
+        if values["learning_rate"] is None:
+            values["learning_rate"] = LEARNING_RATES[name][self.model.size]
+        return StageConfig(**values)
+
+
+def _as_dataclass(cls, value, where):
+    if isinstance(value, cls):
+        return value
+    if isinstance(value, dict):
+        return cls(**value)
+    raise ConfigError(f"{where} must be a mapping of settings. Received: {value!r}.")

@@ -1,0 +1,135 @@
+"""Which clips share a batch: a pure function of lengths, seed, epoch and position, so that a run resumes exactly."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from myxtts.config.config import CODE_STRIDE_SAMPLES
+
+
+class PlannedBatch(NamedTuple):
+    """One batch to be read."""
+
+    epoch: int
+    offset: int
+    """Place within the epoch."""
+    indices: np.ndarray
+    """`(B,)` clips of the set."""
+    num_samples: int
+    """Padded length of the waveforms."""
+    num_tokens: int
+    """Padded length of the texts."""
+
+
+def bucket_bounds(units, num_buckets):
+    """Upper bounds that split lengths into buckets with the least padding in sum.
+
+    Args:
+        units: `(N,)` lengths in whole units, at least 1.
+        num_buckets: Most buckets to make.
+
+    Returns:
+        Rising bounds, the last one the longest length.
+    """
+    lengths, counts = np.unique(units, return_counts=True)
+    if len(lengths) <= num_buckets:
+        return lengths
+    total = np.concatenate([[0], np.cumsum(counts)])
+    weighted = np.concatenate([[0], np.cumsum(counts * lengths)])
+    # cost[i, j]: padding when lengths i..j share a bucket as long as length j.
+    size = len(lengths)
+    cost = lengths[None, :] * (total[None, 1:] - total[:size, None]) - (weighted[None, 1:] - weighted[:size, None])
+    cost = np.where(np.arange(size)[:, None] <= np.arange(size)[None, :], cost.astype(np.float64), np.inf)
+    best, cuts = cost[0], []
+    for _ in range(num_buckets - 1):
+        # Everything up to i - 1 in the buckets before, i..j in this one.
+        options = best[:-1, None] + cost[1:]
+        cuts.append(np.argmin(options, axis=0) + 1)
+        best = np.min(options, axis=0)
+    bounds, last = [size - 1], size - 1
+    for cut in reversed(cuts):
+        last = cut[last] - 1
+        bounds.append(last)
+    return lengths[sorted(bounds)]
+
+
+class BatchPlan:
+    """The order of batches over all epochs.
+
+    Clips are shuffled, put into length buckets and cut into batches of one size; what a bucket has left over joins the
+    next longer one, so an epoch uses every clip but fewer than one batch's worth, other ones each time.
+
+    Args:
+        num_samples: `(N,)` length of each clip at 22 050 Hz.
+        num_tokens: `(N,)` length of each text.
+        batch_size: Clips per batch; a smaller set is repeated to fill one.
+        num_buckets: Most length buckets.
+        seed: Of the shuffles.
+        fixed_samples, fixed_tokens: Pad every batch to these (static shapes), instead of to its bucket.
+        extra_samples: Room added to every clip, for a random shift in time.
+    """
+
+    def __init__(self, num_samples, num_tokens, batch_size, num_buckets, seed, fixed_samples=None, fixed_tokens=None,
+                 extra_samples=0):
+        self.num_samples = np.asarray(num_samples, np.int64)
+        self.num_tokens = np.asarray(num_tokens, np.int64)
+        if not len(self.num_samples):
+            raise ValueError("A batch plan needs at least one clip.")
+        self.batch_size = batch_size
+        self.seed = seed
+        units = -(-(self.num_samples + extra_samples) // CODE_STRIDE_SAMPLES)
+        bounds = bucket_bounds(units, num_buckets) if fixed_samples is None else np.array([units.max()])
+        self._bucket = np.searchsorted(bounds, units)
+        self.shapes = []
+        for bucket, bound in enumerate(bounds):
+            longest_text = self.num_tokens[self._bucket <= bucket].max()
+            self.shapes.append((fixed_samples or int(bound) * CODE_STRIDE_SAMPLES,
+                                fixed_tokens or int(longest_text)))
+        self.batches_per_epoch = max(1, len(self.num_samples) // batch_size)
+        self._epoch_batches = lru_cache(maxsize=2)(self._plan_epoch)
+
+    def _plan_epoch(self, epoch):
+        rng = np.random.default_rng([self.seed, epoch, 0])
+        order = rng.permutation(len(self.num_samples))
+        if len(order) < self.batch_size:
+            order = np.resize(order, self.batch_size)
+        batches, left = [], order[:0]
+        for bucket in range(len(self.shapes)):
+            members = np.concatenate([left, order[self._bucket[order] == bucket]])
+            full = len(members) // self.batch_size * self.batch_size
+            batches += [(rows, bucket) for rows in members[:full].reshape(-1, self.batch_size)]
+            left = members[full:]
+        return [batches[i] for i in rng.permutation(len(batches))]
+
+    def batch(self, position):
+        """The `PlannedBatch` at `position`, counted from the start of training."""
+        epoch, offset = divmod(int(position), self.batches_per_epoch)
+        indices, bucket = self._epoch_batches(epoch)[offset]
+        return PlannedBatch(epoch, offset, indices, *self.shapes[bucket])
+
+    def padding_share(self):
+        """Share of the first epoch's padded samples that are padding."""
+        batches = [self.batch(position) for position in range(self.batches_per_epoch)]
+        real = sum(self.num_samples[batch.indices].sum() for batch in batches)
+        return 1.0 - real / sum(len(batch.indices) * batch.num_samples for batch in batches)
+
+
+class SequentialPlan:
+    """Every clip once, shortest first: the order of validation. The last batch may be smaller."""
+
+    def __init__(self, num_samples, num_tokens, batch_size, fixed_samples=None, fixed_tokens=None):
+        self.num_samples = np.asarray(num_samples, np.int64)
+        self.num_tokens = np.asarray(num_tokens, np.int64)
+        self.batch_size = batch_size
+        self.fixed_samples = fixed_samples
+        self.fixed_tokens = fixed_tokens
+        self._order = np.argsort(self.num_samples, kind="stable")
+        self.batches_per_epoch = -(-len(self._order) // batch_size)
+
+    def batch(self, position):
+        """The `PlannedBatch` at `position` of the only epoch."""
+        indices = self._order[position * self.batch_size:(position + 1) * self.batch_size]
+        samples = int(-(-self.num_samples[indices].max() // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES)
+        tokens = int(self.num_tokens.max())
+        return PlannedBatch(0, position, indices, self.fixed_samples or samples, self.fixed_tokens or tokens)

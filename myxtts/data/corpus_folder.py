@@ -1,0 +1,184 @@
+"""Safe access to a folder that somebody else made: nothing outside it is opened, and sizes are limited."""
+
+import codecs
+import os
+import re
+import stat
+import unicodedata
+from pathlib import Path
+
+from myxtts.audio.files import AUDIO_EXTENSIONS
+
+MAX_LIST_BYTES = 256 * 2**20
+MAX_LINES = 2_000_000
+MAX_LINE_CHARACTERS = 65_536
+MAX_NAME_CHARACTERS = 512
+"""Of an id, a speaker or a language."""
+
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+class CorpusError(ValueError):
+    """A folder or a list that cannot be used as a whole."""
+
+
+class ClipRefused(Exception):
+    """Ends the reading of one clip. `path` is the file at fault where that is not the list."""
+
+    def __init__(self, reason, detail, path=None):
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+        self.path = path
+
+
+class CorpusFolder:
+    """The files of one data set. `root` is absolute and free of links."""
+
+    def __init__(self, root):
+        self.root = Path(root).resolve()
+        self._listings = {}
+
+    def subfolders(self):
+        """The folders directly under the root, without hidden ones, in order of name."""
+        try:
+            with os.scandir(self.root) as entries:
+                return [self.root / name for name in
+                        sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")]
+        except OSError as error:
+            raise CorpusError(f"The data set folder {self.root} cannot be listed: {error.strerror}.") from error
+
+    def files(self, folder):
+        """Lists a folder, once: `{name as a list would write it: name on disk}` of what is not itself a folder.
+
+        A folder that does not exist is empty.
+
+        Raises:
+            ClipRefused: The folder is outside the data set or cannot be listed.
+        """
+        if folder not in self._listings:
+            self.inside(folder)
+            try:
+                with os.scandir(folder) as entries:
+                    names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+            except OSError as error:
+                raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
+            self._listings[folder] = {_file_key(name): name for name in names}
+        return self._listings[folder]
+
+    def find_audio(self, places, parts):
+        """The audio file of a clip, by its full name or without its extension, in the first of `places` that has it.
+
+        Raises:
+            ClipRefused: There is no such file, or a link leads outside the data set.
+        """
+        has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
+        keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
+        for place in places:
+            place = place.joinpath(*parts[:-1])
+            files = self.files(place)
+            for key in keys:
+                if key in files:
+                    return self.inside(place / files[key])
+        tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
+        raise ClipRefused("missing file", f"There is no audio file {'/'.join(parts)}{tried}.",
+                          places[0].joinpath(*parts[:-1], keys[0]))
+
+    def name_to_parts(self, name):
+        """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.
+
+        Raises:
+            ClipRefused: There is no name, it is malformed, or it leads outside.
+        """
+        if len(name) > MAX_NAME_CHARACTERS or has_control_characters(name):
+            raise ClipRefused("bad id",
+                              f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters.")
+        name = name.replace("\\", "/").removeprefix(f"{self.root.as_posix()}/")
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if name.startswith("/") or re.match("[A-Za-z]:/", name) or ".." in parts:
+            raise ClipRefused("outside the data set", "The id leads outside the data set; it was not opened.")
+        if not parts:
+            raise ClipRefused("no id", "The column that names the clip is empty.")
+        return parts
+
+    def inside(self, path):
+        """Returns `path`; a link that leads outside the data set is refused (`ClipRefused`)."""
+        if not Path(os.path.realpath(path)).is_relative_to(self.root):
+            raise ClipRefused("outside the data set", "A link leads outside the data set; it was not opened. Put the "
+                              "audio itself into the folder.", path)
+        return path
+
+    def read_text(self, path, max_bytes):
+        """Reads a UTF-8 file (or UTF-16 or UTF-32 with a byte-order mark); every kind of line end becomes `\\n`.
+
+        Raises:
+            CorpusError: The file leads outside, cannot be read, is too large, or is in another encoding.
+        """
+        try:
+            self.inside(path)
+            # Before it is opened: a pipe would wait for a writer for ever.
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise CorpusError(f"{path} is not a regular file.")
+            with open(path, "rb") as file:
+                data = file.read(max_bytes + 1)
+        except ClipRefused as refused:
+            raise CorpusError(f"{path}: {refused.detail}") from refused
+        except OSError as error:
+            raise CorpusError(f"{path} cannot be read: {error.strerror}.") from error
+        if len(data) > max_bytes:
+            raise CorpusError(f"{path} is too large: at most {max_bytes} bytes are read. Split the data set.")
+        return _decode(path, data)
+
+    def read_lines(self, path):
+        """Reads a list as lines, without the empty ones at its end. Raises `CorpusError` as `read_text` does."""
+        text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
+        if text.count("\n") >= MAX_LINES:
+            raise CorpusError(f"{path} has over {MAX_LINES} lines; no more are read. Split the data set.")
+        return text.split("\n") if text else []
+
+    def relative(self, path):
+        """`path` as seen from the root, with forward slashes."""
+        return path.relative_to(self.root).as_posix()
+
+
+def parts_to_id(parts):
+    """The id of a clip from the parts of its name: `wavs/b.wav` and `b` are the same clip."""
+    parts = parts[1:] if parts[0] == "wavs" and len(parts) > 1 else parts
+    stem, extension = os.path.splitext(parts[-1])
+    name = stem if extension.lower() in AUDIO_EXTENSIONS else parts[-1]
+    return unicodedata.normalize("NFC", "/".join([*parts[:-1], name]))
+
+
+def has_control_characters(text):
+    return any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+
+
+def _file_key(name):
+    """macOS stores names decomposed, and Windows tools write `.WAV`: neither is what a list says."""
+    stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
+    return stem + extension.lower()
+
+
+def _decode(path, data):
+    mark, encoding = next((pair for pair in _BYTE_ORDER_MARKS if data.startswith(pair[0])), (b"", "utf-8"))
+    data = data[len(mark):]
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].decode(encoding).count("\n") + 1
+        raise CorpusError(f"{path} is not {encoding.upper()}: line {line} holds the byte 0x{data[error.start]:02X} "
+                          "where it cannot stand. Save the file as UTF-8.") from error
+    if text.count("\0") > len(text) // 4:
+        raise CorpusError(f"{path} is not UTF-8: line 1 looks like UTF-16 without a byte-order mark. "
+                          "Save the file as UTF-8.")
+    # Only these end a line: `str.splitlines` would also cut at characters that are part of a text.
+    return text.replace("\r\n", "\n").replace("\r", "\n")

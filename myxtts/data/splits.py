@@ -1,0 +1,85 @@
+"""Dividing a corpus into training and validation, and finding clips that are in both."""
+
+import hashlib
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+
+_SCALE = 2**64
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A validation clip that is also trained on. `reason`: "same id", "same file" or "same content"."""
+
+    train_id: str
+    validation_id: str
+    reason: str
+
+
+def split_by_hash(utterances, validation_share):
+    """Divides utterances by a hash of their id: no seed, and a clip keeps its side when others come or go.
+
+    Only where that would leave a side empty does one clip, the one nearest to the border, change sides.
+
+    Args:
+        utterances: `Utterance`s, or anything else with an `id`.
+        validation_share: The share of clips to expect in validation, between 0 and 1.
+
+    Returns:
+        `(train, validation)`, two tuples in the given order. With a single utterance, validation is empty.
+    """
+    if not 0 < validation_share < 1:
+        raise ValueError("validation_share must be between 0 and 1, both excluded. "
+                         f"Received: {validation_share}. Try 0.05.")
+    if not utterances:
+        return (), ()
+    positions = [_hash_position(utterance.id) for utterance in utterances]
+    ranks = sorted(range(len(utterances)), key=positions.__getitem__)
+    expected = sum(position < validation_share for position in positions)
+    count = min(max(expected, 1), len(utterances) - 1)
+    chosen = set(ranks[:count])
+    train = tuple(utterance for index, utterance in enumerate(utterances) if index not in chosen)
+    validation = tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
+    return train, validation
+
+
+def find_leakage(train, validation):
+    """Finds validation clips whose id, file or content is also in training.
+
+    Content is compared by hash, and only files of equal size are read.
+
+    Returns:
+        A tuple of `Leak`, at most one for each validation clip, in the order of `validation`.
+    """
+    by_id = {utterance.id: utterance.id for utterance in train}
+    by_path = {os.path.realpath(utterance.wav_path): utterance.id for utterance in train}
+    by_size = defaultdict(list)
+    for utterance in train:
+        by_size[os.path.getsize(utterance.wav_path)].append(utterance)
+    digests = {}
+    leaks = []
+    for utterance in validation:
+        same_content = (other.id for other in by_size.get(os.path.getsize(utterance.wav_path), ())
+                        if _digest(other.wav_path, digests) == _digest(utterance.wav_path, digests))
+        real_path = os.path.realpath(utterance.wav_path)
+        if utterance.id in by_id:
+            leaks.append(Leak(utterance.id, utterance.id, "same id"))
+        elif real_path in by_path:
+            leaks.append(Leak(by_path[real_path], utterance.id, "same file"))
+        elif (train_id := next(same_content, None)) is not None:
+            leaks.append(Leak(train_id, utterance.id, "same content"))
+    return tuple(leaks)
+
+
+def _hash_position(clip_id):
+    """A number in [0, 1) that depends on nothing but the id. Python's own `hash` changes with every process."""
+    digest = hashlib.blake2b(clip_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / _SCALE
+
+
+def _digest(path, digests):
+    if path not in digests:
+        with open(path, "rb") as file:
+            digests[path] = hashlib.file_digest(file, "blake2b").digest()
+    return digests[path]

@@ -1,0 +1,268 @@
+"""The GPT of XTTS: conditioning latents, text and audio codes in one causal stream (Casanova et al. 2024)."""
+
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from myxtts.models.conditioning_encoder import ConditioningEncoder
+from myxtts.models.layers.dropout import Dropout
+from myxtts.models.layers.linear import torch_linear
+from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, layer_norm
+from myxtts.models.perceiver import PerceiverResampler
+
+TRAILING_STOPS = 3
+"""Stop codes that a training row keeps visible after its own codes."""
+
+
+class TeacherForcing(NamedTuple):
+    """Inputs and targets of one training batch; L text tokens and C codes make L + 2 and C + 5 positions."""
+
+    text_inputs: object
+    """`(B, L + 2)` int32: `[START]`, text, `[STOP]`."""
+    text_targets: object
+    """`(B, L + 2)` int32."""
+    text_target_mask: object
+    """`(B, L + 2)` bool: text and one `[STOP]`."""
+    audio_inputs: object
+    """`(B, C + 5)` int32: start, codes, stops."""
+    audio_targets: object
+    """`(B, C + 5)` int32."""
+    audio_target_mask: object
+    """`(B, C + 5)` bool: codes and four stops."""
+    key_mask: object
+    """`(B, L + 2 + C + 5)` bool: text and audio positions that may be attended to."""
+
+
+def teacher_forcing(config, text, text_lengths, codes, code_lengths, bug_compatible=False):
+    """Shifts text and codes into inputs and targets, as the reference does.
+
+    Args:
+        config: `ModelConfig`, for the token ids.
+        text: `(B, L)` int32, padded with anything.
+        text_lengths: `(B,)` int32.
+        codes: `(B, C)` int32, padded with anything.
+        code_lengths: `(B,)` int32.
+        bug_compatible: Hide the key of the text's `[STOP]`, which the reference hides in training although it shows
+            it at inference.
+
+    Returns:
+        `TeacherForcing`.
+    """
+    text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
+    text_at = ops.arange(text.shape[1] or ops.shape(text)[1])[None]
+    text = ops.where(text_at < text_lengths, text, config.stop_text_token)
+    text = ops.pad(text, ((0, 0), (0, 1)), constant_values=config.stop_text_token)
+    codes_at = ops.arange(codes.shape[1] or ops.shape(codes)[1])[None]
+    codes = ops.where(codes_at < code_lengths, codes, config.stop_audio_token)
+    codes = ops.pad(codes, ((0, 0), (0, TRAILING_STOPS + 1)), constant_values=config.stop_audio_token)
+
+    text_inputs = ops.pad(text, ((0, 0), (1, 0)), constant_values=config.start_text_token)
+    audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=config.start_audio_token)
+    text_position = ops.arange(ops.shape(text_inputs)[1])[None]
+    audio_position = ops.arange(ops.shape(audio_inputs)[1])[None]
+    audio_mask = audio_position <= code_lengths + TRAILING_STOPS
+    text_key_mask = text_position <= text_lengths + (0 if bug_compatible else 1)
+    return TeacherForcing(
+        text_inputs=text_inputs,
+        text_targets=ops.pad(text, ((0, 0), (0, 1)), constant_values=config.stop_text_token),
+        text_target_mask=text_position <= text_lengths,
+        audio_inputs=audio_inputs,
+        audio_targets=ops.pad(codes, ((0, 0), (0, 1)), constant_values=config.stop_audio_token),
+        audio_target_mask=audio_mask,
+        key_mask=ops.concatenate([text_key_mask, audio_mask], axis=1),
+    )
+
+
+class DecodingState(NamedTuple):
+    """What cached decoding carries from one code to the next; S rows are prompt and room for codes."""
+
+    keys: tuple
+    """One `(B, heads, S, D)` per layer."""
+    values: tuple
+    """One `(B, heads, S, D)` per layer."""
+    key_mask: object
+    """`(B, S)` bool: rows that hold something to attend to."""
+
+
+@keras.saving.register_keras_serializable("myxtts")
+class GPT(keras.layers.Layer):
+    """Conditioning encoder, perceiver, GPT-2 trunk, tables and heads.
+
+    Keyword arguments are the fields of the same name in `ModelConfig`.
+
+    Call arguments: `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32; `key_mask`
+    `(B, L + C)` bool or None; `seed` as in `Dropout`. Returns logits over the text vocabulary `(B, L, num_text_tokens)`
+    and over codes `(B, C, num_audio_tokens)`, float32.
+    """
+
+    def __init__(self, num_text_tokens, num_audio_tokens, max_text_tokens, max_audio_tokens, layers, width, heads,
+                 dropout, conditioning_blocks, conditioning_heads, num_latents, perceiver_depth, perceiver_heads,
+                 perceiver_head_width, num_mels=80, **kwargs):
+        super().__init__(**kwargs)
+        self.num_text_tokens = num_text_tokens
+        self.num_audio_tokens = num_audio_tokens
+        self.max_text_tokens = max_text_tokens
+        self.max_audio_tokens = max_audio_tokens
+        self.num_layers = layers
+        self.width = width
+        self.heads = heads
+        self.dropout_rate = dropout
+        self.conditioning_blocks = conditioning_blocks
+        self.conditioning_heads = conditioning_heads
+        self.num_latents = num_latents
+        self.perceiver_depth = perceiver_depth
+        self.perceiver_heads = perceiver_heads
+        self.perceiver_head_width = perceiver_head_width
+        self.num_mels = num_mels
+        self.embedding_dropout = Dropout(dropout, site=SITES_PER_BLOCK * layers)
+
+    def build(self, latents_shape=None, text_inputs_shape=None, audio_inputs_shape=None):
+        policy, width = self.dtype_policy, self.width
+        self.conditioning_encoder = ConditioningEncoder(width, self.conditioning_blocks, self.conditioning_heads,
+                                                        dtype=policy, name="conditioning_encoder")
+        self.conditioning_encoder.build((None, None, self.num_mels))
+        self.perceiver = PerceiverResampler(self.num_latents, self.perceiver_depth, self.perceiver_heads,
+                                            self.perceiver_head_width, dtype=policy, name="perceiver")
+        self.perceiver.build((None, None, width))
+
+        def table(name, rows, stddev):
+            return self.add_weight(shape=(rows, width), name=name,
+                                   initializer=keras.initializers.RandomNormal(0.0, stddev))
+
+        self.text_embedding = table("text_embedding", self.num_text_tokens, 1.0)
+        self.audio_embedding = table("audio_embedding", self.num_audio_tokens, 1.0)
+        self.text_positions = table("text_position_embedding", self.max_text_tokens + 2, 0.02)
+        self.audio_positions = table("audio_position_embedding", self.max_audio_tokens + 3, 0.02)
+        output_stddev = 0.02 / (2 * self.num_layers) ** 0.5
+        self.blocks = [TransformerBlock(self.heads, self.dropout_rate, output_stddev, SITES_PER_BLOCK * i, dtype=policy,
+                                        name=f"block_{i}") for i in range(self.num_layers)]
+        for block in self.blocks:
+            block.build((None, None, width))
+        self.trunk_norm = layer_norm("trunk_norm", policy)
+        self.final_norm = layer_norm("final_norm", policy)
+        self.text_head = torch_linear(self.num_text_tokens, width, "text_head", dtype=policy)
+        self.audio_head = torch_linear(self.num_audio_tokens, width, "audio_head", dtype=policy)
+        for layer in (self.trunk_norm, self.final_norm, self.text_head, self.audio_head):
+            layer.build((None, None, width))
+        self.built = True
+
+    def mel_to_latents(self, mel):
+        """Conditioning latents: conditioning mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""
+        return self.perceiver(self.conditioning_encoder(mel))
+
+    def embed_text(self, text_inputs):
+        """Token and position vectors: `(B, L)` -> `(B, L, width)`."""
+        return self._embed(self.text_embedding, self.text_positions, text_inputs)
+
+    def embed_audio(self, audio_inputs):
+        """Code and position vectors: `(B, C)`, the start code first -> `(B, C, width)`."""
+        return self._embed(self.audio_embedding, self.audio_positions, audio_inputs)
+
+    def _embed(self, table, positions, ids):
+        length = ops.shape(ids)[1]
+        return ops.cast(ops.take(table, ids, axis=0) + positions[:length], self.compute_dtype)
+
+    def hidden(self, latents, text_inputs, audio_inputs, key_mask=None, seed=None):
+        """The trunk's normalised output over the text and audio positions, `(B, L + C, width)`."""
+        x = ops.concatenate([ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs),
+                             self.embed_audio(audio_inputs)], axis=1)
+        x = self.embedding_dropout(x, seed=seed)
+        position = ops.arange(ops.shape(x)[1])
+        mask = (position[None, :] <= position[:, None])[None, None]
+        if key_mask is not None:
+            key_mask = ops.pad(key_mask, ((0, 0), (self.num_latents, 0)), constant_values=True)
+            mask = ops.logical_and(mask, key_mask[:, None, None, :])
+        for block in self.blocks:
+            x = block(x, attention_mask=mask, seed=seed)
+        return self.final_norm(self.trunk_norm(x[:, self.num_latents:]))
+
+    def call(self, latents, text_inputs, audio_inputs, key_mask=None, seed=None):
+        hidden = self.hidden(latents, text_inputs, audio_inputs, key_mask, seed)
+        num_text = ops.shape(text_inputs)[1]
+        return (ops.cast(self.text_head(hidden[:, :num_text]), "float32"),
+                ops.cast(self.audio_head(hidden[:, num_text:]), "float32"))
+
+    def codes_to_latents(self, latents, text_inputs, codes, start_audio_token, text_mask=None):
+        """Second pass: the state that predicts each code, which the waveform decoder takes.
+
+        Args:
+            latents: `(B, num_latents, width)`.
+            text_inputs: `(B, L)`, `[START]` text `[STOP]`.
+            codes: `(B, C)`, the final stop code included.
+            start_audio_token: Id put before the codes.
+            text_mask: `(B, L)` bool, where rows of text have different lengths.
+
+        Returns:
+            `(B, C, width)`.
+        """
+        audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=start_audio_token)[:, :-1]
+        key_mask = None
+        if text_mask is not None:
+            key_mask = ops.concatenate([text_mask, ops.ones_like(audio_inputs, dtype="bool")], axis=1)
+        return self.hidden(latents, text_inputs, audio_inputs, key_mask)[:, ops.shape(text_inputs)[1]:]
+
+    def prefill(self, latents, text_inputs, text_mask, start_audio_token, max_codes):
+        """Reads the prompt and the start code.
+
+        Args:
+            latents: `(B, num_latents, width)`.
+            text_inputs: `(B, L)`, `[START]` text `[STOP]` and padding.
+            text_mask: `(B, L)` bool, False on padding.
+            start_audio_token: Id of the start code.
+            max_codes: Room for codes in the cache.
+
+        Returns:
+            Logits of the first code `(B, num_audio_tokens)` and the `DecodingState`.
+        """
+        start = ops.full((ops.shape(text_inputs)[0], 1), start_audio_token, dtype="int32")
+        x = ops.concatenate([ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs),
+                             self.embed_audio(start)], axis=1)
+        key_mask = ops.pad(text_mask, ((0, 0), (self.num_latents, 1)), constant_values=True)
+        position = ops.arange(ops.shape(x)[1])
+        mask = ops.logical_and((position[None, :] <= position[:, None])[None, None], key_mask[:, None, None, :])
+        keys, values = [], []
+        for block in self.blocks:
+            x, key, value = block.prefill(x, mask)
+            keys.append(ops.pad(key, ((0, 0), (0, 0), (0, max_codes), (0, 0))))
+            values.append(ops.pad(value, ((0, 0), (0, 0), (0, max_codes), (0, 0))))
+        logits = self.audio_head(self.final_norm(self.trunk_norm(x[:, -1:])))[:, 0]
+        key_mask = ops.pad(key_mask, ((0, 0), (0, max_codes)), constant_values=False)
+        return ops.cast(logits, "float32"), DecodingState(tuple(keys), tuple(values), key_mask)
+
+    def step(self, codes, index, num_prompt, state):
+        """Feeds one code per row and gives the logits of the next.
+
+        Args:
+            codes: `(B,)` int32.
+            index: Scalar int32, how many codes (the start code not counted) were fed before.
+            num_prompt: Scalar int32, rows of the cache that the prompt fills: latents, text, start code.
+            state: `DecodingState`.
+
+        Returns:
+            Logits `(B, num_audio_tokens)` and the new `DecodingState`.
+        """
+        position = num_prompt + index
+        rows = ops.arange(ops.shape(state.key_mask)[1])
+        key_mask = ops.logical_or(state.key_mask, (rows == position)[None])
+        x = ops.take(self.audio_embedding, codes[:, None], axis=0) + ops.take(self.audio_positions, index + 1, axis=0)
+        x = ops.cast(x, self.compute_dtype)
+        keys, values = [], []
+        for block, key, value in zip(self.blocks, state.keys, state.values):
+            x, key, value = block.step(x, key, value, position, key_mask[:, None, None, :])
+            keys.append(key)
+            values.append(value)
+        logits = self.audio_head(self.final_norm(self.trunk_norm(x)))[:, 0]
+        return ops.cast(logits, "float32"), DecodingState(tuple(keys), tuple(values), key_mask)
+
+    def compute_output_shape(self, latents_shape, text_inputs_shape, audio_inputs_shape):
+        return ((*text_inputs_shape, self.num_text_tokens), (*audio_inputs_shape, self.num_audio_tokens))
+
+    def get_config(self):
+        return {**super().get_config(), "num_text_tokens": self.num_text_tokens,
+                "num_audio_tokens": self.num_audio_tokens, "max_text_tokens": self.max_text_tokens,
+                "max_audio_tokens": self.max_audio_tokens, "layers": self.num_layers, "width": self.width,
+                "heads": self.heads, "dropout": self.dropout_rate, "conditioning_blocks": self.conditioning_blocks,
+                "conditioning_heads": self.conditioning_heads, "num_latents": self.num_latents,
+                "perceiver_depth": self.perceiver_depth, "perceiver_heads": self.perceiver_heads,
+                "perceiver_head_width": self.perceiver_head_width, "num_mels": self.num_mels}

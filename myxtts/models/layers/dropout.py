@@ -1,0 +1,53 @@
+"""Dropout that is a pure function of a seed, so that a step can be repeated or recomputed exactly."""
+
+import keras
+from keras import ops
+
+
+class GivenSeed(keras.random.SeedGenerator):
+    """Hands a seed tensor of ours to `keras.random`, which takes generators and integers only."""
+
+    def __init__(self, seed):  # no state variable: the base class would create one
+        self._given = seed
+
+    def next(self, ordered=True):
+        return self._given
+
+
+@keras.saving.register_keras_serializable("myxtts")
+class Dropout(keras.layers.Layer):
+    """Dropout whose mask depends on `(seed, site)` alone.
+
+    Keras's own layer draws from a hidden counter, which changes between a forward pass and its recomputation and is
+    not part of a checkpoint.
+
+    Args:
+        rate: Share of values set to zero.
+        site: Integer that tells this place in the model from every other one.
+
+    Call arguments: `x` of any shape and `seed`, `(2,)` int32, or None for no dropout.
+    """
+
+    def __init__(self, rate, site=0, **kwargs):
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.site = site
+
+    def build(self, input_shape):
+        self.built = True
+
+    def call(self, x, seed=None):
+        if seed is None or self.rate == 0.0:
+            return x
+        return keras.random.dropout(x, self.rate, seed=GivenSeed(ops.cast(seed, "int32") + site_offset(self.site)))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate, "site": self.site}
+
+
+def site_offset(site):
+    """`(2,)` int32 added to a step's seed so that each place draws its own numbers."""
+    return ops.convert_to_tensor([0, site], dtype="int32")

@@ -1,0 +1,81 @@
+"""The GPT-2 transformer block."""
+
+import keras
+from keras import ops
+
+from myxtts.models.layers.attention import CausalSelfAttention
+from myxtts.models.layers.dropout import Dropout
+
+SITES_PER_BLOCK = 3
+"""Dropout sites of one block: attention probabilities and two residual branches."""
+
+
+def layer_norm(name, dtype=None):
+    """LayerNormalization with the reference's epsilon (Keras's own default, 1e-3, is another function)."""
+    return keras.layers.LayerNormalization(epsilon=1e-5, name=name, dtype=dtype)
+
+
+@keras.saving.register_keras_serializable("myxtts")
+class TransformerBlock(keras.layers.Layer):
+    """Pre-norm block of GPT-2 (Radford et al. 2019): attention and a four times wider tanh-GELU MLP.
+
+    Args:
+        heads: Attention heads.
+        dropout: Rate on attention probabilities and on both residual branches.
+        output_stddev: Initial standard deviation of the two projections that end a branch; GPT-2 scales it by
+            `1 / sqrt(2 * layers)`.
+        site: First dropout site of this block.
+
+    Call arguments: as `CausalSelfAttention`.
+    """
+
+    def __init__(self, heads, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.dropout_rate = dropout
+        self.output_stddev = output_stddev
+        self.site = site
+        self.attention_dropout = Dropout(dropout, site + 1)
+        self.mlp_dropout = Dropout(dropout, site + 2)
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        policy = self.dtype_policy
+        self.attention_norm = layer_norm("attention_norm", policy)
+        self.attention = CausalSelfAttention(self.heads, self.dropout_rate, self.output_stddev, self.site,
+                                             dtype=policy, name="attention")
+        self.mlp_norm = layer_norm("mlp_norm", policy)
+        self.mlp_in = keras.layers.Dense(4 * width, kernel_initializer=keras.initializers.RandomNormal(0.0, 0.02),
+                                         dtype=policy, name="mlp_in")
+        self.mlp_out = keras.layers.Dense(
+            width, kernel_initializer=keras.initializers.RandomNormal(0.0, self.output_stddev), dtype=policy,
+            name="mlp_out")
+        for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp_in):
+            layer.build(input_shape)
+        self.mlp_out.build((*input_shape[:-1], 4 * width))
+        self.built = True
+
+    def _mlp(self, x, seed=None):
+        hidden = ops.gelu(self.mlp_in(self.mlp_norm(x)), approximate=True)
+        return x + self.mlp_dropout(self.mlp_out(hidden), seed=seed)
+
+    def call(self, x, attention_mask=None, seed=None):
+        attended = self.attention(self.attention_norm(x), attention_mask=attention_mask, seed=seed)
+        return self._mlp(x + self.attention_dropout(attended, seed=seed), seed)
+
+    def prefill(self, x, mask):
+        """Like a call without dropout, and also returns the block's keys and values."""
+        attended, keys, values = self.attention.prefill(self.attention_norm(x), mask)
+        return self._mlp(x + attended), keys, values
+
+    def step(self, x, keys, values, position, mask):
+        """One more position; see `CausalSelfAttention.step`."""
+        attended, keys, values = self.attention.step(self.attention_norm(x), keys, values, position, mask)
+        return self._mlp(x + attended), keys, values
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "heads": self.heads, "dropout": self.dropout_rate,
+                "output_stddev": self.output_stddev, "site": self.site}

@@ -1,0 +1,107 @@
+"""Vector quantiser whose codebook follows its vectors by moving averages instead of gradients."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("myxtts")
+class VectorQuantizer(keras.layers.Layer):
+    """Nearest-neighbour codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
+
+    The layer itself never changes its codebook: `statistics` gives what a batch contributes, so that batches of
+    several replicas or accumulation steps can be added up, and `update` applies the sum once.
+
+    Args:
+        num_codes: Codebook entries.
+        width: Length of a codebook vector.
+        decay: Share of the old average that stays at each update.
+        epsilon: Laplace smoothing of the cluster sizes.
+
+    Call arguments: `codes`, integers of any shape. Returns their vectors.
+    """
+
+    def __init__(self, num_codes, width, decay=0.99, epsilon=1e-5, **kwargs):
+        super().__init__(**{"dtype": "float32", **kwargs})
+        self.num_codes = num_codes
+        self.width = width
+        self.decay = decay
+        self.epsilon = epsilon
+
+    def build(self, input_shape=None):
+        shape = (self.num_codes, self.width)
+        self.codebook = self.add_weight(shape=shape, name="codebook", trainable=False,
+                                        initializer=keras.initializers.RandomNormal(0.0, 1.0))
+        self.codebook_sum = self.add_weight(shape=shape, name="codebook_sum", trainable=False, initializer="zeros")
+        self.cluster_size = self.add_weight(shape=(self.num_codes,), name="cluster_size", trainable=False,
+                                            initializer="zeros")
+        self.built = True
+
+    def call(self, codes):
+        return ops.take(self.codebook, codes, axis=0)
+
+    def distances(self, vectors):
+        """Squared Euclidean distances, less the vectors' own squared norm, in float32.
+
+        Args:
+            vectors: `(..., width)`.
+
+        Returns:
+            `(..., num_codes)`; the smallest marks the nearest code.
+        """
+        vectors = ops.cast(vectors, "float32")
+        codebook = ops.convert_to_tensor(self.codebook)
+        return ops.sum(ops.square(codebook), axis=-1) - 2.0 * ops.matmul(vectors, ops.transpose(codebook))
+
+    def nearest(self, vectors):
+        """Codes of `vectors`: `(..., width)` -> `(...)` int32."""
+        return ops.cast(ops.argmin(self.distances(vectors), axis=-1), "int32")
+
+    def statistics(self, vectors, codes, mask):
+        """What a batch adds to the moving averages.
+
+        Args:
+            vectors: `(B, N, width)`.
+            codes: `(B, N)`, their nearest codes.
+            mask: `(B, N)`, 1 where a vector counts and 0 where it is padding.
+
+        Returns:
+            `count`, `(num_codes,)`, and `sum`, `(num_codes, width)`.
+        """
+        chosen = ops.reshape(ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None],
+                             (-1, self.num_codes))
+        flat = ops.reshape(ops.cast(vectors, "float32"), (-1, self.width))
+        return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
+
+    def update(self, count, vector_sum):
+        """One step of the moving averages; see `statistics`."""
+        self.cluster_size.assign(self.decay * self.cluster_size + (1.0 - self.decay) * count)
+        self.codebook_sum.assign(self.decay * self.codebook_sum + (1.0 - self.decay) * vector_sum)
+        total = ops.sum(self.cluster_size)
+        smoothed = (self.cluster_size + self.epsilon) / (total + self.num_codes * self.epsilon) * total
+        self.codebook.assign(self.codebook_sum / smoothed[:, None])
+
+    def revive(self, candidates, threshold):
+        """Moves codes that hardly any vector chooses onto vectors that occur.
+
+        Args:
+            candidates: `(num_codes, width)`, a vector for each code that may have to move.
+            threshold: Codes whose average count per step is below this move.
+
+        Returns:
+            How many codes moved, int32.
+        """
+        dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
+        keep = 1.0 - dead
+        candidates = ops.cast(candidates, "float32")
+        fresh_size = ops.maximum(ops.cast(threshold, "float32"), 1e-3) * 2.0
+        self.codebook.assign(keep[:, None] * self.codebook + dead[:, None] * candidates)
+        self.cluster_size.assign(keep * self.cluster_size + dead * fresh_size)
+        self.codebook_sum.assign(keep[:, None] * self.codebook_sum + dead[:, None] * candidates * fresh_size)
+        return ops.cast(ops.sum(dead), "int32")
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.width)
+
+    def get_config(self):
+        return {**super().get_config(), "num_codes": self.num_codes, "width": self.width, "decay": self.decay,
+                "epsilon": self.epsilon}

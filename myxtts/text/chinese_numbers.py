@@ -1,0 +1,126 @@
+"""Numbers in Chinese text: dates, money, telephone numbers, fractions, percentages, quantities and digit runs.
+
+Behaviour, including the order of the rules and their reach, follows the reference's normaliser, so that token ids
+agree. A match is rewritten where its characters occur *first* in the text, which is not always where it was found:
+in "2021和2张" the 2 of 2021 is read as the quantity. Released checkpoints were trained on text read that way.
+"""
+
+import re
+import string
+from collections.abc import Callable
+
+_DIGITS = "零一二三四五六七八九"
+# Power of ten and its name, largest first.
+_UNITS = ((44, "载"), (40, "正"), (36, "涧"), (32, "沟"), (28, "穰"), (24, "秭"), (20, "垓"), (16, "京"), (12, "兆"),
+          (8, "亿"), (4, "万"), (3, "千"), (2, "百"), (1, "十"))
+_UNITS_BUT_TEN = "".join(name for power, name in _UNITS if power > 1)
+
+# Two is 两 before any unit but ten, at the start or after another unit but ten: 两千, 两万两千, yet 一百零二, 十二万.
+_TWO_BEFORE_UNIT = re.compile(f"(?<![^{_UNITS_BUT_TEN}])二(?=[{_UNITS_BUT_TEN}])")
+
+_AMOUNT = r"(?:亿|千万|百万|万|千|百)"
+_MONEY_UNIT = f"(?:{_AMOUNT}?(?:元|块)|{_AMOUNT}|角|毛|分)"
+_MEASURE_WORD = (
+    "(?:[匹张座回场尾条个首阙阵网炮顶丘棵只支袭辆挑担颗壳窠曲墙群腔砣客贯扎捆刀令打手罗坡山岭江溪钟队单双对出口头脚板跳枝件贴"
+    "针线管名位身堂课本页家户层丝毫厘分钱两斤铢石钧锱忽寸尺丈里寻常铺程撮勺合升斗盘碗碟叠桶笼盆盒杯斛锅簋篮罐瓶壶卮盏箩箱煲啖"
+    "袋钵年月日季刻时周天秒旬纪岁世更夜春夏秋冬代伏辈丸泡粒幢堆根道面片块]|[千毫微]克|[千分厘毫微]米)"
+)
+
+# In each pattern the first group is what is read.
+_DATE = re.compile(r"\D+((?:(?:[089]\d|(?:19|20)\d{2})年)?(?:\d{1,2}月(?:\d{1,2}[日号])?)?)")
+_MONEY = re.compile(rf"\D+(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)")
+_MOBILE_NUMBER = re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D")
+_LANDLINE_NUMBER = re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D")
+_FRACTION = re.compile(r"(\d+/\d+)")
+_PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?%)")
+_QUANTITY = re.compile(rf"(\d+(?:\.\d+)?)[多余几]?{_MEASURE_WORD}")
+_DIGIT_RUN = re.compile(r"(\d{4,32})")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+_LETTERS_TWO_LETTERS = re.compile(r"([a-zA-Z]+二[a-zA-Z]+)")
+
+_CHINESE_PUNCTUATION = (
+    "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃《》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧"
+    "﹏·〈〉"
+)
+_PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + string.punctuation, ","))
+
+
+def expand_chinese_numbers(text: str) -> str:
+    """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas.
+
+    Args:
+        text: Text in Chinese characters, possibly mixed with Latin letters.
+
+    Returns:
+        The text without digits.
+    """
+    # Telephone numbers and dates are told by the characters around them: these marks stand for the ends of the text.
+    text = f"^{text}$"
+    text = _rewrite(text, _DATE, _read_date)
+    text = _rewrite(text, _MONEY, lambda money: _NUMBER.sub(lambda number: read_number(number.group()), money))
+    text = _rewrite(text, _MOBILE_NUMBER, lambda number: "".join(map(read_digits, number.strip("+").split())))
+    text = _rewrite(text, _LANDLINE_NUMBER, lambda number: "".join(map(read_digits, number.split("-"))))
+    text = _rewrite(text, _FRACTION, _read_fraction)
+    text = text.replace("％", "%")
+    text = _rewrite(text, _PERCENTAGE, lambda percentage: "百分之" + read_number(percentage.strip("%")))
+    text = _rewrite(text, _QUANTITY, read_number)
+    text = _rewrite(text, _DIGIT_RUN, read_digits)
+    text = _rewrite(text, _NUMBER, read_number)
+    # B2B and P2P keep their digit.
+    text = _rewrite(text, _LETTERS_TWO_LETTERS, lambda letters: letters.replace("二", "2", 1))
+    return text.lstrip("^").rstrip("$").translate(_PUNCTUATION_TO_COMMA)
+
+
+def read_digits(digits: str) -> str:
+    """Reads a run of digits one by one: `2021` is 二零二一. A decimal point is 点."""
+    return "".join("点" if character == "." else _DIGITS[int(character)] for character in digits)
+
+
+def read_number(number: str) -> str:
+    """Reads a number as a quantity.
+
+    Args:
+        number: Decimal digits with at most one point, such as `"1204"` or `"12.5"`.
+
+    Returns:
+        The number in characters, with 两 for two where a unit follows and 十 rather than 一十 for ten.
+    """
+    integer, _, fraction = number.partition(".")
+    words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
+    words = _TWO_BEFORE_UNIT.sub("两", words)
+    if fraction:
+        words += "点" + read_digits(fraction)
+    if words.startswith("点"):
+        return "零" + words
+    return words.removeprefix("一") if words.startswith("一十") else words
+
+
+def _read_integer(digits: str) -> str:
+    """Reads digits with their units; zeros inside (or in front) are one 零, zeros alone are nothing."""
+    significant = digits.lstrip("0")
+    if not significant:
+        return ""
+    if len(significant) == 1:
+        return ("零" if len(digits) > 1 else "") + read_digits(significant)
+    power, unit = next((power, unit) for power, unit in _UNITS if power < len(significant))
+    return _read_integer(digits[:-power]) + unit + _read_integer(significant[-power:])
+
+
+def _read_date(date: str) -> str:
+    year, mark, rest = date.rpartition("年")
+    words = read_digits(year) + mark
+    for part in re.findall(r"\d+\D", rest):
+        words += read_number(part[:-1]) + part[-1]
+    return words
+
+
+def _read_fraction(fraction: str) -> str:
+    numerator, _, denominator = fraction.partition("/")
+    return f"{read_number(denominator)}分之{read_number(numerator)}"
+
+
+def _rewrite(text: str, pattern: re.Pattern, read: Callable[[str], str]) -> str:
+    for written in pattern.findall(text):
+        if written:
+            text = text.replace(written, read(written), 1)
+    return text

@@ -1,0 +1,161 @@
+"""Numbers to words: cardinals, ordinals, decimals and amounts of money.
+
+Languages of XTTS go through num2words in the order of the reference (thousands separators, currency, decimals,
+ordinals, cardinals), so that token ids agree with released checkpoints. Chinese has its own rules
+(`chinese_numbers.py`), and so have Hindi, Persian and Amharic (`own_numbers.py`), which num2words lacks or reads wrongly.
+"""
+
+import re
+import threading
+from functools import lru_cache, partial
+
+from myxtts.text.chinese_numbers import expand_chinese_numbers
+from myxtts.text.extras import import_extra
+from myxtts.text.own_numbers import OWN_NUMBERS, czech_ordinal, expand_own_numbers
+
+_ANY_DIGIT = re.compile(r"\d")
+_COMMA_THOUSANDS = re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b")
+# The unescaped dot is the reference's: it also joins what any one character separates, which only matters for where
+# the next match starts.
+_DOT_THOUSANDS = re.compile(r"\b\d{1,3}(.\d{3})*(,\d+)?\b")
+_DECIMAL = re.compile(r"[0-9]+[.,][0-9]+")
+_CARDINAL = re.compile(r"[0-9]+")
+_NOT_AMOUNT = re.compile(r"[^\d.]")
+_CURRENCIES = tuple(
+    (currency, re.compile(rf"{sign}[0-9.,]*[0-9]+|[0-9.,]*[0-9]+{sign}"))
+    for currency, sign in (("GBP", "£"), ("USD", r"\$"), ("EUR", "€"))
+)
+_ORDINALS = {
+    "en": re.compile("([0-9]+)(st|nd|rd|th)"),
+    "es": re.compile("([0-9]+)(º|ª|er|o|a|os|as)"),
+    "fr": re.compile("([0-9]+)(º|ª|er|re|e|ème)"),
+    "de": re.compile(r"([0-9]+)(st|nd|rd|th|º|ª|\.(?=\s|$))"),
+    "pt": re.compile("([0-9]+)(º|ª|o|a|os|as)"),
+    "it": re.compile("([0-9]+)(º|°|ª|o|a|i|e)"),
+    "pl": re.compile("([0-9]+)(º|ª|st|nd|rd|th)"),
+    "ar": re.compile("([0-9]+)(ون|ين|ث|ر|ى)"),
+    # A number that ends the text ends its sentence; anywhere else the full stop makes it an ordinal.
+    "cs": re.compile(r"([0-9]+)\.(?=\s+\S)"),
+    "ru": re.compile("([0-9]+)(-й|-я|-е|-ое|-ье|-го)"),
+    "nl": re.compile("([0-9]+)(de|ste|e)"),
+    "tr": re.compile(r"([0-9]+)(\.|inci|nci|uncu|üncü)"),
+    "hu": re.compile(r"([0-9]+)(\.|adik|edik|odik|ödik|ödike|ik)"),
+    "ko": re.compile("([0-9]+)(번째|번|차|째)"),
+}
+# Arabic-Indic digits, decimal and thousands separators, percent sign. The thousands separator of ASCII is the dot here.
+_ARABIC_DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪", "01234567890123456789,.%")
+# What joins the units and the hundredths in num2words's amounts of money.
+_CENTS_JOINT = {"es": " con ", "fr": " et ", "de": " und ", "pt": " e ", "it": " e "}
+
+# How num2words refuses: a language or currency it does not have (NotImplementedError, or TypeError where a converter
+# takes no currency), a number beyond its tables (OverflowError, KeyError, IndexError), not a number (ValueError).
+_REFUSALS = (NotImplementedError, TypeError, OverflowError, KeyError, IndexError, ValueError)
+
+# Longer digit runs are no quantities but codes; Python itself refuses to read very long ones as integers.
+_MAX_CARDINAL_DIGITS = 36
+
+# Converters of num2words keep the number they work on in themselves.
+_num2words_lock = threading.Lock()
+
+
+def expand_numbers(text: str, language: str) -> str:
+    """Writes the numbers of a text in words, in lower case.
+
+    Args:
+        text: Lower-case text.
+        language: Language code as in `languages.LANGUAGES`, without region.
+
+    Returns:
+        The text with every run of ASCII digits, and the script's own digits where it has some, in words.
+
+    Raises:
+        ImportError: The text has digits and num2words is not installed.
+    """
+    if language == "zh":
+        return expand_chinese_numbers(text)
+    if language in OWN_NUMBERS:
+        return expand_own_numbers(text, language, partial(number_to_words, language=language))
+    if language == "ar":
+        text = text.translate(_ARABIC_DIGITS)
+    if not _ANY_DIGIT.search(text):
+        return text
+    if language in ("en", "ru"):
+        text = _COMMA_THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
+    else:
+        text = _DOT_THOUSANDS.sub(lambda match: match.group().replace(".", ""), text)
+    text = _expand_currencies(text, language)
+    if language != "tr":
+        text = _DECIMAL.sub(lambda match: _decimal(match.group(), language), text)
+    if language in _ORDINALS:
+        text = _ORDINALS[language].sub(lambda match: _ordinal(match.group(1), language), text)
+    return _CARDINAL.sub(lambda match: _cardinal_or_digits(match.group(), language), text)
+
+
+def _expand_currencies(text: str, language: str) -> str:
+    for currency, pattern in _CURRENCIES:
+        try:
+            text = pattern.sub(lambda match: _amount(match.group(), language, currency), text)
+        except _REFUSALS:
+            # As in the reference, the first amount that cannot be read leaves this and later currencies as they are.
+            break
+    return text
+
+
+def _amount(written: str, language: str, currency: str) -> str:
+    amount = float(_NOT_AMOUNT.sub("", written.replace(",", ".")))
+    words = number_to_words(amount, language, to="currency", currency=currency)
+    if amount.is_integer():
+        units, joint, _ = words.rpartition(_CENTS_JOINT.get(language, ", "))
+        words = units if joint else words
+    return words
+
+
+def _decimal(written: str, language: str) -> str:
+    try:
+        return number_to_words(float(written.replace(",", ".")), language)
+    except _REFUSALS:
+        return written  # Its two runs of digits are read by the rules that follow.
+
+
+def _ordinal(digits: str, language: str) -> str:
+    if len(digits) > _MAX_CARDINAL_DIGITS:
+        return _cardinal_or_digits(digits, language)
+    if language == "cs":
+        return czech_ordinal(int(digits), partial(number_to_words, language="cs"))
+    try:
+        return number_to_words(int(digits), language, to="ordinal")
+    except _REFUSALS:
+        return _cardinal_or_digits(digits, language)
+
+
+def _cardinal_or_digits(digits: str, language: str) -> str:
+    """Reads a run of digits as a cardinal or, where it is too large for the language, digit by digit."""
+    if len(digits) <= _MAX_CARDINAL_DIGITS:
+        try:
+            return number_to_words(int(digits), language)
+        except _REFUSALS:
+            pass
+    return " ".join(number_to_words(int(digit), language) for digit in digits)
+
+
+# Typed, as 2 and 2.0 are one key otherwise, and "two" is not "two point zero".
+@lru_cache(maxsize=65536, typed=True)
+def number_to_words(number: int | float, language: str, to: str = "cardinal", **kwargs: str) -> str:
+    """Calls num2words and lower-cases what it returns.
+
+    Args:
+        number: The number.
+        language: Language code.
+        to: `"cardinal"`, `"ordinal"` or `"currency"`.
+        **kwargs: Passed on, such as `currency="EUR"`.
+
+    Returns:
+        The number in words.
+
+    Raises:
+        ImportError: num2words is not installed.
+        NotImplementedError, TypeError, OverflowError, KeyError, IndexError, ValueError: It cannot be said.
+    """
+    num2words = import_extra("num2words", "Numbers in text").num2words
+    with _num2words_lock:
+        return num2words(number, lang=language, to=to, **kwargs).lower()

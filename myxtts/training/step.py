@@ -1,0 +1,192 @@
+"""The one train step, the same for every stage, for one replica or several, for one batch or an accumulated group.
+
+Gradients are sums over the tokens of all replicas and micro-batches, divided by the number of those tokens; they are
+reduced once, then checked, clipped and applied. Keras's own shortcuts do not fit: its global-norm clipping and its loss
+scaling look at one replica, and its accumulation averages micro-batches whatever their number of tokens.
+"""
+
+import keras
+import tensorflow as tf
+
+SUM = tf.distribute.ReduceOp.SUM
+LARGEST_LOSS_SCALE = 2.0 ** 24
+LOSS_SCALE_GROWTH_STEPS = 2000
+
+
+def no_weight_decay(name):
+    """Whether AdamW leaves a weight undecayed: biases, norms and embedding tables, as in the XTTS recipe.
+
+    The perceiver's latents and its `gamma` are decayed there.
+    """
+    last = name.rsplit("/", 1)[-1]
+    return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
+
+
+class TrainStep:
+    """Forward, backward, reduction, finite check, clipping and update of an objective's weights.
+
+    To be made in the strategy's scope and on the model device, since every variable stays where it is made.
+
+    Args:
+        objective: See `objectives.py`.
+        strategy: `tf.distribute.Strategy`.
+        stage_config: `StageConfig` with its learning rate set.
+        accumulation: Batches per update.
+        precision: Dtype policy of the model; `mixed_float16` turns dynamic loss scaling on.
+    """
+
+    def __init__(self, objective, strategy, stage_config, accumulation=1, precision="float32"):
+        self.objective = objective
+        self.strategy = strategy
+        self.accumulation = accumulation
+        self.gradient_clip = stage_config.gradient_clip
+        self.names, self.variables = zip(*objective.trainable().items())
+        beta_1, beta_2 = stage_config.betas
+        self.optimizer = keras.optimizers.AdamW(stage_config.learning_rate, weight_decay=stage_config.weight_decay,
+                                                beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
+        excluded = [v for name, v in zip(self.names, self.variables) if no_weight_decay(name)]
+        if excluded:
+            self.optimizer.exclude_from_weight_decay(var_list=excluded)
+        self.optimizer.build(self.variables)
+        # The gradients handed to the optimizer are reduced already.
+        self.optimizer._all_reduce_sum_gradients = list
+        self.scaled = precision == "mixed_float16"
+        self.loss_scale = tf.Variable(2.0 ** 15 if self.scaled else 1.0, trainable=False, dtype=tf.float32,
+                                      name="loss_scale")
+        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int32, name="good_steps")
+        self.bad_steps_in_row = tf.Variable(0, trainable=False, dtype=tf.int32, name="bad_steps_in_row")
+        self.bad_steps = tf.Variable(0, trainable=False, dtype=tf.int32, name="bad_steps")
+        self._accumulators = [
+            tf.Variable(tf.zeros(v.shape), trainable=False, synchronization=tf.VariableSynchronization.ON_READ,
+                        aggregation=tf.VariableAggregation.SUM, name="accumulator") for v in self.variables
+        ] if accumulation > 1 else []
+        self.traces = 0
+        self._whole = tf.function(self._whole_step, reduce_retracing=True)
+        self._counts = tf.function(self._reduced_counts, reduce_retracing=True)
+        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=True)
+        self._finish = tf.function(self._finish_step, reduce_retracing=True)
+
+    def state_variables(self):
+        """Everything a checkpoint needs besides the weights, by name."""
+        named = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
+        return {**named, "loss_scale": self.loss_scale, "good_steps": self.good_steps, "bad_steps": self.bad_steps,
+                "bad_steps_in_row": self.bad_steps_in_row}
+
+    def __call__(self, batches, learning_rate, seed):
+        """Takes one optimizer step.
+
+        Args:
+            batches: `accumulation` batches on the model device, distributed where there are several replicas.
+            learning_rate: Of this step.
+            seed: `(2,)` int32, of dropout; the second number may grow by one per micro-batch.
+
+        Returns:
+            A dictionary of scalar tensors: each loss by name, `loss` (weighted), `gradient_norm`, `finite`.
+        """
+        self.optimizer.learning_rate.assign(learning_rate)
+        seed = tf.constant(seed, tf.int32)
+        if self.accumulation == 1:
+            return self._whole(batches[0], seed)
+        counts = [self._counts(batch) for batch in batches]
+        counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
+        sums, statistics = None, None
+        for micro, batch in enumerate(batches):
+            more = self._accumulate(batch, counts, seed + [0, micro << 16])
+            sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
+        return self._finish(sums, counts, statistics)
+
+    def _all_reduce(self, value):
+        if self.strategy.num_replicas_in_sync == 1:
+            return value
+        return tf.distribute.get_replica_context().all_reduce(SUM, value)
+
+    def _first(self, value):
+        """The first replica's value of something equal on all of them."""
+        return tf.nest.map_structure(lambda v: self.strategy.experimental_local_results(v)[0], value)
+
+    def _replica_gradients(self, batch, counts, seed):
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seed = seed + tf.stack([replica, 0])
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            values = [v.value for v in self.variables]
+            tape.watch(values)
+            sums, statistics = self.objective.loss_sums(batch, seed)
+            loss = self._weighted(sums, counts) * self.loss_scale
+        gradients = tape.gradient(loss, values)
+        lost = [name for name, gradient in zip(self.names, gradients) if gradient is None]
+        if lost:
+            raise ValueError(f"The losses do not depend on {lost[0]} ({len(lost)} weights in all).")
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
+
+    def _weighted(self, sums, counts):
+        return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0)
+                         for name, weight in self.objective.loss_weights.items()])
+
+    def _reduced_counts(self, batch):
+        return self._first(self.strategy.run(lambda b: self._all_reduce(self.objective.counts(b)), (batch,)))
+
+    def _whole_step(self, batch, seed):
+        self.traces += 1
+
+        def replica(batch, seed):
+            counts = self._all_reduce(self.objective.counts(batch))
+            return self._all_reduce(self._replica_gradients(batch, counts, seed)), counts
+
+        (gradients, sums, statistics), counts = self.strategy.run(replica, (batch, seed))
+        return self._update(gradients, self._first(sums), self._first(counts), statistics)
+
+    def _accumulate_step(self, batch, counts, seed):
+        self.traces += 1
+
+        def replica(batch, seed):
+            gradients, sums, statistics = self._replica_gradients(batch, counts, seed)
+            for accumulator, gradient in zip(self._accumulators, gradients):
+                accumulator.assign_add(gradient)
+            return self._all_reduce((sums, statistics))
+
+        return self._first(self.strategy.run(replica, (batch, seed)))
+
+    def _finish_step(self, sums, counts, statistics):
+        def replica():
+            gradients = [tf.identity(accumulator) for accumulator in self._accumulators]
+            with tf.control_dependencies(gradients):
+                for accumulator in self._accumulators:
+                    accumulator.assign(tf.zeros_like(accumulator))
+            return self._all_reduce(gradients)
+
+        return self._update(self.strategy.run(replica), sums, counts, statistics)
+
+    def _update(self, gradients, sums, counts, statistics):
+        """Checks, clips and applies reduced gradients; a step that is not finite changes no weight."""
+        scale = self.loss_scale.read_value()
+        norm = tf.linalg.global_norm(self._first(gradients)) / scale
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(self._weighted(sums, counts))
+        factor = 1.0 / scale
+        if self.gradient_clip:
+            factor = factor * tf.minimum(1.0, self.gradient_clip / (norm + 1e-6))
+
+        def apply(gradients, statistics):
+            self.optimizer.apply([gradient * factor for gradient in gradients], self.variables)
+            if statistics:
+                self.objective.apply_statistics(statistics)
+
+        def good():
+            self.strategy.run(apply, (gradients, statistics))
+            self.bad_steps_in_row.assign(0)
+            if self.scaled:
+                grows = self.good_steps + 1 >= LOSS_SCALE_GROWTH_STEPS
+                self.loss_scale.assign(tf.where(grows, tf.minimum(scale * 2.0, LARGEST_LOSS_SCALE), scale))
+                self.good_steps.assign(tf.where(grows, 0, self.good_steps + 1))
+            return True
+
+        def bad():
+            self.bad_steps.assign_add(1)
+            self.bad_steps_in_row.assign_add(1)
+            if self.scaled:
+                self.loss_scale.assign(tf.maximum(scale * 0.5, 1.0))
+                self.good_steps.assign(0)
+            return False
+
+        tf.cond(finite, good, bad)
+        losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
+        return {"loss": self._weighted(sums, counts), **losses, "gradient_norm": norm, "finite": finite}

@@ -1,0 +1,67 @@
+"""How long steps take, how evenly, and how long they waited for data."""
+
+import time
+from contextlib import contextmanager
+
+import numpy as np
+
+VARIATION_WARNING = 0.30
+"""Standard deviation over mean of the step time past which a run warns of a bottleneck."""
+
+
+class StepClock:
+    """Times optimizer steps. Validation, checkpoints and samples are left out through `paused`."""
+
+    def __init__(self, warmup_steps=3):
+        self.warmup_steps = warmup_steps
+        self.step_times = []
+        """Seconds of each step after the first few, which trace and compile."""
+        self._pipeline = None
+        self._skipped = 0
+        self._waited = 0.0
+        self._last = None
+        self._reported = 0
+        self._fills = []
+
+    def start(self, pipeline):
+        """Starts timing the steps fed by `pipeline`."""
+        self._pipeline = pipeline
+        self._last = time.perf_counter()
+        self._wait_before = pipeline.wait_seconds
+
+    def tick(self):
+        """A step has ended."""
+        now = time.perf_counter()
+        if self._skipped < self.warmup_steps:
+            self._skipped += 1
+            self._wait_before = self._pipeline.wait_seconds
+        else:
+            self.step_times.append(now - self._last)
+            self._fills.append(self._pipeline.fill())
+        self._last = now
+
+    @contextmanager
+    def paused(self):
+        """Time spent inside belongs to no step."""
+        began = time.perf_counter()
+        yield
+        if self._last is not None:
+            self._last += time.perf_counter() - began
+
+    def report(self, whole_run=False):
+        """Figures since the last report, or of the whole run.
+
+        Returns:
+            `avg_ms`, `std_ms`, `steps_per_second`, `variation`, `stall` (share of the time spent waiting for data,
+            since the start) and `buffer` (mean fill) with `buffer_capacity`; empty before the first timed step.
+        """
+        first = 0 if whole_run else self._reported
+        times = np.array(self.step_times[first:])
+        if not whole_run:
+            self._reported = len(self.step_times)
+        if not len(times):
+            return {}
+        waited = self._pipeline.wait_seconds - self._wait_before
+        return {"avg_ms": 1e3 * times.mean(), "std_ms": 1e3 * times.std(), "steps_per_second": 1.0 / times.mean(),
+                "variation": times.std() / times.mean(), "stall": min(1.0, waited / sum(self.step_times)),
+                "buffer": float(np.mean(self._fills[first:])), "buffer_capacity": self._pipeline.capacity}

@@ -1,0 +1,244 @@
+"""The training loop: time, validation, checkpoints and reports around the one train step."""
+
+import logging
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.data.pipeline import prefetch_to, wave_dataset
+from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.device_pipeline import DevicePipeline, copy_to
+from myxtts.training.objectives import OBJECTIVES
+from myxtts.training.preparation import Preparation
+from myxtts.training.schedules import warmup_cosine
+from myxtts.training.step import TrainStep
+from myxtts.training.step_clock import StepClock
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.utils.devices import current_plan, require_placement
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingDiverged(RuntimeError):
+    """Too many steps in a row had a gradient that is not finite."""
+
+
+class XTTSTrainer:
+    """Trains one stage of XTTS.
+
+    Args:
+        config: `XTTSConfig`, with `model.num_text_tokens` set.
+        model: `XTTS` with the stage's part, made on the model device; None makes one.
+        resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
+            where that has no checkpoint of this stage.
+        model_device: Device of the model; None takes the plan's.
+        stage: `dvae` or `gpt`.
+        tokenizer_model: GPT stage: `XTTS` with a trained `dvae` part on the data device, which makes the codes.
+        plan: `DevicePlan`; None takes the one applied in this process.
+        mel_stats: DVAE stage from scratch: what `measure_mel_stats` returns.
+    """
+
+    def __init__(self, config, model=None, resume_checkpoint=None, model_device=None, *, stage="gpt",
+                 tokenizer_model=None, plan=None, mel_stats=None):
+        self.config = config
+        self.stage = stage
+        self.plan = plan or current_plan()
+        self.stage_config = config.stage(stage)
+        self.data_device = self.plan.data_device
+        self.model_devices = (model_device,) if model_device else self.plan.model_devices
+        self.model_device = self.model_devices[0]
+        self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
+            tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
+        self.step = 0
+        self.history = []
+        self.best = None
+        """`(main validation loss, step)` so far."""
+        self.clock = StepClock()
+        with self._model_scope():
+            self.model = model or XTTS(config.model, parts=(stage,), precision=config.training.precision)
+            if stage == "dvae" and mel_stats is not None:
+                scale, mean = mel_stats
+                self.model.mel_stats.assign(scale)
+                self.model.dvae.decoder_output.bias.assign(mean)
+            self.objective = OBJECTIVES[stage](self.model, config)
+            self.train_step = TrainStep(self.objective, self.strategy, self.stage_config,
+                                        config.training.gradient_accumulation, config.training.precision)
+        self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
+        self.tokenizer_model = self.model if stage == "dvae" and not self.plan.is_dual else tokenizer_model
+        if stage == "dvae" and self.plan.is_dual:
+            with tf.device(self.data_device):
+                # The DVAE stage needs the mel scale alone on the data device.
+                self.tokenizer_model = XTTS(config.model, parts=())
+                self.tokenizer_model.mel_stats.assign(self.model.mel_stats.numpy())
+        if self.tokenizer_model is None:
+            raise ValueError("The GPT stage needs tokenizer_model, an XTTS with a trained DVAE on the data device.")
+        if resume_checkpoint or not config.training.reset_training:
+            self._resume(resume_checkpoint)
+        self.preparation = Preparation(stage, self.tokenizer_model, self.data_device, config.data.augment,
+                                       config.training.seed)
+        self._evaluate = tf.function(self._evaluate_batch, reduce_retracing=True)
+
+    def _model_scope(self):
+        stack = ExitStack()
+        stack.enter_context(self.strategy.scope())
+        if len(self.model_devices) == 1:
+            stack.enter_context(tf.device(self.model_device))
+        return stack
+
+    def total_steps(self, batches_per_epoch):
+        """Optimizer steps of the whole stage."""
+        if self.stage_config.max_steps is not None:
+            return self.stage_config.max_steps
+        return max(1, self.config.training.epochs * batches_per_epoch // self.config.training.gradient_accumulation)
+
+    def train(self, train_loader, validation_loader, callbacks=()):
+        """Trains until the stage's last step.
+
+        Args:
+            train_loader: `BatchLoader` over a `BatchPlan`.
+            validation_loader: `BatchLoader` over a `SequentialPlan`.
+            callbacks: Objects with any of the methods of `callbacks.Callback`.
+
+        Returns:
+            The last validation losses by name.
+        """
+        settings = self.config.training
+        accumulation = settings.gradient_accumulation
+        total = self.total_steps(train_loader.plan.batches_per_epoch)
+        placement = require_placement(self._placed_variables(), self._placement_plan())
+        self._call(callbacks, "on_start", total, placement)
+        validation = {}
+        if self.step >= total:
+            return validation
+        with self._pipeline(train_loader, self.step * accumulation, total * accumulation) as batches:
+            if self.plan.is_dual:
+                print(f"Multi-GPU Mode: Waiting {self.config.data.model_start_delay}s for data pipeline to warm up...")
+                batches.wait_until_filled(self.config.data.model_start_delay)
+                print("Model training starting now")
+            recent = []
+            self.clock.start(batches)
+            while self.step < total:
+                group = [next(batches) for _ in range(accumulation)]
+                self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
+                losses = self.train_step(group, self._learning_rate(total), (settings.seed, self.step))
+                self.step += 1
+                recent.append(losses)
+                self.clock.tick()
+                self._call(callbacks, "on_step", self.step)
+                at_end = self.step == total
+                if self.step % settings.log_every_steps == 0 or at_end:
+                    self._log(callbacks, recent, total)
+                    recent = []
+                if self.step % settings.validate_every_steps == 0 or at_end:
+                    validation = self._validate(callbacks, validation_loader)
+                if self.step % settings.checkpoint_every_steps == 0 or at_end:
+                    self.save(finished=at_end)
+                if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
+                    self._call(callbacks, "on_sample", self)
+        self._call(callbacks, "on_end", self)
+        return validation
+
+    def _learning_rate(self, total):
+        stage = self.stage_config
+        return warmup_cosine(self.step, stage.learning_rate, total, stage.warmup_steps, stage.final_learning_rate)
+
+    def _pipeline(self, loader, start, stop):
+        data = self.config.data
+        dataset = prefetch_to(wave_dataset(loader, start, stop, data.num_workers), self.data_device,
+                              data.pipeline_buffer_size)
+        return DevicePipeline(dataset, self.preparation, self._transfer, self.config.training.pipeline_depth, start)
+
+    def _transfer(self, batch):
+        if len(self.model_devices) == 1:
+            return copy_to(batch, self.model_device)
+        shards = zip(*(tf.split(field, len(self.model_devices)) for field in batch))
+        placed = [copy_to(type(batch)(*shard), device) for shard, device in zip(shards, self.model_devices)]
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: placed[context.replica_id_in_sync_group])
+
+    def _local(self, batch):
+        return self.strategy.experimental_local_results(batch)[0]
+
+    def _log(self, callbacks, recent, total):
+        losses = {name: float(np.mean([float(step[name]) for step in recent])) for name in recent[0] if name != "finite"}
+        in_row = int(self.train_step.bad_steps_in_row.numpy())
+        if in_row >= self.config.training.max_bad_steps:
+            raise TrainingDiverged(f"{in_row} steps in a row had a loss or gradient that is not finite; step {self.step} "
+                                   "was the last. Lower --lr, or train in float32.")
+        report = {**losses, "learning_rate": self._learning_rate(total), **self.objective.report(),
+                  "skipped_steps": int(self.train_step.bad_steps.numpy())}
+        self._call(callbacks, "on_log", self.step, report, self.clock.report())
+
+    def evaluate(self, loader):
+        """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
+        limit = min(loader.plan.batches_per_epoch, self.config.training.max_validation_batches)
+        totals, counts = {}, {}
+        for position in range(limit):
+            wave = tf.nest.map_structure(tf.constant, loader(position))
+            batch = copy_to(self.preparation(wave), self.model_device)
+            with tf.device(self.model_device):
+                sums, number = self._evaluate(batch)
+            for name in sums:
+                totals[name] = totals.get(name, 0.0) + float(sums[name])
+                counts[name] = counts.get(name, 0.0) + float(number[name])
+        return {name: totals[name] / max(counts[name], 1.0) for name in totals}
+
+    def _evaluate_batch(self, batch):
+        return self.objective.loss_sums(batch)[0], self.objective.counts(batch)
+
+    def _validate(self, callbacks, loader):
+        with self.clock.paused():
+            losses = self.evaluate(loader)
+        main = losses[self.objective.main_loss]
+        is_best = self.best is None or main < self.best[0]
+        if is_best:
+            self.best = (main, self.step)
+        self.history.append({"step": self.step, **losses})
+        self._call(callbacks, "on_validation", self.step, losses, is_best)
+        if is_best and self.step % self.config.training.checkpoint_every_steps:
+            self.save()
+        return losses
+
+    def save(self, finished=False):
+        """Writes a checkpoint of this step; it is marked best when the last validation was the best so far."""
+        with self.clock.paused():
+            tensors = {"model": {name: v.numpy() for name, v in self.model.part_weights(self.stage).items()},
+                       "optimizer": {name: v.numpy() for name, v in self.train_step.state_variables().items()}}
+            state = {"stage": self.stage, "finished": finished, "history": self.history, "best": self.best,
+                     "position": self.step * self.config.training.gradient_accumulation,
+                     "config": asdict(self.config)}
+            best = self.best is not None and self.best[1] == self.step
+            return self.store.write(self.step, tensors, state, best)
+
+    def _resume(self, folder):
+        store = CheckpointStore(f"{folder}/{self.stage}") if folder else self.store
+        step = store.newest_sound(logger.warning)
+        if step is None:
+            if folder:
+                raise CheckpointError(f"{folder} has no checkpoint of the {self.stage} stage to resume from.")
+            return
+        tensors, state = store.read(step, ("model", "optimizer"))
+        where = str(store.path(step))
+        assign_by_name(self.model.part_weights(self.stage), tensors["model"], where)
+        assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
+        if self.stage == "dvae":
+            self.tokenizer_model.mel_stats.assign(self.model.mel_stats.numpy())
+        self.step, self.history = step, state["history"]
+        self.best = tuple(state["best"]) if state["best"] else None
+        logger.info("Resumed the %s stage at step %d from %s", self.stage, step, where)
+
+    def _placed_variables(self):
+        yield from named_weights(self.model).items()
+        yield from self.train_step.state_variables().items()
+
+    def _placement_plan(self):
+        return replace(self.plan, model_devices=self.model_devices)
+
+    @staticmethod
+    def _call(callbacks, method, *arguments):
+        for callback in callbacks:
+            handler = getattr(callback, method, None)
+            if handler is not None:
+                handler(*arguments)

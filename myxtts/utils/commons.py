@@ -1,0 +1,93 @@
+"""Small things every part of the package needs: the default device, the log."""
+
+import logging
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+LOGGER_NAME = "myxtts"
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+LOG_TIME_FORMAT = "%H:%M:%S"
+
+
+def get_device_context(device: str | None = None):
+    """A `tf.device` scope for `device`, or else for the default device of this process.
+
+    Args:
+        device: A device name such as a `DevicePlan` holds. `None` takes the first visible GPU, or the CPU where there
+            is none.
+
+    Returns:
+        The context manager that `tf.device` returns.
+    """
+    import tensorflow as tf
+
+    if device is None:
+        device = "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
+    return tf.device(device)
+
+
+def ensure_gpu_placement(tensor):
+    """The tensor on a GPU: itself when it is on one (whichever) or when there is none, else a copy on the first.
+
+    Args:
+        tensor: An eager tensor, or anything `tf.convert_to_tensor` takes.
+
+    Returns:
+        An eager tensor with the same values.
+    """
+    import tensorflow as tf
+
+    tensor = tf.convert_to_tensor(tensor)
+    if not tf.config.get_visible_devices("GPU") or "GPU" in tensor.device:
+        return tensor
+    with get_device_context():
+        return tf.identity(tensor)
+
+
+class _AboveProgressBars:
+    """A text stream to standard output that writes above a progress bar, instead of through it."""
+
+    def write(self, text):
+        tqdm.write(text, file=sys.stdout, end="")
+
+    def flush(self):
+        sys.stdout.flush()
+
+
+def setup_logging(level="INFO", log_file=None):
+    """Sends the package's log to standard output and, if asked, to a file. Calling it again replaces both.
+
+    Args:
+        level: A level name (`"DEBUG"`, `"INFO"`, `"WARNING"`, ...) in any case, or a number.
+        log_file: Path of a file to append to; its folder is made.
+
+    Returns:
+        The logger `myxtts`, parent of every `logging.getLogger("myxtts.…")`.
+
+    Raises:
+        ValueError: `level` names no level.
+    """
+    if isinstance(level, str):
+        levels = logging.getLevelNamesMapping()
+        if level.upper() not in levels:
+            raise ValueError(f"level must be one of {', '.join(sorted(levels))}. Received: {level}. Try INFO.")
+        level = levels[level.upper()]
+    handlers = [logging.StreamHandler(_AboveProgressBars())]
+    if log_file is not None:
+        Path(log_file).parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
+
+    logger = logging.getLogger(LOGGER_NAME)
+    for handler in [handler for handler in logger.handlers if handler.get_name() == LOGGER_NAME]:
+        logger.removeHandler(handler)
+        handler.close()
+    for handler in handlers:
+        handler.set_name(LOGGER_NAME)
+        handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
+        logger.addHandler(handler)
+    logger.setLevel(level)
+    # TensorFlow imports absl, which puts its own handler on the root logger: every line would come twice.
+    logger.propagate = False
+    return logger

@@ -1,0 +1,129 @@
+"""The check that every layer of the project must pass: serialisation, shapes, gradients, mixed precision."""
+
+import json
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
+
+
+def check_layer(
+    make_layer, inputs, *, call_kwargs=None, trainable=True, dynamic_axes=None, mixed_output_dtype=None, unreached=()
+):
+    """Asserts what all layers promise.
+
+    1. `from_config(get_config())`, through JSON, gives a layer with the same weights by path and shape, and with the
+       same values the same output.
+    2. Symbolic shapes equal the real ones, with all axes known and with `dynamic_axes` unknown.
+    3. The gradient reaches every trainable weight. Weights are moved off their initial values first, so that layers
+       which start at zero are tested, too.
+    4. Under float16 and bfloat16 policies variables stay float32, the output is finite and has the compute dtype.
+
+    Args:
+        make_layer: Function without arguments that makes a fresh layer under the current dtype policy.
+        inputs: One array, or a tuple of arrays passed by position.
+        call_kwargs: Further keyword arguments of the call; arrays or plain values.
+        trainable: Whether the layer is to have trainable weights; False asserts that it has none.
+        dynamic_axes: One tuple per input of axes whose length may be unknown. By default axis 0, and axis 1 of
+            integer inputs and of inputs with three axes or more.
+        mixed_output_dtype: Dtype of floating outputs under a mixed policy, where it is not the compute dtype.
+        unreached: Endings of the paths of trainable weights that no gradient is to reach.
+
+    Returns:
+        The float32 layer, with moved weights, for further checks.
+    """
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    call_kwargs = call_kwargs or {}
+    layer = make_layer()
+    layer(*inputs, **call_kwargs)
+    assert bool(layer.trainable_variables) == trainable, f"trainable weights: {_paths(layer.trainable_variables)}"
+    _move_weights(layer)
+    outputs = _to_numpy(layer(*inputs, **call_kwargs))
+    _check_serialization(layer, inputs, call_kwargs, outputs)
+    _check_symbolic_shapes(make_layer, inputs, call_kwargs, outputs, dynamic_axes or _default_dynamic_axes(inputs))
+    if trainable:
+        _check_gradients(layer, inputs, call_kwargs, unreached)
+    for policy in MIXED_POLICIES:
+        _check_mixed_precision(make_layer, inputs, call_kwargs, policy, mixed_output_dtype)
+    return layer
+
+
+def _check_serialization(layer, inputs, call_kwargs, outputs):
+    clone = type(layer).from_config(json.loads(json.dumps(layer.get_config())))
+    clone(*inputs, **call_kwargs)
+    assert _relative_shapes(clone) == _relative_shapes(layer)
+    clone.set_weights(layer.get_weights())
+    for expected, actual in zip(outputs, _to_numpy(clone(*inputs, **call_kwargs)), strict=True):
+        np.testing.assert_array_equal(actual, expected, err_msg="a layer rebuilt from its config gives other output")
+
+
+def _check_symbolic_shapes(make_layer, inputs, call_kwargs, outputs, dynamic_axes):
+    for axes_by_input in (((),) * len(inputs), dynamic_axes):
+        symbols = []
+        for array, axes in zip(inputs, axes_by_input, strict=True):
+            shape = tuple(None if axis in axes else length for axis, length in enumerate(array.shape))
+            symbols.append(keras.KerasTensor(shape, dtype=keras.backend.standardize_dtype(array.dtype)))
+        symbolic = keras.tree.flatten(make_layer()(*symbols, **call_kwargs))
+        for expected, actual in zip(outputs, symbolic, strict=True):
+            assert len(actual.shape) == expected.ndim, f"symbolic shape {actual.shape}, real shape {expected.shape}"
+            agree = [known in (None, real) for known, real in zip(actual.shape, expected.shape, strict=True)]
+            assert all(agree), f"symbolic shape {actual.shape}, real shape {expected.shape}"
+            if not any(axes_by_input):
+                assert tuple(actual.shape) == expected.shape, f"shape left unknown: {actual.shape}"
+
+
+def _check_gradients(layer, inputs, call_kwargs, unreached):
+    random = np.random.default_rng(0)
+    with tf.GradientTape() as tape:
+        loss = 0.0
+        for output in keras.tree.flatten(layer(*inputs, **call_kwargs)):
+            if keras.backend.is_float_dtype(output.dtype):
+                direction = random.standard_normal(output.shape).astype("float32")
+                loss += tf.reduce_sum(tf.cast(output, "float32") * direction)
+    variables = layer.trainable_variables
+    for variable, gradient in zip(variables, tape.gradient(loss, [v.value for v in variables]), strict=True):
+        reached = gradient is not None and bool(np.any(tf.convert_to_tensor(gradient).numpy()))
+        expected = not variable.path.endswith(tuple(unreached))
+        assert reached == expected, f"gradient {'reaches' if reached else 'does not reach'} {variable.path}"
+        assert not reached or np.isfinite(tf.convert_to_tensor(gradient).numpy()).all(), variable.path
+
+
+def _check_mixed_precision(make_layer, inputs, call_kwargs, policy, mixed_output_dtype):
+    default = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        layer = make_layer()
+        outputs = keras.tree.flatten(layer(*inputs, **call_kwargs))
+    finally:
+        keras.config.set_dtype_policy(default)
+    assert {variable.dtype for variable in layer.trainable_variables} <= {"float32"}
+    for output in outputs:
+        dtype = keras.backend.standardize_dtype(output.dtype)
+        if keras.backend.is_float_dtype(dtype):
+            assert dtype == (mixed_output_dtype or layer.compute_dtype), f"{policy}: output dtype {dtype}"
+            assert np.isfinite(tf.cast(output, "float32").numpy()).all(), f"{policy}: output is not finite"
+
+
+def _move_weights(layer):
+    random = np.random.default_rng(1)
+    for variable in layer.trainable_variables:
+        variable.assign(variable + 0.1 * random.standard_normal(variable.shape).astype("float32"))
+
+
+def _default_dynamic_axes(inputs):
+    return tuple((0, 1) if array.ndim >= 3 or np.issubdtype(array.dtype, np.integer) else (0,) for array in inputs)
+
+
+def _relative_shapes(layer):
+    """`(path below the layer, shape)` of each weight, in order; the layer's own name may differ between instances."""
+    return [(weight.path.partition("/")[2], tuple(weight.shape)) for weight in layer.weights]
+
+
+def _to_numpy(outputs):
+    return [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
+
+
+def _paths(variables):
+    return [variable.path for variable in variables]

@@ -1,0 +1,99 @@
+"""Convolution layers against a plain NumPy convolution, and through the shared layer check."""
+
+import keras
+import numpy as np
+import pytest
+
+from layer_check import check_layer
+from myxtts.models.layers.convolution import Conv1D, Conv2D, ConvTranspose1D
+
+
+def correlate(x, kernel, bias, stride, padding, dilation):
+    """Convolution over time as PyTorch defines it, `(B, T, C)` with a kernel `(k, C, out)`, sample by sample."""
+    x = np.pad(x, [(0, 0), (padding, padding), (0, 0)])
+    reach = dilation * (len(kernel) - 1) + 1
+    starts = range(0, x.shape[1] - reach + 1, stride)
+    taps = np.stack([x[:, start : start + reach : dilation] for start in starts], axis=1)
+    return np.einsum("btkc,kco->bto", taps, kernel) + bias
+
+
+@pytest.mark.parametrize("length", [12, 13])
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        ({"kernel_size": 3}, {"stride": 1, "padding": 1, "dilation": 1}),
+        ({"kernel_size": 3, "stride": 2}, {"stride": 2, "padding": 1, "dilation": 1}),
+        ({"kernel_size": 7, "dilation": 3}, {"stride": 1, "padding": 9, "dilation": 3}),
+        ({"kernel_size": 4, "padding": 2}, {"stride": 1, "padding": 2, "dilation": 1}),
+        ({"kernel_size": 5, "padding": 0}, {"stride": 1, "padding": 0, "dilation": 1}),
+    ],
+)
+def test_conv1d_pads_both_sides_alike(length, arguments, expected):
+    x = np.random.default_rng(0).standard_normal((2, length, 3)).astype("float32")
+    layer = Conv1D(4, **arguments)
+    actual = keras.ops.convert_to_numpy(layer(x))
+    np.testing.assert_allclose(actual, correlate(x, *layer.get_weights(), **expected), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (7, 9)])
+def test_strided_conv2d_pads_both_sides_alike(shape):
+    # A kernel with ones in a single row is a convolution of that row alone.
+    x = np.random.default_rng(0).standard_normal((2, *shape, 3)).astype("float32")
+    layer = Conv2D(4, kernel_size=3, stride=2)
+    layer.build(x.shape)
+    row = np.random.default_rng(0).standard_normal((3, 3, 4)).astype("float32")
+    kernel = np.zeros((3, 3, 3, 4), "float32")
+    kernel[1] = row
+    layer.set_weights([kernel, np.zeros(4, "float32")])
+    actual = keras.ops.convert_to_numpy(layer(x))
+    for i, expected_row in enumerate(range(0, shape[0], 2)):
+        np.testing.assert_allclose(actual[:, i], correlate(x[:, expected_row], row, 0, 2, 1, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel_size, stride", [(16, 8), (4, 2), (2, 2)])
+def test_transposed_conv_is_the_adjoint_of_the_strided_conv(kernel_size, stride):
+    layer = ConvTranspose1D(4, kernel_size, stride)
+    x = np.random.default_rng(0).standard_normal((2, 6, 3)).astype("float32")
+    y = np.random.default_rng(0).standard_normal((2, 6 * stride, 4)).astype("float32")
+    up = keras.ops.convert_to_numpy(layer(x))
+    kernel, bias = layer.get_weights()
+    down = correlate(y, kernel, 0, stride, (kernel_size - stride) // 2, 1)
+    assert up.shape == y.shape
+    np.testing.assert_allclose(np.sum((up - bias) * y), np.sum(x * down), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make_layer, shape",
+    [
+        (lambda: Conv1D(4, 3, stride=2), (2, 9, 3)),
+        (lambda: Conv1D(4, 3, dilation=3, use_bias=False), (2, 9, 3)),
+        (lambda: Conv1D(4, 1, kernel_initializer="zeros"), (2, 9, 3)),
+        (lambda: Conv2D(4, 3, stride=2), (2, 6, 9, 3)),
+        (lambda: ConvTranspose1D(4, 4, 2), (2, 9, 3)),
+    ],
+)
+def test_convolutions_pass_the_layer_check(make_layer, shape):
+    check_layer(make_layer, np.random.default_rng(0).standard_normal(shape).astype("float32"))
+
+
+def test_default_weights_are_uniform_within_one_over_root_of_fan_in():
+    keras.utils.set_random_seed(0)
+    layer = Conv1D(64, 5)
+    layer.build((None, None, 20))
+    for weight in layer.get_weights():
+        assert 0.09 < np.abs(weight).max() <= 0.1 and np.abs(weight.mean()) < 0.02
+
+
+def test_even_kernel_without_padding_is_refused():
+    with pytest.raises(ValueError, match="kernel_size must be odd.*kernel_size=4"):
+        Conv1D(4, 4)
+
+
+def test_stride_with_dilation_is_refused():
+    with pytest.raises(ValueError, match="stride=2, dilation=3"):
+        Conv1D(4, 3, stride=2, dilation=3)
+
+
+def test_transposed_conv_that_cannot_keep_the_ratio_is_refused():
+    with pytest.raises(ValueError, match="kernel_size=3, stride=2"):
+        ConvTranspose1D(4, 3, 2)

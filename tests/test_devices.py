@@ -1,0 +1,413 @@
+"""Device plans are arithmetic; applying them is tried on a stand-in TensorFlow that numbers GPUs as CUDA and TensorFlow
+do, and on the real one with logical CPU devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from myxtts.utils import devices
+from myxtts.utils.devices import DeviceError, early_gpu_configuration, plan_devices
+from myxtts.utils.gpu_monitor import GPU, NVMLUnavailable
+
+ROOT = Path(__file__).resolve().parents[1]
+
+STAND_IN_TENSORFLOW = '''
+"""GPUs by CUDA's and TensorFlow's rules: CUDA_VISIBLE_DEVICES selects and orders, set_visible_devices only selects."""
+import os
+from types import SimpleNamespace
+
+_entries = os.environ.get("CUDA_VISIBLE_DEVICES")
+_machine = [str(i) for i in range(int(os.environ["STAND_IN_GPUS"]))]
+_cuda = _machine if _entries is None else [e for e in _entries.split(",") if e in _machine]
+_gpus = [SimpleNamespace(name=f"/physical_device:GPU:{i}", device_type="GPU", board=b) for i, b in enumerate(_cuda)]
+_cpu = SimpleNamespace(name="/physical_device:CPU:0", device_type="CPU")
+state = SimpleNamespace(visible=list(_gpus), growth=[], limits={}, soft_placement=True, policy=None, initialised=False)
+
+
+def _changeable(kind):
+    if state.initialised:
+        raise RuntimeError(f"{kind} devices cannot be modified after being initialized")
+
+
+def _set_visible_devices(chosen, kind):
+    _changeable("Visible")
+    assert kind == "GPU" and all(gpu in _gpus for gpu in chosen)
+    state.visible = [gpu for gpu in _gpus if gpu in chosen]
+
+
+def _set_memory_growth(gpu, enable):
+    _changeable("Physical")
+    if gpu.name in state.limits:
+        raise ValueError("Cannot set memory growth on device when virtual devices configured")
+    state.growth.append(gpu.board)
+
+
+def _set_logical_device_configuration(device, configurations):
+    _changeable("Virtual")
+    state.limits[device.name] = [c.memory_limit for c in configurations]
+
+
+def boards():
+    """The board behind each logical device, in TensorFlow's order: element 0 is /GPU:0."""
+    return [gpu.board for gpu in state.visible for _ in state.limits.get(gpu.name, [None])]
+
+
+test = SimpleNamespace(is_built_with_cuda=lambda: True, is_built_with_rocm=lambda: False)
+config = SimpleNamespace(
+    list_physical_devices=lambda kind: list(_gpus) if kind == "GPU" else [_cpu],
+    get_visible_devices=lambda kind: list(state.visible) if kind == "GPU" else [_cpu],
+    set_visible_devices=_set_visible_devices,
+    get_logical_device_configuration=lambda device: None,
+    set_logical_device_configuration=_set_logical_device_configuration,
+    LogicalDeviceConfiguration=lambda memory_limit=None: SimpleNamespace(memory_limit=memory_limit),
+    set_soft_device_placement=lambda on: setattr(state, "soft_placement", on),
+    experimental=SimpleNamespace(set_memory_growth=_set_memory_growth,
+                                 set_device_policy=lambda policy: setattr(state, "policy", policy)))
+'''
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Makes this process one on a machine with so many GPUs, TensorFlow not imported yet; returns TensorFlow's state
+    once something has imported it."""
+    folder = tmp_path / "tensorflow"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(STAND_IN_TENSORFLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(devices, "_applied", None)
+
+    def with_gpus(count, nvml=True, memory_mb=24000, **environment):
+        for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MYXTTS_ACCELERATOR", "URVC_ACCELERATOR",
+                     "MYXTTS_VIRTUAL_DEVICES"):
+            os.environ.pop(name, None)
+        os.environ.update(environment, STAND_IN_GPUS=str(count))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
+            del sys.modules[name]
+
+        def list_gpus():
+            if not nvml:
+                raise NVMLUnavailable("no driver")
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            ids = [str(i) for i in range(count)] if visible is None else visible.split(",")
+            return tuple(GPU(id, "stand-in", memory_mb) for id in ids)
+
+        monkeypatch.setattr(devices, "list_gpus", list_gpus)
+        return lambda: sys.modules["tensorflow"]
+
+    with mock.patch.dict(os.environ), mock.patch.dict(sys.modules):
+        yield with_gpus
+
+
+# The plan, as arithmetic.
+
+def test_nothing_asked_is_single_mode_on_the_first_gpu_or_the_cpu():
+    for num_gpus, device in ((2, "/GPU:0"), (0, "/CPU:0")):
+        plan = plan_devices(num_gpus=num_gpus)
+        assert (plan.mode, plan.data_device, plan.model_devices) == ("single", device, (device,))
+        assert not plan.is_dual and plan.num_replicas == 1
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (3, 1)])
+def test_any_pair_becomes_gpu_0_for_data_and_gpu_1_for_the_model(pair):
+    plan = plan_devices(data_gpu=pair[0], model_gpu=pair[1], num_gpus=4)
+    assert (plan.mode, plan.data_device, plan.model_device) == ("dual", "/GPU:0", "/GPU:1")
+    assert plan.visible == pair and plan.is_dual
+    assert plan.describe() == f"dual: data on /GPU:0 (GPU {pair[0]}), model on /GPU:1 (GPU {pair[1]})"
+
+
+def test_several_model_gpus_are_replicas_that_one_data_gpu_feeds():
+    plan = plan_devices(data_gpu=0, model_gpus=[3, 1, 2], num_gpus=4)
+    assert plan.model_devices == ("/GPU:1", "/GPU:2", "/GPU:3")
+    assert plan.visible == (0, 3, 1, 2) and plan.num_replicas == 3
+    assert plan.gpu_roles == ("data", "model", "model", "model")
+
+
+def test_one_gpu_plays_both_roles_under_isolation():
+    plan = plan_devices(data_gpu=1, model_gpu=1, num_gpus=2, memory_isolation=True, data_gpu_memory=2000)
+    assert (plan.mode, plan.data_device, plan.model_device) == ("isolated", "/GPU:0", "/GPU:1")
+    assert plan.visible == (1,) and (plan.data_memory_mb, plan.model_memory_mb) == (2000, 16384)
+    mixed = plan_devices(data_gpu=1, model_gpus=[0, 1], num_gpus=2, memory_isolation=True)
+    assert mixed.visible == (1, 0) and mixed.data_device == "/GPU:0"
+    assert mixed.model_devices == ("/GPU:2", "/GPU:1")  # GPU 0 comes after both logical devices of GPU 1
+
+
+def test_virtual_devices_are_logical_cpus_and_say_so():
+    plan = plan_devices(num_gpus=0, virtual_devices=3)
+    assert (plan.data_device, plan.model_devices, plan.virtual) == ("/CPU:0", ("/CPU:1", "/CPU:2"), True)
+    assert (plan.data_gpu, plan.model_gpus, plan.visible_ids) == (0, (1, 2), ())
+    assert "virtual" in plan.notes[0]
+    swapped = plan_devices(data_gpu=1, model_gpu=0, num_gpus=0, virtual_devices=2, memory_isolation=True)
+    assert (swapped.mode, swapped.data_device, swapped.model_device) == ("isolated", "/CPU:0", "/CPU:1")
+    assert any("not enforced" in note for note in swapped.notes)
+
+
+@pytest.mark.parametrize("request_, words", [
+    ({"data_gpu": 0}, ["--data-gpu alone", "Add --model-gpu"]),
+    ({"model_gpu": 0}, ["--model-gpu alone", "Add --data-gpu"]),
+    ({"model_gpus": [1, 2]}, ["--model-gpu alone"]),
+    ({"data_gpu": 0, "model_gpu": 5}, ["--model-gpu 5 is out of range", "sees 4 GPUs", "0 to 3"]),
+    ({"data_gpu": 0, "model_gpus": [1, 4]}, ["--model-gpus 4 is out of range", "0 to 3"]),
+    ({"data_gpu": -1, "model_gpu": 1}, ["--data-gpu must be a GPU number", "-1"]),
+    ({"data_gpu": 2, "model_gpu": 2}, ["must name two GPUs", "2 for both", "--enable-memory-isolation"]),
+    ({"data_gpu": 0, "model_gpus": [1, 1]}, ["each GPU once", "1,1"]),
+    ({"data_gpu": 0, "model_gpu": 1, "model_gpus": [2]}, ["exclude each other"]),
+    ({"data_gpu": 0, "model_gpu": 1, "data_gpu_memory": 0}, ["--data-gpu-memory must be more than 0 MB", "0."]),
+    ({"data_gpu": 0, "model_gpu": 1, "model_gpu_memory": -5}, ["--model-gpu-memory must be more than 0 MB", "-5"]),
+    ({"memory_isolation": True}, ["--enable-memory-isolation needs --data-gpu and --model-gpu"]),
+    ({"virtual_devices": 1}, ["--virtual-devices must be 2 or more", "1."]),
+    ({"virtual_devices": 2, "data_gpu": 0, "model_gpu": 2}, ["out of range", "2 virtual devices", "0 to 1"]),
+    ({"virtual_devices": 2, "accelerator": "cuda"}, ["demands a GPU"]),
+    ({"data_gpu": 0, "model_gpu": 1, "accelerator": "cpu"}, ["=cpu forbids"]),
+    ({"accelerator": "tpu"}, ["auto, cpu, cuda, rocm", "tpu"]),
+    ({"data_gpu": 0, "model_gpu": 0, "memory_isolation": True, "gpu_memory_mb": [16000] * 4},
+     ["memory limits of GPU 0 must fit in its 16000 MB", "24576 MB"]),
+])
+def test_contradictory_requests_are_errors_that_name_the_way_out(request_, words):
+    with pytest.raises(DeviceError) as error:
+        plan_devices(num_gpus=4, **request_)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("num_gpus", [0, 1])
+def test_too_few_gpus_says_how_many_there_are(num_gpus):
+    with pytest.raises(DeviceError, match="^Insufficient GPUs for Multi-GPU Mode: ") as error:
+        plan_devices(data_gpu=0, model_gpu=1, num_gpus=num_gpus)
+    assert f"needs 2 GPUs and this process sees {num_gpus}" in str(error.value)
+    assert "--virtual-devices 2" in str(error.value)
+
+
+def test_an_unmet_accelerator_is_an_error_and_cpu_keeps_off_the_gpus():
+    for accelerator in ("cuda", "rocm"):
+        with pytest.raises(DeviceError, match=f"MYXTTS_ACCELERATOR={accelerator} demands a GPU"):
+            plan_devices(num_gpus=0, accelerator=accelerator)
+    assert plan_devices(num_gpus=2, accelerator="cpu").model_device == "/CPU:0"
+
+
+# Applying it, on stand-in GPUs.
+
+@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (3, 1)])
+def test_the_chosen_gpus_get_the_roles_whatever_their_numbers(machine, capsys, pair):
+    tensorflow = machine(4)
+    plan = early_gpu_configuration(*pair)
+    assert tensorflow().boards() == [str(pair[0]), str(pair[1])]
+    assert sorted(tensorflow().state.growth) == sorted(map(str, pair))
+    assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert capsys.readouterr().out.splitlines() == [
+        "Configuring Multi-GPU Mode...", f"Data Processing GPU: {pair[0]}", f"Model Training GPU: {pair[1]}",
+        f"Set visible devices: GPU {pair[0]} and GPU {pair[1]}", "Configured memory growth for data GPU",
+        "Configured memory growth for model GPU", "Multi-GPU configuration completed successfully",
+        f"Devices: {plan.describe()}"]
+
+
+def test_indices_count_within_the_users_own_visible_devices(machine):
+    tensorflow = machine(6, CUDA_VISIBLE_DEVICES="5,1,4")
+    plan = early_gpu_configuration(2, 0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert tensorflow().boards() == ["4", "5"] and plan.visible_ids == ("4", "5")
+    assert "CUDA_DEVICE_ORDER" not in os.environ  # the user's list was written for the order in force
+
+
+def test_a_pair_outside_the_users_visible_devices_is_out_of_range(machine):
+    machine(6, CUDA_VISIBLE_DEVICES="4,5")
+    with pytest.raises(DeviceError, match="--data-gpu 4 is out of range: this process sees 2 GPUs"):
+        early_gpu_configuration(4, 5)
+
+
+def test_an_ascending_pair_works_when_tensorflow_is_imported_already(machine):
+    tensorflow = machine(4)
+    import tensorflow as _  # noqa: F401
+    early_gpu_configuration(2, 3)
+    assert tensorflow().boards() == ["2", "3"] and tensorflow().state.growth == ["2", "3"]
+
+
+def test_a_reversed_pair_after_the_import_is_an_error_not_a_swap(machine):
+    tensorflow = machine(4)
+    import tensorflow as _  # noqa: F401
+    with pytest.raises(DeviceError, match="GPUs 3,1 in this order need CUDA_VISIBLE_DEVICES .*=3,1 "):
+        early_gpu_configuration(3, 1)
+    assert tensorflow().boards() == ["0", "1", "2", "3"]
+
+
+def test_memory_limits_win_over_growth_and_the_run_says_so(machine, capsys):
+    tensorflow = machine(2)
+    early_gpu_configuration(0, 1, memory_isolation=True, data_gpu_memory=1000, model_gpu_memory=2000)
+    assert list(tensorflow().state.limits.values()) == [[1000], [2000]] and tensorflow().state.growth == []
+    out = capsys.readouterr().out
+    assert "Configured memory limit for data GPU: 1000 MB\nConfigured memory limit for model GPU: 2000 MB" in out
+    assert "the limits win" in out and "memory growth for" not in out
+
+
+def test_one_gpu_is_split_into_two_logical_devices_with_their_limits(machine):
+    tensorflow = machine(3)
+    early_gpu_configuration(2, 2, memory_isolation=True, data_gpu_memory=1000, model_gpu_memory=2000)
+    assert tensorflow().boards() == ["2", "2"] and list(tensorflow().state.limits.values()) == [[1000, 2000]]
+
+
+def test_limits_that_do_not_fit_one_gpu_are_refused(machine):
+    machine(1, memory_mb=16000)
+    with pytest.raises(DeviceError, match="must fit in its 16000 MB. Received: 24576 MB"):
+        early_gpu_configuration(0, 0, memory_isolation=True)
+
+
+def test_tensorflow_that_cannot_use_the_gpus_is_an_error_for_a_pair(machine, monkeypatch):
+    machine(0)
+    monkeypatch.setattr(devices, "list_gpus", lambda: (GPU("0", "a", 1), GPU("1", "b", 1)))
+    with pytest.raises(DeviceError, match=r"must see 2 GPU\(s\).* It sees 0.*tensorflow\[and-cuda\]"):
+        early_gpu_configuration(0, 1)
+
+
+def test_tensorflow_that_cannot_use_the_gpu_is_said_when_nothing_was_asked(machine, monkeypatch, capsys):
+    machine(0)
+    monkeypatch.setattr(devices, "list_gpus", lambda: (GPU("0", "a", 1),))
+    assert early_gpu_configuration().model_device == "/CPU:0"
+    assert "NVML sees 1 GPU(s) and this TensorFlow can use none" in capsys.readouterr().out
+
+
+def test_without_nvml_tensorflow_counts_the_gpus(machine):
+    tensorflow = machine(3, nvml=False)
+    assert devices.count_gpus() == 3
+    early_gpu_configuration(1, 2)
+    assert tensorflow().boards() == ["1", "2"]
+
+
+def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
+    tensorflow = machine(2)
+    assert early_gpu_configuration().model_device == "/GPU:0"
+    assert tensorflow().boards() == ["0"] and tensorflow().state.growth == ["0"]
+    assert tensorflow().state.soft_placement
+    assert capsys.readouterr().out == "Devices: single: data and model on /GPU:0\n"
+
+
+def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
+    tensorflow = machine(2, MYXTTS_ACCELERATOR="cpu", URVC_ACCELERATOR="cuda")
+    assert early_gpu_configuration().model_device == "/CPU:0"
+    assert tensorflow().boards() == []  # the GPUs are hidden
+    machine(2, URVC_ACCELERATOR="rocm")
+    with pytest.raises(DeviceError, match="built with rocm"):
+        early_gpu_configuration()
+    machine(0, MYXTTS_VIRTUAL_DEVICES="2")
+    assert early_gpu_configuration().virtual
+    machine(0, MYXTTS_VIRTUAL_DEVICES="two")
+    with pytest.raises(DeviceError, match="MYXTTS_VIRTUAL_DEVICES must be a number of devices. Received: two"):
+        early_gpu_configuration()
+
+
+def test_the_same_request_again_is_the_same_plan_and_another_pair_is_an_error(machine, capsys):
+    machine(4)
+    plan = early_gpu_configuration(3, 1)
+    said = capsys.readouterr().out
+    assert early_gpu_configuration(3, 1) is plan and devices.current_plan() is plan
+    assert capsys.readouterr().out == "" and said
+    with pytest.raises(DeviceError, match="already configured .*Start a new process"):
+        early_gpu_configuration(0, 1)
+
+
+def test_an_initialised_runtime_is_an_error_that_names_who_imported_tensorflow(machine):
+    tensorflow = machine(2)
+    import tensorflow as stand_in
+
+    stand_in.state.initialised = True
+    guilty = type(sys)("my_script")
+    guilty.tf = stand_in
+    sys.modules["my_script"] = guilty
+    with pytest.raises(DeviceError) as error:
+        early_gpu_configuration(0, 1)
+    for words in ("before it is initialised", "imported by my_script", "Call early_gpu_configuration before",
+                  "Visible devices cannot be modified after being initialized"):
+        assert words in str(error.value)
+    assert tensorflow().state.growth == []
+
+
+# The real TensorFlow, on logical CPU devices.
+
+REAL = '''
+import json, sys
+from myxtts.utils.devices import (DeviceError, PlacementError, audit_placement, early_gpu_configuration,
+                                  require_placement)
+found = {"light": "tensorflow" not in sys.modules}
+plan = early_gpu_configuration(virtual_devices=3)
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context
+found["runtime started"] = context.context()._initialized
+
+one = early_gpu_configuration(0, 1, virtual_devices=2)  # nothing has started yet: planning again is fine
+with tf.device(one.model_device):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), keras.layers.Dropout(0.5)])
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+variables = [(v.path, v) for v in model.variables + optimizer.variables]
+found["audit"] = require_placement(variables, one)
+with tf.device(one.data_device):
+    lost = keras.Variable([0.0], name="lost")
+found["strays"] = [str(stray) for stray in audit_placement([*variables, ("lost", lost)], one)]
+found["plain"] = len(audit_placement([("raw", model.trainable_variables[0].value)], one))
+try:
+    require_placement([("lost", lost)], one)
+except PlacementError as error:
+    found["placement error"] = str(error)
+
+strategy = tf.distribute.MirroredStrategy(plan.model_devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
+with strategy.scope():
+    mirrored = keras.Variable([0.0], name="mirrored")
+found["mirrored"] = [len(audit_placement([("m", mirrored)], plan)), len(audit_placement([("m", mirrored)], one))]
+try:
+    with tf.device("/CPU:7"):
+        tf.constant(1.0)
+except tf.errors.InvalidArgumentError:
+    found["missing device"] = "error"
+try:
+    early_gpu_configuration(virtual_devices=5)
+except DeviceError as error:
+    found["initialised"] = str(error)
+print("FOUND" + json.dumps(found))
+'''
+
+
+@pytest.fixture(scope="module")
+def real_run():
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text, _, found = done.stdout.rpartition("FOUND")
+    return text, json.loads(found)
+
+
+def test_planning_imports_no_tensorflow_and_starts_no_runtime(real_run):
+    assert real_run[1]["light"] and not real_run[1]["runtime started"]
+
+
+def test_a_virtual_run_says_plainly_that_it_is_virtual(real_run):
+    assert "Data Processing GPU: 0\nModel Training GPU: 1,2\nSet visible devices: GPU 0 and GPU 1 and GPU 2 (virtual)" \
+        in real_run[0]
+    assert "Note: These devices are virtual: logical CPU devices" in real_run[0]
+    assert "memory growth" not in real_run[0]
+
+
+def test_audit_finds_model_slots_and_dropout_state_and_names_a_stray(real_run):
+    found = real_run[1]
+    assert found["audit"] == "Placement audit: 9 variables, all on /CPU:1"
+    assert found["strays"] == ["lost lives on /CPU:0 instead of /CPU:1"]
+    assert found["plain"] == 0
+    assert "1 of 1 variables are on the wrong device" in found["placement error"]
+    assert "lost lives on /CPU:0 instead of /CPU:1" in found["placement error"]
+
+
+def test_audit_looks_at_every_component_of_a_mirrored_variable(real_run):
+    assert real_run[1]["mirrored"] == [0, 1]
+
+
+def test_a_missing_device_is_an_error_in_multi_gpu_mode(real_run):
+    assert real_run[1]["missing device"] == "error"
+
+
+def test_configuring_after_the_real_runtime_started_names_the_culprit(real_run):
+    assert "TensorFlow was imported by __main__" in real_run[1]["initialised"]
+    assert "Virtual devices cannot be modified after being initialized" in real_run[1]["initialised"]

@@ -1,0 +1,120 @@
+"""Tabulates training logs at several batch sizes and says which size pays.
+
+    python utilities/analyze_batch_scaling.py test_batch_*.log [--json]
+
+Logs are read as in `compare_logs.py`. A run that went out of memory is a row too. Ends with exit code 2 when a log
+cannot be read or holds no figures.
+"""
+
+import argparse
+import json
+import re
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from compare_logs import LogError, json_ready, read_log, shown, table
+
+ENOUGH = 0.95
+"""A batch size within 5 % of the best throughput is as good as the best, and smaller is better for memory."""
+
+COLUMNS = (
+    ("batch_size", "batch", "{:.0f}"),
+    ("mean_step_ms", "step ms", "{:.1f}"),
+    ("std_step_ms", "std ms", "{:.1f}"),
+    ("variation_percent", "variation %", "{:.1f}"),
+    ("steps_per_second", "steps/s", "{:.2f}"),
+    ("samples_per_second", "samples/s", "{:.1f}"),
+    ("efficiency_percent", "efficiency %", "{:.0f}"),
+    ("stall_percent", "stall %", "{:.1f}"),
+    ("data_utilization_percent", "data GPU %", "{:.0f}"),
+    ("model_utilization_percent", "model GPU %", "{:.0f}"),
+    ("model_memory_mb", "model MB", "{:.0f}"),
+)
+
+
+def read_runs(paths):
+    """Reads the logs, sorted by batch size; a size the log does not state is taken from `…batch_16….log`.
+
+    Raises:
+        LogError: A log cannot be read, or states no batch size anywhere.
+    """
+    runs = []
+    for path in paths:
+        run = read_log(path, allow_out_of_memory=True)
+        if run.batch_size is None:
+            named = re.search(r"batch[_-]?(?:size[_-]?)?(\d+)", Path(path).name, re.IGNORECASE)
+            if named is None:
+                raise LogError(f"{path} does not state a batch size: expected a line 'Batch size: 16' or a name such "
+                               "as test_batch_16.log.")
+            size = int(named[1])
+            rate = run.steps_per_second
+            run = replace(run, batch_size=size, samples_per_second=None if rate is None else size * rate)
+        runs.append(run)
+    return sorted(runs, key=lambda run: run.batch_size)
+
+
+def scaling(runs):
+    """A dictionary per run, with `efficiency_percent`: throughput in samples/s, against that of the smallest batch
+    size times the ratio of the sizes. 100 means that a larger batch costs no more time per step."""
+    measured = [run for run in runs if run.samples_per_second]
+    rows = []
+    for run in runs:
+        efficiency = None
+        if run.samples_per_second:
+            smallest = measured[0]
+            ratio = run.batch_size / smallest.batch_size
+            efficiency = 100 * run.samples_per_second / (smallest.samples_per_second * ratio)
+        rows.append({**asdict(run), "efficiency_percent": efficiency})
+    return rows
+
+
+def recommended(runs):
+    """The smallest run within `ENOUGH` of the best throughput, and the best; `None, None` when none has figures."""
+    measured = [run for run in runs if run.samples_per_second]
+    if not measured:
+        return None, None
+    best = max(measured, key=lambda run: run.samples_per_second)
+    return next(run for run in measured if run.samples_per_second >= ENOUGH * best.samples_per_second), best
+
+
+def report(runs):
+    """The table and the recommendation as text."""
+    rows = [[shown(row[name], form) for name, _, form in COLUMNS] + ["out of memory" if row["out_of_memory"] else ""]
+            for row in scaling(runs)]
+    lines = table([title for _, title, _ in COLUMNS] + [""], rows)
+    chosen, best = recommended(runs)
+    if chosen is None:
+        return "\n".join([*lines, "", "No run got as far as a training step. Try --batch-size "
+                          f"{max(1, runs[0].batch_size // 2)}."])
+    lines += ["", f"Best throughput: batch size {best.batch_size}, {best.samples_per_second:.1f} samples/s.",
+              f"Recommended: --batch-size {chosen.batch_size}" + (
+                  "." if chosen is best else f", within {100 * (1 - ENOUGH):.0f} % of the best at less memory.")]
+    failed = [run.batch_size for run in runs if run.out_of_memory]
+    if failed:
+        lines.append(f"Out of memory at batch size {', '.join(map(str, failed))}: reach it with --grad-accum.")
+    return "\n".join(lines)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="Tabulate training logs at several batch sizes.")
+    parser.add_argument("logs", nargs="+", help="one log per batch size")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    options = parser.parse_args(arguments)
+    try:
+        runs = read_runs(options.logs)
+    except LogError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.json:
+        chosen, best = recommended(runs)
+        print(json.dumps({"runs": [json_ready(row) for row in scaling(runs)],
+                          "recommended_batch_size": chosen and chosen.batch_size,
+                          "best_batch_size": best and best.batch_size}, indent=2))
+    else:
+        print(report(runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
