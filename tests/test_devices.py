@@ -1,106 +1,27 @@
 """Device plans are arithmetic; applying them is tried on a stand-in TensorFlow that numbers GPUs as CUDA and TensorFlow
 do, and on the real one with logical CPU devices."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
+from stand_in_machine import stand_in_machine
 
 from myxtts.utils import devices
 from myxtts.utils.devices import DeviceError, early_gpu_configuration, plan_devices
-from myxtts.utils.gpu_monitor import GPU, NVMLUnavailable
+from myxtts.utils.gpu_monitor import GPU
 
 ROOT = Path(__file__).resolve().parents[1]
 
-STAND_IN_TENSORFLOW = '''
-"""GPUs by CUDA's and TensorFlow's rules: CUDA_VISIBLE_DEVICES selects and orders, set_visible_devices only selects."""
-import os
-from types import SimpleNamespace
-
-_entries = os.environ.get("CUDA_VISIBLE_DEVICES")
-_machine = [str(i) for i in range(int(os.environ["STAND_IN_GPUS"]))]
-_cuda = _machine if _entries is None else [e for e in _entries.split(",") if e in _machine]
-_gpus = [SimpleNamespace(name=f"/physical_device:GPU:{i}", device_type="GPU", board=b) for i, b in enumerate(_cuda)]
-_cpu = SimpleNamespace(name="/physical_device:CPU:0", device_type="CPU")
-state = SimpleNamespace(visible=list(_gpus), growth=[], limits={}, soft_placement=True, policy=None, initialised=False)
-
-
-def _changeable(kind):
-    if state.initialised:
-        raise RuntimeError(f"{kind} devices cannot be modified after being initialized")
-
-
-def _set_visible_devices(chosen, kind):
-    _changeable("Visible")
-    assert kind == "GPU" and all(gpu in _gpus for gpu in chosen)
-    state.visible = [gpu for gpu in _gpus if gpu in chosen]
-
-
-def _set_memory_growth(gpu, enable):
-    _changeable("Physical")
-    if gpu.name in state.limits:
-        raise ValueError("Cannot set memory growth on device when virtual devices configured")
-    state.growth.append(gpu.board)
-
-
-def _set_logical_device_configuration(device, configurations):
-    _changeable("Virtual")
-    state.limits[device.name] = [c.memory_limit for c in configurations]
-
-
-def boards():
-    """The board behind each logical device, in TensorFlow's order: element 0 is /GPU:0."""
-    return [gpu.board for gpu in state.visible for _ in state.limits.get(gpu.name, [None])]
-
-
-test = SimpleNamespace(is_built_with_cuda=lambda: True, is_built_with_rocm=lambda: False)
-config = SimpleNamespace(
-    list_physical_devices=lambda kind: list(_gpus) if kind == "GPU" else [_cpu],
-    get_visible_devices=lambda kind: list(state.visible) if kind == "GPU" else [_cpu],
-    set_visible_devices=_set_visible_devices,
-    get_logical_device_configuration=lambda device: None,
-    set_logical_device_configuration=_set_logical_device_configuration,
-    LogicalDeviceConfiguration=lambda memory_limit=None: SimpleNamespace(memory_limit=memory_limit),
-    set_soft_device_placement=lambda on: setattr(state, "soft_placement", on),
-    experimental=SimpleNamespace(set_memory_growth=_set_memory_growth,
-                                 set_device_policy=lambda policy: setattr(state, "policy", policy)))
-'''
-
-
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """Makes this process one on a machine with so many GPUs, TensorFlow not imported yet; returns TensorFlow's state
-    once something has imported it."""
-    folder = tmp_path / "tensorflow"
-    folder.mkdir()
-    (folder / "__init__.py").write_text(STAND_IN_TENSORFLOW)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(devices, "_applied", None)
-
-    def with_gpus(count, nvml=True, memory_mb=24000, **environment):
-        for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MYXTTS_ACCELERATOR", "URVC_ACCELERATOR",
-                     "MYXTTS_VIRTUAL_DEVICES"):
-            os.environ.pop(name, None)
-        os.environ.update(environment, STAND_IN_GPUS=str(count))
-        for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
-            del sys.modules[name]
-
-        def list_gpus():
-            if not nvml:
-                raise NVMLUnavailable("no driver")
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            ids = [str(i) for i in range(count)] if visible is None else visible.split(",")
-            return tuple(GPU(id, "stand-in", memory_mb) for id in ids)
-
-        monkeypatch.setattr(devices, "list_gpus", list_gpus)
-        return lambda: sys.modules["tensorflow"]
-
-    with mock.patch.dict(os.environ), mock.patch.dict(sys.modules):
-        yield with_gpus
+def machine():
+    """Makes this process one on a machine with so many GPUs; returns a function for the TensorFlow it imported."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(stand_in_machine(*args, **kwargs))
 
 
 # The plan, as arithmetic.

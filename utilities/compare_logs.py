@@ -140,7 +140,8 @@ def _read_run(path, lines):
         values.setdefault("variation_percent", 100 * values["std_step_ms"] / mean)
     if batch_size is not None and rate is not None:
         values["samples_per_second"] = batch_size * rate
-    source = "final report" if "mean_step_ms" in report or "steps_per_second" in report else f"{len(steps)} step lines"
+    source = "final report" if "mean_step_ms" in report or "steps_per_second" in report else (
+        "1 step line" if len(steps) == 1 else f"{len(steps)} step lines")
     return RunLog(str(path), source, batch_size=batch_size, steps=int(found_steps[-1]) if found_steps else None,
                   out_of_memory=any(OUT_OF_MEMORY.search(line) for line in lines), **values)
 

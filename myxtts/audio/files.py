@@ -18,6 +18,8 @@ import numpy as np
 import soundfile
 import soxr
 
+from myxtts.config.config import MODEL_SAMPLE_RATE
+
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
 
@@ -40,7 +42,7 @@ _CLIPPED_SHARE = 5e-4
 # Below this peak, quantisation alone makes flat tops.
 _CLIPPED_MIN_PEAK = 0.05
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
-# Writers that stream (ffmpeg, sox into a pipe) cannot know the length and leave a marker from here up.
+# Writers into a pipe (ffmpeg, sox) cannot know the length and leave a marker from here up.
 _STREAM_LENGTH = 0x7FFF_F000
 # Some writers count the header into the data length; that loses no sound.
 _SLOPPY_BYTES = 1_024
@@ -49,6 +51,7 @@ _MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 65_307
 
 _KNOWN_UNSUPPORTED = {
+    b"ftyp": "an MP4 or M4A file",
     b"FORM": "an AIFF file",
     b".snd": "an AU file",
     b"caff": "a CAF file",
@@ -107,7 +110,7 @@ class AudioInfo:
     subtype: str
 
 
-def read_audio(path, sample_rate=22050, *, min_seconds=0.1, max_seconds=None):
+def read_audio(path, sample_rate=MODEL_SAMPLE_RATE, *, min_seconds=0.1, max_seconds=None):
     """Reads, checks, mixes to mono and resamples one recording.
 
     Channels are averaged over those that carry sound. Samples beyond full scale are scaled down, with a warning.
@@ -126,9 +129,9 @@ def read_audio(path, sample_rate=22050, *, min_seconds=0.1, max_seconds=None):
     """
     warnings = list(_check_container(path))
     with _open(path) as file:
-        _check_length(path, file, max_seconds)
-        frames, original_rate, subtype = _read_frames(path, file), file.samplerate, file.subtype
-        claimed = file.frames
+        _check_claims(path, file, max_seconds)
+        claimed, original_rate, subtype = file.frames, file.samplerate, file.subtype
+        frames = _read_frames(path, file)
     # An MP3 without a Xing header states an estimate, up to a few per cent off.
     if len(frames) < 0.95 * claimed:
         raise AudioError(path, "truncated", f"it promises {claimed} samples per channel and holds {len(frames)}.")
@@ -136,15 +139,16 @@ def read_audio(path, sample_rate=22050, *, min_seconds=0.1, max_seconds=None):
         seconds = len(frames) / original_rate
         raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; the least is {min_seconds:g} s.")
     mono, peak = _mix_to_mono(path, frames)
-    if np.ptp(mono) / 2 < SILENT_PEAK:
+    samples = _resample(path, mono, original_rate, sample_rate)
+    if _amplitude(samples) < SILENT_PEAK:
         raise AudioError(path, "silent", f"it is silent: nothing in it passes {SILENT_PEAK:g} of full scale.")
     if peak > 1:
         warnings.append(f"too loud: samples reach {peak:.3g} times full scale and were scaled down.")
     warnings.extend(_channel_warnings(frames, subtype))
-    return Recording(_resample(path, mono, original_rate, sample_rate), sample_rate, original_rate, tuple(warnings))
+    return Recording(samples, sample_rate, original_rate, tuple(warnings))
 
 
-def load_samples(path, sample_rate=22050):
+def load_samples(path, sample_rate=MODEL_SAMPLE_RATE):
     """Reads a recording that `read_audio` has accepted before: the same samples, without the checks that take time.
 
     Returns:
@@ -155,7 +159,7 @@ def load_samples(path, sample_rate=22050):
     """
     _regular_file_size(path)
     with _open(path) as file:
-        _check_length(path, file, None)
+        _check_claims(path, file, None)
         frames, original_rate = _read_frames(path, file), file.samplerate
     mono, _ = _mix_to_mono(path, frames)
     return _resample(path, mono, original_rate, sample_rate)
@@ -170,7 +174,7 @@ def probe_audio(path):
     """
     _check_container(path)
     with _open(path) as file:
-        _check_length(path, file, None)
+        _check_claims(path, file, None)
         return AudioInfo(file.frames / file.samplerate, file.samplerate, file.channels, file.frames, file.subtype)
 
 
@@ -194,12 +198,12 @@ def write_wav(path, samples, sample_rate):
         raise AudioError(path, "not finite", "the samples to write hold NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    pcm = np.round(np.clip(samples, -1, 1) * 32767).astype("<i2")
+    pcm = np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
     with atomic_output(path) as temporary, wave.open(str(temporary), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(sample_rate)
-        file.writeframes(pcm.tobytes())
+        file.writeframes(pcm)
 
 
 @contextmanager
@@ -244,10 +248,11 @@ def _check_container(path):
                 return _check_ogg_end(path, file.read())
     except OSError as error:
         raise AudioError(path, "unreadable", f"it cannot be read: {error.strerror}.") from error
-    is_mp3 = magic[:3] == b"ID3" or (len(magic) > 1 and magic[0] == 0xFF and magic[1] & 0xE0 == 0xE0)
-    if is_mp3 or magic[:4] in (b"fLaC", b"RF64"):
+    # A frame of MPEG layer II or III; layer I would also be the byte-order mark of UTF-16.
+    is_mpeg = len(magic) > 1 and magic[0] == 0xFF and magic[1] & 0xE6 in (0xE2, 0xE4)
+    if is_mpeg or magic[:3] == b"ID3" or magic[:4] in (b"fLaC", b"RF64"):
         return ()
-    name = "an MP4 or M4A file" if magic[4:8] == b"ftyp" else _KNOWN_UNSUPPORTED.get(magic[:4])
+    name = _KNOWN_UNSUPPORTED.get(magic[:4]) or _KNOWN_UNSUPPORTED.get(magic[4:8])
     if name:
         raise AudioError(path, "unsupported", f"it is {name}; convert it to WAV, FLAC, Ogg or MP3.")
     raise AudioError(path, "not audio", "it is not audio: its first bytes are those of no supported format.")
@@ -304,35 +309,31 @@ def _open(path):
         # libsndfile's binding takes the name for the format here, whatever the content.
         raise AudioError(path, "unsupported", "files named .raw are not read; give it the extension of its format.")
     try:
-        file = soundfile.SoundFile(path)
+        return soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
         # libsndfile's SF_ERR_UNRECOGNISED_FORMAT and SF_ERR_SYSTEM.
-        if error.code == 1:
-            raise AudioError(path, "not audio", "it is not audio in any supported format.") from error
-        if error.code == 2:
-            raise AudioError(path, "unreadable", "it cannot be opened; look at its permissions.") from error
-        raise AudioError(path, "broken header", f"its header is broken: {error.error_string}") from error
-    try:
-        if file.channels > MAX_CHANNELS:
-            raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are read.")
-        _check_sample_rate(path, file.samplerate)
-    except AudioError:
-        file.close()
-        raise
-    return file
+        reason, detail = {
+            1: ("not audio", "it is not audio in any supported format."),
+            2: ("unreadable", "it cannot be opened; look at its permissions."),
+        }.get(error.code, ("broken header", f"its header is broken: {error.error_string}"))
+        raise AudioError(path, reason, detail) from error
 
 
-def _check_length(path, file, max_seconds):
+def _check_claims(path, file, max_seconds):
+    _check_sample_rate(path, file.samplerate)
+    if file.channels > MAX_CHANNELS:
+        raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are read.")
     limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
     seconds = file.frames / file.samplerate
     # libsndfile's SF_COUNT_MAX: a FLAC stream of unstated length, in which it cannot keep its position.
     if file.frames == 2**63 - 1:
         raise AudioError(path, "broken header", "its header does not state its length; encode it again into a file.")
+    if not file.frames:
+        raise AudioError(path, "no audio", "it has a header and no samples.")
     if seconds > limit:
         raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; the most is {limit:g} s.")
     if file.frames * file.channels > MAX_DECODED_VALUES:
-        raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels; "
-                         f"the most is {MAX_DECODED_VALUES} together.")
+        raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels.")
 
 
 def _read_frames(path, file):
@@ -347,7 +348,7 @@ def _read_frames(path, file):
         raise AudioError(path, "damaged", f"it is damaged: decoding stopped with '{error.error_string}'.") from error
     frames = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     if not len(frames):
-        raise AudioError(path, "no audio", "it has a header and no samples.")
+        raise AudioError(path, "truncated", f"it promises {file.frames} samples per channel and holds none.")
     return frames * np.float32(1 / 32768) if is_16_bit else frames
 
 
@@ -371,8 +372,13 @@ def _mix_to_mono(path, frames):
 
 def _sounding_channels(frames):
     """Which channels carry sound, `(C,)` bool: all of them where none does."""
-    sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK
+    sounding = _amplitude(frames) >= SILENT_PEAK
     return sounding if sounding.any() else np.ones_like(sounding)
+
+
+def _amplitude(samples):
+    """Half of peak to peak, per channel, halved first so that float32 cannot overflow. A constant offset has none."""
+    return samples.max(axis=0) / 2 - samples.min(axis=0) / 2
 
 
 def _channel_warnings(frames, subtype):

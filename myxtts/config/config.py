@@ -341,6 +341,11 @@ class SamplingConfig:
     """Nucleus: the smallest set of codes whose probabilities reach this sum; 1 keeps all."""
     repetition_penalty: float = 1.0
     """Divides (or, below zero, multiplies) the scores of codes already drawn (released XTTS v2: 5.0)."""
+    reference_seconds: float = 30.0
+    """Most of the reference recordings that is listened to."""
+    reference_chunk_seconds: float | None = None
+    """Length of the pieces whose latents are averaged (released XTTS v2: 4); None takes the longest conditioning clip
+    of training."""
 
     def __post_init__(self):
         _require(self.temperature >= 0, "--temperature", "0 or more", self.temperature, "Try 0.75.")

@@ -28,6 +28,7 @@ from myxtts.data.corpus_folder import (
     CorpusFolder,
     has_control_characters,
     parts_to_id,
+    printable,
 )
 
 _LAYOUTS = (
@@ -63,8 +64,8 @@ class Utterance:
 
 
 @dataclass(frozen=True)
-class Rejection:
-    """One line or file that is not used. `reason` is fit to count by; `detail` is a sentence for people.
+class Finding:
+    """What is wrong with one line or file. `reason` is fit to count by; `detail` is a sentence for people.
 
     `path` is the file to look at, relative to the corpus: the audio, or the list where its line is at fault.
     """
@@ -74,6 +75,10 @@ class Rejection:
     path: str | None
     reason: str
     detail: str
+
+
+class Rejection(Finding):
+    """A finding for which the clip is not used."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +170,13 @@ class _Reader:
 
     def read_speaker_folders(self):
         paths = self.folder.subfolders()
-        layouts = {path.name: self.read_folder(path, f"{path.name}/", path.name) for path in paths}
+        layouts = {path.name: self.read_folder(path, f"{path.name}/", path.name) for path in paths
+                   if not has_control_characters(path.name)}
         if not any(layouts.values()):
             raise CorpusError(f"{self.folder.root} holds no metadata.csv. {_LAYOUTS}")
-        self.notes.extend(f"The folder {name} was left out: it has neither metadata.csv nor audio with .txt files."
-                          for name, layout in layouts.items() if layout is None)
+        self.notes.extend(f"The folder {self.folder.relative(path)} was left out: it has neither metadata.csv nor "
+                          "audio with .txt files, or a name that cannot be printed."
+                          for path in paths if layouts.get(path.name) is None)
 
     def _read_table(self, path, prefix, speaker):
         lines = self.folder.read_lines(path)
@@ -179,7 +186,8 @@ class _Reader:
         if first is None or header_line == len(lines) - 1:
             raise CorpusError(f"{path} is empty: no clips. Write one line 'id|text|normalized text' per clip.")
         if columns is not None:
-            self.notes.append(f"Line {first + 1} of {self.folder.relative(path)} was read as a header: {lines[first]}")
+            header = printable(lines[first][:100])
+            self.notes.append(f"Line {first + 1} of {self.folder.relative(path)} was read as a header: {header}")
         columns = columns or _columns_without_header(path, lines)
         table = _Table(path, prefix, speaker, columns, self._read_speakers(path.parent / "speakers.csv"))
         id_column = columns.index("id")
@@ -196,7 +204,7 @@ class _Reader:
             utterance = make_utterance(*arguments)
         except ClipRefused as refused:
             path = self.folder.relative(refused.path or path)
-            self.rejections.append(Rejection(name, line, path, refused.reason, refused.detail))
+            self.rejections.append(Rejection(printable(name), line, path, refused.reason, refused.detail))
         else:
             self._first_uses[utterance.id] = utterance
             self.utterances.append(utterance)
@@ -229,8 +237,8 @@ class _Reader:
     def _pair_to_utterance(self, path, clip_id, stem, speaker):
         files = self.folder.files(path)
         if f"{stem}.txt" not in files:
-            raise ClipRefused("no text", f"There is no {stem}.txt beside the audio.")
-        wav_path = self.folder.find_audio((path,), [stem])
+            raise ClipRefused("no text", f"There is no {printable(stem)}.txt beside the audio.")
+        wav_path = self.folder.find_audio((path,), self.folder.name_to_parts(stem))
         try:
             text = self.folder.read_text(path / files[f"{stem}.txt"], MAX_LINE_CHARACTERS)
         except CorpusError as error:

@@ -146,8 +146,8 @@ class CorpusFolder:
         return text.split("\n") if text else []
 
     def relative(self, path):
-        """`path` as seen from the root, with forward slashes."""
-        return path.relative_to(self.root).as_posix()
+        """`path` as seen from the root, with forward slashes, fit to print."""
+        return printable(path.relative_to(self.root).as_posix())
 
 
 def parts_to_id(parts):
@@ -159,7 +159,18 @@ def parts_to_id(parts):
 
 
 def has_control_characters(text):
-    return any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+    return any(_is_control(character) for character in text)
+
+
+def printable(text):
+    """`text` with control characters spelled out, so that a hostile name cannot steer the terminal that shows it."""
+    return "".join(character.encode("unicode_escape").decode() if _is_control(character) else character
+                   for character in text)
+
+
+def _is_control(character):
+    # Cs: what a file name that is not UTF-8 decodes to.
+    return unicodedata.category(character) in ("Cc", "Cs")
 
 
 def _file_key(name):

@@ -170,13 +170,14 @@ def prefetch_to(dataset, device, buffer_size):
     return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size))
 
 
-def conditioning_rule(config, clips):
-    """`ConditioningRule` of a `DataConfig` for `clips`: asked-for lengths, shortened where the clips are shorter.
+def conditioning_seconds(config, clips):
+    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated.
 
-    A corpus of half-second clips would otherwise spend most of its conditioning on filled-up sound.
+    A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
     """
-    low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in config.conditioning_seconds)
-    longest = int(np.percentile([clip.num_samples for clip in clips], 95)) if config.conditioning_padding == "repeat" \
-        else high
-    high = max(CODE_STRIDE_SAMPLES, min(high, longest))
-    return ConditioningRule(min(low, high), high, config.conditioning_source, config.conditioning_padding)
+    if config.conditioning_padding != "repeat":
+        return config.conditioning_seconds
+    longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
+    low, high = config.conditioning_seconds
+    high = max(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, min(high, float(longest)))
+    return min(low, high), high

@@ -58,6 +58,15 @@ class XTTS(keras.Model):
             self.speaker_encoder.build()
         self.built = True
 
+    @classmethod
+    def assemble(cls, config, tokenizer_model, gpt_model):
+        """A speaking model from two that were made apart, sharing their weights: one with the DVAE, one with the GPT."""
+        model = cls(config, parts=())
+        model.dvae, model.mel_stats = tokenizer_model.dvae, tokenizer_model.mel_stats
+        model.gpt = gpt_model.gpt
+        model.parts = ("dvae", "gpt")
+        return model
+
     def part_weights(self, part):
         """Variables of one part by path below it; `mel_stats` belongs to the DVAE."""
         layers = {"dvae": ["dvae"], "gpt": ["gpt"], "decoder": ["vocoder", "speaker_encoder"]}[part]

@@ -19,7 +19,8 @@ _UNITS_BUT_TEN = "".join(name for power, name in _UNITS if power > 1)
 _TWO_BEFORE_UNIT = re.compile(f"(?<![^{_UNITS_BUT_TEN}])二(?=[{_UNITS_BUT_TEN}])")
 
 _AMOUNT = r"(?:亿|千万|百万|万|千|百)"
-_MONEY_UNIT = f"(?:{_AMOUNT}?(?:元|块)|{_AMOUNT}|角|毛|分)"
+# The bare amount comes first, as in the reference: in 3万元5 the match ends after 万 and 5 is read with what follows.
+_MONEY_UNIT = f"(?:{_AMOUNT}|{_AMOUNT}?元|{_AMOUNT}?块|角|毛|分)"
 _MEASURE_WORD = (
     "(?:[匹张座回场尾条个首阙阵网炮顶丘棵只支袭辆挑担颗壳窠曲墙群腔砣客贯扎捆刀令打手罗坡山岭江溪钟队单双对出口头脚板跳枝件贴"
     "针线管名位身堂课本页家户层丝毫厘分钱两斤铢石钧锱忽寸尺丈里寻常铺程撮勺合升斗盘碗碟叠桶笼盆盒杯斛锅簋篮罐瓶壶卮盏箩箱煲啖"

@@ -88,7 +88,7 @@ def expand_numbers(text: str, language: str) -> str:
         text = _DECIMAL.sub(lambda match: _decimal(match.group(), language), text)
     if language in _ORDINALS:
         text = _ORDINALS[language].sub(lambda match: _ordinal(match.group(1), language), text)
-    return _CARDINAL.sub(lambda match: _cardinal_or_digits(match.group(), language), text)
+    return _CARDINAL.sub(lambda match: digits_to_words(match.group(), language), text)
 
 
 def _expand_currencies(text: str, language: str) -> str:
@@ -119,17 +119,17 @@ def _decimal(written: str, language: str) -> str:
 
 def _ordinal(digits: str, language: str) -> str:
     if len(digits) > _MAX_CARDINAL_DIGITS:
-        return _cardinal_or_digits(digits, language)
+        return digits_to_words(digits, language)
     if language == "cs":
         return czech_ordinal(int(digits), partial(number_to_words, language="cs"))
     try:
         return number_to_words(int(digits), language, to="ordinal")
     except _REFUSALS:
-        return _cardinal_or_digits(digits, language)
+        return digits_to_words(digits, language) + (" 번째" if language == "ko" else "")
 
 
-def _cardinal_or_digits(digits: str, language: str) -> str:
-    """Reads a run of digits as a cardinal or, where it is too large for the language, digit by digit."""
+def digits_to_words(digits: str, language: str) -> str:
+    """Reads a run of ASCII digits as a cardinal or, where it is too large for the language, digit by digit."""
     if len(digits) <= _MAX_CARDINAL_DIGITS:
         try:
             return number_to_words(int(digits), language)

@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.pipeline import prefetch_to, wave_dataset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.device_pipeline import DevicePipeline, copy_to
 from myxtts.training.objectives import OBJECTIVES
@@ -93,12 +92,11 @@ class XTTSTrainer:
             return self.stage_config.max_steps
         return max(1, self.config.training.epochs * batches_per_epoch // self.config.training.gradient_accumulation)
 
-    def train(self, train_loader, validation_loader, callbacks=()):
+    def train(self, dataset, callbacks=()):
         """Trains until the stage's last step.
 
         Args:
-            train_loader: `BatchLoader` over a `BatchPlan`.
-            validation_loader: `BatchLoader` over a `SequentialPlan`.
+            dataset: `LJSpeechDataset`.
             callbacks: Objects with any of the methods of `callbacks.Callback`.
 
         Returns:
@@ -106,13 +104,14 @@ class XTTSTrainer:
         """
         settings = self.config.training
         accumulation = settings.gradient_accumulation
-        total = self.total_steps(train_loader.plan.batches_per_epoch)
+        total = self.total_steps(dataset.plan(self.stage).batches_per_epoch)
+        validation_loader = dataset.validation_loader(self.stage)
         placement = require_placement(self._placed_variables(), self._placement_plan())
-        self._call(callbacks, "on_start", total, placement)
+        self._call(callbacks, "on_start", self, total, placement)
         validation = {}
         if self.step >= total:
             return validation
-        with self._pipeline(train_loader, self.step * accumulation, total * accumulation) as batches:
+        with self._pipeline(dataset, self.step * accumulation, total * accumulation) as batches:
             if self.plan.is_dual:
                 print(f"Multi-GPU Mode: Waiting {self.config.data.model_start_delay}s for data pipeline to warm up...")
                 batches.wait_until_filled(self.config.data.model_start_delay)
@@ -144,11 +143,9 @@ class XTTSTrainer:
         stage = self.stage_config
         return warmup_cosine(self.step, stage.learning_rate, total, stage.warmup_steps, stage.final_learning_rate)
 
-    def _pipeline(self, loader, start, stop):
-        data = self.config.data
-        dataset = prefetch_to(wave_dataset(loader, start, stop, data.num_workers), self.data_device,
-                              data.pipeline_buffer_size)
-        return DevicePipeline(dataset, self.preparation, self._transfer, self.config.training.pipeline_depth, start)
+    def _pipeline(self, dataset, start, stop):
+        return DevicePipeline(dataset.stream(self.stage, self.data_device, start, stop), self.preparation,
+                              self._transfer, self.config.training.pipeline_depth, start)
 
     def _transfer(self, batch):
         if len(self.model_devices) == 1:

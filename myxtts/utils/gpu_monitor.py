@@ -95,7 +95,11 @@ class GPUReport:
 
 @contextmanager
 def nvml():
-    """Initialised NVML as a context. Yields the `pynvml` module; raises `NVMLUnavailable` with the reason."""
+    """Initialised NVML as a context that yields the `pynvml` module.
+
+    Raises:
+        NVMLUnavailable: NVML is missing, or fails inside the context (a GPU that fell off the bus).
+    """
     try:
         import pynvml
     except ImportError as error:
@@ -106,6 +110,8 @@ def nvml():
         raise NVMLUnavailable(f"no NVIDIA driver: {error}") from error
     try:
         yield pynvml
+    except pynvml.NVMLError as error:
+        raise NVMLUnavailable(f"NVML stopped answering: {error}") from error
     finally:
         pynvml.nvmlShutdown()
 
@@ -219,8 +225,8 @@ class GPUMonitor:
         """Starts sampling; earlier figures are dropped. Returns the monitor."""
         if self._thread is not None:
             raise RuntimeError("GPUMonitor is already running. Call stop() before the next start().")
-        self._running, self._reason = (), self._watch_list_problem()
-        if self._reason is None:
+        self._running, self._reason = self._watch_list()
+        if self._running:
             self._stop.clear()
             ready = threading.Event()
             self._thread = threading.Thread(target=self._sample_until_stopped, args=(ready,), name="gpu-monitor",
@@ -250,29 +256,24 @@ class GPUMonitor:
     def __exit__(self, *exception):
         self.stop()
 
-    def _watch_list_problem(self):
-        """Resolves the GPUs to watch into running sums. Returns why there is nothing to watch, or `None`."""
+    def _watch_list(self):
+        """Empty running sums of the GPUs to watch, and why there are none (`None` where there are some)."""
         if self.indices == ():
-            return "this run uses no GPU"
+            return (), "this run uses no GPU"
         try:
             gpus = list_gpus(None if self.indices is None else ",".join(self.indices))
         except NVMLUnavailable as error:
-            return str(error)
+            return (), str(error)
         if self.indices is not None and len(gpus) < len(self.indices):
-            return f"NVML knows no GPU {self.indices[len(gpus)]}"
-        self._running = tuple(_Running(gpu.id, gpu.name) for gpu in gpus)
-        return None if gpus else "this process may use no GPU"
+            return (), f"NVML knows no GPU {self.indices[len(gpus)]}"
+        return tuple(_Running(gpu.id, gpu.name) for gpu in gpus), None if gpus else "this process may use no GPU"
 
     def _sample_until_stopped(self, ready):
         try:
             with nvml() as pynvml:
-                try:
-                    self._sample_loop(pynvml, ready)
-                except pynvml.NVMLError as error:
-                    # A GPU that fell off the bus stops the sampling, not the training; the report keeps what it has.
-                    self._reason = f"NVML stopped answering: {error}"
+                self._sample_loop(pynvml, ready)
         except NVMLUnavailable as error:
-            self._reason = str(error)
+            self._reason = str(error)  # ends the sampling, not the training; the report keeps what it has
         finally:
             ready.set()
 

@@ -1,0 +1,24 @@
+"""The `myxtts` command: one subcommand per file of this package."""
+
+import importlib
+import sys
+
+COMMANDS = {
+    "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
+    "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
+    "doctor": ("myxtts.cli.doctor", "check a data set before training on it"),
+}
+
+
+def main(argv=None):
+    """Runs the subcommand named first; prints the list for none or `--help`."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: myxtts COMMAND …\n")
+        print("\n".join(f"  {name:8} {help_text}" for name, (_, help_text) in COMMANDS.items()))
+        print("\n`myxtts COMMAND --help` lists its options.")
+        return 0
+    if argv[0] not in COMMANDS:
+        print(f"myxtts: {argv[0]} is not a command. Known: {', '.join(COMMANDS)}.", file=sys.stderr)
+        return 2
+    return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])

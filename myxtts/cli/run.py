@@ -1,0 +1,130 @@
+"""A whole training run, stage by stage: the wiring between data, trainer and what speaks."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+from tqdm import tqdm
+
+from myxtts.cli.samples import SampleSpeaker
+from myxtts.config.config import STAGES
+from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.models.xtts import XTTS
+from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter
+from myxtts.training.preparation import measure_mel_stats
+from myxtts.training.trainer import XTTSTrainer
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, write_json
+from myxtts.utils.commons import setup_logging
+from myxtts.utils.gpu_monitor import GPUMonitor
+
+MEL_STATS_BATCHES = 16
+"""Batches that the scale of the mel bands is measured on."""
+
+
+def train_stages(config, plan):
+    """Trains the stages that `training.stage` asks for and says where everything is.
+
+    Args:
+        config: `XTTSConfig` with `data.train_data` set.
+        plan: `DevicePlan`, applied.
+    """
+    home = Path(config.training.checkpoint_dir)
+    setup_logging(log_file=home / "train.log")
+    keras.utils.set_random_seed(config.training.seed)
+    say_pipeline_mode(config, plan)
+    with tqdm(desc="checking recordings", unit="clip", disable=not sys.stdout.isatty(), leave=False) as bar:
+        def progress(done, total):
+            bar.total = total
+            bar.update(done - bar.n)
+        dataset = LJSpeechDataset.open(config, progress)
+    config = dataset.config
+    dataset.tokenizer.save(home / "vocab.json")
+    write_json(home / "config.json", asdict(config))
+    print(f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}, "
+          f"speakers: {len({clip.speaker for clip in dataset.train})}, text tokens: {dataset.tokenizer.num_tokens}")
+    stages = STAGES if config.training.stage == "all" else (config.training.stage,)
+    with GPUMonitor(plan.visible_ids or None) as monitor:
+        for stage in stages:
+            if config.training.stage == "all" and not config.training.reset_training and _finished(home, stage, config):
+                print(f"Stage {stage}: trained already; --stage {stage} with a larger --max-steps trains it further")
+                continue
+            _train_stage(stage, config, plan, dataset, monitor)
+    _say_where(config, dataset)
+
+
+def say_pipeline_mode(config, plan):
+    """Prints which pipeline runs, in the words that users look for."""
+    buffer_size = config.data.pipeline_buffer_size
+    if plan.is_dual:
+        print("Intelligent GPU Pipeline: Multi-GPU Mode")
+        print(f"Data Processing GPU: {plan.data_gpu}")
+    else:
+        print("Intelligent GPU Pipeline: Single-GPU Buffered Mode")
+        print(f"Buffer Size: {buffer_size}")
+        print("Smart Prefetching: Enabled")
+    print(f"Prefetching to {plan.data_device} with buffer_size={buffer_size}")
+    if plan.is_dual:
+        print(f"Multi-GPU Mode: Model will be placed on {plan.model_device}")
+        print(f"(Original GPU {plan.model_gpus[0]} is now mapped to {plan.model_device.lstrip('/')})")
+    print(f"Creating model on device: {plan.model_device}")
+
+
+def _finished(home, stage, config):
+    store = CheckpointStore(home / stage)
+    steps = store.steps()
+    if not steps:
+        return False
+    asked = config.stage(stage).max_steps
+    return store.read(steps[-1], ())[1]["finished"] and (asked is None or steps[-1] >= asked)
+
+
+def _train_stage(stage, config, plan, dataset, monitor):
+    plan_of_batches = dataset.plan(stage)
+    print(f"Padding: {100 * plan_of_batches.padding_share():.1f}% of the batches' samples, "
+          f"{len(plan_of_batches.shapes)} shapes")
+    tokenizer_model, mel_stats = None, None
+    if stage == "dvae":
+        mel_stats = measure_mel_stats(dataset.train_loader(stage), MEL_STATS_BATCHES)
+    else:
+        tokenizer_model = load_tokenizer_model(config, plan.data_device)
+    trainer = XTTSTrainer(config, stage=stage, tokenizer_model=tokenizer_model, plan=plan, mel_stats=mel_stats)
+    logs = config.training.tensorboard_log_dir or f"{config.training.checkpoint_dir}/tensorboard"
+    callbacks = [ConsoleProgress(monitor, plan.gpu_roles), TensorBoardWriter(logs)]
+    if stage == "gpt":
+        callbacks.append(SampleSpeaker(dataset, tokenizer_model, f"{config.training.checkpoint_dir}/samples",
+                                       f"{logs}/samples"))
+    trainer.train(dataset, callbacks)
+
+
+def load_tokenizer_model(config, device):
+    """`XTTS` with the run's trained DVAE, on `device`.
+
+    Raises:
+        CheckpointError: The run has none yet.
+    """
+    store = CheckpointStore(f"{config.training.checkpoint_dir}/dvae")
+    if not store.steps():
+        raise CheckpointError(f"The GPT stage needs a trained DVAE, and {store.folder} has none. "
+                              "Leave --stage out, or train it first with --stage dvae.")
+    with tf.device(device):
+        model = XTTS(config.model, parts=("dvae",))
+        step = store.steps()[-1]
+        assign_by_name(model.part_weights("dvae"), store.read(step, ("model",))[0]["model"], str(store.path(step)))
+    return model
+
+
+def _say_where(config, dataset):
+    home = Path(config.training.checkpoint_dir)
+    samples = sorted((home / "samples").glob("*.wav")) if (home / "samples").is_dir() else []
+    print(f"\nCheckpoints:  {home}/dvae, {home}/gpt")
+    print(f"TensorBoard:  tensorboard --logdir {config.training.tensorboard_log_dir or home / 'tensorboard'}")
+    if samples:
+        print(f"Spoken:       {samples[-1].parent}/ ({len(samples)} wav files, the newest {samples[-1].name})")
+        print(f"Mel pictures: {samples[-1].parent}/*.png")
+    if CheckpointStore(home / "gpt").steps() and dataset.validation:
+        clip = dataset.validation[0]
+        print("Speak with it:\n"
+              f"  myxtts say --checkpoint {home} --reference-audio {clip.wav_path} --language {clip.language} \\\n"
+              f"    --text \"{dataset.texts[clip.id]}\" --output out.wav")

@@ -1,0 +1,45 @@
+"""`myxtts say`: speaks a text in the voice of a reference recording."""
+
+import argparse
+
+from myxtts.cli.errors import exits_with_sentence
+
+
+def build_parser():
+    """The command line of `myxtts say`."""
+    parser = argparse.ArgumentParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
+    parser.add_argument("--checkpoint", required=True, help="folder of a training run, or of `myxtts convert`")
+    parser.add_argument("--text", required=True, help="what to say")
+    parser.add_argument("--reference-audio", required=True, nargs="+", help="one or more recordings of the voice")
+    parser.add_argument("--language", default="en", help="language of the text (default: en)")
+    parser.add_argument("--output", default="out.wav", help="wav file to write (default: out.wav)")
+    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
+    parser.add_argument("--temperature", type=float, help="0 takes the best code every time")
+    parser.add_argument("--top-k", type=int, help="draw among this many best codes; 0 for all")
+    parser.add_argument("--top-p", type=float, help="draw among the best codes that reach this probability")
+    parser.add_argument("--repetition-penalty", type=float, help="1 turns it off")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    return parser
+
+
+@exits_with_sentence
+def main(argv=None):
+    """Speaks and writes one wav file."""
+    arguments = build_parser().parse_args(argv)
+    import dataclasses
+
+    from myxtts.audio.files import write_wav
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.utils.commons import setup_logging
+
+    setup_logging()
+    synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which)
+    asked = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
+    sampling = dataclasses.replace(synthesizer.config.sampling,
+                                   **{name: value for name, value in asked.items() if value is not None})
+    voice = synthesizer.voice(arguments.reference_audio)
+    speech = synthesizer.speak(arguments.text, voice, arguments.language, sampling, arguments.seed)
+    write_wav(arguments.output, speech.samples, speech.sample_rate)
+    print(f"Wrote {arguments.output}: {len(speech.samples) / speech.sample_rate:.2f} s at {speech.sample_rate} Hz, "
+          f"{len(speech.codes)} codes")
+    return 0

@@ -1,0 +1,139 @@
+"""`python train_main.py`: parse, set devices up, read the recordings, train the stages, say where everything is."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from myxtts.cli.errors import UserError, exits_with_sentence
+from myxtts.config.config import MODEL_SIZES, STAGES
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SAMPLE_CONFIG = CONFIGS / "sample.yaml"
+"""What a run without data and without a configuration takes."""
+SAMPLE_CORPUS = Path("sample_corpus")
+
+
+def build_parser():
+    """The training command line; its flags are a public contract."""
+    parser = argparse.ArgumentParser(
+        prog="train_main.py", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train XTTS on a folder of recordings. Without data it makes a small sample corpus and trains on it.",
+        epilog="Without a flag its value comes from --config, else from the defaults named here.")
+    data = parser.add_argument_group("data")
+    data.add_argument("--train-data", metavar="DIR", help="root of the training set (default: a sample corpus)")
+    data.add_argument("--val-data", metavar="DIR", help="root of the validation set (default: split off the training set)")
+    data.add_argument("--language", help="language of recordings whose set names none (default: en)")
+    data.add_argument("--vocabulary", metavar="FILE", help="tokenizer file (default: one trained on the corpus)")
+    data.add_argument("--download-ljspeech", action="store_true", help="fetch LJSpeech into --train-data when it is missing")
+    data.add_argument("--num-workers", type=int, help="parallel readers (default: 8)")
+    data.add_argument("--buffer-size", type=int, help="prefetch buffer in batches (default: 50)")
+    data.add_argument("--max-text-length", type=int, help="most text tokens of a clip (default: 200)")
+    data.add_argument("--max-mel-frames", type=int, help="fixed length in mel frames (default: from the model size)")
+    shapes = data.add_mutually_exclusive_group()
+    shapes.add_argument("--enable-static-shapes", "--pad-to-fixed-length", dest="static_shapes", action="store_true",
+                        default=None, help="one fixed shape for every batch: the train step is traced once")
+    shapes.add_argument("--disable-static-shapes", dest="static_shapes", action="store_false", default=None,
+                        help="shapes from length buckets (default)")
+    devices = parser.add_argument_group("devices")
+    devices.add_argument("--data-gpu", type=int, help="physical GPU that prepares data; with --model-gpu: Multi-GPU Mode")
+    devices.add_argument("--model-gpu", type=int, help="physical GPU that trains; with --data-gpu: Multi-GPU Mode")
+    devices.add_argument("--model-gpus", type=_indices, metavar="I,J,…", help="several training GPUs, mirrored")
+    devices.add_argument("--model-start-delay", type=float, help="Multi-GPU Mode: head start of the data pipeline in "
+                         "seconds (default: 2.0)")
+    devices.add_argument("--enable-memory-isolation", action="store_true", help="a hard memory limit for each GPU")
+    devices.add_argument("--data-gpu-memory", type=int, default=8192, help="limit of the data GPU in MB (default: 8192)")
+    devices.add_argument("--model-gpu-memory", type=int, default=16384,
+                         help="limit of the model GPU in MB (default: 16384)")
+    devices.add_argument("--virtual-devices", type=int, help="try the two-device pipeline on this many virtual devices")
+    training = parser.add_argument_group("training")
+    training.add_argument("--config", metavar="FILE", help="YAML file, see configs/; flags given here win over it")
+    training.add_argument("--model-size", choices=MODEL_SIZES, help="capacity preset (default: tiny)")
+    training.add_argument("--stage", choices=(*STAGES, "all"), help="what to train (default: all that is missing)")
+    training.add_argument("--batch-size", type=int, help="clips per batch (default: 16)")
+    training.add_argument("--epochs", type=int, help="passes over the data (default: 500)")
+    training.add_argument("--max-steps", type=int, help="stop each stage after this many optimizer steps")
+    training.add_argument("--grad-accum", type=int, help="batches per optimizer step (default: 1)")
+    training.add_argument("--lr", type=float, help="peak learning rate (default: from the preset)")
+    training.add_argument("--precision", help="Keras dtype policy (default: float32)")
+    training.add_argument("--seed", type=int, help="fixes everything that is drawn (default: 0)")
+    training.add_argument("--checkpoint-dir", metavar="DIR", help="where everything goes (default: ./checkpoints)")
+    training.add_argument("--reset-training", action="store_true", help="ignore existing checkpoints")
+    training.add_argument("--tensorboard-log-dir", metavar="DIR", help="default: under the checkpoint folder")
+    return parser
+
+
+def _indices(text):
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be GPU numbers such as 1,2,3. Received: {text}") from None
+
+
+FLAG_TO_SETTING = {
+    "train_data": "data.train_data", "val_data": "data.val_data", "language": "data.language",
+    "vocabulary": "data.vocabulary", "num_workers": "data.num_workers", "buffer_size": "data.pipeline_buffer_size",
+    "max_text_length": "data.max_text_length", "max_mel_frames": "data.max_mel_frames",
+    "static_shapes": "data.static_shapes", "data_gpu": "data.data_gpu", "model_gpu": "data.model_gpu",
+    "model_start_delay": "data.model_start_delay", "model_size": "model.size", "stage": "training.stage",
+    "batch_size": "data.batch_size", "epochs": "training.epochs", "grad_accum": "training.gradient_accumulation",
+    "precision": "training.precision", "seed": "training.seed", "checkpoint_dir": "training.checkpoint_dir",
+    "tensorboard_log_dir": "training.tensorboard_log_dir",
+}
+"""Where each flag goes; flags of a stage go to both stages."""
+STAGE_FLAGS = {"max_steps": "max_steps", "lr": "learning_rate", "batch_size": "batch_size"}
+
+
+def config_from_arguments(arguments):
+    """`XTTSConfig` from `--config`, with the flags that were given on top."""
+    from myxtts.config.loading import config_from_dict, merge, read_yaml
+
+    path = arguments.config or (None if arguments.train_data else SAMPLE_CONFIG)
+    values = read_yaml(path) if path else {}
+    for flag, setting in FLAG_TO_SETTING.items():
+        section, name = setting.split(".")
+        if getattr(arguments, flag) is not None:
+            values = merge(values, {section: {name: getattr(arguments, flag)}})
+    for flag, name in STAGE_FLAGS.items():
+        if getattr(arguments, flag) is not None:
+            for stage in STAGES:
+                values = merge(values, {"training": {stage: {name: getattr(arguments, flag)}}})
+    if arguments.reset_training:
+        values = merge(values, {"training": {"reset_training": True}})
+    return config_from_dict(values)
+
+
+@exits_with_sentence
+def main(argv=None):
+    """Trains what is missing; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    config = config_from_arguments(arguments)
+    from myxtts.utils.devices import early_gpu_configuration
+
+    # Before anything that could initialise TensorFlow.
+    plan = early_gpu_configuration(
+        config.data.data_gpu, config.data.model_gpu, model_gpus=arguments.model_gpus,
+        memory_isolation=arguments.enable_memory_isolation, data_gpu_memory=arguments.data_gpu_memory,
+        model_gpu_memory=arguments.model_gpu_memory, virtual_devices=arguments.virtual_devices)
+    config = _with_data(config, arguments.download_ljspeech)
+    from myxtts.cli.run import train_stages
+
+    train_stages(config, plan)
+    return 0
+
+
+def _with_data(config, download):
+    """The configuration with a training set: the one named, a downloaded one, or the sample corpus."""
+    if download:
+        from myxtts.data.download import download_ljspeech
+
+        if config.data.train_data is None:
+            raise UserError("--download-ljspeech needs --train-data, the folder to put LJSpeech into.")
+        folder = download_ljspeech(config.data.train_data)
+        return replace(config, data=replace(config.data, train_data=str(folder)))
+    if config.data.train_data is None:
+        from myxtts.data.sample_corpus import make_sample_corpus
+
+        print(f"No --train-data given: making the sample corpus in {SAMPLE_CORPUS}/ (kept for the next run)")
+        folder = make_sample_corpus(SAMPLE_CORPUS)
+        return replace(config, data=replace(config.data, train_data=str(folder)))
+    return config

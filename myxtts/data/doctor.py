@@ -1,0 +1,309 @@
+"""The data doctor: decodes every clip of a corpus and says of each whether it can be trained on, and why not."""
+
+import csv
+import hashlib
+import json
+import os
+import unicodedata
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from myxtts.audio.files import AudioError, atomic_output, read_audio
+from myxtts.config.config import MODEL_SAMPLE_RATE
+from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance
+
+_CACHE_FORMAT = 1
+_CHUNK_CLIPS = 1_024
+# Clips that end in the middle of a sound have 0.3 to 2 times their mean level in the last 20 ms; LJSpeech, VCTK and
+# other carefully cut recordings stay below 0.15.
+_CUT_SECONDS = 0.02
+_CUT_LEVEL = 0.5
+
+
+@dataclass(frozen=True)
+class ClipLimits:
+    """What a clip must keep to."""
+
+    sample_rate: int = MODEL_SAMPLE_RATE
+    """In Hz, at which `num_samples` counts; clips recorded at less get a warning."""
+    min_seconds: float = 0.1
+    max_seconds: float = 30.0
+    max_characters_per_second: float = 40.0
+    """Nobody speaks so fast: the transcript belongs to other audio, or the audio was cut."""
+    min_characters_per_second: float = 2.0
+    """Below it a clip gets a warning: part of its transcript may be missing, or much of it is silence."""
+
+    def __post_init__(self):
+        if self.min_seconds >= self.max_seconds:
+            raise ValueError(f"min_seconds must be less than max_seconds. Received: {self.min_seconds} and "
+                             f"{self.max_seconds}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedUtterance(Utterance):
+    """An utterance whose audio can be read: `num_samples` at the sample rate of the limits, lasting `seconds`."""
+
+    num_samples: int
+    seconds: float
+
+
+class ClipWarning(Finding):
+    """A finding about a clip that is used all the same."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Every clip of the corpus at `root` is either in `accepted` or in `rejections`, which include the corpus's own."""
+
+    root: Path
+    accepted: tuple[InspectedUtterance, ...]
+    rejections: tuple[Rejection, ...]
+    warnings: tuple[ClipWarning, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def given(self):
+        return len(self.accepted) + len(self.rejections)
+
+
+def inspect_corpus(corpus: Corpus, limits=ClipLimits(), *, workers=8, cache_path=None, progress=None, check_text=None):
+    """Decodes every clip of a corpus and checks it and its transcript.
+
+    Args:
+        corpus: From `load_corpus`.
+        limits: `ClipLimits`.
+        workers: Threads that decode.
+        cache_path: JSON file that remembers the result for each audio file until its size, its time or the limits
+            change. A damaged one is ignored and one inside the corpus is not written, each with a note.
+        progress: Called as `progress(done, total)` after each clip.
+        check_text: Called with each utterance whose audio is good; returns None, or `"reason: sentence"` to reject it,
+            for instance for tokens that are too many.
+
+    Returns:
+        An `Inspection`, its clips in the order of the corpus.
+    """
+    notes = list(corpus.notes)
+    if cache_path is not None and Path(cache_path).resolve().is_relative_to(corpus.root):
+        notes.append(f"The results are not kept for the next time: {cache_path} lies in the data set, which is never "
+                     "written to.")
+        cache_path = None
+    cached, note = _load_cache(cache_path, limits) if cache_path is not None else ({}, None)
+    verdicts = _examine_all(corpus.utterances, limits, cached, workers, progress)
+    judged = [_judge(corpus, utterance, verdict, limits, check_text)
+              for utterance, verdict in zip(corpus.utterances, verdicts)]
+    rejections = [*corpus.rejections, *(result for result in judged if isinstance(result, Rejection))]
+    good = [(result, verdict) for result, verdict in zip(judged, verdicts) if isinstance(result, InspectedUtterance)]
+    if cache_path is not None:
+        notes.extend(filter(None, (note, _save_cache(cache_path, limits, cached, corpus, verdicts))))
+    return Inspection(corpus.root, tuple(result for result, _ in good), tuple(rejections),
+                      tuple(_warnings(corpus, good, limits)), tuple(notes))
+
+
+def summarise(inspection):
+    """The inspection in a few lines: totals, then one line a reason with its count and the first clip it names."""
+    minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
+    duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    lines = [f"clips given: {inspection.given}, accepted: {len(inspection.accepted)} ({duration}), "
+             f"rejected: {len(inspection.rejections)}, warnings: {len(inspection.warnings)}"]
+    for title, findings in (("rejected", inspection.rejections), ("warning", inspection.warnings)):
+        firsts = {finding.reason: finding for finding in reversed(findings)}
+        for reason, count in Counter(finding.reason for finding in findings).most_common():
+            first = firsts[reason]
+            place = first.id or f"line {first.line}"
+            lines.append(f"{title}: {reason}: {count} (first: {place})")
+    return "\n".join([*lines, *(f"note: {note}" for note in inspection.notes)])
+
+
+def write_report(inspection, path):
+    """Writes a CSV file with a row for every clip: what became of it, and every reason."""
+    warnings = {}
+    for warning in inspection.warnings:
+        warnings.setdefault(warning.id, []).append(warning)
+    with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("id", "verdict", "reason", "detail", "path", "line", "seconds"))
+        for rejection in inspection.rejections:
+            writer.writerow((rejection.id, "rejected", rejection.reason, rejection.detail, rejection.path,
+                             rejection.line, ""))
+        for utterance in inspection.accepted:
+            found = warnings.get(utterance.id, ())
+            reasons = "; ".join(item.reason for item in found)
+            details = " ".join(item.detail for item in found)
+            writer.writerow((utterance.id, "warning" if found else "accepted", reasons, details,
+                             _relative(inspection.root, utterance), utterance.line, f"{utterance.seconds:.3f}"))
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What one audio file is found to be, apart from its transcript. `size` and `mtime_ns` say for which content."""
+
+    size: int
+    mtime_ns: int
+    reason: str = ""
+    detail: str = ""
+    num_samples: int = 0
+    original_sample_rate: int = 0
+    content_hash: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def _examine_all(utterances, limits, cached, workers, progress):
+    verdicts = []
+    with ThreadPoolExecutor(workers) as pool:
+        # In chunks: a million clips submitted at once would hold a million pending calls.
+        for start in range(0, len(utterances), _CHUNK_CLIPS):
+            paths = [utterance.wav_path for utterance in utterances[start:start + _CHUNK_CLIPS]]
+            for verdict in pool.map(lambda path: _examine(path, limits, cached.get(str(path))), paths):
+                verdicts.append(verdict)
+                if progress is not None:
+                    progress(len(verdicts), len(utterances))
+    return verdicts
+
+
+def _examine(path, limits, known):
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return _Verdict(0, 0, "missing file", f"It cannot be found any more: {error.strerror}.")
+    if known is not None and (known.size, known.mtime_ns) == (status.st_size, status.st_mtime_ns):
+        return known
+    try:
+        recording = read_audio(path, limits.sample_rate, min_seconds=limits.min_seconds, max_seconds=limits.max_seconds)
+    except AudioError as error:
+        detail = error.detail[0].upper() + error.detail[1:]
+        return _Verdict(status.st_size, status.st_mtime_ns, error.reason, detail)
+    samples = recording.samples
+    # Rounded to 16 bit, so that a copy in another sample format counts as the same.
+    content = hashlib.blake2b(np.round(samples * 32767).astype("<i2").tobytes(), digest_size=16).hexdigest()
+    warnings = recording.warnings
+    ending = samples[-max(1, int(_CUT_SECONDS * limits.sample_rate)):]
+    level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
+    if level > _CUT_LEVEL:
+        warnings += (f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.",)
+    return _Verdict(status.st_size, status.st_mtime_ns, num_samples=len(samples),
+                    original_sample_rate=recording.original_sample_rate, content_hash=content, warnings=warnings)
+
+
+def _judge(corpus, utterance, verdict, limits, check_text):
+    """Returns the `InspectedUtterance`, or the `Rejection`."""
+    if verdict.reason:
+        return _finding(Rejection, corpus, utterance, verdict.reason, verdict.detail)
+    seconds = verdict.num_samples / limits.sample_rate
+    rate = len(utterance.text) / seconds
+    is_certain, fault = _encoding_fault(utterance.text)
+    if is_certain:
+        return _finding(Rejection, corpus, utterance, "text wrongly encoded", fault)
+    if rate > limits.max_characters_per_second:
+        return _finding(Rejection, corpus, utterance, "text too long for the audio",
+                        f"Its {len(utterance.text)} characters in {seconds:.3g} s make {rate:.3g} a second; the most "
+                        f"is {limits.max_characters_per_second:g}.")
+    refusal = check_text(utterance) if check_text is not None else None
+    if refusal is not None:
+        return _finding(Rejection, corpus, utterance, *_reason_and_detail(refusal))
+    return InspectedUtterance(utterance.id, utterance.wav_path, utterance.text, utterance.speaker, utterance.language,
+                              utterance.line, num_samples=verdict.num_samples, seconds=seconds)
+
+
+def _warnings(corpus, good, limits):
+    rates = Counter(verdict.original_sample_rate for _, verdict in good)
+    usual_rate = rates.most_common(1)[0][0] if rates else 0
+    first_uses = {}
+    for utterance, verdict in good:
+        found = [_reason_and_detail(warning) for warning in verdict.warnings]
+        rate = len(utterance.text) / utterance.seconds
+        if rate < limits.min_characters_per_second:
+            found.append(("text short for the audio",
+                          f"Its {len(utterance.text)} characters in {utterance.seconds:.3g} s make {rate:.2g} a "
+                          f"second; {limits.min_characters_per_second:g} is little already."))
+        _, fault = _encoding_fault(utterance.text)
+        if fault:
+            found.append(("text perhaps wrongly encoded", fault))
+        original_rate = verdict.original_sample_rate
+        if original_rate < limits.sample_rate:
+            found.append(("low sample rate", f"It was recorded at {original_rate} Hz and has nothing above "
+                          f"{original_rate // 2} Hz; {limits.sample_rate} Hz or more is wanted."))
+        if original_rate != usual_rate:
+            found.append(("unusual sample rate", f"It has {original_rate} Hz where most clips have {usual_rate} Hz."))
+        first = first_uses.setdefault(verdict.content_hash, utterance)
+        if first is not utterance:
+            same = "the same text" if first.text == utterance.text else "another text"
+            found.append(("duplicate audio", f"It is the same recording as {first.id}, with {same}."))
+        for reason, detail in found:
+            yield _finding(ClipWarning, corpus, utterance, reason, detail)
+
+
+def _finding(kind, corpus, utterance, reason, detail):
+    return kind(utterance.id, utterance.line, _relative(corpus.root, utterance), reason, detail)
+
+
+def _relative(root, utterance):
+    return utterance.wav_path.relative_to(root).as_posix()
+
+
+def _reason_and_detail(message):
+    reason, _, detail = message.partition(": ")
+    return reason, (detail or message)
+
+
+def _encoding_fault(text):
+    """Signs of a text saved or read in the wrong encoding. Returns whether they are certain, and a sentence or ''."""
+    if "\ufffd" in text:
+        return True, "The text holds U+FFFD, which stands for letters that were lost."
+    controls = [character for character in text if unicodedata.category(character) == "Cc" and character != "\t"]
+    if controls:
+        return True, f"The text holds the control character U+{ord(controls[0]):04X}."
+    for encoding in ("cp1252", "latin-1"):
+        try:
+            meant = text.encode(encoding).decode("utf-8")
+        except UnicodeError:
+            continue
+        # A capital letter and a no-break space, as in "ALLÉ !", can look like one letter in UTF-8: two cannot.
+        return len(text) - len(meant) > 1, "" if meant == text else (
+            f"The text reads like UTF-8 taken for {encoding}; it probably says {meant[:60]!r}.")
+    return False, ""
+
+
+def _load_cache(path, limits):
+    """Returns `{audio path: _Verdict}` and a note or None. The first line of the file is the digest of the second."""
+    try:
+        digest, _, content = Path(path).read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return {}, None
+    except OSError as error:
+        return {}, f"The cache {path} could not be read and was ignored: {error.strerror}."
+    if digest != _digest_line(content):
+        return {}, f"The cache {path} is damaged and was ignored."
+    content = json.loads(content)
+    if content["limits"] != _cache_limits(limits):
+        return {}, None
+    return {name: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])})
+            for name, entry in content["clips"].items()}, None
+
+
+def _save_cache(path, limits, cached, corpus, verdicts):
+    """Keeps what is known of other corpora. Returns a note where the file cannot be written, which loses only time."""
+    clips = {name: verdict for name, verdict in cached.items() if not Path(name).is_relative_to(corpus.root)}
+    clips |= {str(utterance.wav_path): verdict for utterance, verdict in zip(corpus.utterances, verdicts)
+              if verdict.reason not in ("missing file", "unreadable")}
+    if clips == cached:
+        return None
+    content = {"limits": _cache_limits(limits), "clips": {name: vars(verdict) for name, verdict in clips.items()}}
+    content = json.dumps(content).encode()
+    try:
+        with atomic_output(path) as temporary:
+            temporary.write_bytes(_digest_line(content) + b"\n" + content)
+    except OSError as error:
+        return f"The cache {path} could not be written: {error.strerror}."
+    return None
+
+
+def _cache_limits(limits):
+    return [_CACHE_FORMAT, limits.sample_rate, limits.min_seconds, limits.max_seconds]
+
+
+def _digest_line(content):
+    return json.dumps({"digest": hashlib.blake2b(content, digest_size=16).hexdigest()}).encode()

@@ -1,0 +1,257 @@
+"""Text and a reference recording -> speech: latents, codes, mel, waveform."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.audio.files import read_audio
+from myxtts.audio.griffin_lim import log_mel_to_wav
+from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
+from myxtts.audio.resample import Resampler
+from myxtts.config.config import MODEL_SAMPLE_RATE
+from myxtts.config.loading import config_from_dict
+from myxtts.models.sampling import sample
+from myxtts.models.xtts import XTTS
+from myxtts.text.sentences import split_sentences
+from myxtts.text.tokenizer import XTTSTokenizer
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
+
+logger = logging.getLogger(__name__)
+
+DECODER_SAMPLE_RATE = 24000
+SPEAKER_SAMPLE_RATE = 16000
+PAUSE_SECONDS = 0.25
+"""Silence between the sentences of one text."""
+SHORTEST_CHUNK_SECONDS = 0.33
+"""A shorter last piece of the reference is dropped when there are others."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """What the model knows of a speaker."""
+
+    latents: np.ndarray
+    """`(1, num_latents, width)` float32."""
+    speaker: np.ndarray | None
+    """`(1, speaker_width)` float32 for the waveform decoder, or None without one."""
+
+
+@dataclass(frozen=True)
+class Speech:
+    """One spoken text."""
+
+    samples: np.ndarray
+    """`(S,)` float32."""
+    sample_rate: int
+    """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
+    mel: np.ndarray
+    """`(T, num_mels)` log-mel that the codes stand for."""
+    codes: np.ndarray
+    """`(C,)` int32, without the stop code."""
+    stopped: bool
+    """False when generation ran into its limit instead of ending by itself."""
+
+
+class Synthesizer:
+    """Speaks with a trained model.
+
+    Args:
+        model: `XTTS` with `dvae` and `gpt` parts.
+        tokenizer: `XTTSTokenizer`.
+        config: `XTTSConfig` of the run.
+    """
+
+    def __init__(self, model, tokenizer, config):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
+        self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
+        self._to_latents = tf.function(self._wav_to_latents, reduce_retracing=True)
+        self._decode = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), reduce_retracing=True)
+        self._generators = {}
+
+    @classmethod
+    def load(cls, folder, which="best"):
+        """Opens a run's folder, or what `myxtts convert` wrote.
+
+        Args:
+            folder: Holds `config.json`, `vocab.json` and a folder per trained part.
+            which: `best` or `last` checkpoint of the GPT.
+
+        Raises:
+            CheckpointError: Something is missing or damaged; the message says what and how to get it.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise CheckpointError(f"--checkpoint must be the folder of a training run. {folder} is not a folder.")
+        config = config_from_dict(read_json(folder / "config.json"))
+        stores = {part: CheckpointStore(folder / part) for part in ("dvae", "gpt", "decoder")}
+        for part in ("dvae", "gpt"):
+            if not stores[part].steps():
+                raise CheckpointError(f"{folder} has no trained {part} yet. Train it with: python train_main.py --stage "
+                                      f"{part} --checkpoint-dir {folder} --train-data …")
+        parts = [part for part in stores if stores[part].steps()]
+        if "decoder" not in parts:
+            logger.info("No trained waveform decoder in %s: the mel is turned into sound by Griffin-Lim.", folder)
+        model = XTTS(config.model, parts=parts)
+        for part in parts:
+            steps = stores[part].steps()
+            step = stores[part].best_step() if which == "best" and part == "gpt" else None
+            step = step if step in steps else steps[-1]
+            tensors, _ = stores[part].read(step, ("model",))
+            assign_by_name(model.part_weights(part), tensors["model"], str(stores[part].path(step)))
+        return cls(model, XTTSTokenizer.from_file(folder / "vocab.json"), config)
+
+    def voice(self, references):
+        """Latents, and with a waveform decoder the speaker vector, of one or more recordings of a speaker.
+
+        Args:
+            references: Path or list of paths of recordings, or of `(S,)` float32 arrays at 22 050 Hz.
+        """
+        if isinstance(references, (str, Path, np.ndarray)):
+            references = [references]
+        recordings = []
+        for reference in references:
+            if not isinstance(reference, np.ndarray):
+                recording = read_audio(reference, MODEL_SAMPLE_RATE)
+                for warning in recording.warnings:
+                    logger.warning("%s: %s", reference, warning)
+                reference = recording.samples
+            recordings.append(reference)
+        chunks = self._reference_chunks(np.concatenate(recordings))
+        latents = np.mean([self._to_latents(tf.constant(chunk[None])).numpy() for chunk in chunks], axis=0)
+        speaker = None
+        if "decoder" in self.model.parts:
+            to_16k = Resampler(MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
+            limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
+            speaker = np.mean([self.model.speaker_encoder(to_16k(tf.constant(recording[None, :limit]))).numpy()
+                               for recording in recordings], axis=0)
+        return Voice(latents, speaker)
+
+    def _reference_chunks(self, samples):
+        sampling, data = self.config.sampling, self.config.data
+        length = int((sampling.reference_chunk_seconds or data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE)
+        samples = samples[:int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
+        if data.conditioning_padding == "repeat":
+            # As in training: every piece has the full length, filled by repetition.
+            samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
+        pieces = [samples[start:start + length] for start in range(0, len(samples), length)]
+        shortest = int(SHORTEST_CHUNK_SECONDS * MODEL_SAMPLE_RATE)
+        return [piece for piece in pieces if len(piece) >= shortest] or pieces[:1]
+
+    def _wav_to_latents(self, wav):
+        return self.model.gpt.mel_to_latents(self.model.normalize_mel(self._conditioning_mel(wav)))
+
+    def speak(self, text, voice, language, sampling=None, seed=0):
+        """Speaks one text, sentence by sentence.
+
+        Args:
+            text: Any length.
+            voice: See `voice`.
+            language: Code, such as `en` or `fa`.
+            sampling: `SamplingConfig`; None takes the run's.
+            seed: Of the draws.
+
+        Returns:
+            `Speech`.
+        """
+        sentences = split_sentences(text, language)
+        if not sentences:
+            raise ValueError("--text must hold something to say. Received an empty text.")
+        spoken = self.speak_batch(sentences, [voice] * len(sentences), [language] * len(sentences), sampling, seed)
+        pause = np.zeros(int(PAUSE_SECONDS * spoken[0].sample_rate), np.float32)
+        samples = [piece for one in spoken for piece in (one.samples, pause)][:-1]
+        return Speech(np.concatenate(samples), spoken[0].sample_rate, np.concatenate([one.mel for one in spoken]),
+                      np.concatenate([one.codes for one in spoken]), all(one.stopped for one in spoken))
+
+    def speak_batch(self, texts, voices, languages, sampling=None, seed=0, max_codes=None):
+        """Speaks several short texts at once; see `speak`.
+
+        Returns:
+            A `Speech` for each.
+        """
+        tokens = [self.tokenizer.encode(text, language) for text, language in zip(texts, languages)]
+        longest = max(len(ids) for ids in tokens)
+        if longest > self.config.model.max_text_tokens:
+            raise ValueError(f"A sentence must have at most {self.config.model.max_text_tokens} tokens for this model. "
+                             f"Received: {longest}. Split it with a full stop.")
+        latents = np.concatenate([voice.latents for voice in voices])
+        codes = self.generate(tokens, latents, sampling or self.config.sampling, seed, max_codes)
+        spoken = []
+        for row, voice, ids in zip(codes, voices, tokens):
+            ends = np.flatnonzero(row == self.config.model.stop_audio_token)
+            length = int(ends[0]) if len(ends) else len(row)
+            spoken.append(self._codes_to_speech(row[:length], bool(len(ends)), voice, ids))
+        return spoken
+
+    def _codes_to_speech(self, codes, stopped, voice, ids):
+        if not stopped:
+            logger.warning("Speech did not end by itself within %d codes; it was cut there.", len(codes))
+        shown = codes if len(codes) else np.zeros(1, np.int32)
+        mel = self._decode(tf.constant(shown[None]))[0].numpy()
+        if voice.speaker is None:
+            return Speech(log_mel_to_wav(mel), MODEL_SAMPLE_RATE, mel, codes, stopped)
+        stop = [self.config.model.stop_audio_token] if stopped else []
+        latents = self.model.gpt.codes_to_latents(
+            tf.constant(voice.latents), tf.constant([self._text_inputs(ids)], tf.int32),
+            tf.constant([[*codes, *stop]], tf.int32), self.config.model.start_audio_token)
+        samples = self.model.vocoder(latents, tf.constant(voice.speaker)).numpy()[0]
+        return Speech(samples.reshape(-1), DECODER_SAMPLE_RATE, mel, codes, stopped)
+
+    def _text_inputs(self, ids):
+        return [self.config.model.start_text_token, *ids, self.config.model.stop_text_token]
+
+    def generate(self, tokens, latents, sampling, seed=0, max_codes=None):
+        """Draws codes until every row has stopped.
+
+        Args:
+            tokens: List of B lists of text ids.
+            latents: `(B, num_latents, width)`.
+            sampling: `SamplingConfig`.
+            seed: Of the draws.
+            max_codes: Most codes per row; None takes the model's limit.
+
+        Returns:
+            `(B, C)` int32; a row's codes end at its first stop code.
+        """
+        inputs = [self._text_inputs(ids) for ids in tokens]
+        length = max(len(row) for row in inputs)
+        text = np.zeros((len(inputs), length), np.int32)
+        for row, ids in enumerate(inputs):
+            text[row, :len(ids)] = ids
+        mask = np.arange(length)[None] < np.array([len(ids) for ids in inputs])[:, None]
+        key = (max_codes or self.config.model.max_codes, repr(sampling))
+        if key not in self._generators:
+            self._generators[key] = make_generator(self.model.gpt, self.config.model, sampling, key[0])
+        return self._generators[key](tf.constant(latents), tf.constant(text), tf.constant(mask),
+                                     tf.constant(seed, tf.int32)).numpy()
+
+
+def make_generator(gpt, model_config, sampling, max_codes):
+    """A traced loop `(latents, text_inputs, text_mask, seed) -> codes (B, max_codes)`; see `Synthesizer.generate`."""
+    stop = model_config.stop_audio_token
+
+    def generate(latents, text_inputs, text_mask, seed):
+        logits, state = gpt.prefill(latents, text_inputs, text_mask, model_config.start_audio_token, max_codes)
+        num_rows, num_prompt = tf.shape(text_inputs)[0], tf.shape(state.key_mask)[1] - max_codes
+        codes = tf.fill((max_codes, num_rows), stop)
+        done = tf.zeros((num_rows,), tf.bool)
+        seen = tf.zeros((num_rows, model_config.num_audio_tokens), tf.bool)
+
+        def more(index, codes, done, seen, logits, state):
+            return (index < max_codes) & ~tf.reduce_all(done)
+
+        def draw(index, codes, done, seen, logits, state):
+            code = tf.where(done, stop, sample(logits, sampling, seen, tf.stack([seed, index])))
+            codes = tf.tensor_scatter_nd_update(codes, [[index]], code[None])
+            seen = seen | tf.cast(tf.one_hot(code, model_config.num_audio_tokens), tf.bool)
+            logits, state = gpt.step(code, index, num_prompt, state)
+            return index + 1, codes, done | (code == stop), seen, logits, state
+
+        drawn = tf.while_loop(more, draw, (tf.constant(0), codes, done, seen, logits, state))[1]
+        return tf.transpose(drawn)
+
+    return tf.function(generate, reduce_retracing=True)

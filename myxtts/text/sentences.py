@@ -1,0 +1,96 @@
+"""Long text in pieces that can be spoken in one go."""
+
+import re
+
+from myxtts.text.languages import get_language
+from myxtts.text.symbols import ABBREVIATIONS
+
+# The end of a sentence: its marks and what closes with them. Full-width and Ethiopic stops need no space after them.
+_SENTENCE_END = re.compile(r"""[.!?…؟۔।॥]+["'”’»)\]]*(?=\s)|[。！？｡።፧፨]+["'”’»」』）)\]]*""")
+_LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
+_INITIAL = re.compile(r"(?:^|\.)[^\W\d_]\.$")
+# In these languages a number with a full stop is an ordinal more often than the end of a sentence.
+_ORDINAL_STOP_LANGUAGES = frozenset({"de", "cs", "hu", "tr", "pl"})
+_ORDINAL = re.compile(r"^[0-9]+\.$")
+_CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
+
+
+def split_sentences(text: str, language: str) -> list[str]:
+    """Splits a text into sentences by their marks.
+
+    A full stop after an abbreviation of the language, an initial (`J. R. R.`) or, where ordinals are written so, a
+    number does not end a sentence.
+
+    Args:
+        text: Text as written.
+        language: Language code.
+
+    Returns:
+        Sentences without white space around them. No character other than white space is lost.
+
+    Raises:
+        ValueError: The language is not supported.
+    """
+    code = get_language(language).code
+    sentences = []
+    start = 0
+    for match in _SENTENCE_END.finditer(text):
+        if match.group() == "." and _is_inside_sentence(text[start : match.end()], code):
+            continue
+        sentences.append(text[start : match.end()].strip())
+        start = match.end()
+    sentences.append(text[start:].strip())
+    return [sentence for sentence in sentences if sentence]
+
+
+def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
+    """Splits a text into pieces of whole sentences, each short enough to be spoken in one go.
+
+    Sentences are packed greedily. One that is too long is cut after a comma or the like in its second half, else at
+    a space, else (Chinese and Japanese have none) anywhere.
+
+    Args:
+        text: Text as written.
+        language: Language code.
+        max_chars: Most characters of a piece; the language's limit (`languages.LANGUAGES`) when None.
+
+    Returns:
+        Pieces, none of them empty or longer than the limit; an empty list for blank text.
+
+    Raises:
+        ValueError: The language is not supported, or the limit is below 1.
+    """
+    limit = get_language(language).char_limit if max_chars is None else max_chars
+    if limit < 1:
+        raise ValueError(f"max_chars must be at least 1. Received: {limit}.")
+    pieces: list[str] = []
+    for sentence in split_sentences(text, language):
+        for part in _wrap(sentence, limit):
+            if pieces and len(pieces[-1]) + 1 + len(part) <= limit:
+                pieces[-1] += " " + part
+            else:
+                pieces.append(part)
+    return pieces
+
+
+def _is_inside_sentence(sentence: str, language: str) -> bool:
+    """Tells whether the full stop at the end belongs to the word before it."""
+    word = _LAST_WORD.search(sentence)
+    if word is None:
+        return False
+    word = word.group()
+    if _INITIAL.search(word) or word[:-1].lower() in ABBREVIATIONS.get(language, ()):
+        return True
+    return language in _ORDINAL_STOP_LANGUAGES and _ORDINAL.match(word) is not None
+
+
+def _wrap(sentence: str, limit: int) -> list[str]:
+    parts = []
+    while len(sentence) > limit:
+        clause_ends = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
+        # A space right after the last character that fits is as good as one before it.
+        cut = clause_ends[-1] if clause_ends else sentence.rfind(" ", 1, limit + 1)
+        cut = cut if cut > 0 else limit
+        parts.append(sentence[:cut].strip())
+        sentence = sentence[cut:].strip()
+    return [part for part in (*parts, sentence) if part]

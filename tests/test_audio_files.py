@@ -1,0 +1,297 @@
+"""Reading and writing audio files: what comes out, and what is refused."""
+
+import os
+import pickle
+import struct
+import time
+import wave
+from pathlib import Path
+
+import librosa
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from myxtts.audio import files
+from myxtts.audio.files import AudioError, load_samples, probe_audio, read_audio, write_wav
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def voice(seconds=0.5, sample_rate=22050, peak=0.5):
+    """A tone of 220 Hz with vibrato, so that no two samples at its top are alike."""
+    time_axis = np.arange(int(seconds * sample_rate)) / sample_rate
+    return (peak * np.sin(2 * np.pi * 220 * time_axis + 3 * np.sin(2 * np.pi * 5 * time_axis))).astype(np.float32)
+
+
+def wav_bytes(data, *, channels=1, sample_rate=22050, bits=16, tag=1, claimed=None, chunks=b""):
+    """A WAV file written by hand, with any lie in its header."""
+    block = max(1, channels * bits // 8)
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, tag, channels, sample_rate, sample_rate * block % 2**32,
+                       block % 2**16, bits)
+    body = b"WAVE" + form + chunks + struct.pack("<4sI", b"data", len(data) if claimed is None else claimed) + data
+    return struct.pack("<4sI", b"RIFF", len(body) % 2**32) + body
+
+
+def refusal(path, **limits):
+    with pytest.raises(AudioError) as caught:
+        read_audio(path, **limits)
+    assert str(path) in str(caught.value)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("name, subtype, tolerance", [
+    ("a.wav", "PCM_16", 4e-5), ("a.wav", "PCM_24", 1e-6), ("a.wav", "PCM_32", 1e-6), ("a.wav", "FLOAT", 0),
+    ("a.wav", "DOUBLE", 1e-7), ("a.wav", "PCM_U8", 8e-3), ("a.wav", "ULAW", 2e-2), ("a.wav", "ALAW", 2e-2),
+    ("a.flac", "PCM_16", 4e-5), ("a.ogg", "VORBIS", 0.1), ("a.mp3", "MPEG_LAYER_III", 0.1),
+])
+def test_formats_are_read_as_what_was_written(tmp_path, name, subtype, tolerance):
+    samples = voice()
+    soundfile.write(tmp_path / name, samples, 22050, subtype=subtype)
+    recording = read_audio(tmp_path / name)
+    assert recording.samples.dtype == np.float32 and recording.warnings == ()
+    np.testing.assert_allclose(recording.samples[1000:10000], samples[1000:10000], atol=tolerance)
+    np.testing.assert_array_equal(load_samples(tmp_path / name), recording.samples)
+
+
+def test_16_bit_samples_equal_those_of_librosa(tmp_path):
+    soundfile.write(tmp_path / "a.wav", voice(1), 22050)
+    np.testing.assert_array_equal(load_samples(tmp_path / "a.wav"), librosa.load(tmp_path / "a.wav", sr=None)[0])
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 24000, 44100, 48000])
+def test_resampling_keeps_the_wave(tmp_path, rate):
+    soundfile.write(tmp_path / "a.wav", voice(1, rate), rate, subtype="FLOAT")
+    recording = read_audio(tmp_path / "a.wav")
+    assert recording.original_sample_rate == rate and recording.seconds == pytest.approx(1, abs=1e-4)
+    np.testing.assert_allclose(recording.samples[500:-500], voice(1)[500:-500], atol=2e-3)
+
+
+def test_stereo_is_averaged_and_a_silent_channel_is_left_out(tmp_path):
+    left, right = voice(), voice(peak=0.25)[::-1]
+    soundfile.write(tmp_path / "both.wav", np.stack([left, right], 1), 22050, subtype="FLOAT")
+    soundfile.write(tmp_path / "one.wav", np.stack([np.zeros_like(left), left], 1), 22050, subtype="FLOAT")
+    np.testing.assert_allclose(read_audio(tmp_path / "both.wav").samples, (left + right) / 2, atol=1e-6)
+    one = read_audio(tmp_path / "one.wav")
+    np.testing.assert_allclose(one.samples, left, atol=1e-6)
+    assert one.warnings[0].startswith("silent channel: ")
+
+
+def test_channels_of_opposite_polarity_do_not_cancel(tmp_path):
+    samples = voice()
+    soundfile.write(tmp_path / "a.wav", np.stack([samples, -samples], 1), 22050, subtype="FLOAT")
+    np.testing.assert_allclose(np.abs(read_audio(tmp_path / "a.wav").samples), np.abs(samples), atol=1e-6)
+
+
+def test_samples_beyond_full_scale_are_scaled_with_a_warning(tmp_path):
+    soundfile.write(tmp_path / "a.wav", voice(peak=4), 22050, subtype="FLOAT")
+    recording = read_audio(tmp_path / "a.wav")
+    np.testing.assert_allclose(recording.samples, voice(peak=1), atol=1e-4)
+    assert [warning.split(":")[0] for warning in recording.warnings] == ["too loud"]
+    np.testing.assert_array_equal(load_samples(tmp_path / "a.wav"), recording.samples)
+
+
+def test_clipping_is_told_from_a_clean_recording_at_full_scale(tmp_path):
+    soundfile.write(tmp_path / "clipped.wav", np.clip(voice(peak=1.5), -1, 1), 22050)
+    soundfile.write(tmp_path / "loud.wav", voice(peak=1), 22050)
+    assert read_audio(tmp_path / "clipped.wav").warnings[0].startswith("clipped: ")
+    assert read_audio(tmp_path / "loud.wav").warnings == ()
+
+
+def test_limits_of_length_and_level(tmp_path):
+    soundfile.write(tmp_path / "a.wav", voice(0.5), 22050)
+    assert refusal(tmp_path / "a.wav", min_seconds=0.6) == "too short"
+    assert refusal(tmp_path / "a.wav", max_seconds=0.4) == "too long"
+    for name, samples in (("zeros", 0 * voice()), ("offset", 0 * voice() + 0.5), ("faint", voice(peak=5e-4))):
+        soundfile.write(tmp_path / f"{name}.wav", samples, 22050)
+        assert refusal(tmp_path / f"{name}.wav") == "silent", name
+    ultrasound = np.hanning(48000) * np.sin(2 * np.pi * 20000 * np.arange(48000) / 48000)
+    soundfile.write(tmp_path / "ultrasound.wav", ultrasound, 48000)
+    assert refusal(tmp_path / "ultrasound.wav") == "silent"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_sample_that_is_not_finite_is_refused_by_both_readers(tmp_path, value):
+    samples = voice()
+    samples[77] = value
+    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype="FLOAT")
+    assert refusal(tmp_path / "a.wav") == "not finite"
+    with pytest.raises(AudioError, match="NaN or infinite"):
+        load_samples(tmp_path / "a.wav")
+
+
+def test_finite_samples_near_the_end_of_float32_do_not_overflow(tmp_path):
+    samples = np.stack([voice(peak=3e38), voice(peak=3e38)], 1)
+    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype="FLOAT")
+    np.testing.assert_allclose(read_audio(tmp_path / "a.wav").samples, voice(peak=1), atol=1e-3)
+
+
+PCM = (voice() * 32767).astype("<i2").tobytes()
+
+
+@pytest.mark.parametrize("content, reason", [
+    (b"", "empty file"),
+    (b"RIFF", "broken header"),
+    (b"Just words, no sound.", "not audio"),
+    (b"\0" * 4096, "not audio"),
+    (b"\xff\xfeh\0i\0" * 40, "not audio"),
+    (b"RIFF\x24\0\0\0AVI LIST", "unsupported"),
+    (b"FORM\0\0\0\x2eAIFFCOMM", "unsupported"),
+    (b"\0\0\0\x20ftypM4A ", "unsupported"),
+    (wav_bytes(PCM)[:22], "broken header"),
+    (wav_bytes(PCM)[:44], "truncated"),
+    (wav_bytes(b""), "no audio"),
+    (wav_bytes(PCM)[: 44 + len(PCM) // 2], "truncated"),
+    (wav_bytes(PCM, claimed=2**30), "truncated"),
+    (wav_bytes(PCM, sample_rate=0), "sample rate"),
+    (wav_bytes(PCM, sample_rate=100), "sample rate"),
+    (wav_bytes(PCM, sample_rate=2**32 - 1), "sample rate"),
+    (wav_bytes(PCM, channels=0), "broken header"),
+    (wav_bytes(PCM, channels=64), "unsupported"),
+    (wav_bytes(PCM, bits=0), "broken header"),
+    (wav_bytes(PCM, chunks=struct.pack("<4sI", b"junk", 2**32 - 1)), "broken header"),
+    (wav_bytes(PCM, chunks=struct.pack("<4sI", b"junk", 0) * 2000), "broken header"),
+])
+def test_what_is_no_sound_file_is_refused_by_name(tmp_path, content, reason):
+    path = tmp_path / "a.wav"
+    path.write_bytes(content)
+    assert refusal(path) == reason
+    with pytest.raises(AudioError):
+        probe_audio(path)
+
+
+def test_streamed_and_sloppy_wav_headers_are_accepted_with_a_warning(tmp_path):
+    (tmp_path / "streamed.wav").write_bytes(wav_bytes(PCM, claimed=2**32 - 1))
+    (tmp_path / "sloppy.wav").write_bytes(wav_bytes(PCM, claimed=len(PCM) + 44))
+    for name in ("streamed.wav", "sloppy.wav"):
+        recording = read_audio(tmp_path / name)
+        assert len(recording.samples) == len(PCM) // 2 and len(recording.warnings) == 1
+
+
+@pytest.mark.parametrize("name", ["a.flac", "a.ogg", "a.mp3"])
+def test_a_compressed_file_cut_in_the_middle_is_refused(tmp_path, name):
+    soundfile.write(tmp_path / name, np.random.default_rng(0).normal(0, 0.1, 66150), 22050)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    assert refusal(tmp_path / name) in ("truncated", "damaged")
+
+
+@pytest.mark.parametrize("claim, reason", [(b"\x0f" + b"\xff" * 4, "too long"), (b"\0" * 5, "broken header")])
+def test_a_flac_header_that_claims_any_length_allocates_nothing(tmp_path, claim, reason):
+    path = tmp_path / "a.flac"
+    soundfile.write(path, voice(), 22050)
+    content = bytearray(path.read_bytes())
+    # STREAMINFO: 36 bits of total samples end 26 bytes into the file.
+    content[21] = content[21] & 0xF0 | claim[0]
+    content[22:26] = claim[1:]
+    path.write_bytes(content)
+    assert refusal(path) == reason
+    with pytest.raises(AudioError):
+        load_samples(path)
+
+
+def test_a_small_file_that_expands_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_DECODED_VALUES", 2**19)
+    path = tmp_path / "bomb.flac"
+    soundfile.write(path, np.zeros((2**18, 4), np.int16), 44100)
+    assert path.stat().st_size < 20_000
+    assert refusal(path) == "too long"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_folders_and_missing_files_are_refused_and_do_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "pipe.wav")
+    (tmp_path / "folder.wav").mkdir()
+    for name, reason in (("pipe.wav", "not audio"), ("folder.wav", "not audio"), ("none.wav", "missing file")):
+        assert refusal(tmp_path / name) == reason
+        with pytest.raises(AudioError):
+            load_samples(tmp_path / name)
+
+
+def test_a_name_that_says_raw_is_refused_whatever_the_content(tmp_path):
+    (tmp_path / "a.raw").write_bytes(wav_bytes(PCM))
+    assert refusal(tmp_path / "a.raw") == "unsupported"
+
+
+def test_audio_errors_survive_pickling(tmp_path):
+    error = pickle.loads(pickle.dumps(AudioError(tmp_path / "a.wav", "silent", "it is silent.")))
+    assert (error.reason, str(error)) == ("silent", f"{tmp_path / 'a.wav'}: it is silent.")
+
+
+@settings(max_examples=200, deadline=None)
+@given(position=st.integers(0, 60), replacement=st.binary(min_size=1, max_size=8), length=st.integers(0, len(PCM) + 44))
+def test_damaged_headers_never_raise_anything_but_audio_error(tmp_path_factory, position, replacement, length):
+    content = bytearray(wav_bytes(PCM))
+    content[position:position + len(replacement)] = replacement
+    path = tmp_path_factory.getbasetemp() / "fuzzed.wav"
+    path.write_bytes(content[:length])
+    try:
+        recording = read_audio(path)
+    except AudioError as error:
+        assert error.reason and error.detail.endswith((".", "'."))
+    else:
+        assert np.abs(recording.samples).max() <= 1 and recording.samples.dtype == np.float32
+
+
+@settings(max_examples=100, deadline=None)
+@given(tag=st.integers(0, 2**16 - 1), channels=st.integers(0, 2**16 - 1), rate=st.integers(0, 2**32 - 1),
+       bits=st.integers(0, 80), claimed=st.integers(0, 2**32 - 1))
+def test_invented_headers_never_raise_anything_but_audio_error(tmp_path_factory, tag, channels, rate, bits, claimed):
+    path = tmp_path_factory.getbasetemp() / "invented.wav"
+    path.write_bytes(wav_bytes(PCM[:4000], tag=tag, channels=channels, sample_rate=rate, bits=bits, claimed=claimed))
+    try:
+        read_audio(path)
+    except AudioError as error:
+        assert error.reason
+
+
+def test_probe_reads_the_header(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros((4800, 2)), 48000)
+    info = probe_audio(tmp_path / "a.wav")
+    assert (info.seconds, info.sample_rate, info.channels, info.frames, info.subtype) == (0.1, 48000, 2, 4800, "PCM_16")
+
+
+def test_write_wav_is_read_back_and_clipped(tmp_path):
+    samples = voice(peak=0.9)
+    samples[:2] = 3.0, -3.0
+    write_wav(tmp_path / "out.wav", samples, 24000)
+    with wave.open(str(tmp_path / "out.wav")) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (24000, 1, 2)
+        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+    assert pcm[0] == 32767 and pcm[1] == -32767
+    np.testing.assert_allclose(pcm / 32767, np.clip(samples, -1, 1), atol=2e-5)
+
+
+def test_write_wav_leaves_the_old_file_and_no_other_when_it_fails(tmp_path, monkeypatch):
+    write_wav(tmp_path / "out.wav", voice(), 24000)
+    before = (tmp_path / "out.wav").read_bytes()
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(wave.Wave_write, "writeframes", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_wav(tmp_path / "out.wav", voice(1), 24000)
+    assert (tmp_path / "out.wav").read_bytes() == before and os.listdir(tmp_path) == ["out.wav"]
+
+
+@pytest.mark.parametrize("samples, name, reason", [
+    (np.zeros(0), "a.wav", "no audio"), (np.array([0, np.nan]), "a.wav", "not finite"), (voice(), "no/a.wav", "no folder"),
+])
+def test_write_wav_refuses_what_makes_no_file(tmp_path, samples, name, reason):
+    with pytest.raises(AudioError) as caught:
+        write_wav(tmp_path / name, samples, 24000)
+    assert caught.value.reason == reason and os.listdir(tmp_path) == []
+
+
+def test_reading_is_at_least_a_thousand_times_real_time(tmp_path):
+    soundfile.write(tmp_path / "a.wav", voice(7), 22050)
+    load_samples(tmp_path / "a.wav")
+    times = []
+    for _ in range(20):
+        start = time.thread_time()
+        load_samples(tmp_path / "a.wav")
+        times.append(time.thread_time() - start)
+    assert 7 / np.median(times) > 1000

@@ -1,0 +1,115 @@
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tqdm import tqdm
+
+from myxtts.utils import commons
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def logger():
+    """The package's logger, left afterwards as it was found."""
+    found = logging.getLogger("myxtts")
+    before = list(found.handlers), found.level, found.propagate
+    yield found
+    for handler in [handler for handler in found.handlers if handler not in before[0]]:
+        found.removeHandler(handler)
+        handler.close()
+    found.handlers[:] = before[0]
+    found.setLevel(before[1])
+    found.propagate = before[2]
+
+
+def test_ground_modules_are_importable_without_tensorflow_and_keras():
+    code = ("import sys, myxtts.utils.devices, myxtts.utils.commons, myxtts.utils.gpu_monitor\n"
+            "sys.exit(any(name in sys.modules for name in ('tensorflow', 'keras')))")
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_setup_logging_prints_each_line_once_however_often_it_is_called(logger, capsys):
+    for _ in range(3):
+        commons.setup_logging()
+    logging.getLogger("myxtts.training").info("step 1")
+    logging.getLogger("myxtts.training").debug("detail")
+    out, err = capsys.readouterr()
+    assert out.count("step 1") == 1 and "INFO step 1" in out and "detail" not in out and err == ""
+
+
+def test_setup_logging_writes_a_file_too_and_can_change_it(logger, capsys, tmp_path):
+    first, second = tmp_path / "logs" / "first.log", tmp_path / "second.log"
+    commons.setup_logging("debug", first)
+    logger.debug("one")
+    commons.setup_logging(logging.WARNING, second)
+    logger.warning("two")
+    logger.info("three")
+    assert "one" in first.read_text() and "two" not in first.read_text()
+    assert "two" in second.read_text() and "three" not in second.read_text()
+
+
+def test_setup_logging_leaves_other_handlers_alone(logger):
+    mine = logging.NullHandler()
+    logger.addHandler(mine)
+    commons.setup_logging()
+    assert mine in logger.handlers
+    logger.removeHandler(mine)
+
+
+def test_a_log_line_does_not_run_through_a_progress_bar(logger, capsys):
+    commons.setup_logging()
+    with tqdm(total=2, file=sys.stdout, leave=False) as bar:
+        bar.update()
+        logger.info("between")
+    lines = capsys.readouterr().out.replace("\r", "\n").split("\n")
+    assert [line for line in lines if "between" in line and "|" not in line]
+
+
+def test_an_unknown_level_is_an_error_that_lists_the_levels(logger):
+    with pytest.raises(ValueError, match="level must be one of .*INFO.*Received: loud"):
+        commons.setup_logging("loud")
+
+
+def test_device_context_is_the_given_device_or_the_default():
+    import tensorflow as tf
+
+    default = "GPU:0" if tf.config.get_visible_devices("GPU") else "CPU:0"
+    with commons.get_device_context():
+        assert tf.constant(1.0).device.endswith(default)
+    with commons.get_device_context("/CPU:0"):
+        assert tf.constant(1.0).device.endswith("CPU:0")
+
+
+def test_default_device_is_the_first_gpu_where_there_is_one(monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["stand-in"])
+    monkeypatch.setattr(tf, "device", lambda name: name)
+    assert commons.get_device_context() == "/GPU:0"
+    assert commons.get_device_context("/CPU:1") == "/CPU:1"
+
+
+def test_gpu_placement_without_a_gpu_returns_the_tensor_itself():
+    import tensorflow as tf
+
+    if tf.config.get_visible_devices("GPU"):
+        pytest.skip("this machine has a GPU")
+    tensor = tf.constant([1.0, 2.0])
+    assert commons.ensure_gpu_placement(tensor) is tensor
+    np.testing.assert_array_equal(commons.ensure_gpu_placement(np.arange(3)), [0, 1, 2])
+
+
+def test_gpu_placement_copies_to_the_first_gpu(monkeypatch):
+    import tensorflow as tf
+
+    asked = []
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["stand-in"])
+    real_device = tf.device
+    monkeypatch.setattr(tf, "device", lambda name: asked.append(name) or real_device("/CPU:0"))
+    tensor = tf.constant([1.0, 2.0])
+    np.testing.assert_array_equal(commons.ensure_gpu_placement(tensor), [1.0, 2.0])
+    assert asked == ["/GPU:0"]

@@ -1,0 +1,201 @@
+"""GPUMonitor on a stand-in NVML, whose GPUs report a scripted utilization and memory."""
+
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from myxtts.utils.gpu_monitor import GPUMonitor, NVMLUnavailable, list_gpus
+
+MB = 2**20
+
+
+class StandInNVML:
+    """The part of `pynvml` that is used. GPU i has UUID `GPU-iiiiiiii` and 1000·(i+1) MB; no `count` is no driver."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):  # noqa: N801 (pynvml's own name)
+        pass
+
+    def __init__(self, count=2):
+        self.count, self.open, self.lost = count, 0, False
+        self.utilization = [[10 * (i + 1)] for i in range(count or 0)]
+        self.used_mb = [[100 * (i + 1)] for i in range(count or 0)]
+        self.without_utilization = set()
+
+    def nvmlInit(self):
+        if self.count is None:
+            raise self.NVMLError("Driver Not Loaded")
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self):
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        raise self.NVMLError("Not Found")
+
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-{str(handle) * 8}"
+
+    def nvmlDeviceGetName(self, handle):
+        return f"stand-in {handle}"
+
+    @staticmethod
+    def _next(script):
+        return script.pop(0) if len(script) > 1 else script[0]
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        if handle in self.without_utilization:
+            raise self.NVMLError_NotSupported("Not Supported")
+        return SimpleNamespace(gpu=self._next(self.utilization[handle]))
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        if self.lost:
+            raise self.NVMLError("GPU is lost")
+        return SimpleNamespace(used=self._next(self.used_mb[handle]) * MB, total=1000 * (handle + 1) * MB)
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(count=2):
+        stand_in = StandInNVML(count)
+        monkeypatch.setitem(sys.modules, "pynvml", stand_in)
+        return stand_in
+
+    return install
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("visible, ids", [
+    (None, ["0", "1", "2"]), ("2,0", ["2", "0"]), ("", []), ("-1", []), ("1,7,0", ["1"]),
+    ("GPU-22,0", ["GPU-22", "0"]), ("GPU-", []), ("MIG-1", []),
+])
+def test_visible_gpus_follow_cudas_rules(nvml, visible, ids):
+    stand_in = nvml(3)
+    assert [gpu.id for gpu in list_gpus(visible)] == ids
+    assert stand_in.open == 0
+
+
+def test_visible_gpus_are_read_from_the_environment(nvml, monkeypatch):
+    nvml(3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    (gpu,) = list_gpus()
+    assert (gpu.id, gpu.name, gpu.memory_mb) == ("1", "stand-in 1", 2000)
+
+
+def test_report_has_mean_and_maximum_of_what_was_sampled(nvml):
+    stand_in = nvml()
+    stand_in.utilization[1], stand_in.used_mb[1] = [20, 80, 50], [9, 500, 700, 600]  # 9 MB when it is looked up
+    with GPUMonitor(interval_seconds=0.002) as monitor:
+        wait_until(lambda: monitor.report().gpus[1].num_samples >= 3)
+    first, second = monitor.report().gpus
+    n = second.num_samples
+    assert (first.id, first.mean_utilization, first.total_memory_mb) == ("0", 10, 1000)
+    assert second.mean_utilization == pytest.approx((20 + 80 + 50 * (n - 2)) / n)
+    assert (second.max_utilization, second.max_memory_mb) == (80, 700)
+    assert second.mean_memory_mb == pytest.approx((500 + 700 + 600 * (n - 2)) / n)
+    assert stand_in.open == 0
+
+
+def test_gpus_are_reported_in_the_order_asked_with_their_roles(nvml):
+    nvml(4)
+    with GPUMonitor([3, 1, 2]) as monitor:
+        report = monitor.report()
+    assert [usage.id for usage in report.gpus] == ["3", "1", "2"]
+    assert report.log_fields(("data", "model", "model")) == \
+        "GPU util: data 40%, model 25% | GPU memory: data 400MB, model 300MB"
+    assert "GPU 3 (stand-in 3): utilization mean 40%, max 40%; memory mean 400MB" in report.describe()
+    assert report.as_dict()["gpus"][0]["max_memory_mb"] == 400
+
+
+def test_a_gpu_without_utilization_reports_memory_only(nvml):
+    nvml().without_utilization.add(0)
+    with GPUMonitor([0]) as monitor:
+        report = monitor.report()
+    assert report.gpus[0].mean_utilization is None and report.gpus[0].max_memory_mb == 100
+    assert report.log_fields(["model"]) == "GPU util: model n/a | GPU memory: model 100MB"
+    assert "utilization not reported" in report.describe()
+
+
+@pytest.mark.parametrize("count, indices, reason", [
+    (None, None, "no NVIDIA driver: Driver Not Loaded"), (0, None, "this process may use no GPU"),
+    (2, [0, 5], "NVML knows no GPU 5"), (2, (), "this run uses no GPU"),
+])
+def test_without_a_gpu_the_report_is_not_available_rather_than_zero(nvml, count, indices, reason):
+    nvml(count)
+    threads = threading.active_count()
+    with GPUMonitor(indices) as monitor:
+        assert threading.active_count() == threads
+    report = monitor.report()
+    assert not report.is_available and report.gpus == () and report.unavailable_reason == reason
+    assert report.log_fields(()) == "GPU: not available"
+    assert report.describe() == f"GPU utilization: not available ({reason})"
+
+
+def test_a_gpu_that_is_lost_before_the_start_is_a_reason_not_a_crash(nvml):
+    stand_in = nvml()
+    stand_in.lost = True
+    with GPUMonitor() as monitor:
+        assert monitor.report().unavailable_reason == "NVML stopped answering: GPU is lost"
+    assert stand_in.open == 0
+
+
+def test_without_the_package_nvml_says_which_is_missing(nvml, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NVMLUnavailable, match="nvidia-ml-py is not installed"):
+        list_gpus()
+
+
+def test_no_thread_is_left_after_stop_an_exception_or_a_lost_gpu(nvml):
+    stand_in = nvml()
+    threads = threading.active_count()
+    monitor = GPUMonitor(interval_seconds=30).start()
+    assert threading.active_count() == threads + 1
+    started = time.monotonic()
+    monitor.stop()
+    assert time.monotonic() - started < 5 and threading.active_count() == threads
+    with pytest.raises(KeyError), GPUMonitor():
+        raise KeyError
+    assert threading.active_count() == threads and stand_in.open == 0
+
+    monitor = GPUMonitor(interval_seconds=0.002).start()
+    stand_in.lost = True
+    wait_until(lambda: threading.active_count() == threads)
+    assert monitor.stop().gpus[0].max_memory_mb == 100  # what was seen before stays
+    assert stand_in.open == 0
+
+
+def test_a_monitor_can_start_again_and_then_forgets_the_first_run(nvml):
+    stand_in = nvml(1)
+    monitor = GPUMonitor()
+    assert "not started" in monitor.stop().unavailable_reason
+    stand_in.used_mb[0] = [900]
+    monitor.start()
+    with pytest.raises(RuntimeError, match="already running"):
+        monitor.start()
+    assert monitor.stop().gpus[0].max_memory_mb == 900
+    stand_in.used_mb[0] = [300]
+    assert monitor.start().stop().gpus[0].max_memory_mb == 300
+
+
+def test_interval_must_be_positive():
+    with pytest.raises(ValueError, match="interval_seconds must be more than 0. Received: 0"):
+        GPUMonitor(interval_seconds=0)

@@ -1,0 +1,158 @@
+"""compare_logs.py and analyze_batch_scaling.py, run as users run them, on logs whose figures are known."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+UTILITIES = Path(__file__).resolve().parents[1] / "utilities"
+
+STEP = ("12:00:0{i} INFO step {step}/3000 | loss {loss} | text 1.2000 | mel 3.1000 | lr 1.0e-03 | "
+        "Avg: {avg}ms, Std: {std}ms | Throughput: {rate} steps/sec | Variation: 8.3% | stall {stall}% | buffer 3/3 | "
+        "{gpu}")
+GPU = "GPU util: data 55%, model 83% | GPU memory: data 1024MB, model 9000MB"
+
+
+def step_line(step, avg=125.0, std=10.0, rate=8.0, stall=1.2, loss=3.1234, gpu=GPU, i=0):
+    return STEP.format(step=step, avg=avg, std=std, rate=rate, stall=stall, loss=loss, gpu=gpu, i=i)
+
+
+def run_log(batch_size=16, avg=125.0, std=10.0, rate=8.0, stall=1.5):
+    return "\n".join([
+        "Devices: dual: data on /GPU:0 (GPU 0), model on /GPU:1 (GPU 1)", f"Batch size: {batch_size}",
+        f"Effective batch size: {batch_size * 4}", step_line(100, avg=999.0, rate=1.0), step_line(200, loss=2.5),
+        "FINAL REPORT", f"  Avg: {avg}ms, Std: {std}ms", f"  Throughput: {rate} steps/sec",
+        f"  Variation: {100 * std / avg:.1f}%", f"  Stall: {stall}%", "  GPU util: data 60%, model 90%",
+        "  GPU memory: data 2000MB, model 9500MB", ""])
+
+
+def run(tool, *arguments):
+    done = subprocess.run([sys.executable, UTILITIES / f"{tool}.py", *map(str, arguments)], capture_output=True,
+                          text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def read(write, monkeypatch):
+    """Reads a log text with the tools' own reader."""
+    monkeypatch.syspath_prepend(str(UTILITIES))
+    import compare_logs
+
+    return lambda text: compare_logs.read_log(write("a.log", text))
+
+
+def test_the_final_report_gives_the_figures(read):
+    log = read(run_log())
+    assert (log.source, log.batch_size, log.steps, log.loss) == ("final report", 16, 200, 2.5)
+    assert (log.mean_step_ms, log.std_step_ms, log.steps_per_second, log.samples_per_second) == (125, 10, 8, 128)
+    assert (log.variation_percent, log.stall_percent) == (8.0, 1.5)
+    assert (log.data_utilization_percent, log.model_utilization_percent) == (60, 90)
+    assert (log.data_memory_mb, log.model_memory_mb) == (2000, 9500)
+
+
+def test_without_a_final_report_the_step_lines_are_averaged(read):
+    log = read("Batch size: 4\n" + step_line(100, avg=100.0, std=0.0, rate=10.0, stall=2.0) + "\r" +
+               step_line(200, avg=300.0, std=0.0, rate=3.33, stall=4.0, loss="nan"))
+    assert log.source == "2 step lines" and log.steps == 200 and math.isnan(log.loss)
+    assert (log.mean_step_ms, log.std_step_ms, log.variation_percent) == (200, 100, 50)  # the spread between the lines
+    assert (log.steps_per_second, log.samples_per_second, log.stall_percent) == (5, 20, 3)
+
+
+def test_what_a_log_does_not_say_is_missing_not_zero(read):
+    log = read("step 10 | Avg: 50.0ms, Std: 5.0ms | GPU: not available")
+    assert (log.mean_step_ms, log.steps_per_second, log.variation_percent) == (50, 20, 10)
+    assert log.batch_size is None and log.samples_per_second is None and log.stall_percent is None
+    assert log.model_utilization_percent is None and log.data_memory_mb is None and log.loss is None
+
+
+def test_of_several_runs_in_a_file_the_last_with_steps_counts(read):
+    restated = run_log(batch_size=8, avg=50.0).rstrip() + "\n  Batch size: 8\n"
+    assert (read(run_log(batch_size=32) + restated).batch_size, read(restated).mean_step_ms) == (8, 50)
+    assert read(restated + "Batch size: 64\nTraceback: it did not start\n").batch_size == 8
+
+
+def test_compare_shows_both_runs_the_change_and_the_speed_up(write):
+    slow, fast = write("slow.log", run_log()), write("fast.log", run_log(avg=62.5, std=5.0, rate=16.0))
+    code, out, _ = run("compare_logs", slow, fast)
+    assert code == 0
+    rows = {line.split("  ")[0]: " ".join(line.split()) for line in out.splitlines()}
+    assert rows["Mean step time, ms"].endswith("125.0 62.5 -50.0% better")
+    assert rows["Throughput, steps/s"].endswith("8.00 16.00 +100.0% better")
+    assert rows["Model GPU utilization, %"].endswith("90 90 +0.0%")
+    assert "Speed-up: 2.00x (samples/s)" in out and "sizes differ" not in out
+
+
+def test_compare_marks_missing_values_and_different_batch_sizes(write):
+    one = write("one.log", "Batch size: 8\n" + step_line(10, gpu="GPU: not available"))
+    two = write("two.log", run_log())
+    code, out, _ = run("compare_logs", one, two)
+    assert code == 0 and "n/a" in out and "The batch sizes differ" in out
+    assert "Speed-up: 2.00x (samples/s)" in out  # 64 against 128 samples/s at the same steps/s
+
+
+def test_compare_as_json_has_null_for_what_is_missing(write):
+    path = write("a.log", step_line(10, loss="nan", gpu="GPU: not available"))
+    code, out, _ = run("compare_logs", path, path, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["speed_up"] == 1.0
+    assert found["baseline"]["mean_step_ms"] == 125 and found["baseline"]["loss"] is None
+    assert found["optimized"]["batch_size"] is None
+
+
+@pytest.mark.parametrize("tool", ["compare_logs", "analyze_batch_scaling"])
+@pytest.mark.parametrize("text, sentence", [
+    (None, "cannot be read: No such file or directory."), ("", "is empty."), (" \n\r\n", "is empty."),
+    ("import failed\nTraceback\n", "holds no training step: expected lines with"),
+])
+def test_a_log_without_figures_is_one_sentence_and_exit_code_2(write, tmp_path, tool, text, sentence):
+    good = write("test_batch_8.log", run_log())
+    bad = tmp_path / "bad.log" if text is None else write("bad.log", text)
+    code, out, err = run(tool, good, bad)
+    assert (code, out) == (2, "") and err.startswith(f"{bad} {sentence}") and err.count("\n") == 1
+
+
+def test_scaling_sorts_by_batch_size_and_recommends_the_smallest_good_one(write):
+    logs = [write("test_batch_32.log", run_log(32, avg=250.0, rate=4.0)), write("test_batch_8.log", run_log(8)),
+            write("test_batch_16.log", run_log(16, avg=127.0, rate=7.9))]
+    code, out, _ = run("analyze_batch_scaling", *logs)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()[2:5]]
+    assert [row[0] for row in rows] == ["8", "16", "32"]
+    assert [row[5] for row in rows] == ["64.0", "126.4", "128.0"]  # samples/s
+    assert [row[6] for row in rows] == ["100", "99", "50"]  # efficiency against batch size 8
+    assert "Best throughput: batch size 32, 128.0 samples/s." in out
+    assert "Recommended: --batch-size 16, within 5 % of the best at less memory." in out
+
+
+def test_scaling_reads_the_batch_size_from_the_name_when_the_log_does_not_say(write):
+    code, out, _ = run("analyze_batch_scaling", write("test_batch_24.log", step_line(10)), "--json")
+    found = json.loads(out)
+    assert (code, found["recommended_batch_size"], found["best_batch_size"]) == (0, 24, 24)
+    assert (found["runs"][0]["batch_size"], found["runs"][0]["samples_per_second"]) == (24, 192.0)
+    code, out, err = run("analyze_batch_scaling", write("run.log", step_line(10)))
+    assert code == 2 and "does not state a batch size" in err
+
+
+def test_scaling_shows_a_run_that_went_out_of_memory(write):
+    out_of_memory = "ResourceExhaustedError: OOM when allocating tensor"
+    logs = [write("test_batch_8.log", run_log(8)), write("test_batch_48.log", f"Batch size: 48\n{out_of_memory}\n")]
+    code, out, _ = run("analyze_batch_scaling", *logs)
+    assert code == 0 and "Out of memory at batch size 48: reach it with --grad-accum." in out
+    assert "48  " in out and "Recommended: --batch-size 8." in out
+    code, out, _ = run("analyze_batch_scaling", logs[1])
+    assert code == 0 and "No run got as far as a training step. Try --batch-size 24." in out
+    code, _, err = run("compare_logs", *logs)
+    assert code == 2 and "the run was out of memory" in err
