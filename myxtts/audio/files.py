@@ -30,7 +30,6 @@ MAX_SECONDS = 3_600.0
 """The longest recording ever decoded, whatever the caller asks for."""
 MAX_DECODED_VALUES = 2**26
 """Frames times channels ever decoded: 256 MiB as float32, 50 minutes of 22.05 kHz mono."""
-
 SILENT_PEAK = 1e-3
 """-60 dB of full scale, about 5 bits of a 16-bit file: below it there is no speech to learn from."""
 
@@ -221,10 +220,9 @@ def atomic_output(path):
 def _regular_file_size(path):
     try:
         status = os.stat(path)
-    except FileNotFoundError as error:
-        raise AudioError(path, "missing file", "there is no such file.") from error
     except OSError as error:
-        raise AudioError(path, "unreadable", f"it cannot be read: {error.strerror}.") from error
+        reason = "missing file" if isinstance(error, FileNotFoundError) else "unreadable"
+        raise AudioError(path, reason, f"it cannot be read: {error.strerror}.") from error
     # Opening a pipe would wait for a writer for ever.
     if not stat.S_ISREG(status.st_mode):
         raise AudioError(path, "not audio", "it is not a regular file.")
@@ -283,11 +281,9 @@ def _check_data_length(path, claimed, available):
     missing = claimed - available
     if missing <= 0:
         return ()
-    if claimed >= _STREAM_LENGTH:
-        return ("unknown length: it was streamed, so its header does not say how much there should be.",)
-    if missing > _SLOPPY_BYTES:
+    if missing > _SLOPPY_BYTES and claimed < _STREAM_LENGTH:
         raise AudioError(path, "truncated", f"it is cut short: {available} of {claimed} bytes of samples are there.")
-    return (f"header length: its header counts {missing} bytes more than there are.",)
+    return (f"header length: its header promises {missing} bytes more than there are.",)
 
 
 def _check_ogg_end(path, tail):

@@ -76,13 +76,14 @@ class MelSpec:
     def filterbank(self):
         """The mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        Spacing follows HTK, `mel = 2595 log10(1 + f / 700)`; the area norm is that of Slaney's Auditory Toolbox. All is
-        computed in float32, as in torchaudio: a float64 build is off by up to 5e-6.
+        Spacing follows HTK, `mel = 2595 log10(1 + f / 700)`; the area norm is that of Slaney's Auditory Toolbox. Values
+        are rounded to float32 where torchaudio rounds them: a float64 build is off by up to 5e-6.
         """
-        bin_hz = np.linspace(0, self.sample_rate // 2, 1 + self.n_fft // 2, dtype="float32")
+        bin_hz = _float32_ramp(0.0, self.sample_rate / 2, 1 + self.n_fft // 2)
         lowest_mel, highest_mel = (2595.0 * math.log10(1.0 + hz / 700.0) for hz in (self.f_min, self.f_max))
-        edge_mels = np.linspace(lowest_mel, highest_mel, self.num_mels + 2, dtype="float32")
-        edge_hz = np.float32(700.0) * (np.float32(10.0) ** (edge_mels / np.float32(2595.0)) - np.float32(1.0))
+        exponent = _float32_ramp(lowest_mel, highest_mel, self.num_mels + 2) / np.float32(2595.0)
+        ratio = np.power(10.0, exponent, dtype="float64").astype("float32")
+        edge_hz = np.float32(700.0) * (ratio - np.float32(1.0))
         distance = edge_hz[np.newaxis, :] - bin_hz[:, np.newaxis]
         width = np.diff(edge_hz)
         rising = -distance[:, :-2] / width[:-1]
@@ -91,6 +92,14 @@ class MelSpec:
         if self.filter_norm == "slaney":
             filters *= np.float32(2.0) / (edge_hz[2:] - edge_hz[:-2])
         return filters
+
+
+def _float32_ramp(start, stop, count):
+    """Evenly spaced float32 values, with a float32 step taken from the nearer end, as PyTorch spaces them."""
+    start, stop = np.float32(start), np.float32(stop)
+    step = np.float64((stop - start) / np.float32(count - 1))
+    index = np.arange(count)
+    return np.where(2 * index < count, start + step * index, stop - step * (count - 1 - index)).astype("float32")
 
 
 DVAE_MEL = MelSpec(sample_rate=22050, n_fft=1024, win_length=1024, hop_length=256, num_mels=80)

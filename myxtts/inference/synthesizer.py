@@ -10,7 +10,7 @@ import tensorflow as tf
 from myxtts.audio.files import read_audio
 from myxtts.audio.griffin_lim import log_mel_to_wav
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
-from myxtts.audio.resample import Resampler
+from myxtts.audio.resample import resample
 from myxtts.config.config import MODEL_SAMPLE_RATE
 from myxtts.config.loading import config_from_dict
 from myxtts.models.sampling import sample
@@ -125,10 +125,9 @@ class Synthesizer:
         latents = np.mean([self._to_latents(tf.constant(chunk[None])).numpy() for chunk in chunks], axis=0)
         speaker = None
         if "decoder" in self.model.parts:
-            to_16k = Resampler(MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
             limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
-            speaker = np.mean([self.model.speaker_encoder(to_16k(tf.constant(recording[None, :limit]))).numpy()
-                               for recording in recordings], axis=0)
+            heard = [resample(recording[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for recording in recordings]
+            speaker = np.mean([self.model.speaker_encoder(wav).numpy() for wav in heard], axis=0)
         return Voice(latents, speaker)
 
     def _reference_chunks(self, samples):

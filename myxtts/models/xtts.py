@@ -50,12 +50,11 @@ class XTTS(keras.Model):
         if "decoder" in parts:
             from myxtts.models.hifigan import HifiganGenerator  # made rarely, and only for speech at 24 kHz
             from myxtts.models.speaker_encoder import SpeakerEncoder
-            self.vocoder = HifiganGenerator(latent_width=config.width, channels=config.vocoder_channels,
-                                            speaker_width=config.speaker_width, name="vocoder", dtype=precision)
-            self.vocoder.build()
-            self.speaker_encoder = SpeakerEncoder(channels=config.speaker_channels, width=config.speaker_width,
+            self.vocoder = HifiganGenerator(channels=config.vocoder_channels, name="vocoder", dtype=precision)
+            self.vocoder.build((None, None, config.width), (None, config.speaker_width))
+            self.speaker_encoder = SpeakerEncoder(widths=config.speaker_channels, embedding_width=config.speaker_width,
                                                   name="speaker_encoder", dtype=precision)
-            self.speaker_encoder.build()
+            self.speaker_encoder.build((None, None))
         self.built = True
 
     @classmethod

@@ -42,9 +42,9 @@ class XTTSTokenizer:
     `[SPACE]` for each space. `[START]` and `[STOP]` are left to the model. With a released vocabulary the ids are the
     reference's; `docs/text.md` lists the deliberate differences.
 
-    Characters that the vocabulary does not have are replaced where something it has is said alike (a curly quote by a
-    straight one, € by "euro"), or dropped where nothing is heard (an emoji); what remains is `[UNK]`, which
-    `check` reports.
+    Where the vocabulary lacks a character, something it has that is said alike takes its place (a straight quote for
+    a curly one, "euro" for €), or nothing if nothing is heard (an emoji). If that does not make all of the text
+    known, the unknown characters become `[UNK]`, which `check` reports.
 
     Instances do not change; encoding is safe from several threads.
     """
@@ -230,8 +230,8 @@ class XTTSTokenizer:
         cleaned = self._clean(text, language.code)
         if not any(character.isalnum() for character in cleaned):
             return "no text: no letter or digit in it"
-        unknown = sorted(set(cleaned) - self._characters)
-        if unknown:
+        if not self._characters.issuperset(cleaned):
+            unknown = sorted(set(self._replace_unknown(cleaned, language.code)) - self._characters)
             names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
             return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
         num_tokens = len(self._encode_cleaned(cleaned, language.tag))
@@ -272,7 +272,11 @@ class XTTSTokenizer:
         if "[" in cleaned:
             # Control tokens spelled out in a text are text.
             cleaned = self._special_in_text.sub(lambda match: f"({match.group()[1:-1]})", cleaned)
-        return cleaned if self._characters.issuperset(cleaned) else self._replace_unknown(cleaned, language)
+        if self._characters.issuperset(cleaned):
+            return cleaned
+        replaced = self._replace_unknown(cleaned, language)
+        # A text that stays unknown in part is of no use either way: its ids are the reference's.
+        return replaced if self._characters.issuperset(replaced) else cleaned
 
     def _replace_unknown(self, cleaned: str, language: str) -> str:
         text = _VARIATION_SELECTORS.sub("", unicodedata.normalize("NFC", cleaned))

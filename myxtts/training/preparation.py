@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
 from myxtts.config.config import CODE_STRIDE_SAMPLES
-from myxtts.data.batch import DVAEBatch, GPTBatch
+from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, DVAEBatch, GPTBatch, WaveBatch
 from myxtts.models.dvae import MEL_FRAMES_PER_CODE
 
 GAIN_NEPERS = 0.7
@@ -36,7 +36,8 @@ class Preparation:
         self.seed = seed
         self._mel = MelSpectrogram(DVAE_MEL)
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
-        self._prepare = tf.function(self._dvae_batch if stage == "dvae" else self._gpt_batch, reduce_retracing=True)
+        self._prepare = tf.function(self._dvae_batch if stage == "dvae" else self._gpt_batch,
+                                    input_signature=[wave_signature(), tf.TensorSpec((), tf.int32)])
 
     def __call__(self, batch, position=None):
         """Prepares one batch.
@@ -78,6 +79,11 @@ class Preparation:
         return GPTBatch(batch.index, batch.text, batch.text_lengths,
                         self._log_mel(self._conditioning_mel, batch.conditioning, offset), codes,
                         -(-batch.wav_lengths // CODE_STRIDE_SAMPLES), span)
+
+
+def wave_signature():
+    """`WaveBatch` of any sizes, so that a function is traced once for all of them."""
+    return WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))
 
 
 def measure_mel_stats(loader, num_batches):

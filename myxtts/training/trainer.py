@@ -77,7 +77,7 @@ class XTTSTrainer:
             self._resume(resume_checkpoint)
         self.preparation = Preparation(stage, self.tokenizer_model, self.data_device, config.data.augment,
                                        config.training.seed)
-        self._evaluate = tf.function(self._evaluate_batch, reduce_retracing=True)
+        self._evaluate = None
 
     def _model_scope(self):
         stack = ExitStack()
@@ -176,14 +176,20 @@ class XTTSTrainer:
             wave = tf.nest.map_structure(tf.constant, loader(position))
             batch = copy_to(self.preparation(wave), self.model_device)
             with tf.device(self.model_device):
-                sums, number = self._evaluate(batch)
+                sums, number = self._evaluation(batch)(batch)
             for name in sums:
                 totals[name] = totals.get(name, 0.0) + float(sums[name])
                 counts[name] = counts.get(name, 0.0) + float(number[name])
         return {name: totals[name] / max(counts[name], 1.0) for name in totals}
 
-    def _evaluate_batch(self, batch):
-        return self.objective.loss_sums(batch)[0], self.objective.counts(batch)
+    def _evaluation(self, example):
+        """Traced sums and counts of a batch of any sizes."""
+        if self._evaluate is None:
+            signature = type(example)(*(tf.TensorSpec([None] * min(2, field.shape.rank) + field.shape[2:], field.dtype)
+                                        for field in example))
+            self._evaluate = tf.function(lambda b: (self.objective.loss_sums(b)[0], self.objective.counts(b)),
+                                         input_signature=[signature])
+        return self._evaluate
 
     def _validate(self, callbacks, loader):
         with self.clock.paused():

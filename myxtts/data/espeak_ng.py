@@ -1,0 +1,150 @@
+"""eSpeak NG through its C interface, and a script that speaks a list of sentences into files.
+
+eSpeak NG keeps its state in globals, and what it says depends a little on what it said before. So it is used in a
+process of its own, with its sentences in a fixed order: `speak_to_files` runs this very file as a script. That is also
+why the file imports nothing of the package it belongs to.
+"""
+
+import ctypes
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import soundfile
+
+SAMPLE_RATE = 22050
+TIMEOUT_SECONDS = 300
+
+# From espeak-ng/speak_lib.h, version 1.52.
+AUDIO_OUTPUT_SYNCHRONOUS = 2
+INITIALIZE_DONT_EXIT = 0x8000
+CHARS_UTF8 = 1
+POSITION_CHARACTER = 1
+RATE = 1
+PITCH = 3
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+# The library copies the path of its data into a buffer of 160 bytes and takes a longer one for missing.
+MAX_DATA_PATH_BYTES = 159
+
+
+class SpeechJob(NamedTuple):
+    """One sentence to be spoken into one file."""
+
+    path: str
+    """The wav file."""
+    text: str
+    language: str
+    """eSpeak NG's name of the language, for example `en-us`."""
+    variant: str
+    """eSpeak NG's name of the vocal tract, for example `f2`."""
+    pitch: int
+    """0 to 100; eSpeak NG's usual is 50."""
+    words_per_minute: int
+
+
+def speak_to_files(jobs: Sequence[SpeechJob], library_path: Path, data_path: Path) -> None:
+    """Speaks `jobs` in their order into 16-bit wav files at `SAMPLE_RATE`, in a process of its own.
+
+    Args:
+        jobs: What to speak. Their folders must exist.
+        library_path: eSpeak NG's shared library.
+        data_path: Its folder `espeak-ng-data`.
+
+    Raises:
+        RuntimeError: A variant does not exist, or eSpeak NG failed.
+    """
+    variants = data_path / "voices" / "!v"
+    for variant in sorted({job.variant for job in jobs}):
+        # eSpeak NG takes an unknown variant in silence and speaks with its usual voice.
+        if not (variants / variant).is_file():
+            raise RuntimeError(f"variant must be a file in {variants}. Received: {variant}.")
+    with tempfile.TemporaryDirectory() as short_folder:
+        if len(os.fsencode(data_path)) > MAX_DATA_PATH_BYTES:
+            link = Path(short_folder, "data")
+            link.symlink_to(data_path, target_is_directory=True)
+            data_path = link
+        request = {"library_path": str(library_path), "data_path": str(data_path), "jobs": list(jobs)}
+        # -P keeps the modules beside this file out of the child's import path.
+        child = subprocess.run(
+            [sys.executable, "-P", __file__],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+        )
+    if child.returncode != 0:
+        raise RuntimeError(f"eSpeak NG must exit with code 0. Received: {child.returncode}, with: {child.stderr}")
+
+
+class EspeakNG:
+    """eSpeak NG through its C interface. One per process: the library's state is global."""
+
+    def __init__(self, library_path: str, data_path: str):
+        self._library = ctypes.CDLL(library_path)
+        # Without them a size_t and the pointers would be passed as C ints.
+        self._library.espeak_Synth.argtypes = [
+            *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int, ctypes.c_uint, ctypes.c_uint),
+            *(ctypes.c_void_p, ctypes.c_void_p),
+        ]
+        sample_rate = self._library.espeak_Initialize(
+            AUDIO_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data_path), INITIALIZE_DONT_EXIT
+        )
+        if sample_rate != SAMPLE_RATE:
+            raise RuntimeError(
+                f"espeak_Initialize must return {SAMPLE_RATE} (Hz) for the data in {data_path}. Received: {sample_rate}."
+            )
+        self._chunks: list[np.ndarray] = []
+        # The library keeps the pointer only: without this reference the callback would be collected.
+        self._callback = CALLBACK(self._receive)
+        self._library.espeak_SetSynthCallback(self._callback)
+
+    def _receive(self, samples, num_samples: int, _events) -> int:
+        if samples and num_samples:
+            self._chunks.append(np.ctypeslib.as_array(samples, (num_samples,)).copy())
+        return 0
+
+    def _check(self, status: int, what: str) -> None:
+        if status != 0:
+            raise RuntimeError(f"{what} must return 0. Received: {status}.")
+
+    def speak(self, text: str, voice: str, pitch: int, words_per_minute: int) -> np.ndarray:
+        """Speaks `text` with `voice` (`LANGUAGE+VARIANT`): `(S,)` int16 at `SAMPLE_RATE`."""
+        self._check(self._library.espeak_SetVoiceByName(voice.encode()), f"espeak_SetVoiceByName({voice})")
+        self._check(self._library.espeak_SetParameter(RATE, words_per_minute, 0), "espeak_SetParameter(rate)")
+        self._check(self._library.espeak_SetParameter(PITCH, pitch, 0), "espeak_SetParameter(pitch)")
+        self._chunks.clear()
+        data = text.encode()
+        status = self._library.espeak_Synth(
+            data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None
+        )
+        self._check(status, f"espeak_Synth({text})")
+        self._check(self._library.espeak_Synchronize(), "espeak_Synchronize")
+        return np.concatenate([np.zeros(0, np.int16), *self._chunks])
+
+
+def trim_silence(samples: np.ndarray) -> np.ndarray:
+    """Leaves 50 ms before and after the first and last of the `(S,)` int16 samples above -50 dB of full scale."""
+    loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 104)
+    if not len(loud):
+        raise RuntimeError("eSpeak NG gave a silent clip.")
+    margin = SAMPLE_RATE // 20
+    return samples[max(loud[0] - margin, 0) : loud[-1] + margin]
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    espeak = EspeakNG(request["library_path"], request["data_path"])
+    for job in itertools.starmap(SpeechJob, request["jobs"]):
+        samples = espeak.speak(job.text, f"{job.language}+{job.variant}", job.pitch, job.words_per_minute)
+        soundfile.write(job.path, trim_silence(samples), SAMPLE_RATE, subtype="PCM_16")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""The sample corpus: a small multi-speaker, multilingual set of spoken sentences, made offline by eSpeak NG.
+
+With it the first training run needs no data and no network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
+`speakers.csv` with `id,speaker,language`. Sentences come from a small grammar per language, so that the smallest model
+hears every word often.
+
+This is the only module that imports the `espeakng-loader` package.
+"""
+
+import hashlib
+import itertools
+import json
+import random
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from myxtts.data.espeak_ng import SpeechJob, speak_to_files
+
+WORDS_PER_MINUTE = 165
+DEFAULT_NUM_CLIPS = 320
+MANIFEST_FILE = "sample_corpus.json"
+# Raise it when the way clips are made changes; a change of voices or sentences is noticed without.
+FORMAT_VERSION = 1
+
+
+class Voice(NamedTuple):
+    """One speaker: an eSpeak NG `variant` (a vocal tract) speaking the eSpeak NG language `espeak_language`."""
+
+    speaker: str
+    language: str
+    """Code of the tokenizer, written to `speakers.csv`."""
+    espeak_language: str
+    variant: str
+    pitch: int
+    """0 to 100; eSpeak NG's usual is 50."""
+
+
+VOICES = (
+    Voice("emma", "en", "en-us", "f2", 55),
+    Voice("noah", "en", "en-us", "m3", 40),
+    Voice("lena", "de", "de", "f5", 45),
+    Voice("jonas", "de", "de", "m1", 60),
+    Voice("carlos", "es", "es", "m7", 50),
+    Voice("chloe", "fr", "fr", "f4", 65),
+    Voice("parisa", "fa", "fa", "f3", 50),
+    Voice("dawit", "am", "am", "m8", 35),
+)
+
+
+class Grammar(NamedTuple):
+    """Sentences of one language: ready `phrases`, and every choice of one entry of each of the `slots`."""
+
+    phrases: tuple[str, ...]
+    slots: tuple[tuple[str, ...], ...]
+    full_stop: str = "."
+
+    def sentences(self) -> list[str]:
+        """All sentences, in a fixed order."""
+        return [*self.phrases, *(" ".join(words) + self.full_stop for words in itertools.product(*self.slots))]
+
+
+GRAMMARS = {
+    "en": Grammar(
+        (
+            "Good morning, how are you?",
+            "Thank you very much.",
+            "See you tomorrow.",
+            "Where is the station?",
+            "I am very happy today.",
+            "Please open the door.",
+        ),
+        (
+            ("My mother", "The teacher", "Our neighbour", "The little girl", "The old man"),
+            ("sees", "likes", "looks for", "finds"),
+            ("the red house", "a small dog", "fresh bread", "the blue book", "a cup of tea", "the green garden"),
+            ("today", "now", "every day", "in the morning"),
+        ),
+    ),
+    "de": Grammar(
+        (
+            "Guten Morgen, wie geht es dir?",
+            "Vielen herzlichen Dank.",
+            "Wir sehen uns morgen.",
+            "Wo ist der Bahnhof?",
+            "Ich bin heute sehr froh.",
+            "Bitte öffne die Tür.",
+        ),
+        (
+            ("Meine Mutter", "Der Lehrer", "Unser Nachbar", "Das kleine Mädchen", "Der alte Mann"),
+            ("sieht", "mag", "sucht", "findet"),
+            ("heute", "jetzt", "jeden Tag", "am Morgen"),
+            ("das rote Haus", "einen kleinen Hund", "frisches Brot", "das blaue Buch", "eine Tasse Tee", "den Garten"),
+        ),
+    ),
+    "es": Grammar(
+        (
+            "Buenos días, ¿cómo estás?",
+            "Muchas gracias por todo.",
+            "Nos vemos mañana.",
+            "¿Dónde está la estación?",
+            "Hoy estoy muy feliz.",
+            "Abre la puerta, por favor.",
+        ),
+        (
+            ("Mi madre", "El maestro", "Nuestro vecino", "La niña pequeña", "El hombre viejo"),
+            ("ve", "quiere", "busca", "encuentra"),
+            ("la casa roja", "un perro pequeño", "pan fresco", "el libro azul", "una taza de té", "el jardín verde"),
+            ("hoy", "ahora", "cada día", "por la mañana"),
+        ),
+    ),
+    "fr": Grammar(
+        (
+            "Bonjour, comment vas-tu ?",
+            "Merci beaucoup pour tout.",
+            "À demain, mon ami.",
+            "Où est la gare ?",
+            "Je suis très heureux aujourd'hui.",
+            "Ouvre la porte, s'il te plaît.",
+        ),
+        (
+            ("Ma mère", "Le professeur", "Notre voisin", "La petite fille", "Le vieil homme"),
+            ("voit", "aime", "cherche", "trouve"),
+            ("la maison rouge", "un petit chien", "du pain frais", "le livre bleu", "une tasse de thé", "le jardin"),
+            ("aujourd'hui", "maintenant", "chaque jour", "le matin"),
+        ),
+    ),
+    "fa": Grammar(
+        (
+            "سلام، حال شما چطور است؟",
+            "خیلی ممنون.",
+            "فردا می‌بینمت.",
+            "ایستگاه کجاست؟",
+            "من امروز خیلی خوشحالم.",
+            "لطفاً در را باز کن.",
+        ),
+        (
+            ("مادرم", "معلم", "همسایه", "دختر کوچک", "پیرمرد"),
+            ("امروز", "اکنون", "هر روز", "صبح"),
+            ("خانه را", "سگ کوچک را", "نان تازه را", "کتاب آبی را", "چای را", "باغ سبز را"),
+            ("می‌بیند", "می‌خواهد", "می‌آورد", "دوست دارد"),
+        ),
+    ),
+    "am": Grammar(
+        (
+            "ሰላም፣ እንዴት ነህ?",
+            "በጣም አመሰግናለሁ።",
+            "ነገ እንገናኛለን።",
+            "ጣቢያው የት ነው?",
+            "ዛሬ በጣም ደስ ብሎኛል።",
+            "እባክህ በሩን ክፈት።",
+        ),
+        (
+            ("ልጁ", "መምህሩ", "ጎረቤታችን", "ወንድሜ", "አባቴ"),
+            ("ዛሬ", "ትናንት", "ጠዋት", "ማታ"),
+            ("ቤቱን", "ትንሹን ውሻ", "ዳቦውን", "መጽሐፉን", "ሻዩን", "አትክልቱን"),
+            ("አየ", "ወደደ", "ፈለገ", "አገኘ"),
+        ),
+        full_stop="።",
+    ),
+}
+
+README = """# MyXTTS sample corpus
+
+{num_clips} short sentences in {num_languages} languages by {num_speakers} synthetic voices, 22 050 Hz, 16 bit, mono.
+Made on this machine by MyXTTS, to try training without any data. Layout: LJSpeech (`metadata.csv`:
+`id|text|normalised text`; `wavs/`) and `speakers.csv`: `id,speaker,language`. `sample_corpus.json` holds a checksum per
+file; a damaged corpus is made anew.
+
+The speech is eSpeak NG's (https://github.com/espeak-ng/espeak-ng, GPL-3.0-or-later), reached through the Python package
+`espeakng-loader`. The sentences are MyXTTS's own and free for any use. MyXTTS ships neither eSpeak NG nor these clips;
+before you pass them on, or a model trained on them, consider eSpeak NG's licence.
+"""
+
+
+class Clip(NamedTuple):
+    """One sentence to be spoken."""
+
+    id: str
+    text: str
+    voice: Voice
+
+
+def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NUM_CLIPS) -> Path:
+    """Makes the sample corpus in `root`, or finds it there whole.
+
+    The corpus is built beside `root` and renamed at the end, so `root` never holds a part of one. A corpus that is
+    damaged, or was made with another seed or size, is replaced.
+
+    Args:
+        root: Folder of the corpus: new, empty, or with a sample corpus in it.
+        seed: Decides the sentences.
+        num_clips: Number of clips, dealt evenly to `VOICES`; each lasts 1 to 3 s.
+
+    Returns:
+        `root`, absolute.
+
+    Raises:
+        FileExistsError: `root` holds something that is not a sample corpus.
+        ModuleNotFoundError: The `espeakng-loader` package is not installed.
+        RuntimeError: eSpeak NG failed.
+        ValueError: `num_clips` is below 1 or above what the grammars yield.
+    """
+    root = Path(root).absolute()
+    clips = plan_clips(seed, num_clips)
+    plan = _digest(json.dumps([FORMAT_VERSION, WORDS_PER_MINUTE, clips]).encode())
+    if _is_complete(root, plan):
+        return root
+    _check_replaceable(root)
+    loader = _import_espeakng_loader()
+
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as scratch:
+        new = Path(scratch, "new")
+        (new / "wavs").mkdir(parents=True)
+        jobs = [
+            SpeechJob(
+                path=str(new / "wavs" / f"{clip.id}.wav"),
+                text=clip.text,
+                language=clip.voice.espeak_language,
+                variant=clip.voice.variant,
+                pitch=clip.voice.pitch,
+                words_per_minute=WORDS_PER_MINUTE,
+            )
+            for clip in clips
+        ]
+        speak_to_files(jobs, Path(loader.get_library_path()), Path(loader.get_data_path()))
+        _write_tables(clips, new)
+        files = {path.relative_to(new).as_posix(): _digest(path.read_bytes()) for path in _files(new)}
+        manifest = json.dumps({"plan": plan, "files": files}, indent=1)
+        (new / MANIFEST_FILE).write_text(manifest, encoding="utf-8")
+        if root.exists():
+            root.rename(Path(scratch, "old"))
+        try:
+            new.rename(root)
+        except OSError:
+            # Another process was faster; the same settings make the same corpus.
+            if not _is_complete(root, plan):
+                raise
+    return root
+
+
+def plan_clips(seed: int, num_clips: int) -> list[Clip]:
+    """Chooses the sentences of each voice, none twice in one voice, in a fixed order."""
+    largest = len(VOICES) * min(len(grammar.sentences()) for grammar in GRAMMARS.values())
+    if not 1 <= num_clips <= largest:
+        raise ValueError(f"num_clips must be from 1 to {largest}, which the grammars yield. Received: {num_clips}.")
+    clips = []
+    for number, voice in enumerate(VOICES):
+        share = len(range(number, num_clips, len(VOICES)))
+        # A string seeds the same sequence on every platform and Python version.
+        sentences = random.Random(f"{seed} {voice.speaker}").sample(GRAMMARS[voice.language].sentences(), share)
+        clips += [Clip(f"{voice.language}_{voice.speaker}_{k:03d}", text, voice) for k, text in enumerate(sentences)]
+    return clips
+
+
+def _import_espeakng_loader() -> ModuleType:
+    try:
+        import espeakng_loader
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "The sample corpus needs the package espeakng-loader, which is not installed. "
+            'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).',
+            name=error.name,
+        ) from error
+    return espeakng_loader
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def _read_manifest(root: Path) -> dict | None:
+    """The list of the corpus's files, or None where there is none or only a damaged one."""
+    try:
+        return json.loads((root / MANIFEST_FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def _is_complete(root: Path, plan: str) -> bool:
+    manifest = _read_manifest(root)
+    return (
+        manifest is not None
+        and manifest["plan"] == plan
+        and all((root / name).is_file() for name in manifest["files"])
+        and all(_digest((root / name).read_bytes()) == digest for name, digest in manifest["files"].items())
+    )
+
+
+def _check_replaceable(root: Path) -> None:
+    """Raises `FileExistsError` when making the corpus in `root` would cost the user a file."""
+    if root.is_dir():
+        manifest = _read_manifest(root)
+        made_here = {MANIFEST_FILE, *manifest["files"]} if manifest else set()
+        foreign = [path for path in _files(root) if path.relative_to(root).as_posix() not in made_here]
+    else:
+        foreign = [root] if root.exists() else []
+    if foreign:
+        raise FileExistsError(
+            f"{root} must be a new or empty folder, or hold nothing but a sample corpus. Found: {foreign[0]}. "
+            "Choose another folder."
+        )
+
+
+def _write_tables(clips: list[Clip], root: Path) -> None:
+    metadata = "".join(f"{clip.id}|{clip.text}|{clip.text}\n" for clip in clips)
+    speakers = "".join(f"{clip.id},{clip.voice.speaker},{clip.voice.language}\n" for clip in clips)
+    readme = README.format(
+        num_clips=len(clips),
+        num_languages=len({clip.voice.language for clip in clips}),
+        num_speakers=len({clip.voice.speaker for clip in clips}),
+    )
+    tables = {"metadata.csv": metadata, "speakers.csv": "id,speaker,language\n" + speakers, "README.md": readme}
+    for name, text in tables.items():
+        (root / name).write_text(text, encoding="utf-8", newline="\n")

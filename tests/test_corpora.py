@@ -1,0 +1,235 @@
+"""From a folder to utterances: layouts, encodings, and names that try to leave the folder."""
+
+import os
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from myxtts.data import corpora, corpus_folder
+from myxtts.data.corpora import CorpusError, load_corpus
+
+
+def make_corpus(root, metadata, audio=("a", "b"), folder="wavs"):
+    """Writes a list, and audio files (a name without extension is a WAV file) that hold a short tone."""
+    for name in audio:
+        path = root / folder / (name if Path(name).suffix in corpora.AUDIO_EXTENSIONS else f"{name}.wav")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, 0.3 * np.sin(np.arange(4410) / 9), 22050)
+    if metadata is not None:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "metadata.csv").write_bytes(metadata if isinstance(metadata, bytes) else metadata.encode())
+    return root
+
+
+def reasons(corpus):
+    return [(rejection.line, rejection.reason) for rejection in corpus.rejections]
+
+
+def test_ljspeech_takes_the_normalized_text_and_else_the_text(tmp_path):
+    lines = "a|In 1984|in nineteen eighty-four\nb|only this|\nc|two columns\n"
+    root = make_corpus(tmp_path / "Speaker One", lines, "abc")
+    corpus = load_corpus(root, language="de")
+    assert corpus.format == "ljspeech" and corpus.given == 3 and corpus.notes == ()
+    assert [(u.id, u.text, u.line) for u in corpus.utterances] == [
+        ("a", "in nineteen eighty-four", 1), ("b", "only this", 2), ("c", "two columns", 3)]
+    assert {(u.speaker, u.language) for u in corpus.utterances} == {("Speaker One", "de")}
+    assert corpus.utterances[0].wav_path == root.resolve() / "wavs" / "a.wav"
+
+
+def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(tmp_path):
+    decomposed = unicodedata.normalize("NFD", "é")
+    make_corpus(tmp_path, f"a|one\nb.mp3|two\nsub/c|three\nwavs/d.wav|four\n{tmp_path}/e|five\né|six\ng\\h|seven\n",
+                ["a.flac", "b.mp3", "sub/c.ogg", "d", decomposed, "g/h"])
+    make_corpus(tmp_path, None, ["e"], folder=".")
+    os.rename(tmp_path / "wavs" / "d.wav", tmp_path / "wavs" / "d.WAV")
+    corpus = load_corpus(tmp_path)
+    assert not corpus.rejections
+    assert [u.wav_path.relative_to(tmp_path.resolve()).as_posix() for u in corpus.utterances] == [
+        "wavs/a.flac", "wavs/b.mp3", "wavs/sub/c.ogg", "wavs/d.WAV", "e.wav", f"wavs/{decomposed}.wav", "wavs/g/h.wav"]
+    assert [u.id for u in corpus.utterances] == ["a", "b", "sub/c", "d", "e", "é", "g/h"]
+
+
+@pytest.mark.parametrize("header, line, expected", [
+    ("audio_file|text|speaker_name", "wavs/a.wav|hello|Ann", ("hello", "Ann", "en")),
+    ("id|text|normalized|speaker|language", "a|1|one|Ann|pt_BR", ("one", "Ann", "pt-br")),
+    ("speaker|text|id", "Ann|hello|a", ("hello", "Ann", "en")),
+    ("file_name|duration|sentence", "a.wav|0.2|hello", ("hello", None, "en")),
+])
+def test_a_header_names_the_columns(tmp_path, header, line, expected):
+    corpus = load_corpus(make_corpus(tmp_path, f"{header}\n{line}\n"))
+    utterance, = corpus.utterances
+    text, speaker, language = expected
+    assert (utterance.text, utterance.speaker, utterance.language) == (text, speaker or tmp_path.name, language)
+    assert corpus.format == "header" and "Line 1" in corpus.notes[0]
+
+
+def test_a_line_that_lacks_a_named_column_is_rejected(tmp_path):
+    corpus = load_corpus(make_corpus(tmp_path, "id|text|speaker\na|hello|Ann\nb|hello\nb|hello| \n"))
+    assert [u.id for u in corpus.utterances] == ["a"]
+    assert reasons(corpus) == [(3, "wrong number of columns"), (4, "no speaker")]
+
+
+def test_a_fourth_column_is_the_speaker_when_most_lines_have_one(tmp_path):
+    corpus = load_corpus(make_corpus(tmp_path, "a|x|x|Ann\nb|x|x|Bob\nc|x|x\n", "abc"))
+    assert [(u.id, u.speaker) for u in corpus.utterances] == [("a", "Ann"), ("b", "Bob")]
+    assert reasons(corpus) == [(3, "wrong number of columns")]
+    corpus = load_corpus(make_corpus(tmp_path, "a|x|x\nb|x|x\nc|x|x|y\n", "abc"))
+    assert [u.id for u in corpus.utterances] == ["a", "b"] and reasons(corpus) == [(3, "wrong number of columns")]
+
+
+def test_speakers_without_a_header_are_not_taken_for_text(tmp_path):
+    ids = [f"c{number}" for number in range(12)]
+    lines = "".join(f"{name}|sentence number {name}|{'Ann' if name < 'c5' else 'Bob'}\n" for name in ids)
+    with pytest.raises(CorpusError, match=r"looks like a speaker.*id\|text\|speaker"):
+        load_corpus(make_corpus(tmp_path, lines, ids))
+    corpus = load_corpus(make_corpus(tmp_path, "id|text|speaker\n" + lines))
+    assert {u.speaker for u in corpus.utterances} == {"Ann", "Bob"}
+    few_words = "".join(f"{name}|{number % 3}|{('nil', 'one', 'two')[number % 3]}\n" for number, name in enumerate(ids))
+    assert {u.text for u in load_corpus(make_corpus(tmp_path, few_words)).utterances} == {"nil", "one", "two"}
+
+
+def test_speakers_csv_tells_speakers_and_languages(tmp_path):
+    make_corpus(tmp_path, "a|x\nb|y\nc|z\n", "abc")
+    (tmp_path / "speakers.csv").write_text("id,speaker,language\na.wav,Ann,\nb,Bob,FA\nbroken\nb,Eve,fa\n")
+    corpus = load_corpus(tmp_path)
+    assert [(u.id, u.speaker, u.language) for u in corpus.utterances] == [("a", "Ann", "en"), ("b", "Bob", "fa")]
+    assert reasons(corpus) == [(3, "no speaker")]
+    assert "2 lines of speakers.csv" in corpus.notes[0] and "line 4" in corpus.notes[0]
+    (tmp_path / "speakers.csv").write_text("a,Ann\n")
+    with pytest.raises(CorpusError, match="must begin with the line 'id,speaker'"):
+        load_corpus(tmp_path)
+
+
+def test_a_folder_per_speaker_in_either_layout(tmp_path):
+    make_corpus(tmp_path / "Ann", "a|hello\nb|\n")
+    make_corpus(tmp_path / "Bob", None, "abc", folder=".")
+    (tmp_path / "Bob" / "a.txt").write_text("two\nlines\n", encoding="utf-8-sig")
+    (tmp_path / "Bob" / "b.txt").write_bytes(b"gr\xf6\xdfe")
+    (tmp_path / "Bob" / "d.txt").write_text("no audio")
+    (tmp_path / "notes").mkdir()
+    corpus = load_corpus(tmp_path)
+    assert corpus.format == "speaker folders"
+    assert [(u.id, u.speaker, u.text) for u in corpus.utterances] == [
+        ("Ann/a", "Ann", "hello"), ("Bob/a", "Bob", "two lines")]
+    assert [(r.id, r.reason, r.path) for r in corpus.rejections] == [
+        ("b", "no text", "Ann/metadata.csv"), ("Bob/b", "unreadable text", "Bob/b.txt"),
+        ("Bob/c", "no text", "Bob/c.txt"), ("Bob/d", "missing file", "Bob/d.wav")]
+    assert "The folder notes was left out" in corpus.notes[0]
+
+
+def test_text_files_beside_audio(tmp_path):
+    make_corpus(tmp_path, None, "a", folder=".")
+    (tmp_path / "a.txt").write_text("hello")
+    corpus = load_corpus(tmp_path)
+    assert corpus.format == "text files" and [u.text for u in corpus.utterances] == ["hello"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+def test_encodings_with_a_mark_and_all_line_ends(tmp_path, encoding, line_end):
+    text = "می\u200cخواهم \u2028 ሰላም"
+    corpus = load_corpus(make_corpus(tmp_path, line_end.join([f"a|{text}", "b|two", ""]).encode(encoding)))
+    assert [(u.id, u.text, u.line) for u in corpus.utterances] == [("a", text, 1), ("b", "two", 2)]
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"", "is empty: no clips"),
+    (b"\n \n", "is empty: no clips"),
+    (b"id|text\n", "is empty: no clips"),
+    ("a|x\nb|größe\n".encode("latin-1"), "is not UTF-8: line 2 holds the byte 0xF6"),
+    ("a|x\nb|y\n".encode("utf-16-le"), "not UTF-8"),
+    ("a|x\nb|y\n".encode("utf-16")[:-1], "is not UTF-16"),
+])
+def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, message):
+    with pytest.raises(CorpusError, match=message) as caught:
+        load_corpus(make_corpus(tmp_path, content))
+    assert "metadata.csv" in str(caught.value)
+
+
+def test_folders_that_cannot_be_used_are_named_with_the_way_out(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name, message in (("none", "does not exist"), ("file", "is not a folder"), ("empty", "no metadata.csv")):
+        with pytest.raises(CorpusError, match=rf"{name} .*{message}.*id\|text\|normalized"):
+            load_corpus(tmp_path / name)
+
+
+def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
+    root = make_corpus(tmp_path, f"a|x\nb|{'y' * 70_000}\n")
+    assert reasons(load_corpus(root)) == [(2, "line too long")]
+    monkeypatch.setattr(corpus_folder, "MAX_LINES", 1)
+    with pytest.raises(CorpusError, match="over 1 lines"):
+        load_corpus(root)
+    monkeypatch.setattr(corpus_folder, "MAX_LIST_BYTES", 100)
+    with pytest.raises(CorpusError, match="too large: at most 100 bytes"):
+        load_corpus(root)
+
+
+@pytest.mark.parametrize("name, reason", [
+    ("../outside", "outside the data set"), ("wavs/../../outside", "outside the data set"),
+    ("{parent}/outside", "outside the data set"), ("..\\outside", "outside the data set"),
+    ("C:\\outside", "outside the data set"), ("//host/outside", "outside the data set"),
+    ("link", "outside the data set"), ("folder/outside", "outside the data set"), ("~/outside", "missing file"),
+    ("a\0", "bad id"), ("n" * 600, "bad id"), ("n" * 400, "missing file"), ("m" * 300 + "/x", "unreadable"),
+    ("./", "no id"), ("", "no id"), ("file/x", "missing file"),
+])
+def test_names_cannot_leave_the_folder(tmp_path, monkeypatch, name, reason):
+    root = make_corpus(tmp_path / "set", f"{name.format(parent=tmp_path)}|x\nb|y\n")
+    make_corpus(tmp_path, None, ["outside"], folder=".")
+    (root / "wavs" / "link.wav").symlink_to(tmp_path / "outside.wav")
+    (root / "wavs" / "folder").symlink_to(tmp_path)
+    (root / "wavs" / "file").write_text("x")
+    opened = []
+    real_scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: opened.append(Path(path)) or real_scandir(path))
+    corpus = load_corpus(root)
+    assert [u.id for u in corpus.utterances] == ["b"] and reasons(corpus) == [(1, reason)]
+    assert all(path.is_relative_to(root) and "folder" not in path.parts for path in opened)
+
+
+def test_lists_and_speaker_folders_that_are_links_to_the_outside_are_not_read(tmp_path):
+    make_corpus(tmp_path / "secret", "a|x\n")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "metadata.csv").symlink_to(tmp_path / "secret" / "metadata.csv")
+    with pytest.raises(CorpusError, match="leads outside"):
+        load_corpus(tmp_path / "set")
+    make_corpus(tmp_path / "speakers" / "Ann", "a|x\n")
+    (tmp_path / "speakers" / "Bob").symlink_to(tmp_path / "secret")
+    corpus = load_corpus(tmp_path / "speakers")
+    assert [u.id for u in corpus.utterances] == ["Ann/a"] and "Bob was left out" in corpus.notes[0]
+
+
+def test_names_from_a_list_cannot_steer_the_terminal(tmp_path):
+    corpus = load_corpus(make_corpus(tmp_path, "\x1b[2J\x07|x\nb|y\n"))
+    assert corpus.rejections[0].id == r"\x1b[2J\x07"
+
+
+names = st.one_of(st.sampled_from(["a", "b", "a.wav", "wavs/b.wav", "../a", "/a", "c"]), st.text(max_size=8))
+cells = st.one_of(st.sampled_from(["hello", "", " ", "!?", "\"quoted", "tab\there"]), st.text(max_size=12))
+lines = st.one_of(st.lists(cells, max_size=6).map("|".join), st.tuples(names, cells, cells).map("|".join), st.text())
+
+
+@settings(max_examples=200, deadline=None)
+@given(content=st.one_of(st.lists(lines, max_size=12).map("\n".join).map(str.encode), st.binary(max_size=80)))
+def test_every_line_becomes_an_utterance_or_a_rejection(tmp_path_factory, content):
+    root = tmp_path_factory.getbasetemp() / "fuzzed"
+    if not root.exists():
+        make_corpus(root, None)
+    (root / "metadata.csv").write_bytes(content)
+    try:
+        corpus = load_corpus(root)
+    except CorpusError as error:
+        assert "metadata.csv" in str(error)
+        return
+    encodings = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+    text = content.decode(encodings.get(content[:2], "utf-8-sig"))
+    given_lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").count("\n") + 1
+    assert corpus.given == given_lines - (corpus.format == "header")
+    numbers = [item.line for item in (*corpus.utterances, *corpus.rejections)]
+    assert len(set(numbers)) == corpus.given
+    assert all(u.wav_path.is_relative_to(root.resolve()) and u.id in ("a", "b") for u in corpus.utterances)

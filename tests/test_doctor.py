@@ -1,0 +1,222 @@
+"""The data doctor: what it accepts, rejects, warns of and remembers."""
+
+import csv
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from myxtts.data import doctor
+from myxtts.data.corpora import load_corpus
+from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
+
+
+def speech(seconds=0.5, pitch=150, sample_rate=22050, fade=True, peak=0.4):
+    """A vibrating tone that fades at its ends, as a clip of speech does."""
+    time_axis = np.arange(int(seconds * sample_rate)) / sample_rate
+    samples = peak * np.sin(2 * np.pi * pitch * time_axis + 3 * np.sin(2 * np.pi * 5 * time_axis))
+    return samples * np.hanning(len(samples)) if fade else samples
+
+
+def make_corpus(root, clips):
+    """`clips`: `{id: (text, samples, sample rate)}`."""
+    (root / "wavs").mkdir(parents=True)
+    (root / "metadata.csv").write_text("".join(f"{name}|{text}|\n" for name, (text, _, _) in clips.items()), "utf-8")
+    for name, (_, samples, rate) in clips.items():
+        soundfile.write(root / "wavs" / f"{name}.wav", samples, rate)
+    return load_corpus(root)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return make_corpus(tmp_path / "set", {
+        "good": ("hello", speech(), 22050),
+        "fast": ("many words " * 20, speech(pitch=160), 22050),
+        "slow": ("a", speech(3, 170), 22050),
+        "cut": ("hello", speech(pitch=180, fade=False), 22050),
+        "telephone": ("hello", speech(pitch=190, sample_rate=8000), 8000),
+        "clipped": ("hello", np.clip(3 * speech(pitch=200), -0.5, 0.5), 22050),
+        "copy": ("other words", speech(), 22050),
+        "silent": ("hello", 0 * speech(), 22050),
+        "long": ("hello", speech(5), 22050),
+        "mojibake": ("größer schön".encode().decode("cp1252"), speech(pitch=210), 22050),
+        "control": ("one\x07two", speech(pitch=220), 22050),
+        "lost": ("one \ufffd two", speech(pitch=230), 22050),
+        "perhaps": ("ALLÉ\xa0!", speech(pitch=240), 22050),
+    })
+
+
+def found(findings):
+    return {(finding.id, finding.reason) for finding in findings}
+
+
+def test_every_reason_is_found_and_every_clip_accounted_for(corpus):
+    inspection = inspect_corpus(corpus, ClipLimits(max_seconds=4), workers=2)
+    assert found(inspection.rejections) == {
+        ("fast", "text too long for the audio"), ("silent", "silent"), ("long", "too long"),
+        ("mojibake", "text wrongly encoded"), ("control", "text wrongly encoded"), ("lost", "text wrongly encoded")}
+    assert found(inspection.warnings) == {
+        ("slow", "text short for the audio"), ("cut", "cut ending"), ("telephone", "low sample rate"),
+        ("telephone", "unusual sample rate"), ("clipped", "clipped"), ("copy", "duplicate audio"),
+        ("perhaps", "text perhaps wrongly encoded")}
+    accepted = [utterance.id for utterance in inspection.accepted]
+    assert accepted == ["good", "slow", "cut", "telephone", "clipped", "copy", "perhaps"]
+    assert inspection.given == corpus.given == 13
+
+
+def test_accepted_clips_tell_their_length_after_resampling(corpus):
+    by_id = {utterance.id: utterance for utterance in inspect_corpus(corpus).accepted}
+    assert by_id["good"].num_samples == 11025 and by_id["telephone"].num_samples == 11025
+    assert by_id["slow"].seconds == pytest.approx(3)
+    assert (by_id["good"].text, by_id["good"].line) == ("hello", 1)
+
+
+def test_check_text_rejects_with_its_own_reason_only_what_is_good_so_far(corpus):
+    asked = []
+
+    def check_text(utterance):
+        asked.append(utterance.id)
+        return "too many tokens: 9 tokens; the most is 8." if utterance.id == "good" else None
+
+    inspection = inspect_corpus(corpus, check_text=check_text)
+    rejection, = (item for item in inspection.rejections if item.id == "good")
+    assert (rejection.reason, rejection.detail) == ("too many tokens", "9 tokens; the most is 8.")
+    assert "silent" not in asked and "good" not in [utterance.id for utterance in inspection.accepted]
+
+
+def test_progress_counts_every_clip(corpus):
+    calls = []
+    inspect_corpus(corpus, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(number, 13) for number in range(1, 14)]
+
+
+def test_the_report_names_every_clip_and_its_reason(corpus, tmp_path):
+    inspection = inspect_corpus(corpus, ClipLimits(max_seconds=4))
+    write_report(inspection, tmp_path / "report.csv")
+    with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
+        rows = {row["id"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 13 and Counter(row["verdict"] for row in rows.values()) == {
+        "rejected": 6, "warning": 6, "accepted": 1}
+    assert rows["telephone"]["reason"] == "low sample rate; unusual sample rate"
+    silent, good = rows["silent"], rows["good"]
+    assert (silent["reason"], silent["path"], silent["line"]) == ("silent", "wavs/silent.wav", "8")
+    assert (good["reason"], good["path"], good["seconds"]) == ("", "wavs/good.wav", "0.500")
+
+
+def test_the_summary_has_one_line_a_reason_with_its_count(corpus):
+    lines = summarise(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
+    assert lines[0] == "clips given: 13, accepted: 7 (0.1 min), rejected: 6, warnings: 7"
+    assert lines[1] == "rejected: text wrongly encoded: 3 (first: mojibake)"
+    assert "warning: cut ending: 1 (first: cut)" in lines
+
+
+class Decoder:
+    """Counts what is decoded."""
+
+    def __init__(self, monkeypatch):
+        self.paths = []
+        real = doctor.read_audio
+        monkeypatch.setattr(doctor, "read_audio", lambda path, *args, **kwargs: (
+            self.paths.append(path.stem) or real(path, *args, **kwargs)))
+
+    def taken(self):
+        paths, self.paths[:] = sorted(self.paths), []
+        return paths
+
+
+def test_the_cache_spares_what_has_not_changed_and_nothing_else(corpus, tmp_path, monkeypatch):
+    decoder = Decoder(monkeypatch)
+    cache = tmp_path / "cache.json"
+    first = inspect_corpus(corpus, cache_path=cache)
+    assert len(decoder.taken()) == 13
+    assert inspect_corpus(corpus, cache_path=cache) == first and decoder.taken() == []
+    soundfile.write(corpus.root / "wavs" / "good.wav", speech(pitch=300), 22050)
+    os.utime(corpus.root / "wavs" / "good.wav", ns=(1, 1))
+    second = inspect_corpus(corpus, cache_path=cache)
+    assert decoder.taken() == ["good"] and ("copy", "duplicate audio") not in found(second.warnings)
+    inspect_corpus(corpus, ClipLimits(max_seconds=4), cache_path=cache)
+    assert len(decoder.taken()) == 13
+    for line in cache.read_text().splitlines():
+        json.loads(line)
+
+
+def test_two_corpora_share_a_cache(corpus, tmp_path, monkeypatch):
+    other = make_corpus(tmp_path / "other", {"x": ("hello", speech(), 22050)})
+    inspect_corpus(corpus, cache_path=tmp_path / "cache.json")
+    inspect_corpus(other, cache_path=tmp_path / "cache.json")
+    decoder = Decoder(monkeypatch)
+    inspect_corpus(corpus, cache_path=tmp_path / "cache.json")
+    inspect_corpus(other, cache_path=tmp_path / "cache.json")
+    assert decoder.taken() == []
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:200], lambda data: data.replace(b"11025", b"11026"),
+                                    lambda data: b"", lambda data: b"\xff\x00" * 99])
+def test_a_damaged_cache_is_ignored_with_a_note_and_replaced(corpus, tmp_path, damage):
+    cache = tmp_path / "cache.json"
+    first = inspect_corpus(corpus, cache_path=cache)
+    cache.write_bytes(damage(cache.read_bytes()))
+    second = inspect_corpus(corpus, cache_path=cache)
+    assert second.accepted == first.accepted and "is damaged and was ignored" in second.notes[0]
+    assert inspect_corpus(corpus, cache_path=cache).notes == ()
+
+
+def test_the_data_set_is_never_written_to(corpus):
+    before = {path: path.stat().st_mtime_ns for path in corpus.root.rglob("*")}
+    inspection = inspect_corpus(corpus, cache_path=corpus.root / "cache.json")
+    assert "never written to" in inspection.notes[0]
+    assert {path: path.stat().st_mtime_ns for path in corpus.root.rglob("*")} == before
+
+
+def test_a_cache_that_cannot_be_written_costs_only_a_note(corpus, tmp_path):
+    inspection = inspect_corpus(corpus, cache_path=tmp_path / "no folder" / "cache.json")
+    assert len(inspection.accepted) == 8 and "could not be written" in inspection.notes[0]
+
+
+def test_a_file_that_vanishes_is_rejected_and_not_remembered(corpus, tmp_path):
+    os.rename(corpus.root / "wavs" / "good.wav", tmp_path / "good.wav")
+    inspection = inspect_corpus(corpus, cache_path=tmp_path / "cache.json")
+    assert ("good", "missing file") in found(inspection.rejections)
+    os.rename(tmp_path / "good.wav", corpus.root / "wavs" / "good.wav")
+    assert "good" in {utterance.id for utterance in inspect_corpus(corpus, cache_path=tmp_path / "cache.json").accepted}
+
+
+def test_limits_that_contradict_each_other_are_refused():
+    with pytest.raises(ValueError, match="min_seconds must be less than max_seconds. Received: 3 and 2"):
+        ClipLimits(min_seconds=3, max_seconds=2)
+
+
+FORMATS = {"a.wav": "PCM_16", "b.wav": "FLOAT", "c.flac": "PCM_16", "d.ogg": "VORBIS", "e.mp3": "MPEG_LAYER_III"}
+
+
+@pytest.fixture(scope="module")
+def fuzzed_set(tmp_path_factory):
+    root = tmp_path_factory.mktemp("fuzzed")
+    (root / "wavs").mkdir()
+    for name, subtype in FORMATS.items():
+        soundfile.write(root / "wavs" / name, speech(0.3), 22050, subtype=subtype)
+    (root / "metadata.csv").write_text("".join(f"{Path(name).stem}|hello|\n" for name in FORMATS))
+    return root, {name: (root / "wavs" / name).read_bytes() for name in FORMATS}
+
+
+@settings(max_examples=60, deadline=None)
+@given(damages=st.lists(st.tuples(st.sampled_from(sorted(FORMATS)), st.floats(0, 1), st.binary(max_size=40),
+                                  st.booleans()), min_size=1, max_size=5))
+def test_accepted_and_rejected_make_up_all_that_was_given_whatever_the_damage(fuzzed_set, damages):
+    root, contents = fuzzed_set
+    damaged = {name: bytearray(content) for name, content in contents.items()}
+    for name, place, replacement, cut in damages:
+        position = int(place**3 * len(damaged[name]))
+        damaged[name][position:None if cut else position + len(replacement)] = replacement
+    for name, content in damaged.items():
+        (root / "wavs" / name).write_bytes(content)
+    inspection = inspect_corpus(load_corpus(root), workers=2)
+    assert sorted(item.id for item in (*inspection.accepted, *inspection.rejections)) == list("abcde")
+    untouched = {name[0] for name in FORMATS} - {name[0] for name, *_ in damages}
+    assert untouched <= {utterance.id for utterance in inspection.accepted}

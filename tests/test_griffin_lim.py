@@ -1,0 +1,88 @@
+"""Griffin-Lim: a round trip from mel to sound to mel, against librosa's."""
+
+import librosa
+import numpy as np
+import pytest
+import scipy.signal
+
+from myxtts.audio.griffin_lim import log_mel_to_wav
+from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, SPEAKER_MEL, MelSpectrogram
+
+WAV_TO_MEL = MelSpectrogram(DVAE_MEL)
+
+
+@pytest.fixture(scope="module")
+def log_mel():
+    """One second that is built like speech: pulses and noise through formants that move, with a pause."""
+    random = np.random.default_rng(0)
+    num_samples = 86 * DVAE_MEL.hop_length
+    time = np.arange(num_samples) / DVAE_MEL.sample_rate
+    pitch = 110 + 30 * np.sin(2 * np.pi * 2 * time)
+    pulses = np.diff(np.floor(np.cumsum(pitch) / DVAE_MEL.sample_rate), prepend=0)
+    noise = random.standard_normal(num_samples)
+    source = np.where(time < 0.7, pulses + 0.003 * noise, 0.05 * noise) * (np.abs(time - 0.5) > 0.05)
+    wav = np.zeros(num_samples)
+    for formant_hz, gain in ((500, 1.0), (1500, 0.6), (2600, 0.4), (4500, 0.3)):
+        b, a = scipy.signal.iirpeak(formant_hz, formant_hz / 120, fs=DVAE_MEL.sample_rate)
+        wav += gain * scipy.signal.lfilter(b, a, source)
+    wav = 0.3 * wav / np.abs(wav).max() + 1e-3 * random.standard_normal(num_samples)
+    return mel_of(wav)
+
+
+def mel_of(wav):
+    return np.asarray(WAV_TO_MEL(np.asarray(wav, "float32")[None]))[0]
+
+
+def test_round_trip_is_closer_than_librosa(log_mel):
+    wav = log_mel_to_wav(log_mel)
+    assert wav.dtype == np.float32 and wav.shape == ((len(log_mel) - 1) * DVAE_MEL.hop_length,)
+    by_librosa = librosa.feature.inverse.mel_to_audio(
+        np.exp(log_mel.T),
+        sr=DVAE_MEL.sample_rate,
+        n_fft=DVAE_MEL.n_fft,
+        hop_length=DVAE_MEL.hop_length,
+        n_iter=60,
+        fmin=DVAE_MEL.f_min,
+        fmax=DVAE_MEL.f_max,
+        htk=True,
+        norm="slaney",
+        pad_mode="reflect",
+    )
+    error = np.abs(mel_of(wav) - log_mel).mean()
+    librosa_error = np.abs(mel_of(by_librosa) - log_mel).mean()
+    assert error < 0.15
+    assert error < 0.5 * librosa_error
+
+
+def test_more_iterations_come_closer(log_mel):
+    errors = [np.abs(mel_of(log_mel_to_wav(log_mel, num_iterations=n)) - log_mel).mean() for n in (0, 10, 60)]
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_same_seed_gives_the_same_wav_alone_and_in_a_batch(log_mel):
+    halves = np.stack([log_mel[:40], log_mel[40:80]])
+    batch = log_mel_to_wav(halves, num_iterations=4, seed=3)
+    np.testing.assert_array_equal(batch[1], log_mel_to_wav(halves[1], num_iterations=4, seed=3))
+    assert not np.array_equal(batch[1], log_mel_to_wav(halves[1], num_iterations=4, seed=4))
+
+
+def test_silence_stays_silent():
+    wav = log_mel_to_wav(np.full((20, 80), np.log(1e-5), "float32"), num_iterations=8)
+    assert np.abs(wav).max() < 0.01
+
+
+@pytest.mark.parametrize("shape", [(3, 80), (10, 64), (80,)])
+def test_mel_of_wrong_shape_is_refused(shape):
+    with pytest.raises(ValueError, match="must have the shape"):
+        log_mel_to_wav(np.zeros(shape, "float32"))
+
+
+def test_mel_with_nan_is_refused():
+    with pytest.raises(ValueError, match="must be finite"):
+        log_mel_to_wav(np.full((10, 80), np.nan, "float32"))
+
+
+@pytest.mark.parametrize("spec", [CONDITIONING_MEL, SPEAKER_MEL])
+def test_mel_recipe_that_cannot_be_inverted_is_refused(spec):
+    with pytest.raises(ValueError, match="without pre-emphasis whose window fills n_fft"):
+        log_mel_to_wav(np.zeros((10, spec.num_mels), "float32"), spec)

@@ -1,0 +1,92 @@
+"""Resampling against the reference's arrays, against tones computed directly, and against soxr."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soxr
+import tensorflow as tf
+
+from myxtts.audio.resample import num_resampled, resample
+
+PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
+RATES = [(22050, 16000), (24000, 22050), (48000, 22050), (8000, 22050), (22050, 24000), (16000, 8000)]
+
+
+def tone(hz, num_samples, sample_rate):
+    return np.sin(2 * np.pi * hz * np.arange(num_samples) / sample_rate).astype("float32")
+
+
+@pytest.mark.parametrize("from_rate, to_rate", RATES)
+def test_tone_keeps_pitch_and_level(from_rate, to_rate):
+    num_samples = from_rate // 4 + 3
+    actual = np.asarray(resample(tone(1000, num_samples, from_rate)[None], from_rate, to_rate))[0]
+    expected = tone(1000, len(actual), to_rate)
+    margin = to_rate // 100
+    np.testing.assert_allclose(actual[margin:-margin], expected[margin:-margin], atol=3e-3)
+
+
+@pytest.mark.parametrize("from_rate, to_rate", RATES)
+def test_noise_agrees_with_soxr_below_the_transition_band(from_rate, to_rate):
+    wav = np.random.default_rng(0).standard_normal(from_rate // 4).astype("float32")
+    ours = np.asarray(resample(wav[None], from_rate, to_rate))[0]
+    theirs = soxr.resample(wav, from_rate, to_rate)
+    length = min(len(ours), len(theirs))
+    window = np.hanning(length)
+    ours, theirs = (np.fft.rfft(signal[:length] * window) for signal in (ours, theirs))
+    passband = np.fft.rfftfreq(length, 1 / to_rate) < 0.35 * min(from_rate, to_rate)
+    error = np.linalg.norm(ours[passband] - theirs[passband]) / np.linalg.norm(theirs[passband])
+    assert error < 0.01
+
+
+def test_downsampling_removes_what_would_fold_back():
+    wav = tone(7000, 16000, 16000)
+    assert np.abs(resample(wav[None], 16000, 8000)[0, 100:-100]).max() < 0.01
+
+
+@pytest.mark.parametrize("from_rate, to_rate", RATES)
+@pytest.mark.parametrize("num_samples", [1, 999, 1000])
+def test_length_is_rounded_up(from_rate, to_rate, num_samples):
+    wav = np.ones((2, num_samples), "float32")
+    expected = -(-num_samples * to_rate // from_rate)
+    assert resample(wav, from_rate, to_rate).shape == (2, expected)
+    assert num_resampled(num_samples, from_rate, to_rate) == expected
+
+
+def test_graph_with_unknown_lengths_gives_the_eager_values():
+    in_graph = tf.function(
+        lambda wav: resample(wav, 22050, 16000), input_signature=[tf.TensorSpec((None, None), tf.float32)]
+    )
+    for num_samples in (1000, 1501):
+        wav = np.random.default_rng(0).standard_normal((2, num_samples)).astype("float32")
+        np.testing.assert_allclose(in_graph(wav), resample(wav, 22050, 16000), atol=1e-6)
+
+
+def test_equal_rates_change_nothing():
+    wav = np.random.default_rng(0).standard_normal((1, 100)).astype("float32")
+    np.testing.assert_array_equal(resample(wav, 22050, 22050), wav)
+
+
+@pytest.mark.parametrize("rate", [0, -8000, 22050.5])
+def test_impossible_rate_is_refused(rate):
+    with pytest.raises(ValueError, match=f"positive whole number of Hz. Received: {rate}"):
+        resample(np.zeros((1, 10), "float32"), rate, 16000)
+
+
+def test_rates_without_common_divisor_are_refused_before_memory_runs_out():
+    with pytest.raises(ValueError, match="44101 and 22050 Hz.*soxr"):
+        resample(np.zeros((1, 10), "float32"), 44101, 22050)
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not beside the repository")
+@pytest.mark.parametrize(
+    "source, from_rate, to_rate, expected",
+    [
+        ("audio/ref1_22k", 22050, 16000, "spk/audio16k"),
+        ("audio/ref2_24k", 24000, 22050, "audio/ref2_resampled_22k"),
+    ],
+)
+def test_resampled_clip_equals_the_reference(source, from_rate, to_rate, expected):
+    with np.load(PARITY / "reference.npz") as arrays:
+        actual = resample(arrays[source][None], from_rate, to_rate)
+        np.testing.assert_allclose(actual, arrays[expected], atol=1e-5)
