@@ -172,6 +172,7 @@ def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name, reason", [
     ("../outside", "outside the data set"), ("wavs/../../outside", "outside the data set"),
+    ("../wavs/b", "outside the data set"),
     ("{parent}/outside", "outside the data set"), ("..\\outside", "outside the data set"),
     ("C:\\outside", "outside the data set"), ("//host/outside", "outside the data set"),
     ("link", "outside the data set"), ("folder/outside", "outside the data set"), ("~/outside", "missing file"),

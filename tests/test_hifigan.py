@@ -42,7 +42,7 @@ def test_residual_stack_equals_numpy():
         length = len(x) - 2 * reach
         return bias + sum(x[k * dilation : k * dilation + length] @ kernel[k] for k in range(len(kernel)))
 
-    layer = ResidualStack(3, (1))
+    layer = ResidualStack(3, (1, 3))
     x = normal(1, 20, 4)
     actual = layer(x)[0]
     expected = x[0]

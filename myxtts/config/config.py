@@ -16,9 +16,15 @@ class ConfigError(ValueError):
     """A setting that breaks a rule; the message names the setting, the rule, the value and the way out."""
 
 
-def _require(holds, setting, rule, value, way_out):
+def _require(holds, setting, rule, value, way_out=""):
     if not holds:
-        raise ConfigError(f"{setting} must be {rule}. Received: {value}. {way_out}")
+        raise ConfigError(f"{setting} must be {rule}. Received: {value}. {way_out}".rstrip())
+
+
+def _require_at_least(smallest, settings, where, *names):
+    for name in names:
+        value = getattr(settings, name)
+        _require(value is None or value >= smallest, f"{where}.{name}", f"{smallest} or more", value)
 
 
 @dataclass
@@ -76,6 +82,11 @@ class ModelConfig:
 
     def __post_init__(self):
         self.speaker_channels = tuple(self.speaker_channels)
+        _require_at_least(1, self, "model", "max_text_tokens", "max_audio_tokens", "layers", "width", "heads",
+                          "conditioning_heads", "num_latents", "perceiver_heads", "perceiver_head_width", "num_mels",
+                          "dvae_hidden", "codebook_width", "vocoder_channels", "speaker_width")
+        _require_at_least(0, self, "model", "num_text_tokens", "conditioning_blocks", "perceiver_depth",
+                          "dvae_residual_blocks")
         _require(self.width % self.heads == 0, "model.width", "a multiple of model.heads",
                  f"{self.width} and {self.heads}", f"Try {self.heads * max(1, self.width // self.heads)}.")
         _require(self.width % self.conditioning_heads == 0, "model.width", "a multiple of model.conditioning_heads",
@@ -152,7 +163,7 @@ class DataConfig:
     max_text_length: int = 200
     """Clips with more text tokens are left out; the fixed text length under static shapes."""
     max_mel_frames: int | None = None
-    """Fixed length of a batch in mel frames under static shapes; None derives it from `max_seconds`."""
+    """Clips with more mel frames are left out; the fixed length under static shapes. None takes `max_seconds` alone."""
     static_shapes: bool = False
     """Pad every batch to one shape, so that the train step is traced once."""
     num_buckets: int = 8
@@ -183,13 +194,9 @@ class DataConfig:
 
     def __post_init__(self):
         self.conditioning_seconds = tuple(float(s) for s in self.conditioning_seconds)
-        _require(self.batch_size >= 1, "data.batch_size", "at least 1", self.batch_size, "Try 16.")
-        _require(self.num_workers >= 1, "data.num_workers", "at least 1", self.num_workers, "Try 8.")
-        _require(self.num_buckets >= 1, "data.num_buckets", "at least 1", self.num_buckets, "Try 8.")
-        _require(self.pipeline_buffer_size >= 1, "data.pipeline_buffer_size", "at least 1",
-                 self.pipeline_buffer_size, "The default is 50.")
-        _require(self.model_start_delay >= 0, "data.model_start_delay", "0 seconds or more",
-                 self.model_start_delay, "The default is 2.0.")
+        _require_at_least(1, self, "data", "batch_size", "num_workers", "num_buckets", "pipeline_buffer_size",
+                          "max_text_length", "vocabulary_size")
+        _require_at_least(0, self, "data", "model_start_delay", "cache_mb", "data_gpu", "model_gpu")
         _require(0 < self.validation_share < 1, "data.validation_share", "between 0 and 1",
                  self.validation_share, "The default is 0.05.")
         _require(0 < self.min_seconds < self.max_seconds, "data.min_seconds", "above 0 and below data.max_seconds",
@@ -201,15 +208,10 @@ class DataConfig:
         low, high = self.conditioning_seconds
         _require(0 < low <= high, "data.conditioning_seconds", "two lengths above 0, the shorter first",
                  self.conditioning_seconds, "XTTS uses [3, 6].")
-        _require(self.max_text_length >= 1, "data.max_text_length", "at least 1", self.max_text_length, "Try 200.")
-        _require(self.cache_mb >= 0, "data.cache_mb", "0 or more", self.cache_mb, "0 keeps nothing.")
         if self.max_mel_frames is not None:
             below = self.max_mel_frames // 4 * 4
             _require(self.max_mel_frames > 0 and self.max_mel_frames % 4 == 0, "data.max_mel_frames",
                      "a multiple of 4, the DVAE stride", self.max_mel_frames, f"Try {below or 4} or {below + 4}.")
-        for name in ("data_gpu", "model_gpu"):
-            index = getattr(self, name)
-            _require(index is None or index >= 0, f"data.{name}", "a GPU number, 0 or more", index, "")
 
     @property
     def is_multi_gpu(self):
@@ -247,12 +249,15 @@ class StageConfig:
 
     def __post_init__(self):
         self.betas = tuple(float(b) for b in self.betas)
-        for name in ("max_steps", "batch_size"):
-            value = getattr(self, name)
-            _require(value is None or value >= 1, f"stage {name}", "at least 1", value, "")
-        _require(self.learning_rate is None or self.learning_rate > 0, "learning_rate", "above 0",
+        _require_at_least(1, self, "stage", "max_steps", "batch_size")
+        _require_at_least(0, self, "stage", "warmup_steps", "weight_decay", "gradient_clip")
+        _require(all(0 <= beta < 1 for beta in self.betas), "stage.betas", "two numbers from 0 to below 1", self.betas)
+        _require(0 <= self.final_learning_rate <= 1, "stage.final_learning_rate", "a share of the peak, 0 to 1",
+                 self.final_learning_rate)
+        _require(self.learning_rate is None or self.learning_rate > 0, "stage.learning_rate", "above 0",
                  self.learning_rate, "Leave it out to take the preset's.")
-        _require(self.gradient_clip >= 0, "gradient_clip", "0 or more", self.gradient_clip, "0 turns clipping off.")
+        _require(self.crop_seconds is None or self.crop_seconds > 0, "stage.crop_seconds", "above 0",
+                 self.crop_seconds, "Leave it out to train on whole clips.")
 
 
 @dataclass
@@ -307,16 +312,15 @@ class TrainingConfig:
     def __post_init__(self):
         self.dvae = _as_dataclass(StageConfig, self.dvae, "training.dvae")
         self.gpt = _as_dataclass(StageConfig, self.gpt, "training.gpt")
-        _require(self.stage in (*STAGES, "all"), "--stage", f"one of {', '.join(STAGES)}, all", self.stage, "")
-        _require(self.epochs >= 1, "training.epochs", "at least 1", self.epochs, "The default is 500.")
-        _require(self.gradient_accumulation >= 1, "--grad-accum", "at least 1", self.gradient_accumulation, "")
-        _require(self.pipeline_depth >= 1, "training.pipeline_depth", "at least 1", self.pipeline_depth,
-                 "The default is 3.")
-        _require(self.precision in PRECISIONS, "training.precision", f"one of {', '.join(PRECISIONS)}",
-                 self.precision, "")
-        for name in ("log_every_steps", "validate_every_steps", "checkpoint_every_steps", "keep_checkpoints",
-                     "max_validation_batches", "max_bad_steps"):
-            _require(getattr(self, name) >= 1, f"training.{name}", "at least 1", getattr(self, name), "")
+        _require(self.stage in (*STAGES, "all"), "--stage", f"one of {', '.join(STAGES)}, all", self.stage)
+        _require(self.gpt.crop_seconds is None, "training.gpt.crop_seconds", "left out", self.gpt.crop_seconds,
+                 "A slice of a clip no longer fits its text.")
+        _require(self.precision in PRECISIONS, "training.precision", f"one of {', '.join(PRECISIONS)}", self.precision)
+        _require(0 <= self.label_smoothing < 1, "training.label_smoothing", "from 0 to below 1", self.label_smoothing)
+        _require_at_least(1, self, "training", "epochs", "gradient_accumulation", "log_every_steps",
+                          "validate_every_steps", "checkpoint_every_steps", "keep_checkpoints", "num_samples",
+                          "max_validation_batches", "pipeline_depth", "max_bad_steps")
+        _require_at_least(0, self, "training", "seed", "text_loss_weight", "mel_loss_weight", "sample_every_steps")
 
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
@@ -353,6 +357,9 @@ class SamplingConfig:
         _require(0 < self.top_p <= 1, "--top-p", "above 0 and at most 1", self.top_p, "Try 0.85.")
         _require(self.repetition_penalty > 0, "--repetition-penalty", "above 0", self.repetition_penalty,
                  "1.0 turns it off.")
+        for name in ("reference_seconds", "reference_chunk_seconds"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"sampling.{name}", "above 0", value)
 
 
 @dataclass
@@ -372,8 +379,14 @@ class XTTSConfig:
         _require(self.data.max_text_length <= self.model.max_text_tokens, "--max-text-length",
                  f"at most model.max_text_tokens ({self.model.max_text_tokens})", self.data.max_text_length,
                  "Lower it or raise model.max_text_tokens.")
+        frames = self.data.max_mel_frames
+        _require(frames is None or frames <= 4 * self.model.max_codes, "--max-mel-frames",
+                 f"at most {4 * self.model.max_codes} for this model", frames,
+                 "Lower it or raise model.max_audio_tokens.")
+        _require(self.max_samples > self.data.min_seconds * MODEL_SAMPLE_RATE, "--max-mel-frames",
+                 "longer than data.min_seconds", frames, "Raise it.")
         longest = self.max_samples // CODE_STRIDE_SAMPLES + 1
-        _require(longest <= self.model.max_codes, "data.max_seconds",
+        _require(frames is not None or longest <= self.model.max_codes, "data.max_seconds",
                  f"at most {self.model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE:.1f} s "
                  f"({self.model.max_codes} codes) for this model", self.data.max_seconds,
                  "Lower it or raise model.max_audio_tokens.")
@@ -381,7 +394,9 @@ class XTTSConfig:
     @property
     def max_samples(self):
         """Longest clip in samples at 22 050 Hz."""
-        return int(self.data.max_seconds * MODEL_SAMPLE_RATE)
+        longest = int(self.data.max_seconds * MODEL_SAMPLE_RATE)
+        frames = self.data.max_mel_frames
+        return longest if frames is None else min(longest, frames * CODE_STRIDE_SAMPLES // 4)
 
     def stage(self, name):
         """The `StageConfig` of `name`, with its defaults filled in from the size and the data settings."""

@@ -3,6 +3,8 @@
 import difflib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import NoneType
+from typing import get_args, get_origin
 
 import yaml
 
@@ -15,27 +17,23 @@ def config_from_dict(values):
     Raises:
         ConfigError: An unknown setting, or one that breaks a rule.
     """
-    values = {section: dict(content or {}) for section, content in _known(XTTSConfig, values, "").items()}
     sections = {f.name: f.default_factory for f in fields(XTTSConfig)}
+    values = {section: content or {} for section, content in _known(XTTSConfig, values, "").items()}
     built = {}
     for section, factory in sections.items():
-        content = _known(type(factory()), values.get(section, {}), section)
+        content = _typed(type(factory()), values.get(section, {}), section)
         if section == "model":
-            content = dict(content)
             built[section] = ModelConfig.of_size(content.pop("size", "tiny"), **content)
         else:
-            built[section] = _build(factory, content, section)
+            built[section] = _build(factory, content)
     return XTTSConfig(**built)
 
 
-def _build(factory, content, where):
+def _build(factory, content):
     default = factory()
-    for name, value in content.items():
-        nested = getattr(default, name)
-        if is_dataclass(nested) and isinstance(value, dict):
-            known = _known(type(nested), value, f"{where}.{name}")
-            content = {**content, name: type(nested)(**{**vars(nested), **known})}
-    return type(default)(**content)
+    nested = {name: type(getattr(default, name))(**{**vars(getattr(default, name)), **value})
+              for name, value in content.items() if is_dataclass(getattr(default, name))}
+    return type(default)(**{**content, **nested})
 
 
 def _known(cls, values, where):
@@ -50,6 +48,41 @@ def _known(cls, values, where):
     return values
 
 
+def _typed(cls, values, where):
+    """`values` as a mapping of settings of `cls`, each of the type that its field declares."""
+    kinds = {f.name: f.type for f in fields(cls)}
+    return {name: _value(kinds[name], value, f"{where}.{name}") for name, value in _known(cls, values, where).items()}
+
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _value(kind, value, where):
+    if NoneType in get_args(kind):
+        if value is None:
+            return None
+        kind = next(part for part in get_args(kind) if part is not NoneType)
+    if is_dataclass(kind):
+        return _typed(kind, value or {}, where)
+    if get_origin(kind) is tuple:
+        parts = get_args(kind)
+        repeated = parts[-1] is Ellipsis
+        if not isinstance(value, (list, tuple)) or not (repeated or len(value) == len(parts)):
+            how_many = "" if repeated else f"{len(parts)} "
+            raise ConfigError(f"{where} must be a list of {how_many}numbers. Received: {value!r}.")
+        return tuple(_value(parts[0], item, where) for item in value)
+    if kind is float and isinstance(value, str):
+        # YAML 1.1 reads 1e-3, without a point, as text.
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    is_of_kind = isinstance(value, (int, float) if kind is float else kind)
+    if not is_of_kind or isinstance(value, bool) != (kind is bool):
+        raise ConfigError(f"{where} must be {_TYPE_NAMES[kind]}. Received: {value!r}.")
+    return float(value) if kind is float else value
+
+
 def read_yaml(path):
     """A YAML file as nested mappings, with the files it names under `include:` underneath.
 
@@ -60,20 +93,24 @@ def read_yaml(path):
 
 
 def _read_yaml(path, above):
-    if path in above:
+    if path.resolve() in above:
         raise ConfigError(f"{path} includes itself, through {' -> '.join(map(str, above))}.")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         raise ConfigError(f"--config must be a YAML file. {path} is not there.") from None
-    except (IsADirectoryError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {error}.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings. Received: {type(values).__name__}.")
     included = values.pop("include", [])
+    included = [included] if isinstance(included, str) else included
+    if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
+        raise ConfigError(f"include: in {path} must be a file name or a list of them. Received: {included!r}.")
     merged = {}
-    for name in [included] if isinstance(included, str) else included:
-        merged = merge(merged, _read_yaml((path.parent / name).resolve(), (*above, path)))
+    for name in included:
+        merged = merge(merged, _read_yaml(path.parent / name, (*above, path.resolve())))
     return merge(merged, values)
 
 

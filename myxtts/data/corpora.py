@@ -17,6 +17,7 @@ ends up either as an utterance or as a rejection with its reason.
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
@@ -132,7 +133,7 @@ class _Table:
     columns: tuple[str | None, ...]
     speakers: dict | None
 
-    @property
+    @cached_property
     def least_columns(self):
         """Only a second text column and what follows it may be left out at the end of a line."""
         needed = [self.columns.index(column) for column in ("id", "speaker", "language") if column in self.columns]

@@ -45,6 +45,7 @@ class CorpusFolder:
     def __init__(self, root):
         self.root = Path(root).resolve()
         self._listings = {}
+        self._links = set()
 
     def subfolders(self):
         """The folders directly under the root, without hidden ones, in order of name."""
@@ -66,13 +67,15 @@ class CorpusFolder:
         if folder not in self._listings:
             self.inside(folder)
             try:
-                with os.scandir(folder) as entries:
-                    names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
+                with os.scandir(folder) as listing:
+                    entries = sorted((entry for entry in listing if not entry.is_dir(follow_symlinks=False)),
+                                     key=lambda entry: entry.name)
             except (FileNotFoundError, NotADirectoryError):
                 return {}
             except OSError as error:
                 raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
-            self._listings[folder] = {_file_key(name): name for name in names}
+            self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
+            self._listings[folder] = {_file_key(entry.name): entry.name for entry in entries}
         return self._listings[folder]
 
     def find_audio(self, places, parts):
@@ -88,7 +91,9 @@ class CorpusFolder:
             files = self.files(place)
             for key in keys:
                 if key in files:
-                    return self.inside(place / files[key])
+                    path = place / files[key]
+                    # The folder itself was checked when it was listed: no look at the disk for each clip.
+                    return self.inside(path) if path in self._links else path
         tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
         raise ClipRefused("missing file", f"There is no audio file {'/'.join(parts)}{tried}.",
                           places[0].joinpath(*parts[:-1], keys[0]))

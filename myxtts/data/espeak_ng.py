@@ -119,6 +119,8 @@ class EspeakNG:
         self._check(self._library.espeak_SetVoiceByName(voice.encode()), f"espeak_SetVoiceByName({voice})")
         self._check(self._library.espeak_SetParameter(RATE, words_per_minute, 0), "espeak_SetParameter(rate)")
         self._check(self._library.espeak_SetParameter(PITCH, pitch, 0), "espeak_SetParameter(pitch)")
+        # Breathy variants draw their noise from a generator that the library seeds with the time of day.
+        self._check(self._library.espeak_ng_SetRandSeed(ctypes.c_long(1)), "espeak_ng_SetRandSeed")
         self._chunks.clear()
         data = text.encode()
         status = self._library.espeak_Synth(

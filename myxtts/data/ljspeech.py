@@ -5,7 +5,7 @@ import hashlib
 import logging
 from pathlib import Path
 
-from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, ConfigError
+from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.buckets import BatchPlan, SequentialPlan
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
@@ -114,22 +114,17 @@ class LJSpeechDataset:
         data = self.config.data
         if not data.static_shapes:
             return None, None
-        longest = max(clip.num_samples for clip in self.train) + (MAX_SHIFT_SAMPLES if data.augment else 0)
-        frames = data.max_mel_frames
-        samples = frames * CODE_STRIDE_SAMPLES // 4 if frames is not None else self.config.max_samples
-        samples = -(-samples // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES
-        if frames is None:
-            samples += CODE_STRIDE_SAMPLES if data.augment else 0
-        elif longest > samples:
-            raise ConfigError(f"--max-mel-frames must hold the longest clip, {-(-longest // 256)} frames with its shift. "
-                              f"Received: {frames}. Raise it, or lower data.max_seconds to leave long clips out.")
+        if data.max_mel_frames is not None:
+            return data.max_mel_frames * CODE_STRIDE_SAMPLES // 4, data.max_text_length
+        samples = -(-self.config.max_samples // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES
+        samples += CODE_STRIDE_SAMPLES if data.augment else 0
         return samples, data.max_text_length
 
 
 def _inspect(config, folder, progress):
     corpus = load_corpus(folder, config.data.language)
     home = Path(config.training.checkpoint_dir)
-    limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.data.max_seconds)
+    limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
     digest = hashlib.blake2b(str(corpus.root).encode(), digest_size=4).hexdigest()
     return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress,
                           cache_path=home / f"inspected_{digest}.json")

@@ -99,9 +99,10 @@ class BatchLoader:
         span = np.zeros((rows, 2), np.int32)
         for row, index in enumerate(planned.indices):
             clip = self.clips[index]
-            samples = self.cache.load(clip.wav_path)[:planned.num_samples]
+            samples = self.cache.load(clip.wav_path)
             if self.crop_samples is not None:
                 samples = self._slice(samples, self.crop_samples, rng)[0]
+            samples = samples[:planned.num_samples]
             shift = int(rng.integers(min(self.max_shift, planned.num_samples - len(samples)) + 1))
             wav[row, shift:shift + len(samples)] = samples
             wav_lengths[row] = shift + len(samples)

@@ -25,6 +25,10 @@ MANIFEST_FILE = "sample_corpus.json"
 FORMAT_VERSION = 1
 
 
+class SampleCorpusError(RuntimeError):
+    """The sample corpus cannot be made; the message says what to do about it."""
+
+
 class Voice(NamedTuple):
     """One speaker: an eSpeak NG `variant` (a vocal tract) speaking the eSpeak NG language `espeak_language`."""
 
@@ -40,12 +44,12 @@ class Voice(NamedTuple):
 VOICES = (
     Voice("emma", "en", "en-us", "f2", 55),
     Voice("noah", "en", "en-us", "m3", 40),
-    Voice("lena", "de", "de", "f5", 45),
-    Voice("jonas", "de", "de", "m1", 60),
+    Voice("lena", "de", "de", "f5", 20),
+    Voice("jonas", "de", "de", "m1", 75),
     Voice("carlos", "es", "es", "m7", 50),
-    Voice("chloe", "fr", "fr", "f4", 65),
+    Voice("chloe", "fr", "fr", "f4", 85),
     Voice("parisa", "fa", "fa", "f3", 50),
-    Voice("dawit", "am", "am", "m8", 35),
+    Voice("dawit", "am", "am", "m4", 40),
 )
 
 
@@ -197,8 +201,8 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
         `root`, absolute.
 
     Raises:
-        FileExistsError: `root` holds something that is not a sample corpus.
-        ModuleNotFoundError: The `espeakng-loader` package is not installed.
+        SampleCorpusError: `root` holds something that is not a sample corpus, or the `espeakng-loader` package is not
+            installed.
         RuntimeError: eSpeak NG failed.
         ValueError: `num_clips` is below 1 or above what the grammars yield.
     """
@@ -259,10 +263,9 @@ def _import_espeakng_loader() -> ModuleType:
     try:
         import espeakng_loader
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
+        raise SampleCorpusError(
             "The sample corpus needs the package espeakng-loader, which is not installed. "
-            'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).',
-            name=error.name,
+            'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
         ) from error
     return espeakng_loader
 
@@ -294,7 +297,7 @@ def _is_complete(root: Path, plan: str) -> bool:
 
 
 def _check_replaceable(root: Path) -> None:
-    """Raises `FileExistsError` when making the corpus in `root` would cost the user a file."""
+    """Raises `SampleCorpusError` when making the corpus in `root` would cost the user a file."""
     if root.is_dir():
         manifest = _read_manifest(root)
         made_here = {MANIFEST_FILE, *manifest["files"]} if manifest else set()
@@ -302,7 +305,7 @@ def _check_replaceable(root: Path) -> None:
     else:
         foreign = [root] if root.exists() else []
     if foreign:
-        raise FileExistsError(
+        raise SampleCorpusError(
             f"{root} must be a new or empty folder, or hold nothing but a sample corpus. Found: {foreign[0]}. "
             "Choose another folder."
         )

@@ -27,17 +27,19 @@ _MEASURE_WORD = (
     "袋钵年月日季刻时周天秒旬纪岁世更夜春夏秋冬代伏辈丸泡粒幢堆根道面片块]|[千毫微]克|[千分厘毫微]米)"
 )
 
-# In each pattern the first group is what is read.
-_DATE = re.compile(r"\D+((?:(?:[089]\d|(?:19|20)\d{2})年)?(?:\d{1,2}月(?:\d{1,2}[日号])?)?)")
-_MONEY = re.compile(rf"\D+(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)")
+# In each pattern the first group is what is read. Possessive quantifiers and the look-behind keep the search linear.
+_YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
+_MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
+_DATE = re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})")
+_MONEY = re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)")
 _MOBILE_NUMBER = re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D")
 _LANDLINE_NUMBER = re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D")
-_FRACTION = re.compile(r"(\d+/\d+)")
-_PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?%)")
-_QUANTITY = re.compile(rf"(\d+(?:\.\d+)?)[多余几]?{_MEASURE_WORD}")
+_FRACTION = re.compile(r"(?<!\d)(\d++/\d+)")
+_PERCENTAGE = re.compile(r"(?<!\d)(\d++(?:\.\d++)?%)")
+_QUANTITY = re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{_MEASURE_WORD}")
 _DIGIT_RUN = re.compile(r"(\d{4,32})")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
-_LETTERS_TWO_LETTERS = re.compile(r"([a-zA-Z]+二[a-zA-Z]+)")
+_LETTERS_TWO_LETTERS = re.compile("(?<![a-zA-Z])([a-zA-Z]++二[a-zA-Z]+)")
 
 _CHINESE_PUNCTUATION = (
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃《》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧"
@@ -122,6 +124,5 @@ def _read_fraction(fraction: str) -> str:
 
 def _rewrite(text: str, pattern: re.Pattern, read: Callable[[str], str]) -> str:
     for written in pattern.findall(text):
-        if written:
-            text = text.replace(written, read(written), 1)
+        text = text.replace(written, read(written), 1)
     return text

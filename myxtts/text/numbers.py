@@ -2,7 +2,7 @@
 
 Languages of XTTS go through num2words in the order of the reference (thousands separators, currency, decimals,
 ordinals, cardinals), so that token ids agree with released checkpoints. Chinese has its own rules
-(`chinese_numbers.py`), and so have Hindi, Persian and Amharic (`own_numbers.py`), which num2words lacks or reads wrongly.
+(`chinese_numbers.py`), and so have Hindi, Persian and Amharic (`own_numbers.py`), which num2words lacks or misreads.
 """
 
 import re
@@ -18,29 +18,34 @@ _COMMA_THOUSANDS = re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b")
 # The unescaped dot is the reference's: it also joins what any one character separates, which only matters for where
 # the next match starts.
 _DOT_THOUSANDS = re.compile(r"\b\d{1,3}(.\d{3})*(,\d+)?\b")
-_DECIMAL = re.compile(r"[0-9]+[.,][0-9]+")
+# Here and below, possessive quantifiers and look-behinds keep the search linear in long runs of digits.
+_DECIMAL = re.compile(r"(?<![0-9])[0-9]++[.,][0-9]+")
 _CARDINAL = re.compile(r"[0-9]+")
 _NOT_AMOUNT = re.compile(r"[^\d.]")
 _CURRENCIES = tuple(
-    (currency, re.compile(rf"{sign}[0-9.,]*[0-9]+|[0-9.,]*[0-9]+{sign}"))
+    (currency, re.compile(rf"{sign}[0-9.,]*[0-9]|(?<![0-9.,])[0-9.,]*+(?<=[0-9]){sign}"))
     for currency, sign in (("GBP", "£"), ("USD", r"\$"), ("EUR", "€"))
 )
-_ORDINALS = {
-    "en": re.compile("([0-9]+)(st|nd|rd|th)"),
-    "es": re.compile("([0-9]+)(º|ª|er|o|a|os|as)"),
-    "fr": re.compile("([0-9]+)(º|ª|er|re|e|ème)"),
-    "de": re.compile(r"([0-9]+)(st|nd|rd|th|º|ª|\.(?=\s|$))"),
-    "pt": re.compile("([0-9]+)(º|ª|o|a|os|as)"),
-    "it": re.compile("([0-9]+)(º|°|ª|o|a|i|e)"),
-    "pl": re.compile("([0-9]+)(º|ª|st|nd|rd|th)"),
-    "ar": re.compile("([0-9]+)(ون|ين|ث|ر|ى)"),
+# What follows the digits of an ordinal.
+_ORDINAL_ENDINGS = {
+    "en": "st|nd|rd|th",
+    "es": "º|ª|er|o|a|os|as",
+    "fr": "º|ª|er|re|e|ème",
+    "de": r"st|nd|rd|th|º|ª|\.(?=\s|$)",
+    "pt": "º|ª|o|a|os|as",
+    "it": "º|°|ª|o|a|i|e",
+    "pl": "º|ª|st|nd|rd|th",
+    "ar": "ون|ين|ث|ر|ى",
     # A number that ends the text ends its sentence; anywhere else the full stop makes it an ordinal.
-    "cs": re.compile(r"([0-9]+)\.(?=\s+\S)"),
-    "ru": re.compile("([0-9]+)(-й|-я|-е|-ое|-ье|-го)"),
-    "nl": re.compile("([0-9]+)(de|ste|e)"),
-    "tr": re.compile(r"([0-9]+)(\.|inci|nci|uncu|üncü)"),
-    "hu": re.compile(r"([0-9]+)(\.|adik|edik|odik|ödik|ödike|ik)"),
-    "ko": re.compile("([0-9]+)(번째|번|차|째)"),
+    "cs": r"\.(?=\s+\S)",
+    "ru": "-й|-я|-е|-ое|-ье|-го",
+    "nl": "de|ste|e",
+    "tr": r"\.|inci|nci|uncu|üncü",
+    "hu": r"\.|adik|edik|odik|ödik|ödike|ik",
+    "ko": "번째|번|차|째",
+}
+_ORDINALS = {
+    language: re.compile(f"(?<![0-9])([0-9]++)(?:{endings})") for language, endings in _ORDINAL_ENDINGS.items()
 }
 # Arabic-Indic digits, decimal and thousands separators, percent sign. The thousands separator of ASCII is the dot here.
 _ARABIC_DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪", "01234567890123456789,.%")
@@ -48,11 +53,16 @@ _ARABIC_DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪",
 _CENTS_JOINT = {"es": " con ", "fr": " et ", "de": " und ", "pt": " e ", "it": " e "}
 
 # How num2words refuses: a language or currency it does not have (NotImplementedError, or TypeError where a converter
-# takes no currency), a number beyond its tables (OverflowError, KeyError, IndexError), not a number (ValueError).
-_REFUSALS = (NotImplementedError, TypeError, OverflowError, KeyError, IndexError, ValueError)
+# takes no currency), a number beyond its tables (OverflowError and decimal.InvalidOperation, which are
+# ArithmeticErrors; KeyError and IndexError, which are LookupErrors), not a number (ValueError).
+_REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, ValueError)
 
 # Longer digit runs are no quantities but codes; Python itself refuses to read very long ones as integers.
 _MAX_CARDINAL_DIGITS = 36
+# From 10^15 on Spanish ordinals recurse without end.
+_MAX_ORDINAL_DIGITS = 14
+# Decimals and amounts of money are read from floats, which hold no more digits than these.
+_MAX_FLOAT_DIGITS = 15
 
 # Converters of num2words keep the number they work on in themselves.
 _num2words_lock = threading.Lock()
@@ -102,7 +112,7 @@ def _expand_currencies(text: str, language: str) -> str:
 
 
 def _amount(written: str, language: str, currency: str) -> str:
-    amount = float(_NOT_AMOUNT.sub("", written.replace(",", ".")))
+    amount = _to_float(_NOT_AMOUNT.sub("", written.replace(",", ".")))
     words = number_to_words(amount, language, to="currency", currency=currency)
     if amount.is_integer():
         units, joint, _ = words.rpartition(_CENTS_JOINT.get(language, ", "))
@@ -112,13 +122,19 @@ def _amount(written: str, language: str, currency: str) -> str:
 
 def _decimal(written: str, language: str) -> str:
     try:
-        return number_to_words(float(written.replace(",", ".")), language)
+        return number_to_words(_to_float(written.replace(",", ".")), language)
     except _REFUSALS:
         return written  # Its two runs of digits are read by the rules that follow.
 
 
+def _to_float(written: str) -> float:
+    if len(written.partition(".")[0].lstrip("0")) > _MAX_FLOAT_DIGITS:
+        raise OverflowError(f"{written} has more digits than a float holds.")
+    return float(written)
+
+
 def _ordinal(digits: str, language: str) -> str:
-    if len(digits) > _MAX_CARDINAL_DIGITS:
+    if len(digits) > _MAX_ORDINAL_DIGITS:
         return digits_to_words(digits, language)
     if language == "cs":
         return czech_ordinal(int(digits), partial(number_to_words, language="cs"))
@@ -154,7 +170,7 @@ def number_to_words(number: int | float, language: str, to: str = "cardinal", **
 
     Raises:
         ImportError: num2words is not installed.
-        NotImplementedError, TypeError, OverflowError, KeyError, IndexError, ValueError: It cannot be said.
+        NotImplementedError, TypeError, ArithmeticError, LookupError, ValueError: It cannot be said.
     """
     num2words = import_extra("num2words", "Numbers in text").num2words
     with _num2words_lock:

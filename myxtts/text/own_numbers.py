@@ -9,12 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _HINDI_BELOW_HUNDRED = (
-    "शून्य एक दो तीन चार पाँच छह सात आठ नौ दस ग्यारह बारह तेरह चौदह पंद्रह सोलह सत्रह अठारह उन्नीस "
-    "बीस इक्कीस बाईस तेईस चौबीस पच्चीस छब्बीस सत्ताईस अट्ठाईस उनतीस तीस इकतीस बत्तीस तैंतीस चौंतीस पैंतीस छत्तीस सैंतीस "
-    "अड़तीस उनतालीस चालीस इकतालीस बयालीस तैंतालीस चौवालीस पैंतालीस छियालीस सैंतालीस अड़तालीस उनचास "
-    "पचास इक्यावन बावन तिरपन चौवन पचपन छप्पन सत्तावन अट्ठावन उनसठ साठ इकसठ बासठ तिरसठ चौंसठ पैंसठ छियासठ सड़सठ अड़सठ "
-    "उनहत्तर सत्तर इकहत्तर बहत्तर तिहत्तर चौहत्तर पचहत्तर छिहत्तर सतहत्तर अठहत्तर उन्यासी अस्सी इक्यासी बयासी तिरासी "
-    "चौरासी पचासी छियासी सत्तासी अट्ठासी नवासी नब्बे इक्यानवे बानवे तिरानवे चौरानवे पंचानवे छियानवे सत्तानवे अट्ठानवे निन्यानवे"
+    "शून्य एक दो तीन चार पाँच छह सात आठ नौ "
+    "दस ग्यारह बारह तेरह चौदह पंद्रह सोलह सत्रह अठारह उन्नीस "
+    "बीस इक्कीस बाईस तेईस चौबीस पच्चीस छब्बीस सत्ताईस अट्ठाईस उनतीस "
+    "तीस इकतीस बत्तीस तैंतीस चौंतीस पैंतीस छत्तीस सैंतीस अड़तीस उनतालीस "
+    "चालीस इकतालीस बयालीस तैंतालीस चौवालीस पैंतालीस छियालीस सैंतालीस अड़तालीस उनचास "
+    "पचास इक्यावन बावन तिरपन चौवन पचपन छप्पन सत्तावन अट्ठावन उनसठ "
+    "साठ इकसठ बासठ तिरसठ चौंसठ पैंसठ छियासठ सड़सठ अड़सठ उनहत्तर "
+    "सत्तर इकहत्तर बहत्तर तिहत्तर चौहत्तर पचहत्तर छिहत्तर सतहत्तर अठहत्तर उन्यासी "
+    "अस्सी इक्यासी बयासी तिरासी चौरासी पचासी छियासी सत्तासी अट्ठासी नवासी "
+    "नब्बे इक्यानवे बानवे तिरानवे चौरानवे पंचानवे छियानवे सत्तानवे अट्ठानवे निन्यानवे"
 ).split()
 _HINDI_UNITS = ((10**11, "खरब"), (10**9, "अरब"), (10**7, "करोड़"), (10**5, "लाख"), (10**3, "हज़ार"), (100, "सौ"))
 _HINDI_ORDINALS = {1: "पहला", 2: "दूसरा", 3: "तीसरा", 4: "चौथा", 6: "छठा"}
@@ -218,8 +222,8 @@ def _amharic_ordinal(cardinal: str, number: int) -> str:
 
 def _amount_pattern(currencies: dict[str, tuple[str, str]]) -> re.Pattern:
     sign = "[" + "".join(currencies) + "]"
-    number = r"[0-9]+(?:\.[0-9]+)?"
-    return re.compile(f"(?P<before>{sign}) ?(?P<amount>{number})|(?P<number>{number}) ?(?P<after>{sign})")
+    number = r"[0-9]++(?:\.[0-9]++)?"
+    return re.compile(f"(?P<before>{sign}) ?(?P<amount>{number})|(?<![0-9])(?P<number>{number}) ?(?P<after>{sign})")
 
 
 def _digit_table(zeros: str, **marks: str) -> dict[int, str]:
@@ -230,11 +234,11 @@ def _digit_table(zeros: str, **marks: str) -> dict[int, str]:
 
 _ASCII_DIGIT = re.compile("[0-9]")
 _INTEGER = re.compile("[0-9]+")
-_DECIMAL = re.compile(r"([0-9]+)\.([0-9]+)")
+_DECIMAL = re.compile(r"(?<![0-9])([0-9]++)\.([0-9]+)")
 _GROUPS_OF_THREE = re.compile(r"\b[0-9]{1,3}(?:,[0-9]{3})+\b")
 _INDIAN_GROUPS = re.compile(r"\b[0-9]{1,3}(?:,[0-9]{2,3})*,[0-9]{3}\b")
 # Persian writes a decimal fraction with a slash (۱۲/۵); two slashes make a date.
-_PERSIAN_DECIMAL_SLASH = re.compile("(?<![0-9/])([0-9]+)/([0-9]+)(?![0-9/])")
+_PERSIAN_DECIMAL_SLASH = re.compile("(?<![0-9/])([0-9]++)/([0-9]++)(?!/)")
 _SLASH_IN_DATE = re.compile("(?<=[0-9])/(?=[0-9])")
 # Devanagari vowel signs are no letters to the `re` module.
 _LETTER = r"[^\W\d_\u0900-\u0963]|[\u0900-\u0963]"
@@ -250,7 +254,7 @@ OWN_NUMBERS = {
             "₹": ("रुपये", "पैसे"), "$": ("डॉलर", "सेंट"), "€": ("यूरो", "सेंट"), "£": ("पाउंड", "पेंस"),
         },
         cents_joint=" ",
-        ordinal=re.compile("([0-9]+)(?:st|nd|rd|th)()"),
+        ordinal=re.compile("(?<![0-9])([0-9]++)(?:st|nd|rd|th)()"),
         max_integer=10**13 - 1,
         pads=True,
         own_cardinal=hindi_cardinal,
@@ -262,7 +266,7 @@ OWN_NUMBERS = {
         point="ممیز",
         currencies={"$": ("دلار", "سنت"), "€": ("یورو", "سنت"), "£": ("پوند", "پنس")},
         cents_joint=" و ",
-        ordinal=re.compile("([0-9]+)\u200c?(?:اُ?)?م(ین)?(?![^\\W\\d_])"),
+        ordinal=re.compile("(?<![0-9])([0-9]++)\u200c?(?:اُ?)?م(ین)?(?![^\\W\\d_])"),
         max_integer=10**12 - 1,
         pads=True,
         to_ordinal=_persian_ordinal,
@@ -273,7 +277,7 @@ OWN_NUMBERS = {
         point="ነጥብ",
         currencies={"$": ("ዶላር", "ሳንቲም"), "€": ("ዩሮ", "ሳንቲም"), "£": ("ፓውንድ", "ፔንስ")},
         cents_joint=" ከ",
-        ordinal=re.compile("([0-9]+)ኛ()"),
+        ordinal=re.compile("(?<![0-9])([0-9]++)ኛ()"),
         max_integer=10**15 - 1,
         own_cardinal=amharic_cardinal,
         to_ordinal=_amharic_ordinal,

@@ -53,9 +53,9 @@ class TrainStep:
         self.scaled = precision == "mixed_float16"
         self.loss_scale = tf.Variable(2.0 ** 15 if self.scaled else 1.0, trainable=False, dtype=tf.float32,
                                       name="loss_scale")
-        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int32, name="good_steps")
-        self.bad_steps_in_row = tf.Variable(0, trainable=False, dtype=tf.int32, name="bad_steps_in_row")
-        self.bad_steps = tf.Variable(0, trainable=False, dtype=tf.int32, name="bad_steps")
+        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="good_steps")
+        self.bad_steps_in_row = tf.Variable(0, trainable=False, dtype=tf.int64, name="bad_steps_in_row")
+        self.bad_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="bad_steps")
         self._accumulators = [
             tf.Variable(tf.zeros(v.shape), trainable=False, synchronization=tf.VariableSynchronization.ON_READ,
                         aggregation=tf.VariableAggregation.SUM, name="accumulator") for v in self.variables
@@ -83,8 +83,13 @@ class TrainStep:
         Returns:
             A dictionary of scalar tensors: each loss by name, `loss` (weighted), `gradient_norm`, `finite`.
         """
+        # What stands outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which
+        # is the data device where there are two.
+        with tf.device(self.strategy.extended.worker_devices[0]):
+            return self._step(batches, learning_rate, tf.constant(seed, tf.int32))
+
+    def _step(self, batches, learning_rate, seed):
         self.optimizer.learning_rate.assign(learning_rate)
-        seed = tf.constant(seed, tf.int32)
         if self.accumulation == 1:
             return self._whole(batches[0], seed)
         counts = [self._counts(batch) for batch in batches]

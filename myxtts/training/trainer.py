@@ -120,7 +120,8 @@ class XTTSTrainer:
             self.clock.start(batches)
             while self.step < total:
                 group = [next(batches) for _ in range(accumulation)]
-                self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
+                with tf.device(self.model_device):
+                    self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
                 losses = self.train_step(group, self._learning_rate(total), (settings.seed, self.step))
                 self.step += 1
                 recent.append(losses)
@@ -135,7 +136,8 @@ class XTTSTrainer:
                 if self.step % settings.checkpoint_every_steps == 0 or at_end:
                     self.save(finished=at_end)
                 if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
-                    self._call(callbacks, "on_sample", self)
+                    with self.clock.paused():
+                        self._call(callbacks, "on_sample", self)
         self._call(callbacks, "on_end", self)
         return validation
 

@@ -117,7 +117,8 @@ class CheckpointStore:
         temporary.mkdir()
         try:
             for name, arrays in tensors.items():
-                save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()},
+                # Not `ascontiguousarray`, which makes a scalar an array of one.
+                save_file({key: np.asarray(value, order="C") for key, value in arrays.items()},
                           temporary / f"{name}.safetensors")
             write_json(temporary / STATE, {"step": step, **state})
             files = sorted(temporary.iterdir())

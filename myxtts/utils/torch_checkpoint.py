@@ -40,6 +40,19 @@ _MAX_AXES = 64
 _CHUNK_BYTES = 2**20
 _ALIGNMENT = 64
 
+# What unpickling and unzipping raise over bytes that make no sense.
+_SIGNS_OF_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+    zipfile.BadZipFile,
+)
 # What torch.save and a plain object state need. Everything that calls by other ways than REDUCE is left out, and so are
 # the ways to grow memory without data behind it.
 _OPCODES = frozenset(
@@ -77,7 +90,7 @@ class StubObject:
         return object.__new__(cls)
 
     def __setstate__(self, state):
-        object.__setattr__(self, "state", state)
+        self.state = state
 
     def __repr__(self):
         return f"<stub of {self.class_name}>"
@@ -108,12 +121,7 @@ def read_torch_checkpoint(path):
         if bytes(data[:4]) == b"PK\x03\x04":
             return _read_zip(path, data)
         return _read_legacy(path, data)
-    except TorchCheckpointError:
-        raise
-    except (
-        ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError,
-        pickle.UnpicklingError, struct.error, zipfile.BadZipFile, NotImplementedError,
-    ) as error:  # fmt: skip
+    except _SIGNS_OF_DAMAGE as error:
         raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint: {error}.") from error
 
 
@@ -160,9 +168,11 @@ def _read_zip(path, data):
         entry = entries.get(root + name)
         if entry is None:
             raise DamagedCheckpointError(f"{path} has no entry {root + name!r}.")
-        signature, name_length, extra_length = struct.unpack("<4s22xHH", data[entry.header_offset :][:30].tobytes())
+        header = data[entry.header_offset :][:30].tobytes()
+        signature, name_length, extra_length = struct.unpack("<4s22xHH", header)
         start = entry.header_offset + 30 + name_length + extra_length
-        if signature != b"PK\x03\x04" or start + entry.file_size > data.size:
+        in_file = 0 <= entry.header_offset and start + entry.file_size <= data.size
+        if signature != b"PK\x03\x04" or not in_file:
             raise DamagedCheckpointError(f"{path} is cut short or altered at entry {entry.filename!r}.")
         if _checksum(path, start, entry.file_size) != entry.CRC:
             raise DamagedCheckpointError(f"{path} is altered: the checksum of entry {entry.filename!r} is wrong.")
@@ -189,9 +199,10 @@ def _read_legacy(path, data):
     """Before PyTorch 1.6: five pickles in a row, then each storage with its length in front."""
     pickles, start = [], 0
     for _ in range(5):
-        # A flood of opcodes is no larger than the file; the pickle itself is limited like that of the zip format.
-        pickles.append(data[start : start + _MAX_PICKLE_BYTES].tobytes())
-        start += _check_opcodes(path, pickles[-1])
+        pickled = data[start : start + _MAX_PICKLE_BYTES].tobytes()
+        length = _check_opcodes(path, pickled)
+        pickles.append(pickled[:length])
+        start += length
         if len(pickles) == 1 and _Unpickler(path, pickles[0], None).load() != _LEGACY_MAGIC:
             raise DamagedCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
 
@@ -262,7 +273,8 @@ class _Unpickler(pickle.Unpickler):
             "numpy.dtype": _Function(_NumpyScalarType),
             "numpy.core.multiarray.scalar": _Function(_rebuild_numpy_scalar),
             "numpy._core.multiarray.scalar": _Function(_rebuild_numpy_scalar),
-            "_codecs.encode": _Function(_encode_latin1),
+            # How protocol 2 spells a byte string.
+            "_codecs.encode": _Function(lambda text, _encoding: text.encode("latin1")),
         }
 
     def find_class(self, module, name):
@@ -305,26 +317,18 @@ class _StubClass(type):
             "save its weights alone, as a state dict, and convert that."
         )
 
-    def __setattr__(cls, name, value):
-        raise HostileCheckpointError(f"{cls._path} asks to change the class {cls.class_name}.")
-
 
 class _Function:
     """A function that a pickle may call but not alter."""
 
-    __slots__ = ("_function",)
-
     def __init__(self, function):
-        object.__setattr__(self, "_function", function)
+        self._function = function
 
     def __call__(self, *args):
         return self._function(*args)
 
-    def __setattr__(self, name, value):
-        raise HostileCheckpointError("The checkpoint asks to change a function.")
-
     def __setstate__(self, state):
-        raise HostileCheckpointError("The checkpoint asks to change a function.")
+        raise HostileCheckpointError(f"The checkpoint asks to change a function by {state!r:.100}.")
 
 
 class _NumpyScalarType:
@@ -339,13 +343,6 @@ class _NumpyScalarType:
 
 def _rebuild_numpy_scalar(scalar_type, content):
     return np.frombuffer(content, scalar_type.dtype)[0]
-
-
-def _encode_latin1(text, encoding):
-    """How protocol 2 spells a byte string."""
-    if encoding != "latin1":
-        raise ValueError(f"encoding {encoding!r} is not supported")
-    return text.encode("latin1")
 
 
 def _pickle(value, arrays):
@@ -371,10 +368,10 @@ def _pickle(value, arrays):
             yield from _pickle(item, arrays)
         yield b"u"
     elif isinstance(value, list | tuple):
-        yield b"("
+        yield b"](" if isinstance(value, list) else b"("
         for item in value:
             yield from _pickle(item, arrays)
-        yield b"l" if isinstance(value, list) else b"t"
+        yield b"e" if isinstance(value, list) else b"t"
     elif isinstance(value, np.ndarray):
         if value.dtype not in _STORAGE_NAMES:
             raise TypeError(f"A PyTorch checkpoint cannot hold an array of dtype {value.dtype}. Cast it first.")

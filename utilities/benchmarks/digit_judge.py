@@ -10,7 +10,6 @@ room would change them (equalisation, noise, blur), so that it forgives a vocode
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -148,7 +147,8 @@ def mel_to_features(mel: np.ndarray) -> np.ndarray:
 
 def blur(mel: np.ndarray, side_weight: np.ndarray, axis: int) -> np.ndarray:
     """Mixes each value with its two neighbours along `axis`, weighing each of them `side_weight` `(B, 1, 1)`."""
-    neighbours = np.roll(mel, 1, axis) + np.roll(mel, -1, axis)
+    places = np.arange(mel.shape[axis])
+    neighbours = mel.take(places - 1, axis, mode="clip") + mel.take(places + 1, axis, mode="clip")
     return mel * (1 - 2 * side_weight) + side_weight * neighbours
 
 
@@ -213,13 +213,10 @@ def build_network(num_speakers: int, seed: int) -> keras.Model:
     return keras.Model(inputs, heads)
 
 
-def training_settings(
-    seed: int, speakers: Collection[str] | None, indices: Collection[int] | None, epochs: int = DEFAULT_EPOCHS
-) -> dict:
+def training_settings(seed: int, epochs: int, **subsets: Collection | None) -> dict:
     """What, with the recordings, determines a trained judge, in JSON's types."""
-    subsets = {"speakers": speakers, "indices": indices}
-    subsets = {name: None if chosen is None else sorted(chosen) for name, chosen in subsets.items()}
-    return {"format": FORMAT_VERSION, "seed": seed, "epochs": epochs, **subsets}
+    chosen = {name: None if subset is None else sorted(subset) for name, subset in subsets.items()}
+    return {"format": FORMAT_VERSION, "seed": seed, "epochs": epochs, **chosen}
 
 
 class DigitJudge:
@@ -243,7 +240,7 @@ class DigitJudge:
         """Trains on real recordings; see `load_recordings` for `speakers` and `indices`. The seed fixes the result."""
         recordings = load_recordings(fsdd_dir, speakers=speakers, indices=indices)
         names = sorted({recording.speaker for recording in recordings})
-        settings = training_settings(seed, speakers, indices, epochs)
+        settings = training_settings(seed, epochs, speakers=speakers, indices=indices)
         spectra = [power_spectrum(recording.samples) for recording in recordings]
         digits = np.array([recording.digit for recording in recordings])
         voices = np.array([names.index(recording.speaker) for recording in recordings])
@@ -271,15 +268,20 @@ class DigitJudge:
 
     @classmethod
     def load_or_train(
-        cls, fsdd_dir: Path, folder: Path, *, seed: int = 0, indices: Collection[int] | None = None
+        cls,
+        fsdd_dir: Path,
+        folder: Path,
+        *,
+        seed: int = 0,
+        indices: Collection[int] | None = None,
+        epochs: int = DEFAULT_EPOCHS,
     ) -> "DigitJudge":
         """Loads the judge saved in `folder` if trained with these settings; else trains it and saves it there."""
-        settings_path = Path(folder, SETTINGS_FILE)
-        if settings_path.exists():
-            saved = json.loads(settings_path.read_text(encoding="utf-8"))
-            if saved["settings"] == training_settings(seed, None, indices):
+        if Path(folder, SETTINGS_FILE).exists():
+            saved = json.loads(Path(folder, SETTINGS_FILE).read_text(encoding="utf-8"))
+            if saved["settings"] == training_settings(seed, epochs, speakers=None, indices=indices):
                 return cls.load(folder)
-        judge = cls.train(fsdd_dir, seed=seed, indices=indices)
+        judge = cls.train(fsdd_dir, seed=seed, indices=indices, epochs=epochs)
         judge.save(folder)
         return judge
 
@@ -350,8 +352,7 @@ def griffin_lim_copy(samples: np.ndarray) -> np.ndarray:
 
 def quiet_copy(samples: np.ndarray) -> np.ndarray:
     """A clip at `SAMPLE_RATE` at gain 0.3, rounded to 16 bits, with 200 ms of silence on both sides."""
-    rounded = np.round(0.3 * samples * 32767) / 32767
-    return np.pad(rounded, math.ceil(0.2 * SAMPLE_RATE)).astype(np.float32)
+    return np.pad(np.round(0.3 * samples * 32767) / 32767, SAMPLE_RATE // 5).astype(np.float32)
 
 
 def print_held_out_accuracies(judge: DigitJudge, recordings: Sequence[Recording]) -> None:

@@ -1,0 +1,77 @@
+"""Fetches LJSpeech, the public-domain corpus of one English voice, into a folder of the user's choice."""
+
+import os
+import shutil
+import sys
+import tarfile
+import urllib.request
+from pathlib import Path
+
+from tqdm import tqdm
+
+from myxtts.data.corpora import CorpusError
+
+LJSPEECH_URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
+UNPACKED_BYTES_LIMIT = 8 * 2 ** 30
+"""LJSpeech unpacks to 3.6 GB; an archive that claims more is not LJSpeech."""
+
+
+def download_ljspeech(folder, url=LJSPEECH_URL):
+    """Makes `folder` hold LJSpeech, unless it holds a metadata.csv already.
+
+    The archive is unpacked beside the folder and moved there whole, so a broken download leaves no half corpus.
+
+    Args:
+        folder: Where `metadata.csv` and `wavs/` are to be.
+        url: Of the archive, one folder with the corpus in it.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CorpusError: The folder holds something else, or the download or the disk failed.
+    """
+    folder = Path(folder)
+    if (folder / "metadata.csv").is_file():
+        return folder
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CorpusError(f"--download-ljspeech needs an empty or new folder. {folder} holds something else. "
+                          "Name another --train-data.")
+    work = folder.with_name(folder.name + ".download")
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        archive = work / "archive.tar.bz2"
+        _fetch(url, archive)
+        _unpack(archive, work / "unpacked")
+        (corpus,) = (work / "unpacked").iterdir()
+        if folder.exists():
+            folder.rmdir()
+        os.replace(corpus, folder)
+    except (OSError, tarfile.TarError, ValueError) as error:
+        raise CorpusError(f"LJSpeech could not be fetched from {url}: {error}. Try again, or download and unpack it by "
+                          f"hand into {folder}.") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _fetch(url, path):
+    with urllib.request.urlopen(url, timeout=60) as response, open(path, "wb") as file:
+        total = int(response.headers.get("Content-Length") or 0)
+        with tqdm(total=total or None, unit="B", unit_scale=True, desc="LJSpeech", disable=not sys.stdout.isatty()) as bar:
+            while block := response.read(1 << 20):
+                file.write(block)
+                bar.update(len(block))
+    if total and path.stat().st_size != total:
+        raise ValueError(f"the connection broke after {path.stat().st_size} of {total} bytes")
+
+
+def _unpack(archive, folder):
+    with tarfile.open(archive) as tar:
+        members, size = [], 0
+        for member in tar:
+            size += member.size
+            if size > UNPACKED_BYTES_LIMIT:
+                raise ValueError(f"the archive unpacks to more than {UNPACKED_BYTES_LIMIT // 2 ** 30} GB")
+            members.append(member)
+        tar.extractall(folder, members, filter="data")

@@ -1,0 +1,16 @@
+"""What all tests share: a quiet TensorFlow, and a tiny corpus of recordings."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+import pytest  # noqa: E402  TensorFlow reads its environment when something imports it
+
+from tiny import make_tiny_corpus  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory):
+    """Folder of twelve spoken-like clips by two speakers, LJSpeech layout with `speakers.csv`. Not to be changed."""
+    return make_tiny_corpus(tmp_path_factory.mktemp("tiny_corpus"))

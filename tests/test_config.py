@@ -1,0 +1,237 @@
+"""Settings: shipped files, presets, includes, and the sentence that a wrong value gives."""
+
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from myxtts.config.config import MODEL_SIZES, ConfigError, DataConfig, ModelConfig, TrainingConfig, XTTSConfig
+from myxtts.config.loading import config_from_dict, merge, read_yaml
+
+CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_shipped_file_builds(path):
+    values = read_yaml(path)
+    config = config_from_dict(values)
+    # Nothing in the file is lost on the way.
+    for section, content in values.items():
+        for name, value in content.items():
+            held = getattr(getattr(config, section), name)
+            held = {key: getattr(held, key) for key in value} if isinstance(value, dict) else held
+            assert held == value
+
+
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "base.yaml"], ids=lambda path: path.name)
+def test_shipped_file_holds_only_what_differs_from_its_base(path):
+    own = {name: {} for name in ("model", "data", "training", "sampling")}
+    own.update(config_from_dict_values(path))
+    base = config_from_dict(read_yaml(path.parent / "base.yaml"))
+    for section, content in own.items():
+        for name, value in content.items():
+            held = getattr(getattr(base, section), name)
+            if isinstance(value, dict):
+                assert all(getattr(held, key) != item for key, item in value.items()), f"{section}.{name}"
+            else:
+                assert held != value, f"{section}.{name} repeats its base"
+
+
+def config_from_dict_values(path):
+    import yaml
+
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values.pop("include")
+    return values
+
+
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_every_size_builds_a_whole_configuration(size):
+    config = config_from_dict({"model": {"size": size}})
+    assert config.model.size == size
+    assert all(config.stage(stage).learning_rate > 0 for stage in ("dvae", "gpt"))
+
+
+def test_big_is_the_released_v2_shape():
+    model = ModelConfig.of_size("big")
+    assert (model.layers, model.width, model.heads) == (30, 1024, 16)
+    assert (model.max_audio_tokens, model.max_text_tokens, model.num_audio_tokens) == (605, 402, 1026)
+    assert (model.start_audio_token, model.stop_audio_token, model.max_codes) == (1024, 1025, 602)
+    assert (model.conditioning_blocks, model.conditioning_heads, model.num_latents) == (6, 16, 32)
+    assert (model.perceiver_depth, model.perceiver_heads, model.perceiver_head_width) == (2, 8, 64)
+    assert (model.dvae_hidden, model.codebook_width, model.dvae_residual_blocks, model.num_codes) == (512, 512, 3, 1024)
+    assert (model.vocoder_channels, model.speaker_channels, model.speaker_width) == (512, (32, 64, 128, 256), 512)
+
+
+def test_contract_defaults():
+    data, training = DataConfig(), TrainingConfig()
+    assert (data.data_gpu, data.model_gpu, data.pipeline_buffer_size, data.model_start_delay) == (None, None, 50, 2.0)
+    assert (data.batch_size, data.num_workers, data.max_text_length) == (16, 8, 200)
+    assert (training.epochs, training.gradient_accumulation, training.checkpoint_dir) == (500, 1, "./checkpoints")
+    assert XTTSConfig().model.size == "tiny"
+    assert DataConfig(data_gpu=0, model_gpu=1, pipeline_buffer_size=75, model_start_delay=2.5).is_multi_gpu
+    half = DataConfig(data_gpu=0)
+    assert half.has_half_a_gpu_pair and not half.is_multi_gpu
+
+
+def test_every_setting_has_a_docstring():
+    import ast
+    import inspect
+
+    from myxtts.config import config
+
+    for node in ast.parse(inspect.getsource(config)).body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+            for statement, after in zip(node.body, [*node.body[1:], None]):
+                if isinstance(statement, ast.AnnAssign):
+                    assert isinstance(after, ast.Expr) and isinstance(after.value.value, str), statement.target.id
+
+
+def test_configuration_survives_json():
+    import json
+
+    config = config_from_dict({"model": {"size": "nano", "dropout": 0.2}, "data": {"conditioning_seconds": [1, 2]},
+                               "training": {"dvae": {"crop_seconds": 1.0}}})
+    assert config_from_dict(json.loads(json.dumps(asdict(config)))) == config
+
+
+def test_stage_settings_keep_the_stage_defaults():
+    config = config_from_dict({"training": {"dvae": {"max_steps": 5}}})
+    assert config.stage("dvae").betas == (0.9, 0.99)
+    assert config.stage("dvae").weight_decay == 0.0
+    assert config.stage("gpt").betas == (0.9, 0.96)
+    assert config.stage("gpt").batch_size == 16
+
+
+@pytest.mark.parametrize("values, words", [
+    ({"model": {"with": 3}}, ["model.with", "Did you mean width?"]),
+    ({"data": {"batchsize": 3}}, ["data.batchsize", "Did you mean batch_size?"]),
+    ({"trainig": {}}, ["trainig", "Did you mean training?"]),
+    ({"training": {"gpt": {"max_step": 3}}}, ["training.gpt.max_step", "Did you mean max_steps?"]),
+    ({"training": {"zzzz": 3}}, ["training.zzzz is not a setting", "Known:"]),
+    ({3: {}}, ["3 is not a setting"]),
+])
+def test_unknown_setting_names_the_nearest_known_one(values, words):
+    with pytest.raises(ConfigError) as error:
+        config_from_dict(values)
+    assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize("values, words", [
+    ({"model": 5}, ["model", "mapping", "5"]),
+    ({"model": ["width"]}, ["model", "mapping"]),
+    ({"training": {"gpt": 5}}, ["training.gpt", "mapping"]),
+    ({"model": {"size": "huge"}}, ["--model-size", "nano", "big", "huge"]),
+    ({"model": {"size": ["nano"]}}, ["model.size", "text"]),
+    ({"model": {"width": 10, "heads": 4}}, ["model.width", "multiple", "10 and 4"]),
+    ({"model": {"heads": 0}}, ["model.heads", "1 or more", "0"]),
+    ({"model": {"dropout": 1.0}}, ["model.dropout", "below 1"]),
+    ({"model": {"dropout": float("nan")}}, ["model.dropout", "nan"]),
+    ({"model": {"speaker_channels": 8}}, ["model.speaker_channels", "list"]),
+    ({"data": {"batch_size": "16"}}, ["data.batch_size", "whole number", "'16'"]),
+    ({"data": {"batch_size": 2.5}}, ["data.batch_size", "whole number", "2.5"]),
+    ({"data": {"batch_size": True}}, ["data.batch_size", "whole number", "True"]),
+    ({"data": {"batch_size": 0}}, ["data.batch_size", "0"]),
+    ({"data": {"batch_size": None}}, ["data.batch_size", "whole number"]),
+    ({"data": {"augment": 1}}, ["data.augment", "true or false"]),
+    ({"data": {"augment": "no way"}}, ["data.augment", "true or false"]),
+    ({"data": {"train_data": 7}}, ["data.train_data", "text"]),
+    ({"data": {"max_mel_frames": 1022}}, ["data.max_mel_frames", "multiple of 4", "1022", "1020 or 1024"]),
+    ({"data": {"max_mel_frames": 4000}}, ["--max-mel-frames", "1028", "4000"]),
+    ({"data": {"max_seconds": 60.0}}, ["data.max_seconds", "60"]),
+    ({"data": {"max_text_length": 300}}, ["--max-text-length", "200", "300"]),
+    ({"data": {"conditioning_seconds": [6, 3]}}, ["data.conditioning_seconds", "shorter first"]),
+    ({"data": {"conditioning_seconds": [6]}}, ["data.conditioning_seconds", "list of 2"]),
+    ({"data": {"conditioning_source": "other"}}, ["data.conditioning_source", "other"]),
+    ({"data": {"min_seconds": 20.0}}, ["data.min_seconds", "20.0"]),
+    ({"data": {"validation_share": 1.0}}, ["data.validation_share", "1.0"]),
+    ({"data": {"data_gpu": -1}}, ["data.data_gpu", "-1"]),
+    ({"training": {"stage": "vocoder"}}, ["--stage", "dvae, gpt", "vocoder"]),
+    ({"training": {"precision": "float8"}}, ["training.precision", "float8"]),
+    ({"training": {"gpt": {"learning_rate": -1}}}, ["learning_rate", "-1"]),
+    ({"training": {"gpt": {"learning_rate": "fast"}}}, ["learning_rate", "a number", "fast"]),
+    ({"training": {"gpt": {"crop_seconds": 1.0}}}, ["training.gpt.crop_seconds", "text"]),
+    ({"training": {"gpt": {"betas": [0.9, 1.0]}}}, ["betas", "1.0"]),
+    ({"training": {"gradient_accumulation": 0}}, ["training.gradient_accumulation", "0"]),
+    ({"sampling": {"temperature": -0.1}}, ["--temperature", "-0.1"]),
+    ({"sampling": {"top_p": 0}}, ["--top-p", "0"]),
+    ({"sampling": {"repetition_penalty": 0}}, ["--repetition-penalty", "0"]),
+])
+def test_bad_value_is_named_with_its_rule(values, words):
+    with pytest.raises(ConfigError) as error:
+        config_from_dict(values)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_number_without_a_point_is_a_number():
+    # PyYAML reads 1e-3 as text, and a whole number is a fine float.
+    config = config_from_dict({"training": {"gpt": {"learning_rate": "1e-3"}}, "data": {"max_seconds": 11}})
+    assert config.stage("gpt").learning_rate == 1e-3
+    assert config.data.max_seconds == 11.0
+
+
+def test_empty_sections_are_the_defaults(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("model:\ntraining:\n  gpt:\n")
+    assert config_from_dict(read_yaml(path)) == XTTSConfig()
+
+
+def test_include_puts_files_under_each_other(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/base.yaml").write_text("data: {batch_size: 2, num_workers: 3}\nmodel: {size: nano}\n")
+    (tmp_path / "sub/more.yaml").write_text("include: base.yaml\ndata: {num_workers: 4}\n")
+    (tmp_path / "run.yaml").write_text("include: [sub/more.yaml]\ndata: {batch_size: 8}\n")
+    assert read_yaml(tmp_path / "run.yaml") == {"model": {"size": "nano"}, "data": {"batch_size": 8, "num_workers": 4}}
+
+
+def test_same_file_may_be_included_twice(tmp_path):
+    (tmp_path / "base.yaml").write_text("data: {batch_size: 2}\n")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"include: base.yaml\nmodel: {{size: {'nano' if name == 'a' else 'tiny'}}}\n")
+    (tmp_path / "run.yaml").write_text("include: [a.yaml, b.yaml]\n")
+    assert read_yaml(tmp_path / "run.yaml") == {"data": {"batch_size": 2}, "model": {"size": "tiny"}}
+
+
+@pytest.mark.parametrize("chain", [("a.yaml",), ("b.yaml", "a.yaml"), ("sub/../b.yaml", "a.yaml")])
+def test_include_loop_is_named(tmp_path, monkeypatch, chain):
+    (tmp_path / "sub").mkdir()
+    names = ("a.yaml", *chain)
+    for name, included in zip(names, names[1:]):
+        (tmp_path / name).write_text(f"include: {included}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="a.yaml includes itself, through"):
+        read_yaml("a.yaml")
+
+
+@pytest.mark.parametrize("content, words", [
+    ("a: [", "cannot be read"),
+    ("- 1", "mapping"),
+    ("just text", "mapping"),
+    (b"\xff\xfe\x00", "cannot be read"),
+    ("include: 5", "include:"),
+    ("include: missing.yaml", "missing.yaml is not there"),
+])
+def test_bad_file_is_one_sentence(tmp_path, content, words):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError) as error:
+        read_yaml(path)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_file_and_folder_are_one_sentence(tmp_path):
+    for path in (tmp_path / "nothing.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="--config must be a YAML file"):
+            read_yaml(path)
+
+
+def test_merge_changes_neither_side():
+    below, above = {"data": {"a": 1}}, {"data": {"b": 2}}
+    assert merge(below, above) == {"data": {"a": 1, "b": 2}}
+    assert (below, above) == ({"data": {"a": 1}}, {"data": {"b": 2}})
+
+
+def test_stage_fills_in_every_field():
+    stage = XTTSConfig().stage("gpt")
+    assert all(getattr(stage, f.name) is not None for f in fields(stage) if f.name not in ("max_steps", "crop_seconds"))

@@ -1,0 +1,176 @@
+"""The sample corpus: its plan without eSpeak NG, and the real thing where the package is installed."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.data.corpora import load_corpus
+from myxtts.data.espeak_ng import SpeechJob, speak_to_files, trim_silence
+from myxtts.data.sample_corpus import (
+    GRAMMARS,
+    MANIFEST_FILE,
+    VOICES,
+    SampleCorpusError,
+    make_sample_corpus,
+    plan_clips,
+)
+
+
+def file_contents(root):
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    pytest.importorskip("espeakng_loader", reason='needs the extra "sample"')
+    return make_sample_corpus(tmp_path_factory.mktemp("made") / "corpus", num_clips=8)
+
+
+@pytest.fixture
+def espeak_paths():
+    loader = pytest.importorskip("espeakng_loader", reason='needs the extra "sample"')
+    return Path(loader.get_library_path()), Path(loader.get_data_path())
+
+
+def test_plan_deals_clips_evenly_and_repeats_no_sentence_in_a_voice():
+    clips = plan_clips(seed=0, num_clips=322)
+    counts = Counter(clip.voice.speaker for clip in clips)
+    assert set(counts) == {voice.speaker for voice in VOICES}
+    assert set(counts.values()) == {40, 41}
+    assert len({clip.id for clip in clips}) == 322
+    assert len({(clip.voice.speaker, clip.text) for clip in clips}) == 322
+
+
+def test_plan_depends_on_the_seed_and_on_nothing_else():
+    assert plan_clips(0, 16) == plan_clips(0, 16)
+    assert [clip.text for clip in plan_clips(0, 16)] != [clip.text for clip in plan_clips(1, 16)]
+
+
+def test_small_plan_is_the_beginning_of_each_voice_of_a_large_one():
+    assert set(plan_clips(0, 16)) <= set(plan_clips(0, 320))
+
+
+@pytest.mark.parametrize("num_clips", [0, 10**6])
+def test_plan_refuses_a_number_of_clips_the_grammars_cannot_give(num_clips):
+    with pytest.raises(ValueError, match="num_clips"):
+        plan_clips(0, num_clips)
+
+
+@pytest.mark.parametrize("language", sorted(GRAMMARS))
+def test_sentences_are_distinct_and_fit_a_metadata_line(language):
+    sentences = GRAMMARS[language].sentences()
+    assert len(set(sentences)) == len(sentences)
+    assert not any(set(sentence) & set("|\n\r\t") for sentence in sentences)
+
+
+def test_corpus_reads_as_ljspeech_with_speakers_and_languages(corpus):
+    loaded = load_corpus(corpus)
+    assert loaded.format == "ljspeech"
+    assert not loaded.rejections
+    found = {(utterance.id, utterance.speaker, utterance.language) for utterance in loaded.utterances}
+    assert found == {(f"{voice.language}_{voice.speaker}_000", voice.speaker, voice.language) for voice in VOICES}
+
+
+def test_clips_are_short_audible_16_bit_mono_at_22050_hz(corpus):
+    for path in (corpus / "wavs").iterdir():
+        info = soundfile.info(path)
+        assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
+        assert 0.8 < info.duration < 4
+        samples, _ = soundfile.read(path)
+        assert 0.1 < np.abs(samples).max() <= 1
+        assert np.abs(samples[: 22050 // 5]).max() > 0.002, "more than 200 ms of silence at the start"
+
+
+def test_two_makings_are_equal_byte_for_byte(corpus, tmp_path):
+    again = make_sample_corpus(tmp_path / "corpus", num_clips=8)
+    assert file_contents(again) == file_contents(corpus)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"], "a scratch folder was left behind"
+
+
+def test_whole_corpus_is_reused_and_a_damaged_one_remade(corpus, monkeypatch):
+    before = file_contents(corpus)
+    with monkeypatch.context() as without_package:
+        without_package.setitem(sys.modules, "espeakng_loader", None)
+        assert make_sample_corpus(corpus, num_clips=8) == corpus
+        victim = next((corpus / "wavs").iterdir())
+        victim.write_bytes(victim.read_bytes()[:-100])
+        with pytest.raises(SampleCorpusError):
+            make_sample_corpus(corpus, num_clips=8)
+    make_sample_corpus(corpus, num_clips=8)
+    assert file_contents(corpus) == before
+
+
+def test_corpus_of_another_seed_is_replaced(corpus, tmp_path):
+    root = make_sample_corpus(tmp_path / "corpus", seed=1, num_clips=2)
+    assert len(list((root / "wavs").iterdir())) == 2
+    make_sample_corpus(root, num_clips=8)
+    assert file_contents(root) == file_contents(corpus)
+
+
+def test_folder_with_other_files_is_refused_and_untouched(tmp_path):
+    (tmp_path / "metadata.csv").write_text("a|mine|mine\n")
+    with pytest.raises(SampleCorpusError, match="metadata.csv"):
+        make_sample_corpus(tmp_path, num_clips=8)
+    assert file_contents(tmp_path) == {"metadata.csv": b"a|mine|mine\n"}
+
+
+def test_file_added_to_a_damaged_corpus_is_not_deleted(corpus, tmp_path):
+    for name, content in file_contents(corpus).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "README.md").unlink()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(SampleCorpusError, match="notes.txt"):
+        make_sample_corpus(tmp_path, num_clips=8)
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_manifest_cut_short_counts_as_no_corpus(tmp_path):
+    (tmp_path / MANIFEST_FILE).write_text('{"plan": ')
+    with pytest.raises(SampleCorpusError, match=MANIFEST_FILE):
+        make_sample_corpus(tmp_path, num_clips=8)
+
+
+def test_missing_package_is_named_with_the_command_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "espeakng_loader", None)
+    with pytest.raises(SampleCorpusError, match=r'pip install -e "\.\[sample\]"'):
+        make_sample_corpus(tmp_path / "corpus", num_clips=8)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_unknown_variant_is_refused(espeak_paths, tmp_path):
+    job = SpeechJob(str(tmp_path / "a.wav"), "Hello.", "en-us", "f99", 50, 165)
+    with pytest.raises(RuntimeError, match="f99"):
+        speak_to_files([job], *espeak_paths)
+
+
+def test_unknown_language_is_refused(espeak_paths, tmp_path):
+    job = SpeechJob(str(tmp_path / "a.wav"), "Hello.", "xx-nowhere", "f1", 50, 165)
+    with pytest.raises(RuntimeError, match="xx-nowhere"):
+        speak_to_files([job], *espeak_paths)
+
+
+@pytest.mark.parametrize("path_bytes", [140, 159, 160, 400])
+def test_data_path_of_any_length_speaks(espeak_paths, tmp_path, path_bytes):
+    library_path, data_path = espeak_paths
+    parent = tmp_path
+    while len(str(parent)) < path_bytes - 60:
+        parent /= "d" * min(100, path_bytes - 60 - len(str(parent)))
+    parent.mkdir(parents=True, exist_ok=True)
+    link = parent / ("e" * max(1, path_bytes - len(str(parent)) - 1))
+    link.symlink_to(data_path, target_is_directory=True)
+    job = SpeechJob(str(tmp_path / "a.wav"), "Hello.", "en-us", "f1", 50, 165)
+    speak_to_files([job], library_path, link)
+    assert soundfile.info(tmp_path / "a.wav").frames > 5000
+
+
+def test_trim_silence_keeps_50_ms_on_each_side():
+    samples = np.zeros(30000, np.int16)
+    samples[10000:20000] = 1000
+    trimmed = trim_silence(samples)
+    assert len(trimmed) == 10000 + 2 * 1102 - 1
+    assert trimmed[1102] == 1000 and trimmed[1101] == 0

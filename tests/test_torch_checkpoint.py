@@ -1,0 +1,347 @@
+"""PyTorch checkpoints: files written by PyTorch itself, round trips, damage of every kind, hostile pickles."""
+
+import base64
+import io
+import pickle
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from myxtts.utils.torch_checkpoint import (
+    DamagedCheckpointError,
+    HostileCheckpointError,
+    StubObject,
+    TorchCheckpointError,
+    read_torch_checkpoint,
+    write_torch_checkpoint,
+)
+
+PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
+
+# Both were written by torch 2.13.0: torch.save({"model": OrderedDict(a=arange(12.).reshape(3, 4), transposed=a.t(),
+# part=a[1:, ::2], half=.., brain=.., count=tensor(7), flags=.., parameter=Parameter(ones(2)), empty=zeros(0, 3)),
+# "config": XttsConfig(), "step": 5, "loss": numpy.float64(0.25)}); base 85 of zlib.
+BY_TORCH = {
+    "zip": (
+    'c-o~_U31h_7|wolcN?HBAM&Ll3hEYNyWibH=|aE-36?e#iB(+F?AhH&HrY2hi_{rr>NqSg-Y^W;j(1*q>7CQjduMQ_dgFyNT&P$61U(<yB}pk&'
+    'dS*{H$(-kTpZCpso@7RjL<J#{5Y~(lVTYhOdegXp#%dbYQtj(zMH&+3ePbzn3xuRPKmaYfhD-?Qx^0?B$A)dW;w7hs98^1N=vajCr~;9s8X{{o'
+    'i0arT?5S!88>TB(9kkFf%vu#A%e9^AjjRX*$)p-5i(Rr(Yaobmh*&Xg4PWLrMTj%PG$hmr`PbVW7?ihS5NBmUj>yq2Y>}gKs0&-~HK~AY7={!W'
+    'Rz<QHJDTOTZ5P#Gq)DPRW6gLo(Pa4T6d#o%UDzRqD9uie--Y1?1$L{XYC>CcFzg8;_s$YrSPpk#A3f>9evW(*!%GUh%#cmZtiu70>}7SH-0COw'
+    '3QH;j2MJ{u!>d$G_%^&Ihi=0mPInl?>k7QVO26P}h6Qi>_#{@QOtH_&E1!i?&UvKA`4;6o$~li=NGUMJICZ;YVMzNpFWOe4&zE6*Imi;e5QZG#'
+    '8y)35c?<;wij1djY7H00{n~8X?DLcuPaY<?uH!vjC#bGT&UX^SlmcaSkQZHRA&eY2wN4B5SBP+W_2IA>1(0}*GrbsRX^gjdj0%Qx3Y@>oF5bBV'
+    '7Zi|L0;tu-i*V7$RD^d4lYn8GG6}RzE|G2{Z8pQ%W-%xVT<)kbR!XaGG+<7jo4cIC*iG>pZt5nvsPYR@CFf`ODO?%-9NxPHSCi@%+NMMSax~m='
+    '5UA(MfAamwieYM2qeH6b!u!`?KB<POUJE{8Cv^=zM4biJa4tq|xF!#<3)6O8_(-=pt@dJy#CK4t)iJT5IgYj{y1Hg+q;^%lK&;`#HhD}RbIuZI'
+    '_wL?-1qJk^9AU+ngxd7<^o4)OU<X<kw4f8>8q!@6S@cANI#bNYkN3;aV6`zdY*-m+cEM2KlP+9W!0e=E<apwzUmsn%O61Zxv#w3;5f1llDpj|g'
+    'mWHc0kmC~jsYnL{Znbt~Xr%A{{_P8z2%YOk+AoYhiPZC?s%9DutA#9Fk#ZXbd&(&0setmQ@E5Ia_?ZH>3+29mg++{PYOWRO#Ph^m9j1Y?iKvF#'
+    'Cm-*l4<z<X4MW0|@2xPFu1Lo>A%L?kmC4~0`H{Iq=GSB{lleQD!fEm@BJ&`b>C;r{&0F=UH1+%ql<x8?%~Yh3HA+c3%apUYvht8_jpzoPr~I7R'
+    'iZr>I^3N}qdHne7{Nv|{pWAHwc#oNCX#etuO@k&j&@k!OkgrIk=hhHnk-tCmgSv754+)Y#a-kwkZ7O@(f3)|O%2dVu+1QFdf8oF6U))Uo>t{PG'
+    '?Ci(s8`^L%P)?-EAAQxhvT^+m2-znF#-zK*F^GeGrqQpps!^**ssEWtx>%YhWG4#6{CKI5O&1G=@lqz8Efw?WTso64r1R-)Hj|y8DyNTpc_K-4'
+    'B$>((72DV8HT#h@%7fpbLA2Mv_xO<CM1}QU4?z;I3GeqC?||?O=MVCDjdZ(@=YfZ(Z{R_=*WHGE@ZB*X;Jrbt*TwwU<sdc_#CjdbkKGjyV6#E2'
+    '*E#&yhe2#Ei1qG$KXz{-fXxT7-W}`5J_uq9tJtUSX<yvI0Ja#6>)mg|KJ1bQyH1~Zx4{7)_-7CJ=^J!Lj>V3yZs*9cK5|>&e>~D_CUMo?W6bHl'
+    '?JeM6Is-9|*~ZrMwf_P-eLYz'
+    ),
+    "legacy": (
+    'c-noG*^=8t6ozGaBg!NUJ7FDmo5gsG7YK1C36l^dPDV3;SOz1@ZCgQ>{7bDAL)BCb7jY(B@c>+K$zx1aUWCi=2vku8N8K6+Qx07|^6B=`_aC1='
+    '-TUfKn)}x;8-K3d{O!i6(!P4_k2F2^pcKqiMNy`K&wbl>d$(8+I=+V#1(+x37uVt3Wj*E%9Ls}xU~06;cc-iuIzO-w={;l$W|kJiu^(_`b=6GM'
+    '%<(vKddAGe4Bs0euV<p@NHdO~_ygu5Ws|JSY)-17c0CxdfDJA>HrJpQ4WtWZiefEfZ0-m4xYUcd<Az!<VExE(2R+Wb&<}dIsv5F|f|-vKp-5}Q'
+    'kdv=y8?JBhExD*6Z=R%>cD>PVRceh!z1FPP@rcOTo<=yPuXH)IO<mE`dS-^>dPYypuyS`Cr*neiq=83e5dzB#r+&x=SRIr0I5%F(erzn6kH^f6'
+    'o}S?eJr$#$l+33%o;L7|sMOS=5<dHXv{MP~xlLlJx;n%2u`|O9lJ+9UO9oyRw6Wz5u_kFrEiTj2ycDl22(&Awo0TeFB>|NLUW?OJZ{u}6bsKL;'
+    '_?sMW8Iar84=l$+ae;nbl)BQGE4;m^P_4Gw4ZM>myqhSz7b}#c!uuR$0~MiQ`w=x!bwS}OwbGnkTc9^<t#ZAEI?+=^KTY&vQBoTmO#>}K9lF*i'
+    'M0+uB-*@NK5B`&Ltz0kT!zAZ3NzNa|IiHpE4#znI>*g`Jf!2g^7U29t8g?F`;lk35ZdV(1`X3h)#g7xkjac!LRJ_dbiGeEzVxr%{RRh<=pJS6L'
+    '-$nN!+-AL5#dYE;#Jv%7mAD-@sne;&4awf(*f#KKWah*cctdA|&+P5(trF*9NiKw??`hJL6U`+5f^_kD@kf|@_@ZDQkB<oD!vc#(0mGM<I`<VZ'
+    'M4?>E8%0#_5MS-!>w>Aq*?ZU#&d|a)Eb5CU4mq2mr)QI!Bn<Jb?M0L6Zi(~*R+>aEcdQ_=cD2y9T#M>z$pCE--%}d;lG%cN_uvi&23SE)i)-Z!'
+    'hTU%W%HK4^LsvLPeVf1oW``Q{Vn@SRWGu(MpF40wZCr~xUIjO2_|AYk!^D6WUvN9|1-Innrj~W9y6gz1mz|o-vbM}F>zv%OZO^mPit_KV-=W7j'
+    '`jG9D{YrL7_B)xft|+TyYh>m1RPshX`Bsk*XO+Vv|FHAGPd$hbDndz&e*nB!wTb'
+    ),
+}
+
+
+def bytes_by_torch(layout):
+    return zlib.decompress(base64.b85decode(BY_TORCH[layout]))
+
+
+def write_zip(path, pickled, storages=(), compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        for index, content in enumerate(storages):
+            archive.writestr(f"archive/data/{index}", content)
+    return path
+
+
+def tensor_opcodes(num_values, offset, size, stride, storage="FloatStorage"):
+    """Protocol 2 opcodes of one tensor, as torch.save writes them but with claims of our choice."""
+
+    def text(value):
+        return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+    def integer(value):
+        encoded = pickle.encode_long(value)
+        return b"\x8a" + bytes([len(encoded)]) + encoded
+
+    def integers(values):
+        return b"(" + b"".join(integer(value) for value in values) + b"t"
+
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + b"ctorch\n" + storage.encode() + b"\n"
+        + text("0") + text("cpu") + integer(num_values) + b"tQ" + integer(offset) + integers(size) + integers(stride)
+        + b"\x89ccollections\nOrderedDict\n)RtR"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", BY_TORCH)
+def test_file_written_by_torch_is_read(layout, tmp_path):
+    (tmp_path / "model.pth").write_bytes(bytes_by_torch(layout))
+    checkpoint = read_torch_checkpoint(tmp_path / "model.pth")
+    base = np.arange(12, dtype="float32").reshape(3, 4)
+    expected = {
+        "a": base,
+        "transposed": base.T,
+        "part": base[1:, ::2],
+        "half": np.array([1.5, -2.0], "float16"),
+        "brain": np.array([1.5, -2.0], ml_dtypes.bfloat16),
+        "count": np.array(7),
+        "flags": np.array([True, False]),
+        "parameter": np.ones(2, "float32"),
+        "empty": np.zeros((0, 3), "float32"),
+    }
+    assert list(checkpoint["model"]) == list(expected)
+    for name, array in expected.items():
+        assert checkpoint["model"][name].dtype == array.dtype
+        np.testing.assert_array_equal(checkpoint["model"][name], array)
+    assert (checkpoint["step"], checkpoint["loss"]) == (5, 0.25)
+    config = checkpoint["config"]
+    assert isinstance(config, StubObject) and config.class_name == "TTS.tts.configs.xtts_config.XttsConfig"
+    assert config.state == {"temperature": 0.75, "languages": ["en", "fa"]}
+
+
+def test_written_checkpoint_is_read_back(tmp_path):
+    random = np.random.default_rng(0)
+    tensors = OrderedDict(
+        kernel=random.standard_normal((3, 4, 5)).astype("float32"),
+        transposed=random.standard_normal((4, 3)).astype("float32").T,
+        half=random.standard_normal(3).astype("float16"),
+        brain=random.standard_normal(3).astype(ml_dtypes.bfloat16),
+        count=np.array(2**40),
+        empty=np.zeros((0, 2), "float32"),
+    )
+    rest = {"step": -3, "big": 2**70, "loss": 0.5, "name": "ß", "nothing": None, "list": [True, (1, "a"), []]}
+    write_torch_checkpoint(tmp_path / "model.pth", {"model": tensors} | rest)
+    checkpoint = read_torch_checkpoint(tmp_path / "model.pth")
+    assert {name: checkpoint[name] for name in rest} == rest
+    assert list(checkpoint["model"]) == list(tensors)
+    for name, array in tensors.items():
+        assert checkpoint["model"][name].dtype == array.dtype
+        np.testing.assert_array_equal(checkpoint["model"][name], array)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pth"]
+
+
+def test_written_values_start_at_multiples_of_64_bytes(tmp_path):
+    write_torch_checkpoint(tmp_path / "model.pth", {"a": np.ones(5, "float32"), "b": np.full(3, 2.0, "float32")})
+    content = (tmp_path / "model.pth").read_bytes()
+    assert content.index(np.ones(5, "float32").tobytes()) % 64 == 0
+    assert content.index(np.full(3, 2.0, "float32").tobytes()) % 64 == 0
+
+
+def test_value_that_is_no_weight_is_not_written(tmp_path):
+    with pytest.raises(TypeError, match="cannot hold a set"):
+        write_torch_checkpoint(tmp_path / "model.pth", {"a": {1, 2}})
+    assert not (tmp_path / "model.pth").exists()
+
+
+def test_arrays_are_views_of_the_file(tmp_path):
+    write_torch_checkpoint(tmp_path / "model.pth", {"a": np.ones((8, 8), "float32")})
+    array = read_torch_checkpoint(tmp_path / "model.pth")["a"]
+    assert not array.flags.owndata and not array.flags.writeable
+
+
+class Calls:
+    """Pickles as a call of any function."""
+
+    def __init__(self, function, *args):
+        self._call = (function, args)
+
+    def __reduce__(self):
+        return self._call
+
+    def __call__(self):
+        """A callable, as pickling asks of what stands first in a call."""
+
+
+def run_if_called(path):
+    Path(path).write_text("the pickle ran")
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize(
+    "make_payload, name",
+    [
+        (lambda path: Calls(__import__("os").system, f"touch {path}"), "system"),
+        (lambda path: Calls(eval, f"open({str(path)!r}, 'w')"), "builtin.*eval"),
+        (lambda path: Calls(__import__("subprocess").Popen, ["touch", str(path)]), "Popen"),
+        (lambda path: Calls(run_if_called, str(path)), "run_if_called"),
+        (lambda path: Calls(Calls(getattr, "", "upper")), "getattr"),
+        (lambda path: Calls(bytearray, 10**6), "bytearray"),
+        (lambda path: {"model": [OrderedDict(a=Calls(run_if_called, str(path)))]}, "run_if_called"),
+    ],
+)
+def test_call_is_refused_by_name_and_not_run(make_payload, name, protocol, tmp_path):
+    payload = make_payload(tmp_path / "ran")
+    path = write_zip(tmp_path / "model.pth", pickle.dumps(payload, protocol))
+    with pytest.raises(HostileCheckpointError, match=f"asks to call .*{name}. Nothing was run"):
+        read_torch_checkpoint(path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "pickled, message",
+    [
+        (b"(S'true'\nios\nsystem\n.", "opcode INST"),
+        (b"(cos\nsystem\nS'true'\no.", "opcode OBJ"),
+        (b"\x80\x04cos\nsystem\n)}\x92.", "opcode NEWOBJ_EX"),
+        (b"\x80\x02\x82\x01.", "opcode EXT1"),
+        (b"P1\n.", "opcode PERSID"),
+        (b"\x80\x02Nr\xff\xff\xff\x7f.", "2147483647 memo slots"),
+        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN}X\x01\x00\x00\x00aNs\x86b.", "change a function"),
+        (b"\x80\x02cos\nsystem\nN}X\x01\x00\x00\x00aNs\x86b.", "damaged"),
+        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n)\x81.", "damaged"),
+    ],
+)
+def test_opcode_that_no_checkpoint_needs_is_refused(pickled, message, tmp_path):
+    with pytest.raises(TorchCheckpointError, match=message):
+        read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled))
+
+
+@pytest.mark.parametrize(
+    "num_values, offset, size, stride, message",
+    [
+        (2**40, 0, (4,), (1,), "claims 4398046511104 bytes for storage 0, of 16"),
+        (4, 0, (2**20, 2**20), (0, 0), "claims a tensor of size"),
+        (4, -1, (2,), (1,), "offset -1"),
+        (4, 0, (2,), (-1,), "stride"),
+        (4, 0, (1,) * 65, (1,) * 65, "tensor of offset"),
+        (4, 0, (2**63,), (0,), "tensor of offset"),
+    ],
+)
+def test_claim_larger_than_the_file_is_refused(num_values, offset, size, stride, message, tmp_path):
+    pickled = b"\x80\x02" + tensor_opcodes(num_values, offset, size, stride) + b"."
+    with pytest.raises(HostileCheckpointError, match=message):
+        read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, [bytes(16)]))
+
+
+@pytest.mark.parametrize("offset, size, stride", [(3, (2,), (1,)), (0, (2, 2), (3, 1)), (0, (2,), (4,)), (5, (0,), (1,))])
+def test_tensor_that_leaves_its_storage_is_refused(offset, size, stride, tmp_path):
+    pickled = b"\x80\x02" + tensor_opcodes(4, offset, size, stride) + b"."
+    with pytest.raises(DamagedCheckpointError):
+        read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, [bytes(16)]))
+
+
+def test_storage_of_unknown_type_is_refused(tmp_path):
+    pickled = b"\x80\x02" + tensor_opcodes(1, 0, (1,), (1,), "QInt8Storage") + b"."
+    with pytest.raises(DamagedCheckpointError, match="QInt8Storage.*no known tensor storage"):
+        read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, [bytes(16)]))
+
+
+def test_missing_storage_is_named(tmp_path):
+    pickled = b"\x80\x02" + tensor_opcodes(4, 0, (4,), (1,)) + b"."
+    with pytest.raises(DamagedCheckpointError, match="no entry 'archive/data/0'"):
+        read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled))
+
+
+def test_compressed_archive_is_refused(tmp_path):
+    path = write_zip(tmp_path / "model.pth", pickle.dumps({}, 2), [bytes(10**6)], zipfile.ZIP_DEFLATED)
+    with pytest.raises(HostileCheckpointError, match="compressed entry, 'archive/data"):
+        read_torch_checkpoint(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archive_with_two_pickles_is_refused(tmp_path):
+    path = write_zip(tmp_path / "model.pth", pickle.dumps({}, 2))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({}, 2))
+    with pytest.raises(HostileCheckpointError, match="two entries named 'archive/data.pkl'"):
+        read_torch_checkpoint(path)
+
+
+def test_legacy_file_that_claims_more_than_it_has_is_refused(tmp_path):
+    parts = (0x1950A86A20F9469CFC6C, 1001, {})
+    head = b"".join(pickle.dumps(part, 2) for part in parts)
+    claim = b"\x80\x02" + tensor_opcodes(2**50, 0, (1,), (1,)) + b"."
+    (tmp_path / "model.pth").write_bytes(head + claim + pickle.dumps(["0"], 2))
+    with pytest.raises(HostileCheckpointError, match="more than it has"):
+        read_torch_checkpoint(tmp_path / "model.pth")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"not a checkpoint", b"\x80\x02}.", bytes(1000)])
+def test_file_that_is_no_checkpoint_is_refused(content, tmp_path):
+    (tmp_path / "model.pth").write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match="model.pth"):
+        read_torch_checkpoint(tmp_path / "model.pth")
+
+
+@pytest.mark.parametrize("layout", BY_TORCH)
+def test_file_cut_short_is_refused(layout, tmp_path):
+    content = bytes_by_torch(layout)
+    path = tmp_path / "model.pth"
+    for length in range(0, len(content), 23):
+        path.write_bytes(content[:length])
+        with pytest.raises(DamagedCheckpointError):
+            read_torch_checkpoint(path)
+
+
+def test_flipped_bit_in_the_values_is_noticed(tmp_path):
+    content = bytearray(bytes_by_torch("zip"))
+    position = content.index(np.arange(12, dtype="float32").tobytes()) + 9
+    content[position] ^= 4
+    (tmp_path / "model.pth").write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match="checksum of entry 'archive/data/0' is wrong"):
+        read_torch_checkpoint(tmp_path / "model.pth")
+
+
+@pytest.mark.parametrize("layout", BY_TORCH)
+def test_flipped_bit_anywhere_gives_the_same_arrays_or_a_checkpoint_error(layout, tmp_path):
+    content = bytes_by_torch(layout)
+    path = tmp_path / "model.pth"
+    for position in range(0, len(content), 5):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        try:
+            checkpoint = read_torch_checkpoint(path)
+        except TorchCheckpointError:
+            continue
+        if layout == "zip":
+            np.testing.assert_array_equal(checkpoint["model"]["part"], [[4, 6], [8, 10]])
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_altered_pickle_with_a_right_checksum_raises_nothing_but_checkpoint_errors(data, tmp_path_factory):
+    with zipfile.ZipFile(io.BytesIO(bytes_by_torch("zip"))) as archive:
+        entries = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    pickled = bytearray(entries["data.pkl"])
+    for position in data.draw(st.lists(st.integers(0, len(pickled) - 1), min_size=1, max_size=4)):
+        pickled[position] = data.draw(st.integers(0, 255))
+    storages = [entries[f"data/{index}"] for index in range(6)]
+    path = write_zip(tmp_path_factory.mktemp("altered") / "model.pth", bytes(pickled), storages)
+    try:
+        read_torch_checkpoint(path)
+    except TorchCheckpointError as error:
+        assert str(error)
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason="the reference checkpoint is not beside the repository")
+def test_reference_checkpoints_are_read():
+    model = read_torch_checkpoint(PARITY / "model.pth")["model"]
+    stats = read_torch_checkpoint(PARITY / "mel_stats.pth")
+    with np.load(PARITY / "reference.npz") as arrays:
+        np.testing.assert_array_equal(stats, arrays["mel_stats"])
+    np.testing.assert_array_equal(model["mel_stats"], stats)
+    assert model["gpt.gpt.h.0.attn.c_attn.weight"].shape == (64, 192)

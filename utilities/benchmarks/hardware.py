@@ -1,0 +1,41 @@
+"""What machine a figure was measured on, and where tables are kept."""
+
+import os
+import platform
+from datetime import date
+from pathlib import Path
+
+import tensorflow as tf
+
+BENCHMARKS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+
+
+def describe_hardware():
+    """One line: processor, cores that this process may use, GPUs, versions."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0] if names else model
+    gpus = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
+            for gpu in tf.config.get_visible_devices("GPU")]
+    return (f"{model}, {len(os.sched_getaffinity(0))} cores, {', '.join(gpus) or 'no GPU'}, Python "
+            f"{platform.python_version()}, TensorFlow {tf.__version__}")
+
+
+def append_table(title, command, header, rows):
+    """Prints a table and appends it to docs/benchmarks.md with date, hardware and command.
+
+    Args:
+        title: Heading.
+        command: What makes the figures.
+        header: Column names.
+        rows: Lists of cells.
+    """
+    lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", "",
+             "| " + " | ".join(header) + " |", "|" + " --- |" * len(header),
+             *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    with open(BENCHMARKS_PAGE, "a", encoding="utf-8") as page:
+        page.write("\n" + text)
