@@ -1,10 +1,15 @@
 """Settings: shipped files, presets, includes, and the sentence that a wrong value gives."""
 
+import ast
+import inspect
+import json
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
+import yaml
 
+from myxtts.config import config as config_module
 from myxtts.config.config import MODEL_SIZES, ConfigError, DataConfig, ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict, merge, read_yaml
 
@@ -25,9 +30,8 @@ def test_shipped_file_builds(path):
 
 @pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "base.yaml"], ids=lambda path: path.name)
 def test_shipped_file_holds_only_what_differs_from_its_base(path):
-    own = {name: {} for name in ("model", "data", "training", "sampling")}
-    own.update(config_from_dict_values(path))
-    base = config_from_dict(read_yaml(path.parent / "base.yaml"))
+    own = yaml.safe_load(path.read_text(encoding="utf-8"))
+    base = config_from_dict(read_yaml(path.parent / own.pop("include")))
     for section, content in own.items():
         for name, value in content.items():
             held = getattr(getattr(base, section), name)
@@ -35,14 +39,6 @@ def test_shipped_file_holds_only_what_differs_from_its_base(path):
                 assert all(getattr(held, key) != item for key, item in value.items()), f"{section}.{name}"
             else:
                 assert held != value, f"{section}.{name} repeats its base"
-
-
-def config_from_dict_values(path):
-    import yaml
-
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    values.pop("include")
-    return values
 
 
 @pytest.mark.parametrize("size", MODEL_SIZES)
@@ -75,12 +71,7 @@ def test_contract_defaults():
 
 
 def test_every_setting_has_a_docstring():
-    import ast
-    import inspect
-
-    from myxtts.config import config
-
-    for node in ast.parse(inspect.getsource(config)).body:
+    for node in ast.parse(inspect.getsource(config_module)).body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
             for statement, after in zip(node.body, [*node.body[1:], None]):
                 if isinstance(statement, ast.AnnAssign):
@@ -88,8 +79,6 @@ def test_every_setting_has_a_docstring():
 
 
 def test_configuration_survives_json():
-    import json
-
     config = config_from_dict({"model": {"size": "nano", "dropout": 0.2}, "data": {"conditioning_seconds": [1, 2]},
                                "training": {"dvae": {"crop_seconds": 1.0}}})
     assert config_from_dict(json.loads(json.dumps(asdict(config)))) == config

@@ -1,6 +1,9 @@
 """A whole training run, stage by stage: the wiring between data, trainer and what speaks."""
 
+import json
+import signal
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,13 +12,14 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from myxtts.cli.samples import SampleSpeaker
-from myxtts.config.config import STAGES
+from myxtts.cli.starting_weights import adopt, starting_weights
+from myxtts.config.config import STAGES, ConfigError
 from myxtts.data.ljspeech import LJSpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter
 from myxtts.training.preparation import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, write_json
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
 from myxtts.utils.commons import setup_logging
 from myxtts.utils.gpu_monitor import GPUMonitor
 
@@ -34,12 +38,15 @@ def train_stages(config, plan):
     setup_logging(log_file=home / "train.log")
     keras.utils.set_random_seed(config.training.seed)
     say_pipeline_mode(config, plan)
+    if config.training.init_from:
+        config = adopt(config)
     with tqdm(desc="checking recordings", unit="clip", disable=not sys.stdout.isatty(), leave=False) as bar:
         def progress(done, total):
             bar.total = total
             bar.update(done - bar.n)
         dataset = LJSpeechDataset.open(config, progress)
     config = dataset.config
+    _check_same_model(config, home)
     dataset.tokenizer.save(home / "vocab.json")
     write_json(home / "config.json", asdict(config))
     print(f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}, "
@@ -50,8 +57,23 @@ def train_stages(config, plan):
             if config.training.stage == "all" and not config.training.reset_training and _finished(home, stage, config):
                 print(f"Stage {stage}: trained already; --stage {stage} with a larger --max-steps trains it further")
                 continue
-            _train_stage(stage, config, plan, dataset, monitor)
+            if not _train_stage(stage, config, plan, dataset, monitor):
+                print(f"Stopped. The same command goes on from {home}/{stage}")
+                return
     _say_where(config, dataset)
+
+
+def _check_same_model(config, home):
+    """A run goes on with the model it began with; its `config.json` is not overwritten by another."""
+    if config.training.reset_training or not (home / "config.json").is_file() or \
+            not any(CheckpointStore(home / stage).steps() for stage in STAGES):
+        return
+    before, now = read_json(home / "config.json")["model"], json.loads(json.dumps(asdict(config.model)))
+    differing = [f"{name} {before.get(name)} there, {now[name]} here" for name in now
+                 if before.get(name) != now[name] and name != "dropout"]
+    if differing:
+        raise ConfigError(f"{home} holds a run of another model: {'; '.join(differing[:3])}. Give the same --model-size and "
+                          "data, another --checkpoint-dir, or --reset-training to start anew.")
 
 
 def say_pipeline_mode(config, plan):
@@ -84,22 +106,49 @@ def _train_stage(stage, config, plan, dataset, monitor):
     plan_of_batches = dataset.plan(stage)
     print(f"Padding: {100 * plan_of_batches.padding_share():.1f}% of the batches' samples, "
           f"{len(plan_of_batches.shapes)} shapes")
-    tokenizer_model, mel_stats = None, None
+    if config.training.reset_training:
+        aside = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}").set_aside()
+        if aside:
+            print(f"Earlier {stage} checkpoints were set aside in {aside}")
+    tokenizer_model, mel_stats, lineage, weights = None, None, {}, None
     if stage == "dvae":
         mel_stats = measure_mel_stats(dataset.train_loader(stage), MEL_STATS_BATCHES)
     else:
-        tokenizer_model = load_tokenizer_model(config, plan.data_device)
-    trainer = XTTSTrainer(config, stage=stage, tokenizer_model=tokenizer_model, plan=plan, mel_stats=mel_stats)
+        if config.training.init_from:
+            weights = starting_weights(config.training.init_from, config.model.num_text_tokens, config.training.seed)
+        tokenizer_model, lineage = load_tokenizer_model(config, plan.data_device)
+    trainer = XTTSTrainer(config, stage=stage, tokenizer_model=tokenizer_model, plan=plan, mel_stats=mel_stats,
+                          starting_weights=weights, lineage=lineage)
     logs = config.training.tensorboard_log_dir or f"{config.training.checkpoint_dir}/tensorboard"
     callbacks = [ConsoleProgress(monitor, plan.gpu_roles), TensorBoardWriter(logs)]
     if stage == "gpt":
         callbacks.append(SampleSpeaker(dataset, tokenizer_model, f"{config.training.checkpoint_dir}/samples",
                                        f"{logs}/samples"))
-    trainer.train(dataset, callbacks)
+    with stops_on_signals(trainer):
+        trainer.train(dataset, callbacks)
+    return not trainer.stop_requested.is_set()
+
+
+@contextmanager
+def stops_on_signals(trainer):
+    """Ctrl-C and SIGTERM let the trainer finish its step and write a checkpoint; a second one stops at once."""
+    def request(number, frame):
+        if trainer.stop_requested.is_set():
+            raise KeyboardInterrupt
+        trainer.stop_requested.set()
+        print(f"\n{signal.Signals(number).name}: finishing the step and writing a checkpoint; once more stops at once",
+              flush=True)
+
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def load_tokenizer_model(config, device):
-    """`XTTS` with the run's trained DVAE, on `device`.
+    """`XTTS` with the run's trained DVAE, on `device`, and what identifies that DVAE.
 
     Raises:
         CheckpointError: The run has none yet.
@@ -112,7 +161,7 @@ def load_tokenizer_model(config, device):
         model = XTTS(config.model, parts=("dvae",))
         step = store.steps()[-1]
         assign_by_name(model.part_weights("dvae"), store.read(step, ("model",))[0]["model"], str(store.path(step)))
-    return model
+    return model, {"dvae": store.digest(step)}
 
 
 def _say_where(config, dataset):

@@ -10,7 +10,9 @@ def build_parser():
     parser = argparse.ArgumentParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
     parser.add_argument("--checkpoint", required=True, help="folder of a training run, or of `myxtts convert`")
     parser.add_argument("--text", required=True, help="what to say")
-    parser.add_argument("--reference-audio", required=True, nargs="+", help="one or more recordings of the voice")
+    voice = parser.add_mutually_exclusive_group(required=True)
+    voice.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
+    voice.add_argument("--speaker", metavar="NAME", help="a voice that came with an imported model")
     parser.add_argument("--language", default="en", help="language of the text (default: en)")
     parser.add_argument("--output", default="out.wav", help="wav file to write (default: out.wav)")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
@@ -29,7 +31,8 @@ def main(argv=None):
     import dataclasses
 
     from myxtts.audio.files import write_wav
-    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.inference.synthesizer import Synthesizer, Voice
+    from myxtts.models.speakers import read_speaker
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
@@ -37,7 +40,10 @@ def main(argv=None):
     asked = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
     sampling = dataclasses.replace(synthesizer.config.sampling,
                                    **{name: value for name, value in asked.items() if value is not None})
-    voice = synthesizer.voice(arguments.reference_audio)
+    if arguments.speaker:
+        voice = Voice(*read_speaker(arguments.checkpoint, arguments.speaker))
+    else:
+        voice = synthesizer.voice(arguments.reference_audio)
     speech = synthesizer.speak(arguments.text, voice, arguments.language, sampling, arguments.seed)
     write_wav(arguments.output, speech.samples, speech.sample_rate)
     print(f"Wrote {arguments.output}: {len(speech.samples) / speech.sample_rate:.2f} s at {speech.sample_rate} Hz, "

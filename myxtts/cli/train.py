@@ -54,10 +54,12 @@ def build_parser():
     training.add_argument("--max-steps", type=int, help="stop each stage after this many optimizer steps")
     training.add_argument("--grad-accum", type=int, help="batches per optimizer step (default: 1)")
     training.add_argument("--lr", type=float, help="peak learning rate (default: from the preset)")
+    training.add_argument("--lora-rank", type=int, help="with --init-from: train low-rank adapters only (default: 0, off)")
     training.add_argument("--precision", help="Keras dtype policy (default: float32)")
     training.add_argument("--seed", type=int, help="fixes everything that is drawn (default: 0)")
     training.add_argument("--checkpoint-dir", metavar="DIR", help="where everything goes (default: ./checkpoints)")
-    training.add_argument("--reset-training", action="store_true", help="ignore existing checkpoints")
+    training.add_argument("--reset-training", action="store_true", help="start anew; existing checkpoints are set aside")
+    training.add_argument("--init-from", metavar="DIR", help="start from the weights of a run, or of `myxtts convert`")
     training.add_argument("--tensorboard-log-dir", metavar="DIR", help="default: under the checkpoint folder")
     return parser
 
@@ -77,7 +79,8 @@ FLAG_TO_SETTING = {
     "model_start_delay": "data.model_start_delay", "model_size": "model.size", "stage": "training.stage",
     "batch_size": "data.batch_size", "epochs": "training.epochs", "grad_accum": "training.gradient_accumulation",
     "precision": "training.precision", "seed": "training.seed", "checkpoint_dir": "training.checkpoint_dir",
-    "tensorboard_log_dir": "training.tensorboard_log_dir",
+    "tensorboard_log_dir": "training.tensorboard_log_dir", "init_from": "training.init_from",
+    "lora_rank": "training.lora_rank",
 }
 """Where each flag goes; flags of a stage go to both stages."""
 STAGE_FLAGS = {"max_steps": "max_steps", "lr": "learning_rate", "batch_size": "batch_size"}

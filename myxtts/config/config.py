@@ -123,7 +123,7 @@ class ModelConfig:
 
 
 MODEL_SIZES = {
-    "nano": dict(layers=4, width=128, heads=4, max_audio_tokens=260, conditioning_blocks=2, num_latents=16,
+    "nano": dict(layers=4, width=128, heads=4, max_audio_tokens=260, conditioning_blocks=2, num_latents=8,
                  perceiver_depth=1, perceiver_heads=4, perceiver_head_width=32, num_codes=512, dvae_hidden=128,
                  dvae_residual_blocks=2, codebook_width=64, vocoder_channels=128, speaker_channels=(8, 16, 32, 64)),
     "tiny": dict(),
@@ -152,6 +152,8 @@ class DataConfig:
     """Language of recordings whose set names none."""
     vocabulary: str | None = None
     """Tokenizer file (Hugging Face JSON); None trains one on the corpus's own text."""
+    extend_vocabulary: bool = True
+    """Grow a given vocabulary by the characters and languages of the corpus that it lacks."""
     vocabulary_size: int = 512
     """Size of a trained vocabulary, at most."""
     validation_share: float = 0.05
@@ -278,6 +280,8 @@ class TrainingConfig:
     """Weight of the text cross-entropy (XTTS: 0.01)."""
     mel_loss_weight: float = 1.0
     """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
+    lora_rank: int = 0
+    """GPT stage with `init_from`: train adapters of this rank on attention and MLP instead of all weights; 0 trains all."""
     label_smoothing: float = 0.0
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
     precision: str = "float32"
@@ -289,7 +293,9 @@ class TrainingConfig:
     tensorboard_log_dir: str | None = None
     """TensorBoard folder; None puts it under the checkpoint folder."""
     reset_training: bool = False
-    """Ignore existing checkpoints."""
+    """Start anew; existing checkpoints are set aside."""
+    init_from: str | None = None
+    """Folder of a run, or of `myxtts convert`, whose weights a fresh run starts from."""
     log_every_steps: int = 50
     """Steps between log lines."""
     validate_every_steps: int = 500

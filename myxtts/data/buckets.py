@@ -92,8 +92,8 @@ class BatchPlan:
     def _plan_epoch(self, epoch):
         rng = np.random.default_rng([self.seed, epoch, 0])
         order = rng.permutation(len(self.num_samples))
-        if len(order) < self.batch_size:
-            order = np.resize(order, self.batch_size)
+        # What makes no full batch goes before the clips are put into buckets: afterwards it would always be long ones.
+        order = np.resize(order, self.batches_per_epoch * self.batch_size)
         batches, left = [], order[:0]
         for bucket in range(len(self.shapes)):
             members = np.concatenate([left, order[self._bucket[order] == bucket]])
@@ -118,12 +118,10 @@ class BatchPlan:
 class SequentialPlan:
     """Every clip once, shortest first: the order of validation. The last batch may be smaller."""
 
-    def __init__(self, num_samples, num_tokens, batch_size, fixed_samples=None, fixed_tokens=None):
+    def __init__(self, num_samples, num_tokens, batch_size):
         self.num_samples = np.asarray(num_samples, np.int64)
         self.num_tokens = np.asarray(num_tokens, np.int64)
         self.batch_size = batch_size
-        self.fixed_samples = fixed_samples
-        self.fixed_tokens = fixed_tokens
         self._order = np.argsort(self.num_samples, kind="stable")
         self.batches_per_epoch = -(-len(self._order) // batch_size)
 
@@ -131,5 +129,4 @@ class SequentialPlan:
         """The `PlannedBatch` at `position` of the only epoch."""
         indices = self._order[position * self.batch_size:(position + 1) * self.batch_size]
         samples = int(-(-self.num_samples[indices].max() // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES)
-        tokens = int(self.num_tokens.max())
-        return PlannedBatch(0, position, indices, self.fixed_samples or samples, self.fixed_tokens or tokens)
+        return PlannedBatch(0, position, indices, samples, int(self.num_tokens.max()))

@@ -135,11 +135,24 @@ def _tokenizer(config, utterances):
     if own.is_file() and not config.training.reset_training:
         return XTTSTokenizer.from_file(own)
     if config.data.vocabulary:
-        return XTTSTokenizer.from_file(config.data.vocabulary)
+        return _grown(XTTSTokenizer.from_file(config.data.vocabulary), config, utterances)
     if not utterances:
         return None
     return XTTSTokenizer.train([(utterance.text, utterance.language) for utterance in utterances],
                                vocab_size=config.data.vocabulary_size)
+
+
+def _grown(tokenizer, config, utterances):
+    """The given vocabulary, grown by what the corpus needs and it lacks; old ids stay."""
+    lacking = [(utterance.text, utterance.language) for utterance in utterances
+               if tokenizer.check(utterance.text, utterance.language)]
+    if not lacking or not config.data.extend_vocabulary:
+        return tokenizer
+    grown = tokenizer.extend(lacking)
+    if grown.num_tokens > tokenizer.num_tokens:
+        logger.info("Vocabulary %s grew from %d to %d tokens: %d transcripts had characters or a language that it lacks",
+                    config.data.vocabulary, tokenizer.num_tokens, grown.num_tokens, len(lacking))
+    return grown
 
 
 def _clips(inspection, tokenizer, config, name):

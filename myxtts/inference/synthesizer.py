@@ -101,7 +101,11 @@ class Synthesizer:
             steps = stores[part].steps()
             step = stores[part].best_step() if which == "best" and part == "gpt" else None
             step = step if step in steps else steps[-1]
-            tensors, _ = stores[part].read(step, ("model",))
+            tensors, state = stores[part].read(step, ("model",))
+            codes_from = state.get("lineage", {}).get("dvae")
+            if codes_from and codes_from != stores["dvae"].digest(stores["dvae"].steps()[-1]):
+                raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
+                                      "Train the GPT anew with --stage gpt --reset-training.")
             assign_by_name(model.part_weights(part), tensors["model"], str(stores[part].path(step)))
         return cls(model, XTTSTokenizer.from_file(folder / "vocab.json"), config)
 

@@ -99,7 +99,7 @@ def dvae_tensors(config):
 def constant_tensors(config):
     """Tensors without a weight here that the reference's strict loading asks for, as `(model.pth, dvae.pth)` dictionaries.
 
-    The speaker encoder's front-end is not among them: `speaker_front_end` in `myxtts.cli.convert` computes it.
+    The speaker encoder's front-end is not among them, see `coqui_export`.
     """
     norms = [tensor.names[0].removesuffix("running_var") for tensor in _speaker_encoder(config)
              if tensor.names[0].endswith(".running_var")]
@@ -107,6 +107,11 @@ def constant_tensors(config):
     return counters, {"discrete_loss.accumulator_index": np.zeros(1, np.int64),
                       "discrete_loss.accumulator_filled": np.zeros(1, np.int64),
                       "discrete_loss.accumulator": np.zeros((100, config.num_codes), np.float32)}
+
+
+def our_shape(tensor):
+    """Shape of the weight that a `Tensor` becomes."""
+    return _OUR_SHAPE[tensor.layout](tensor.shapes[-1])
 
 
 def to_ours(arrays, layout):
@@ -145,6 +150,13 @@ _TO_OURS = {
     "pointwise": lambda value: value[..., 0].transpose(),
     "image": lambda value: value.transpose(2, 3, 1, 0),
     "weight_norm": lambda gain, direction: fold_weight_norm(gain, direction).transpose(),
+}
+_OUR_SHAPE = {
+    "same": lambda shape: shape,
+    "reversed": lambda shape: shape[::-1],
+    "pointwise": lambda shape: shape[1::-1],
+    "image": lambda shape: (shape[2], shape[3], shape[1], shape[0]),
+    "weight_norm": lambda shape: shape[::-1],
 }
 _TO_COQUI = {
     "same": lambda value: (value,),

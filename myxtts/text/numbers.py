@@ -54,13 +54,12 @@ _CENTS_JOINT = {"es": " con ", "fr": " et ", "de": " und ", "pt": " e ", "it": "
 
 # How num2words refuses: a language or currency it does not have (NotImplementedError, or TypeError where a converter
 # takes no currency), a number beyond its tables (OverflowError and decimal.InvalidOperation, which are
-# ArithmeticErrors; KeyError and IndexError, which are LookupErrors), not a number (ValueError).
-_REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, ValueError)
+# ArithmeticErrors; KeyError and IndexError, which are LookupErrors; RecursionError for large whole floats in
+# Hungarian and ordinals from 10^15 on in Spanish), not a number (ValueError).
+_REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError)
 
 # Longer digit runs are no quantities but codes; Python itself refuses to read very long ones as integers.
 _MAX_CARDINAL_DIGITS = 36
-# From 10^15 on Spanish ordinals recurse without end.
-_MAX_ORDINAL_DIGITS = 14
 # Decimals and amounts of money are read from floats, which hold no more digits than these.
 _MAX_FLOAT_DIGITS = 15
 
@@ -134,11 +133,11 @@ def _to_float(written: str) -> float:
 
 
 def _ordinal(digits: str, language: str) -> str:
-    if len(digits) > _MAX_ORDINAL_DIGITS:
+    if len(digits) > _MAX_CARDINAL_DIGITS:
         return digits_to_words(digits, language)
-    if language == "cs":
-        return czech_ordinal(int(digits), partial(number_to_words, language="cs"))
     try:
+        if language == "cs":
+            return czech_ordinal(int(digits), partial(number_to_words, language="cs"))
         return number_to_words(int(digits), language, to="ordinal")
     except _REFUSALS:
         return digits_to_words(digits, language) + (" 번째" if language == "ko" else "")
@@ -170,7 +169,7 @@ def number_to_words(number: int | float, language: str, to: str = "cardinal", **
 
     Raises:
         ImportError: num2words is not installed.
-        NotImplementedError, TypeError, ArithmeticError, LookupError, ValueError: It cannot be said.
+        NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError: It cannot be said.
     """
     num2words = import_extra("num2words", "Numbers in text").num2words
     with _num2words_lock:

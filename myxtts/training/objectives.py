@@ -86,15 +86,17 @@ class GPTObjective:
     name = "gpt"
     main_loss = "mel"
 
-    def __init__(self, model, config):
+    def __init__(self, model, config, lora=None):
         self.model = model
         self.gpt = model.gpt
+        self.lora = lora
         self.config = config
         self.loss_weights = {"text": config.training.text_loss_weight, "mel": config.training.mel_loss_weight}
 
     def trainable(self):
-        """Trained variables by name."""
-        return {name: v for name, v in named_weights(self.gpt).items() if v.trainable}
+        """Trained variables by name: with LoRA the adapters, else all."""
+        return {name: v for name, v in named_weights(self.gpt).items()
+                if v.trainable and (self.lora is None or self.lora.is_trained(name))}
 
     def _streams(self, batch):
         streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
@@ -126,9 +128,6 @@ class GPTObjective:
     def report(self):
         """Nothing beyond the losses."""
         return {}
-
-
-OBJECTIVES = {"dvae": DVAEObjective, "gpt": GPTObjective}
 
 
 def conditioning_target_mask(mask, conditioning_codes):

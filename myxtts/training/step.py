@@ -181,7 +181,7 @@ class TrainStep:
             if self.scaled:
                 grows = self.good_steps + 1 >= LOSS_SCALE_GROWTH_STEPS
                 self.loss_scale.assign(tf.where(grows, tf.minimum(scale * 2.0, LARGEST_LOSS_SCALE), scale))
-                self.good_steps.assign(tf.where(grows, 0, self.good_steps + 1))
+                self.good_steps.assign(tf.where(grows, tf.constant(0, tf.int64), self.good_steps + 1))
             return True
 
         def bad():

@@ -1,6 +1,7 @@
 """The training loop: time, validation, checkpoints and reports around the one train step."""
 
 import logging
+import threading
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 
@@ -9,7 +10,8 @@ import tensorflow as tf
 
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.device_pipeline import DevicePipeline, copy_to
-from myxtts.training.objectives import OBJECTIVES
+from myxtts.training.lora import LoRA
+from myxtts.training.objectives import DVAEObjective, GPTObjective
 from myxtts.training.preparation import Preparation
 from myxtts.training.schedules import warmup_cosine
 from myxtts.training.step import TrainStep
@@ -37,10 +39,12 @@ class XTTSTrainer:
         tokenizer_model: GPT stage: `XTTS` with a trained `dvae` part on the data device, which makes the codes.
         plan: `DevicePlan`; None takes the one applied in this process.
         mel_stats: DVAE stage from scratch: what `measure_mel_stats` returns.
+        starting_weights: `{weight name: array}` of the stage's part that a fresh start takes instead of random ones.
+        lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
     """
 
     def __init__(self, config, model=None, resume_checkpoint=None, model_device=None, *, stage="gpt",
-                 tokenizer_model=None, plan=None, mel_stats=None):
+                 tokenizer_model=None, plan=None, mel_stats=None, starting_weights=None, lineage=None):
         self.config = config
         self.stage = stage
         self.plan = plan or current_plan()
@@ -50,7 +54,10 @@ class XTTSTrainer:
         self.model_device = self.model_devices[0]
         self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
             tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
+        self.lineage = lineage or {}
         self.step = 0
+        self.stop_requested = threading.Event()
+        """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
         self.history = []
         self.best = None
         """`(main validation loss, step)` so far."""
@@ -61,7 +68,13 @@ class XTTSTrainer:
                 scale, mean = mel_stats
                 self.model.mel_stats.assign(scale)
                 self.model.dvae.decoder_output.bias.assign(mean)
-            self.objective = OBJECTIVES[stage](self.model, config)
+            if starting_weights is not None:
+                assign_by_name(self.model.part_weights(stage), starting_weights, "--init-from")
+            self.lora = None
+            if stage == "gpt" and config.training.lora_rank:
+                self.lora = LoRA(self.model.gpt, config.training.lora_rank, config.data.extend_vocabulary)
+            self.objective = GPTObjective(self.model, config, self.lora) if stage == "gpt" else \
+                DVAEObjective(self.model, config)
             self.train_step = TrainStep(self.objective, self.strategy, self.stage_config,
                                         config.training.gradient_accumulation, config.training.precision)
         self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
@@ -118,7 +131,7 @@ class XTTSTrainer:
                 print("Model training starting now")
             recent = []
             self.clock.start(batches)
-            while self.step < total:
+            while self.step < total and not self.stop_requested.is_set():
                 group = [next(batches) for _ in range(accumulation)]
                 with tf.device(self.model_device):
                     self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
@@ -138,6 +151,8 @@ class XTTSTrainer:
                 if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
                     with self.clock.paused():
                         self._call(callbacks, "on_sample", self)
+            if self.step < total and self.step % settings.checkpoint_every_steps:
+                self.save()
         self._call(callbacks, "on_end", self)
         return validation
 
@@ -209,10 +224,14 @@ class XTTSTrainer:
     def save(self, finished=False):
         """Writes a checkpoint of this step; it is marked best when the last validation was the best so far."""
         with self.clock.paused():
-            tensors = {"model": {name: v.numpy() for name, v in self.model.part_weights(self.stage).items()},
-                       "optimizer": {name: v.numpy() for name, v in self.train_step.state_variables().items()}}
-            state = {"stage": self.stage, "finished": finished, "history": self.history, "best": self.best,
-                     "position": self.step * self.config.training.gradient_accumulation,
+            weights = self.model.part_weights(self.stage)
+            tensors = {"optimizer": {name: v.numpy() for name, v in self.train_step.state_variables().items()}}
+            if self.lora is None:
+                tensors["model"] = {name: v.numpy() for name, v in weights.items()}
+            else:
+                tensors["model"], tensors["lora"] = self.lora.split(weights)
+            state = {"stage": self.stage, "finished": finished, "lineage": self.lineage, "history": self.history,
+                     "best": self.best, "position": self.step * self.config.training.gradient_accumulation,
                      "config": asdict(self.config)}
             best = self.best is not None and self.best[1] == self.step
             return self.store.write(self.step, tensors, state, best)
@@ -224,9 +243,13 @@ class XTTSTrainer:
             if folder:
                 raise CheckpointError(f"{folder} has no checkpoint of the {self.stage} stage to resume from.")
             return
-        tensors, state = store.read(step, ("model", "optimizer"))
+        tensors, state = store.read(step, ("model", "optimizer", *(["lora"] if self.lora else [])))
         where = str(store.path(step))
-        assign_by_name(self.model.part_weights(self.stage), tensors["model"], where)
+        if state["lineage"] != self.lineage:
+            raise CheckpointError(f"{where} was trained on the codes of another DVAE than the one there is now, so going on "
+                                  "would teach it another language of codes. Train the stage anew with --reset-training "
+                                  f"--stage {self.stage}, or bring the DVAE back.")
+        assign_by_name(self.model.part_weights(self.stage), {**tensors["model"], **tensors.get("lora", {})}, where)
         assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
         if self.stage == "dvae":
             self.tokenizer_model.mel_stats.assign(self.model.mel_stats.numpy())

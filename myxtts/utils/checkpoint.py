@@ -31,12 +31,16 @@ def write_json(path, value):
     """Writes JSON whole or not at all."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_json(path):
@@ -113,6 +117,7 @@ class CheckpointStore:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / f".step_{step:08d}.{os.getpid()}.tmp"
+        final, replaced = self.path(step), temporary.with_suffix(".old.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         try:
@@ -127,14 +132,16 @@ class CheckpointStore:
             write_json(temporary / MANIFEST, {"files": {file.name: {"bytes": file.stat().st_size, "blake2b": _digest(file)}
                                                         for file in files}})
             _sync(temporary)
-            final = self.path(step)
             if final.exists():
-                shutil.rmtree(final)
+                os.replace(final, replaced)
             os.replace(temporary, final)
             _sync(self.folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
+            if replaced.exists() and not final.exists():
+                os.replace(replaced, final)
             raise
+        shutil.rmtree(replaced, ignore_errors=True)
         if best:
             write_json(self.folder / "best.json", {"step": step})
         self._prune()
@@ -150,18 +157,41 @@ class CheckpointStore:
             if f".{os.getpid()}." not in leftover.name:
                 shutil.rmtree(leftover, ignore_errors=True)
 
+    def set_aside(self):
+        """Renames the stage's folder, so that a fresh start loses nothing.
+
+        Returns:
+            The new path, or None where there was no checkpoint.
+        """
+        if not self.steps():
+            return None
+        number = 1
+        while (aside := self.folder.with_name(f"{self.folder.name}_before_reset_{number}")).exists():
+            number += 1
+        os.replace(self.folder, aside)
+        return aside
+
     def verify(self, step):
         """Raises `CheckpointError` naming the first file of a checkpoint that is missing, cut short or altered."""
         folder = self.path(step)
-        files = read_json(folder / MANIFEST)["files"]
-        for name, expected in files.items():
+        manifest = read_json(folder / MANIFEST)
+        try:
+            files = {name: (entry["bytes"], entry["blake2b"]) for name, entry in manifest["files"].items()}
+        except (KeyError, TypeError, AttributeError):
+            raise CheckpointError(f"{folder / MANIFEST} is damaged: it is not the list of files that it should be.") \
+                from None
+        for name, (size, digest) in files.items():
             file = folder / name
             if not file.is_file():
                 raise CheckpointError(f"{file} is missing from the checkpoint.")
-            if file.stat().st_size != expected["bytes"]:
-                raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {expected['bytes']}.")
-            if _digest(file) != expected["blake2b"]:
+            if file.stat().st_size != size:
+                raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}.")
+            if _digest(file) != digest:
                 raise CheckpointError(f"{file} has been altered: its checksum does not match the manifest.")
+
+    def digest(self, step, name="model"):
+        """Checksum of one tensor file of a checkpoint, as its manifest has it."""
+        return read_json(self.path(step) / MANIFEST)["files"][f"{name}.safetensors"]["blake2b"]
 
     def newest_sound(self, warn):
         """The newest step whose checkpoint is whole, or None. A damaged one is set aside and named through `warn`."""

@@ -104,7 +104,7 @@ def main():
     pairs = sorted(left_out) or [(speaker, digit) for speaker in speakers for digit in range(10)]
     spoken = speak_all(output / "checkpoints", arguments.data, pairs, arguments.which)
     judge = DigitJudge.load_or_train(arguments.data, arguments.output / "judge")
-    verdicts = [judge.judge(samples, rate) for _, _, samples, rate in spoken]
+    verdicts = judge.judge_batch([samples for _, _, samples, _ in spoken], spoken[0][3])
     digits = np.array([verdict.digit == digit for verdict, (_, digit, _, _) in zip(verdicts, spoken)])
     voices = np.array([verdict.speaker == speaker for verdict, (speaker, _, _, _) in zip(verdicts, spoken)])
     if arguments.save:

@@ -29,7 +29,7 @@ class Dropout(keras.layers.Layer):
     """
 
     def __init__(self, rate, site=0, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # the input keeps its dtype, whatever the default policy
         self.rate = rate
         self.site = site
 

@@ -29,11 +29,13 @@ class VectorQuantizer(keras.layers.Layer):
 
     def build(self, input_shape=None):
         shape = (self.num_codes, self.width)
-        self.codebook = self.add_weight(shape=shape, name="codebook", trainable=False,
+        # Distances and averages stay in float32 inside a layer of lower precision: no automatic casts.
+        self.codebook = self.add_weight(shape=shape, name="codebook", trainable=False, autocast=False,
                                         initializer=keras.initializers.RandomNormal(0.0, 1.0))
-        self.codebook_sum = self.add_weight(shape=shape, name="codebook_sum", trainable=False, initializer="zeros")
-        self.cluster_size = self.add_weight(shape=(self.num_codes,), name="cluster_size", trainable=False,
+        self.codebook_sum = self.add_weight(shape=shape, name="codebook_sum", trainable=False, autocast=False,
                                             initializer="zeros")
+        self.cluster_size = self.add_weight(shape=(self.num_codes,), name="cluster_size", trainable=False,
+                                            autocast=False, initializer="zeros")
         self.built = True
 
     def call(self, codes):

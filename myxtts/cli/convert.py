@@ -1,0 +1,98 @@
+"""`myxtts convert`: released XTTS checkpoints to our folders, and back."""
+
+import argparse
+from pathlib import Path
+
+from myxtts.cli.errors import UserError, exits_with_sentence
+
+_BESIDE = {"dvae": "dvae.pth", "mel_stats": "mel_stats.pth", "vocab": "vocab.json", "speakers": "speakers_xtts.pth",
+           "config": "config.json"}
+"""Names under which the files of the released model lie beside `model.pth`."""
+
+
+def build_parser():
+    """The command line of `myxtts convert`."""
+    parser = argparse.ArgumentParser(
+        prog="myxtts convert", description="Convert an XTTS v2 checkpoint or a fine-tune of one, and back.",
+        epilog="A file that is not named is taken from beside model.pth, where it lies there under its released name: "
+               + ", ".join(_BESIDE.values()) + ".")
+    direction = parser.add_mutually_exclusive_group(required=True)
+    direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint to convert to a folder of ours")
+    direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder of ours to convert to model.pth")
+    parser.add_argument("--output", required=True, type=Path, help="folder, or with --to-coqui file, to write")
+    released = parser.add_argument_group("files that go with --from-coqui")
+    released.add_argument("--dvae", metavar="dvae.pth", type=Path, help="speech tokenizer; training needs it")
+    released.add_argument("--mel-stats", metavar="mel_stats.pth", type=Path, help="scale of the mel bands")
+    released.add_argument("--vocab", metavar="vocab.json", type=Path, help="text tokenizer")
+    released.add_argument("--speakers", metavar="speakers_xtts.pth", type=Path, help="voices by name")
+    released.add_argument("--config", metavar="config.json", type=Path, help="settings")
+    parser.add_argument("--which", choices=("best", "last"), default="best",
+                        help="with --to-coqui: checkpoint of the GPT to take (default: best)")
+    return parser
+
+
+@exits_with_sentence
+def main(argv=None):
+    """Converts; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    from myxtts.utils.torch_checkpoint import TorchCheckpointError
+
+    try:
+        return _to_ours(arguments) if arguments.from_coqui else _to_coqui(arguments)
+    except TorchCheckpointError as error:
+        raise UserError(str(error)) from error
+
+
+def _to_ours(arguments):
+    from myxtts.models.coqui_import import CoquiFiles, import_coqui
+
+    files = {"model": arguments.from_coqui}
+    for option, released_name in _BESIDE.items():
+        named, beside = getattr(arguments, option), arguments.from_coqui.with_name(released_name)
+        files[option] = named or (beside if beside.is_file() else None)
+    for option, path in files.items():
+        if path is not None and not path.is_file():
+            flag = "--from-coqui" if option == "model" else f"--{option.replace('_', '-')}"
+            raise UserError(f"{flag} must be a file. {path} is not one.")
+    if files["vocab"] is None:
+        raise UserError(f"--vocab must be the model's vocab.json. None was given, and none lies beside {files['model']}.")
+    config, coverage = import_coqui(CoquiFiles(**files), arguments.output)
+    _print_coverage(coverage)
+    for option, path in files.items():
+        print(f"{option.replace('_', '-'):9} {path or 'none'}")
+    if not any(row.weight and row.weight.startswith("dvae: dvae/") for row in coverage):
+        print("There is no DVAE: the model can speak, but training it needs --dvae.")
+    model, sampling = config.model, config.sampling
+    print(f"Wrote {arguments.output}: {model.layers} layers of width {model.width}, {model.heads} heads, "
+          f"{model.num_text_tokens} text tokens, {model.num_codes} codes")
+    print(f"Speech by default: temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}, "
+          f"repetition penalty {sampling.repetition_penalty}, voice from {sampling.reference_seconds:g} s in pieces of "
+          f"{sampling.reference_chunk_seconds:g} s")
+    return 0
+
+
+def _print_coverage(coverage):
+    width = max(len(row.name) for row in coverage)
+    for row in coverage:
+        shape = "x".join(map(str, row.shape)) or "scalar"
+        fate = f"used     {row.weight}" if row.weight else f"skipped  {row.reason}"
+        print(f"{row.name:{width}}  {shape:>14} {row.dtype:8}  {fate}")
+    from myxtts.models.coqui_import import count_reasons
+
+    for file in dict.fromkeys(row.file for row in coverage):
+        rows = [row for row in coverage if row.file == file]
+        reasons = "".join(f"; {count} skipped: {reason}" for reason, count in count_reasons(rows).items())
+        print(f"{file}: {len(rows)} tensors, {sum(row.weight is not None for row in rows)} used{reasons}")
+
+
+def _to_coqui(arguments):
+    from myxtts.models.coqui_export import export_coqui
+
+    given = [option for option in _BESIDE if getattr(arguments, option) is not None]
+    if given:
+        raise UserError(f"--{given[0].replace('_', '-')} goes with --from-coqui; --to-coqui takes all from its folder.")
+    if not arguments.to_coqui.is_dir():
+        raise UserError(f"--to-coqui must be the folder of a model. {arguments.to_coqui} is not a folder.")
+    for path in export_coqui(arguments.to_coqui, arguments.output, arguments.which):
+        print(f"Wrote {path}")
+    return 0

@@ -1,0 +1,51 @@
+"""Low-rank adaptation of the GPT's attention and MLP kernels (Hu et al. 2022), by Keras's own `Dense.enable_lora`."""
+
+ADAPTED = ("qkv", "output_projection", "mlp_in", "mlp_out")
+TEXT_ROWS = ("text_embedding", "text_head/kernel", "text_head/bias")
+
+
+class LoRA:
+    """Low-rank adapters on a GPT whose other weights are frozen.
+
+    To be made in the strategy's scope and on the model's device, after the starting weights are in place.
+
+    Args:
+        gpt: `GPT`.
+        rank: Rank of each adapter; its output is scaled by `alpha / rank` with alpha equal to the rank, that is, by 1.
+        train_text_rows: Also train the text table and head, which a grown vocabulary needs.
+    """
+
+    def __init__(self, gpt, rank, train_text_rows):
+        self.layers = {}
+        for number, block in enumerate(gpt.blocks):
+            for layer in (block.attention.qkv, block.attention.output_projection, block.mlp_in, block.mlp_out):
+                owner = f"gpt/block_{number}" + ("/attention" if layer.name in ADAPTED[:2] else "")
+                layer.enable_lora(rank)
+                self.layers[f"{owner}/{layer.name}"] = layer
+        self.train_text_rows = train_text_rows
+
+    def is_trained(self, name):
+        """Whether a weight of the GPT, named from below it, is trained."""
+        return "lora_kernel" in name or (self.train_text_rows and name in TEXT_ROWS)
+
+    def split(self, named):
+        """Parts the GPT's weights into those of the plain model, kernels merged, and the adapters.
+
+        Args:
+            named: `{name: variable}` as `XTTS.part_weights` gives it.
+
+        Returns:
+            `({name: array}, {name: array})`.
+        """
+        plain, adapters = {}, {}
+        for name, variable in named.items():
+            layer = self.layers.get(name.rsplit("/", 1)[0])
+            if "lora_kernel" in name:
+                adapters[name] = variable.numpy()
+            elif layer is not None and name.endswith("/kernel"):
+                # The layer's own `kernel` is the sum of the frozen one and the adapters' product.
+                plain[name] = layer.kernel.numpy()
+                adapters[name] = variable.numpy()
+            else:
+                plain[name] = variable.numpy()
+        return plain, adapters

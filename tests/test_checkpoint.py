@@ -1,0 +1,200 @@
+"""Checkpoints: written whole or not at all, damage noticed, the newest and the best kept."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.utils import checkpoint
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
+
+
+def tensors(value=1.0):
+    return {"model": {"gpt/kernel": np.full((2, 3), value, np.float32), "gpt/steps": np.array(7, np.int64)},
+            "optimizer": {"momentum": np.arange(4, dtype=np.float32)}}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore(tmp_path / "run" / "gpt", keep=2)
+
+
+def test_what_is_read_is_what_was_written(store):
+    store.write(12, tensors(), {"history": [{"mel": 1.5}], "best": None})
+    read, state = store.read(12, ("model", "optimizer"))
+    for file, arrays in tensors().items():
+        assert read[file].keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert read[file][name].shape == array.shape, name
+            assert read[file][name].dtype == array.dtype
+            np.testing.assert_array_equal(read[file][name], array)
+    assert state == {"step": 12, "history": [{"mel": 1.5}], "best": None}
+
+
+def test_array_in_other_memory_order_is_kept(store):
+    array = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    store.write(1, {"model": {"a": array, "b": array.T, "c": array[:, ::2]}}, {})
+    read = store.read(1, ("model",))[0]["model"]
+    for name, expected in (("a", array), ("b", array.T), ("c", array[:, ::2])):
+        np.testing.assert_array_equal(read[name], expected)
+
+
+def test_the_newest_and_the_best_are_kept(store):
+    for step in range(1, 7):
+        store.write(step, tensors(step), {}, best=step == 2)
+    assert store.steps() == [2, 5, 6]
+    assert store.best_step() == 2
+    assert {entry.name for entry in store.folder.iterdir()} == \
+        {"step_00000002", "step_00000005", "step_00000006", "best.json"}
+
+
+def test_a_step_written_again_is_replaced(store):
+    store.write(3, tensors(1.0), {"finished": False})
+    store.write(3, tensors(2.0), {"finished": True})
+    read, state = store.read(3, ("model",))
+    assert read["model"]["gpt/kernel"][0, 0] == 2.0 and state["finished"]
+
+
+def test_a_crash_while_replacing_a_step_keeps_the_old_one(store, monkeypatch):
+    store.write(1, tensors(1.0), {})
+    replace = os.replace
+
+    def crash(source, target):
+        if str(source).endswith(f".{os.getpid()}.tmp") and str(target).endswith("step_00000001"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", crash)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(1, tensors(2.0), {})
+    assert store.read(1, ("model",))[0]["model"]["gpt/kernel"][0, 0] == 1.0
+
+
+@pytest.mark.parametrize("crash_in", ["save_file", "write_json", "_sync", "_digest", "replace"])
+def test_a_crash_while_writing_leaves_the_old_checkpoints_alone(store, monkeypatch, crash_in):
+    store.write(1, tensors(1.0), {}, best=True)
+
+    def crash(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((os, "replace") if crash_in == "replace" else (checkpoint, crash_in)), crash)
+        with pytest.raises(KeyboardInterrupt):
+            store.write(2, tensors(2.0), {}, best=True)
+    assert store.steps() == [1] and store.best_step() == 1
+    assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001", "best.json"}
+    store.verify(1)
+
+
+def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):
+    store.write(1, tensors(), {})
+    # As after a kill: the temporary folder of another process stays behind.
+    left_over = store.folder / ".step_00000002.999999999.tmp"
+    left_over.mkdir()
+    (left_over / "model.safetensors").write_bytes(b"half")
+    assert store.newest_sound(pytest.fail) == 1
+    store.write(3, tensors(), {})
+    assert not left_over.exists()
+
+
+def damage(folder, kind):
+    model = folder / "model.safetensors"
+    content = bytearray(model.read_bytes())
+    if kind == "truncated":
+        model.write_bytes(content[:-5])
+    elif kind == "flipped bit":
+        content[len(content) // 2] ^= 4
+        model.write_bytes(content)
+    elif kind == "missing file":
+        model.unlink()
+    elif kind == "altered state":
+        state = folder / "state.json"
+        state.write_text(state.read_text().replace('"step": 2', '"step": 3'))
+    elif kind == "empty manifest":
+        (folder / "manifest.json").write_bytes(b"")
+    elif kind == "manifest of something else":
+        (folder / "manifest.json").write_text('{"name": "x"}')
+    elif kind == "manifest is a list":
+        (folder / "manifest.json").write_text('[1]')
+
+
+@pytest.mark.parametrize("kind", ["truncated", "flipped bit", "missing file", "altered state", "empty manifest",
+                                  "manifest of something else", "manifest is a list"])
+def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(store, kind):
+    store.write(1, tensors(1.0), {})
+    store.write(2, tensors(2.0), {})
+    damage(store.path(2), kind)
+    with pytest.raises(CheckpointError, match="step_00000002"):
+        store.read(2, ("model",))
+    said = []
+    assert store.newest_sound(said.append) == 1
+    assert len(said) == 1 and "step_00000002" in said[0] and "damaged_step_00000002" in said[0]
+    assert (store.folder / "damaged_step_00000002").is_dir()
+    assert store.steps() == [1]
+
+
+def test_any_flipped_byte_of_the_manifest_is_noticed_or_harmless(store):
+    store.write(1, tensors(1.0), {})
+    manifest = store.path(1) / "manifest.json"
+    content = manifest.read_bytes()
+    for place in range(0, len(content), 2):
+        manifest.write_bytes(content[:place] + bytes([content[place] ^ (1, 64)[place % 4 // 2]]) + content[place + 1:])
+        try:
+            store.verify(1)
+        except CheckpointError:
+            pass
+
+
+def test_all_damaged_is_none(store):
+    store.write(1, tensors(), {})
+    damage(store.path(1), "truncated")
+    assert store.newest_sound(lambda line: None) is None
+
+
+def test_folder_that_is_not_there_has_no_checkpoint(store):
+    assert store.steps() == [] and store.best_step() is None and store.newest_sound(pytest.fail) is None
+
+
+def test_missing_tensor_file_is_named(store):
+    store.write(1, {"model": {"a": np.zeros(1, np.float32)}}, {})
+    with pytest.raises(CheckpointError, match="optimizer.safetensors"):
+        store.read(1, ("model", "optimizer"))
+
+
+def test_assigning_fits_names_and_shapes_or_changes_nothing():
+    variables = {"a": tf.Variable([1.0, 2.0]), "b": tf.Variable(3.0)}
+
+    def values():
+        return {name: variable.numpy().tolist() for name, variable in variables.items()}
+
+    for arrays, words in [
+        ({"a": np.zeros(2, np.float32)}, ["lacks ['b']", "has nothing too many"]),
+        ({"a": np.zeros(2, np.float32), "b": np.zeros(()), "c": np.zeros(1)}, ["has ['c'] too many"]),
+        ({"a": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}, ["b is (1,) there and () here"]),
+        ({"a": np.zeros(3, np.float32), "b": np.zeros((), np.float32)}, ["a is (3,) there and (2,) here"]),
+    ]:
+        with pytest.raises(CheckpointError) as error:
+            assign_by_name(variables, arrays, "run/gpt/step_00000001")
+        assert all(word in str(error.value) for word in [*words, "run/gpt/step_00000001"])
+        assert values() == {"a": [1.0, 2.0], "b": 3.0}
+    assign_by_name(variables, {"a": np.array([5, 6], np.float32), "b": np.array(7, np.float32)}, "x")
+    assert values() == {"a": [5.0, 6.0], "b": 7.0}
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"text": "آزمون"})
+    with pytest.raises(TypeError):
+        write_json(path, {"x": object()})
+    assert read_json(path) == {"text": "آزمون"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_json_that_is_missing_or_damaged_is_one_sentence(tmp_path):
+    with pytest.raises(CheckpointError, match="is not there"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text(json.dumps({"a": 1})[:-1])
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_json(tmp_path / "a.json")

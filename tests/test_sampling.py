@@ -1,0 +1,110 @@
+"""Drawing codes against a plain NumPy implementation that goes code by code, as the reference does."""
+
+import keras
+import numpy as np
+import pytest
+
+from myxtts.config.config import SamplingConfig
+from myxtts.models.sampling import EXCLUDED, filter_logits, penalize_repetition, sample
+
+
+def softmax(x):
+    weights = np.exp(x - x.max())
+    return weights / weights.sum()
+
+
+def kept_by_numpy(row, temperature, top_k, top_p):
+    """Codes that can be drawn from one row, by sorting and adding up."""
+    row = row / temperature
+    kept = set(range(len(row)))
+    if 0 < top_k < len(row):
+        kept = {code for code in kept if row[code] >= sorted(row)[-top_k]}
+    if top_p < 1:
+        codes = sorted(kept, key=lambda code: row[code])
+        share = softmax(row[codes])
+        for i, code in enumerate(codes[:-1]):
+            if share[:i + 1].sum() <= 1 - top_p:
+                kept.remove(code)
+    return kept
+
+
+def kept_by_filter(logits, temperature=1.0, top_k=0, top_p=1.0):
+    filtered = keras.ops.convert_to_numpy(filter_logits(np.asarray(logits, "float32"), temperature, top_k, top_p))
+    return [set(np.flatnonzero(row > EXCLUDED / 2)) for row in filtered]
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 40, 100])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.85, 1.0])
+def test_filter_equals_numpy(temperature, top_k, top_p):
+    logits = np.random.default_rng(0).standard_normal((6, 40)).astype("float32") * 2
+    expected = [kept_by_numpy(row.astype("float64"), temperature, top_k, top_p) for row in logits]
+    assert kept_by_filter(logits, temperature, top_k, top_p) == expected
+
+
+def test_filter_divides_kept_scores_by_the_temperature_and_nothing_else():
+    logits = np.array([[1.0, 4.0, 3.0, -2.0]], "float32")
+    filtered = keras.ops.convert_to_numpy(filter_logits(logits, 0.5, 2, 0.99))
+    np.testing.assert_allclose(filtered[0, [1, 2]], [8.0, 6.0])
+
+
+def test_top_k_keeps_ties_with_the_last_one():
+    assert kept_by_filter([[3.0, 2.0, 2.0, 2.0, 1.0]], top_k=2) == [{0, 1, 2, 3}]
+
+
+def test_top_p_boundaries():
+    logits = np.log([[0.5, 0.25, 0.125, 0.125]])
+    # A code goes when it and all below it hold at most 1 - p.
+    assert kept_by_filter(logits, top_p=0.5) == [{0}]
+    assert kept_by_filter(logits, top_p=0.501) == [{0, 1}]
+    assert kept_by_filter(logits, top_p=0.75) == [{0, 1}]
+    assert kept_by_filter(logits, top_p=1e-6) == [{0}]
+
+
+def test_top_p_counts_what_top_k_left():
+    # Of 0.4, 0.3, 0.2, 0.1 the best two hold 4/7 and 3/7.
+    assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.55) == [{0}]
+    assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.6) == [{0, 1}]
+
+
+def test_repetition_penalty_moves_seen_codes_away_from_being_drawn():
+    logits = np.array([[2.0, -2.0, 2.0, -2.0, 0.0]], "float32")
+    seen = np.array([[True, True, False, False, True]])
+    penalized = keras.ops.convert_to_numpy(penalize_repetition(logits, seen, 5.0))
+    np.testing.assert_allclose(penalized, [[0.4, -10.0, 2.0, -2.0, 0.0]])
+
+
+def test_draws_follow_the_probabilities():
+    logits = np.tile(np.log([0.1, 0.2, 0.3, 0.4]).astype("float32"), (40_000, 1))
+    sampling = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0)
+    codes = keras.ops.convert_to_numpy(sample(logits, sampling, np.zeros(logits.shape, bool), np.array([3, 4], "int32")))
+    shares = np.bincount(codes, minlength=4) / len(codes)
+    np.testing.assert_allclose(shares, [0.1, 0.2, 0.3, 0.4], atol=0.01)
+    assert codes.dtype == np.int32
+
+
+def test_draws_are_a_function_of_the_seed():
+    logits = np.random.default_rng(0).standard_normal((64, 30)).astype("float32")
+    seen = np.zeros(logits.shape, bool)
+
+    def draw(*seed):
+        return keras.ops.convert_to_numpy(sample(logits, SamplingConfig(), seen, np.array(seed, "int32"))).tolist()
+
+    assert draw(1, 2) == draw(1, 2)
+    assert len({tuple(draw(*seed)) for seed in ((1, 2), (1, 3), (2, 2), (2, 1))}) == 4
+
+
+def test_temperature_zero_takes_the_best_that_is_not_penalized():
+    logits = np.array([[1.0, 3.0, 2.0], [5.0, 1.0, 4.0]], "float32")
+    seen = np.array([[False, True, False], [False, False, False]])
+    sampling = SamplingConfig(temperature=0.0, repetition_penalty=2.0)
+    codes = sample(logits, sampling, seen, np.array([0, 0], "int32"))
+    assert keras.ops.convert_to_numpy(codes).tolist() == [2, 0]
+
+
+def test_excluded_codes_are_never_drawn():
+    logits = np.random.default_rng(1).standard_normal((5000, 20)).astype("float32")
+    sampling = SamplingConfig(temperature=1.5, top_k=4, top_p=0.7)
+    codes = keras.ops.convert_to_numpy(sample(logits, sampling, np.zeros(logits.shape, bool), np.array([0, 1], "int32")))
+    kept = kept_by_filter(logits, 1.5, 4, 0.7)
+    assert all(code in row for code, row in zip(codes, kept))
