@@ -36,6 +36,7 @@ def check_layer(
     """
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
     call_kwargs = call_kwargs or {}
+    keras.utils.set_random_seed(0)
     layer = make_layer()
     layer(*inputs, **call_kwargs)
     assert bool(layer.trainable_variables) == trainable, f"trainable weights: {_paths(layer.trainable_variables)}"
@@ -53,7 +54,8 @@ def check_layer(
 def _check_serialization(layer, inputs, call_kwargs, outputs):
     clone = type(layer).from_config(json.loads(json.dumps(layer.get_config())))
     clone(*inputs, **call_kwargs)
-    assert _relative_shapes(clone) == _relative_shapes(layer)
+    weights, clone_weights = _relative_shapes(layer), _relative_shapes(clone)
+    assert clone_weights == weights, f"a layer rebuilt from its config has weights {clone_weights}, not {weights}"
     clone.set_weights(layer.get_weights())
     for expected, actual in zip(outputs, _to_numpy(clone(*inputs, **call_kwargs)), strict=True):
         np.testing.assert_array_equal(actual, expected, err_msg="a layer rebuilt from its config gives other output")
@@ -87,7 +89,8 @@ def _check_gradients(layer, inputs, call_kwargs, unreached):
         reached = gradient is not None and bool(np.any(tf.convert_to_tensor(gradient).numpy()))
         expected = not variable.path.endswith(tuple(unreached))
         assert reached == expected, f"gradient {'reaches' if reached else 'does not reach'} {variable.path}"
-        assert not reached or np.isfinite(tf.convert_to_tensor(gradient).numpy()).all(), variable.path
+        finite = not reached or np.isfinite(tf.convert_to_tensor(gradient).numpy()).all()
+        assert finite, f"gradient of {variable.path} is not finite"
 
 
 def _check_mixed_precision(make_layer, inputs, call_kwargs, policy, mixed_output_dtype):
@@ -98,7 +101,8 @@ def _check_mixed_precision(make_layer, inputs, call_kwargs, policy, mixed_output
         outputs = keras.tree.flatten(layer(*inputs, **call_kwargs))
     finally:
         keras.config.set_dtype_policy(default)
-    assert {variable.dtype for variable in layer.trainable_variables} <= {"float32"}
+    variable_dtypes = {variable.dtype for variable in layer.trainable_variables}
+    assert variable_dtypes <= {"float32"}, f"{policy}: variables of dtypes {variable_dtypes}"
     for output in outputs:
         dtype = keras.backend.standardize_dtype(output.dtype)
         if keras.backend.is_float_dtype(dtype):

@@ -11,7 +11,9 @@ from layer_check import check_layer
 class Scale(keras.layers.Layer):
     """Multiplies by a weight; the flags break one promise each."""
 
-    def __init__(self, power=1, loses_config=False, wrong_shape=False, idle_weight=False, full_precision=False, **kwargs):
+    def __init__(
+        self, power=1, loses_config=False, wrong_shape=False, idle_weight=False, full_precision=False, **kwargs
+    ):
         super().__init__(**kwargs)
         self.power = power
         self.loses_config = loses_config
@@ -32,7 +34,9 @@ class Scale(keras.layers.Layer):
         return (*input_shape[:-1], 1) if self.wrong_shape else input_shape
 
     def get_config(self):
-        return super().get_config() | ({} if self.loses_config else {"power": self.power})
+        return super().get_config() | (
+            {} if self.loses_config else {"power": self.power, "idle_weight": self.idle_weight}
+        )
 
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32")

@@ -236,7 +236,9 @@ def test_claim_larger_than_the_file_is_refused(num_values, offset, size, stride,
         read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, [bytes(16)]))
 
 
-@pytest.mark.parametrize("offset, size, stride", [(3, (2,), (1,)), (0, (2, 2), (3, 1)), (0, (2,), (4,)), (5, (0,), (1,))])
+@pytest.mark.parametrize(
+    "offset, size, stride", [(3, (2,), (1,)), (0, (2, 2), (3, 1)), (0, (2,), (4,)), (5, (0,), (1,))]
+)
 def test_tensor_that_leaves_its_storage_is_refused(offset, size, stride, tmp_path):
     pickled = b"\x80\x02" + tensor_opcodes(4, offset, size, stride) + b"."
     with pytest.raises(DamagedCheckpointError):

@@ -14,11 +14,12 @@ def _mendable():
     from myxtts.config.config import ConfigError
     from myxtts.data.corpora import CorpusError
     from myxtts.data.sample_corpus import SampleCorpusError
+    from myxtts.training.trainer import TrainingDiverged
     from myxtts.utils.checkpoint import CheckpointError
     from myxtts.utils.devices import DeviceError, PlacementError
 
     return (UserError, AudioError, ConfigError, CorpusError, SampleCorpusError, CheckpointError, DeviceError,
-            PlacementError)
+            PlacementError, TrainingDiverged)
 
 
 def exits_with_sentence(main):

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 from tqdm import tqdm
 
@@ -36,7 +35,6 @@ def train_stages(config, plan):
     """
     home = Path(config.training.checkpoint_dir)
     setup_logging(log_file=home / "train.log")
-    keras.utils.set_random_seed(config.training.seed)
     say_pipeline_mode(config, plan)
     if config.training.init_from:
         config = adopt(config)

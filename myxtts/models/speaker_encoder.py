@@ -45,9 +45,10 @@ class SqueezeExcitation(keras.layers.Layer):
 
 
 class ResidualBlock(keras.layers.Layer):
-    """Two convolutions with squeeze-and-excitation, `(B, H, W, C)` to `(B, ceil(H / stride), ceil(W / stride), filters)`.
+    """Two convolutions with squeeze-and-excitation on two axes.
 
-    `training` selects the statistics of the batch normalisation.
+    `(B, H, W, C)` becomes `(B, ceil(H / stride), ceil(W / stride), filters)`. `training` selects the statistics of the
+    batch normalisation.
 
     Args:
         filters: Output channels.

@@ -1,10 +1,13 @@
 """The bounded buffers between the data device and the model device, filled by one producer thread."""
 
+import logging
 import queue
 import threading
 import time
 
 import tensorflow as tf
+
+logger = logging.getLogger(__name__)
 
 _END = object()
 
@@ -24,23 +27,25 @@ class DevicePipeline:
         batches: Iterable of `WaveBatch`es, already on the data device.
         prepare: `(WaveBatch, position) -> batch`, on the data device.
         transfer: `batch -> batch` on the model device.
-        depth: Batches in flight: one preparing, the rest ready, the consumer's own not counted.
+        capacity: Most batches that are ready and wait; one more is being prepared, and the consumer holds its own.
         start: Position of the first batch.
     """
 
-    def __init__(self, batches, prepare, transfer, depth=3, start=0):
+    def __init__(self, batches, prepare, transfer, capacity=1, start=0):
         self._batches = batches
         self._prepare = prepare
         self._transfer = transfer
         self._start = start
-        self._ready = queue.Queue(maxsize=max(1, depth - 1))
+        self._ready = queue.Queue(maxsize=capacity)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._produce, name="myxtts-data-device", daemon=True)
-        self.depth = depth
+        self.capacity = capacity
         self.stage = "not started"
+        """What the producer is doing, in words."""
         self.wait_seconds = 0.0
         """Time that `__next__` spent waiting for data."""
         self.produced = 0
+        """Batches that have entered the buffer."""
 
     def start(self):
         """Starts the producer; does nothing when it runs already."""
@@ -68,24 +73,21 @@ class DevicePipeline:
         """Batches ready for the consumer."""
         return self._ready.qsize()
 
-    @property
-    def capacity(self):
-        """Most batches that can be ready."""
-        return self._ready.maxsize
-
     def __iter__(self):
         return self
 
     def __next__(self):
+        if self._stop.is_set():
+            raise StopIteration
         self.start()
         began = time.perf_counter()
         item = self._ready.get()
         self.wait_seconds += time.perf_counter() - began
+        if item is _END or isinstance(item, BaseException):
+            self._stop.set()
         if item is _END:
-            self._ready.put(_END)
             raise StopIteration
         if isinstance(item, BaseException):
-            self._ready.put(_END)
             raise item
         return item
 
@@ -116,16 +118,78 @@ class DevicePipeline:
         return False
 
     def close(self, timeout_seconds=5.0):
-        """Ends the producer and empties the buffer."""
+        """Ends the producer and empties the buffer; the producer's work on one batch is let finish.
+
+        Args:
+            timeout_seconds: Most time to wait for that. A reader that hangs cannot be ended from outside; its thread
+                dies with the process, and the log names the stage.
+        """
         self._stop.set()
-        while True:
-            try:
-                self._ready.get_nowait()
-            except queue.Empty:
-                break
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
-        self._ready.put(_END)
+            if self._thread.is_alive():
+                logger.warning("The data pipeline does not end: it has been %s for more than %.0f s.", self.stage,
+                               timeout_seconds)
+        while not self._ready.empty():
+            self._ready.get_nowait()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+class SynchronousPipeline:
+    """The same work in the consumer's thread: a batch is read, prepared and copied when it is asked for.
+
+    What the overlap of `DevicePipeline` is measured against, and what a debugger can step through. The arguments and
+    the methods are those of `DevicePipeline`; there is no buffer, so `capacity` has no effect.
+    """
+
+    def __init__(self, batches, prepare, transfer, capacity=1, start=0):
+        self._batches = batches
+        self._iterator = None
+        self._prepare = prepare
+        self._transfer = transfer
+        self._position = start
+        self.capacity = 0
+        self.wait_seconds = 0.0
+        """Time that `__next__` took, all of which the model device waits."""
+        self.produced = 0
+
+    def start(self):
+        """Lets the host begin to read."""
+        if self._iterator is None:
+            self._iterator = iter(self._batches)
+        return self
+
+    def wait_until_filled(self, head_start_seconds=0.0):
+        """Waits the head start; there is no buffer to fill."""
+        self.start()
+        time.sleep(head_start_seconds)
+
+    def fill(self):
+        """No batch is ever ready before it is asked for."""
+        return 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        began = time.perf_counter()
+        self.start()
+        batch = self._transfer(self._prepare(next(self._iterator), self._position))
+        # GPU work is queued; without this it would overlap with the training after all.
+        tf.test.experimental.sync_devices()
+        self.wait_seconds += time.perf_counter() - began
+        self._position += 1
+        self.produced += 1
+        return batch
+
+    def close(self):
+        """Lets go of the reader; nothing is returned after it."""
+        self._iterator = iter(())
 
     def __enter__(self):
         return self.start()

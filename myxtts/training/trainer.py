@@ -4,12 +4,15 @@ import logging
 import threading
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from itertools import islice
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from myxtts.config.config import ConfigError
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.training.device_pipeline import DevicePipeline, copy_to
+from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.lora import LoRA
 from myxtts.training.objectives import DVAEObjective, GPTObjective
 from myxtts.training.preparation import Preparation
@@ -52,6 +55,12 @@ class XTTSTrainer:
         self.data_device = self.plan.data_device
         self.model_devices = (model_device,) if model_device else self.plan.model_devices
         self.model_device = self.model_devices[0]
+        if self.stage_config.batch_size % len(self.model_devices):
+            raise ConfigError(f"--batch-size must be a multiple of the number of training devices, "
+                              f"{len(self.model_devices)}. Received: {self.stage_config.batch_size}.")
+        self.pipeline_depth = config.training.pipeline_depth
+        self.enable_async_pipeline = True
+        """False prepares each batch in the training loop, when it is asked for."""
         self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
             tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
         self.lineage = lineage or {}
@@ -62,6 +71,8 @@ class XTTSTrainer:
         self.best = None
         """`(main validation loss, step)` so far."""
         self.clock = StepClock()
+        # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
+        keras.utils.set_random_seed(config.training.seed)
         with self._model_scope():
             self.model = model or XTTS(config.model, parts=(stage,), precision=config.training.precision)
             if stage == "dvae" and mel_stats is not None:
@@ -132,7 +143,9 @@ class XTTSTrainer:
             recent = []
             self.clock.start(batches)
             while self.step < total and not self.stop_requested.is_set():
-                group = [next(batches) for _ in range(accumulation)]
+                group = list(islice(batches, accumulation))
+                if len(group) < accumulation:
+                    raise RuntimeError(f"The data ended at step {self.step} of {total}.")
                 with tf.device(self.model_device):
                     self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
                 losses = self.train_step(group, self._learning_rate(total), (settings.seed, self.step))
@@ -161,13 +174,19 @@ class XTTSTrainer:
         return warmup_cosine(self.step, stage.learning_rate, total, stage.warmup_steps, stage.final_learning_rate)
 
     def _pipeline(self, dataset, start, stop):
-        return DevicePipeline(dataset.stream(self.stage, self.data_device, start, stop), self.preparation,
-                              self._transfer, self.config.training.pipeline_depth, start)
+        make = DevicePipeline if self.enable_async_pipeline else SynchronousPipeline
+        # One buffer is being prepared and one trained on; a step with accumulation takes several batches from the rest.
+        capacity = (self.pipeline_depth - 2) * self.config.training.gradient_accumulation
+        return make(self._stream(dataset, start, stop), self.preparation, self._transfer, capacity, start)
+
+    def _stream(self, dataset, start, stop):
+        return dataset.stream(self.stage, self.data_device, start, stop)
 
     def _transfer(self, batch):
         if len(self.model_devices) == 1:
             return copy_to(batch, self.model_device)
-        shards = zip(*(tf.split(field, len(self.model_devices)) for field in batch))
+        with tf.device(self.data_device):
+            shards = zip(*(tf.split(field, len(self.model_devices)) for field in batch))
         placed = [copy_to(type(batch)(*shard), device) for shard, device in zip(shards, self.model_devices)]
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: placed[context.replica_id_in_sync_group])

@@ -1,8 +1,8 @@
 """Reads and writes PyTorch checkpoint files without PyTorch, and without running what a file asks to run.
 
 A `.pth` file is a pickle, that is, a program for a small machine whose instructions can call any function by name. The
-reader here lets it build containers and tensors and nothing else: a class it does not know becomes an empty stand-in that
-only keeps its attributes, and a call of anything but the few functions below is refused with its name.
+reader here lets it build containers and tensors and nothing else: a class it does not know becomes an empty stand-in
+that only keeps its attributes, and a call of anything but the few functions below is refused with its name.
 """
 
 import io
@@ -99,8 +99,8 @@ class StubObject:
 def read_torch_checkpoint(path):
     """Reads what `torch.save` wrote, with each tensor as a NumPy array.
 
-    Arrays are read-only views of the memory-mapped file, so reading costs little memory until they are copied. Checksums
-    are verified. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
+    Arrays are read-only views of the memory-mapped file, so reading costs little memory until they are copied.
+    Checksums are verified. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Args:
         path: A `.pth` or `.pt` file, in the zip format (PyTorch 1.6 and later) or the one before it.
@@ -313,8 +313,8 @@ class _StubClass(type):
 
     def __call__(cls, *_args, **_kwargs):
         raise HostileCheckpointError(
-            f"{cls._path} asks to call {cls.class_name}. Nothing was run. Do not use this file; if you trust its origin, "
-            "save its weights alone, as a state dict, and convert that."
+            f"{cls._path} asks to call {cls.class_name}. Nothing was run. Do not use this file; if you trust its "
+            "origin, save its weights alone, as a state dict, and convert that."
         )
 
 
