@@ -144,10 +144,10 @@ def test_wav_equals_the_reference():
     state = {name.removeprefix(prefix): array for name, array in model.items() if name.startswith(prefix)}
     with np.load(PARITY / "reference.npz") as arrays:
         latents, fast_latents, speaker = arrays["lat/latents"], arrays["voc/speed1.25_latents"], arrays["voc/g"][..., 0]
-        frames, wav, fast_wav = arrays["voc/interp_sr"], arrays["voc/wav"][0], arrays["voc/speed1.25_wav"][0]
+        frames, wav = arrays["voc/interp_sr"], arrays["voc/wav"][0]
     generator = HifiganGenerator()
     generator.build(latents.shape, speaker.shape)
     load_reference_weights(generator, state)
     np.testing.assert_allclose(generator.latents_to_frames(latents), frames.transpose(0, 2, 1), atol=1e-4)
     np.testing.assert_allclose(generator(latents, speaker), wav, atol=1e-3)
-    np.testing.assert_allclose(generator(fast_latents, speaker), fast_wav, atol=1e-3)
+    np.testing.assert_allclose(interpolate_linearly(tf.constant(latents), 1 / 1.25), fast_latents, atol=1e-5)

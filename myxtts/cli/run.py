@@ -16,6 +16,7 @@ from myxtts.config.config import STAGES, ConfigError
 from myxtts.data.ljspeech import LJSpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter
+from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from myxtts.training.preparation import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
@@ -85,10 +86,12 @@ def say_pipeline_mode(config, plan):
         print(f"Buffer Size: {buffer_size}")
         print("Smart Prefetching: Enabled")
     print(f"Prefetching to {plan.data_device} with buffer_size={buffer_size}")
+    models = ", ".join(plan.model_devices)
     if plan.is_dual:
-        print(f"Multi-GPU Mode: Model will be placed on {plan.model_device}")
-        print(f"(Original GPU {plan.model_gpus[0]} is now mapped to {plan.model_device.lstrip('/')})")
-    print(f"Creating model on device: {plan.model_device}")
+        print(f"Multi-GPU Mode: Model will be placed on {models}")
+        for gpu, device in zip(plan.model_gpus, plan.model_devices):
+            print(f"(Original GPU {gpu} is now mapped to {device.lstrip('/')})")
+    print(f"Creating model on device: {models}")
 
 
 def _finished(home, stage, config):
@@ -115,8 +118,12 @@ def _train_stage(stage, config, plan, dataset, monitor):
         if config.training.init_from:
             weights = starting_weights(config.training.init_from, config.model.num_text_tokens, config.training.seed)
         tokenizer_model, lineage = load_tokenizer_model(config, plan.data_device)
-    trainer = XTTSTrainer(config, stage=stage, tokenizer_model=tokenizer_model, plan=plan, mel_stats=mel_stats,
-                          starting_weights=weights, lineage=lineage)
+    options = dict(stage=stage, tokenizer_model=tokenizer_model, plan=plan, mel_stats=mel_stats,
+                   starting_weights=weights, lineage=lineage)
+    if plan.mode == "isolated":
+        trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
+    else:
+        trainer = XTTSTrainer(config, **options)
     logs = config.training.tensorboard_log_dir or f"{config.training.checkpoint_dir}/tensorboard"
     callbacks = [ConsoleProgress(monitor, plan.gpu_roles), TensorBoardWriter(logs)]
     if stage == "gpt":

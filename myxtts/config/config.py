@@ -311,7 +311,7 @@ class TrainingConfig:
     max_validation_batches: int = 32
     """Validation stops after this many batches."""
     pipeline_depth: int = 3
-    """Prepared batches between the data device and the model device: preparing, ready, training."""
+    """Buffers between the data device and the model device: one being prepared, one trained on, the rest ready."""
     max_bad_steps: int = 20
     """Steps in a row with a gradient that is not finite before the run stops."""
 
@@ -325,7 +325,8 @@ class TrainingConfig:
         _require(0 <= self.label_smoothing < 1, "training.label_smoothing", "from 0 to below 1", self.label_smoothing)
         _require_at_least(1, self, "training", "epochs", "gradient_accumulation", "log_every_steps",
                           "validate_every_steps", "checkpoint_every_steps", "keep_checkpoints", "num_samples",
-                          "max_validation_batches", "pipeline_depth", "max_bad_steps")
+                          "max_validation_batches", "max_bad_steps")
+        _require_at_least(3, self, "training", "pipeline_depth")
         _require_at_least(0, self, "training", "seed", "text_loss_weight", "mel_loss_weight", "sample_every_steps")
 
 

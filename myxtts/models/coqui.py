@@ -148,21 +148,18 @@ _TO_OURS = {
     "same": lambda value: value,
     "reversed": lambda value: value.transpose(),
     "pointwise": lambda value: value[..., 0].transpose(),
-    "image": lambda value: value.transpose(2, 3, 1, 0),
     "weight_norm": lambda gain, direction: fold_weight_norm(gain, direction).transpose(),
 }
 _OUR_SHAPE = {
     "same": lambda shape: shape,
     "reversed": lambda shape: shape[::-1],
     "pointwise": lambda shape: shape[1::-1],
-    "image": lambda shape: (shape[2], shape[3], shape[1], shape[0]),
     "weight_norm": lambda shape: shape[::-1],
 }
 _TO_COQUI = {
     "same": lambda value: (value,),
     "reversed": lambda value: (value.transpose(),),
     "pointwise": lambda value: (value.transpose()[..., np.newaxis],),
-    "image": lambda value: (value.transpose(3, 2, 0, 1),),
     "weight_norm": lambda value: (_norm_but_first(value.transpose()), value.transpose()),
 }
 
@@ -275,19 +272,19 @@ def _speaker_encoder(config):
         return _batch_norm(f"{root}.{name}", f"{ours}/{weight}", width)
 
     widths = config.speaker_channels
-    tensors = [*layer("conv1", "stem", (widths[0], 1, 3, 3), "image"), *norm("bn1", "stem_norm", widths[0])]
+    tensors = [*layer("conv1", "stem", (widths[0], 1, 3, 3)), *norm("bn1", "stem_norm", widths[0])]
     width_in = widths[0]
     for group, (width, num_blocks) in enumerate(zip(widths, SPEAKER_BLOCKS, strict=True)):
         for i in range(num_blocks):
             name, weight = f"layer{group + 1}.{i}", f"group_{group}_block_{i}"
-            tensors += [*layer(f"{name}.conv1", f"{weight}/conv1", (width, width_in, 3, 3), "image", bias=False),
+            tensors += [*layer(f"{name}.conv1", f"{weight}/conv1", (width, width_in, 3, 3), bias=False),
                         *norm(f"{name}.bn1", f"{weight}/norm1", width),
-                        *layer(f"{name}.conv2", f"{weight}/conv2", (width, width, 3, 3), "image", bias=False),
+                        *layer(f"{name}.conv2", f"{weight}/conv2", (width, width, 3, 3), bias=False),
                         *norm(f"{name}.bn2", f"{weight}/norm2", width),
                         *layer(f"{name}.se.fc.0", f"{weight}/gate/squeeze", (width // 8, width)),
                         *layer(f"{name}.se.fc.2", f"{weight}/gate/excite", (width, width // 8))]
             if group and i == 0:
-                tensors += [*layer(f"{name}.downsample.0", f"{weight}/shortcut_conv", (width, width_in, 1, 1), "image",
+                tensors += [*layer(f"{name}.downsample.0", f"{weight}/shortcut_conv", (width, width_in, 1, 1),
                                    bias=False),
                             *norm(f"{name}.downsample.1", f"{weight}/shortcut_norm", width)]
             width_in = width

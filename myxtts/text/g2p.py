@@ -27,7 +27,10 @@ _ROWS = {
     0x1290: "n", 0x1298: "ɲ", 0x12A0: "", 0x12A8: "k", 0x12B0: "kw", 0x12B8: "h", 0x12C0: "hw", 0x12C8: "w",
     0x12D0: "", 0x12D8: "z", 0x12E0: "ʒ", 0x12E8: "j", 0x12F0: "d", 0x1300: "dʒ", 0x1308: "g", 0x1310: "gw",
     0x1320: "tʼ", 0x1328: "tʃʼ", 0x1330: "pʼ", 0x1338: "sʼ", 0x1340: "sʼ", 0x1348: "f", 0x1350: "p",
+    # Letters of Tigrinya, Oromo and Blin, by the nearest Amharic sound.
+    0x1250: "kʼ", 0x1258: "kʼw", 0x12F8: "d", 0x1318: "g",
 }
+_PALATALISED = {"ፘ": "rj", "ፙ": "mj", "ፚ": "fj"}
 # The first order of these letters is said as the fourth: ሀገር is hagär.
 _GUTTURAL_ROWS = frozenset({0x1200, 0x1210, 0x1280, 0x12A0, 0x12D0})
 _VOWELS = ("ə", "u", "i", "a", "e", "", "o", "wa")
@@ -61,10 +64,12 @@ def amharic_to_phonemes(text: str, alphabet: Literal["latin", "ipa"] = "latin") 
     """
     if alphabet not in ("latin", "ipa"):
         raise ValueError(f'alphabet must be "latin" or "ipa". Received: {alphabet!r}.')
-    text = _AMHARIC_WORD.sub(lambda match: _word_to_ipa(match.group()), clean_text(text, "am"))
-    if alphabet == "latin":
-        text = _IPA_SYMBOL.sub(lambda match: _IPA_TO_LATIN[match.group()], text)
-    return text
+
+    def speak(match: re.Match) -> str:
+        sounds = _word_to_ipa(match.group())
+        return sounds if alphabet == "ipa" else _IPA_SYMBOL.sub(lambda symbol: _IPA_TO_LATIN[symbol.group()], sounds)
+
+    return _AMHARIC_WORD.sub(speak, clean_text(text, "am"))
 
 
 def _word_to_ipa(word: str) -> str:
@@ -85,9 +90,8 @@ def _letter_to_sounds(letter: str) -> tuple[str, str]:
     """Consonant and vowel of a letter; the vowel of the sixth order is empty, and so is the glottal consonant."""
     order = ord(letter) % 8
     row = ord(letter) - order
-    if row not in _ROWS:
-        # The letters beyond serve other languages, or write labialised consonants with a: ፘ rya, ፙ mya, ፚ fya.
-        return {"ፘ": "rj", "ፙ": "mj", "ፚ": "fj"}.get(letter, letter), "a"
+    if letter in _PALATALISED:
+        return _PALATALISED[letter], "a"
     if row in _GUTTURAL_ROWS and order == 0:
         return _ROWS[row], "a"
     return _ROWS[row], _VOWELS[order]

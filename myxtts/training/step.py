@@ -72,6 +72,10 @@ class TrainStep:
         return {**named, "loss_scale": self.loss_scale, "good_steps": self.good_steps, "bad_steps": self.bad_steps,
                 "bad_steps_in_row": self.bad_steps_in_row}
 
+    def accumulators(self):
+        """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""
+        return {f"accumulator/{name}": v for name, v in zip(self.names, self._accumulators)}
+
     def __call__(self, batches, learning_rate, seed):
         """Takes one optimizer step.
 

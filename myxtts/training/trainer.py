@@ -19,10 +19,14 @@ from myxtts.training.preparation import Preparation
 from myxtts.training.schedules import warmup_cosine
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, write_json
 from myxtts.utils.devices import current_plan, require_placement
 
 logger = logging.getLogger(__name__)
+
+
+SAVE_TRIES = 3
+"""Checkpoints in a row that may fail to be written before the run ends."""
 
 
 class TrainingDiverged(RuntimeError):
@@ -64,6 +68,7 @@ class XTTSTrainer:
         self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
             tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
         self.lineage = lineage or {}
+        self._failed_saves = 0
         self.step = 0
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
@@ -155,7 +160,7 @@ class XTTSTrainer:
                 self._call(callbacks, "on_step", self.step)
                 at_end = self.step == total
                 if self.step % settings.log_every_steps == 0 or at_end:
-                    self._log(callbacks, recent, total)
+                    self._log(callbacks, recent, total, group, dataset)
                     recent = []
                 if self.step % settings.validate_every_steps == 0 or at_end:
                     validation = self._validate(callbacks, validation_loader)
@@ -194,15 +199,27 @@ class XTTSTrainer:
     def _local(self, batch):
         return self.strategy.experimental_local_results(batch)[0]
 
-    def _log(self, callbacks, recent, total):
+    def _log(self, callbacks, recent, total, group, dataset):
         losses = {name: float(np.mean([float(step[name]) for step in recent])) for name in recent[0] if name != "finite"}
         in_row = int(self.train_step.bad_steps_in_row.numpy())
         if in_row >= self.config.training.max_bad_steps:
+            found = self._write_divergence(recent, group, dataset)
             raise TrainingDiverged(f"{in_row} steps in a row had a loss or gradient that is not finite; step {self.step} "
-                                   "was the last. Lower --lr, or train in float32.")
+                                   f"was the last. The clips and the term that broke stand in {found}. Lower --lr, train "
+                                   "in float32, or take the clips out; the last good checkpoint is untouched.")
         report = {**losses, "learning_rate": self._learning_rate(total), **self.objective.report(),
                   "skipped_steps": int(self.train_step.bad_steps.numpy())}
         self._call(callbacks, "on_log", self.step, report, self.clock.report())
+
+    def _write_divergence(self, recent, group, dataset):
+        """Names the last batch's clips and the terms that are not finite in a file, and returns its path."""
+        indices = np.concatenate([part.index.numpy() for batch in group
+                                  for part in self.strategy.experimental_local_results(batch)])
+        terms = [name for name, value in recent[-1].items() if not np.isfinite(float(value))]
+        path = f"{self.config.training.checkpoint_dir}/diverged_{self.stage}_step_{self.step}.json"
+        write_json(path, {"stage": self.stage, "step": self.step, "not_finite": terms,
+                          "clips": [dataset.train[index].id for index in indices]})
+        return path
 
     def evaluate(self, loader):
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
@@ -253,7 +270,20 @@ class XTTSTrainer:
                      "best": self.best, "position": self.step * self.config.training.gradient_accumulation,
                      "config": asdict(self.config)}
             best = self.best is not None and self.best[1] == self.step
-            return self.store.write(self.step, tensors, state, best)
+            try:
+                written = self.store.write(self.step, tensors, state, best)
+            except OSError as error:
+                self._failed_saves += 1
+                last_good = self.store.steps()[-1:] or ["none"]
+                message = (f"The checkpoint of step {self.step} could not be written to {self.store.folder}: {error}. The "
+                           f"last good one is that of step {last_good[0]}.")
+                if finished or self._failed_saves >= SAVE_TRIES:
+                    raise CheckpointError(f"{message} Free the disk or mend the folder; the same command goes on from "
+                                          "there.") from error
+                logger.error("%s Training goes on; try %d of %d.", message, self._failed_saves, SAVE_TRIES)
+                return None
+            self._failed_saves = 0
+            return written
 
     def _resume(self, folder):
         store = CheckpointStore(f"{folder}/{self.stage}") if folder else self.store
@@ -279,6 +309,7 @@ class XTTSTrainer:
     def _placed_variables(self):
         yield from named_weights(self.model).items()
         yield from self.train_step.state_variables().items()
+        yield from self.train_step.accumulators().items()
 
     def _placement_plan(self):
         return replace(self.plan, model_devices=self.model_devices)

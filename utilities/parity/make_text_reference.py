@@ -22,8 +22,8 @@ from pathlib import Path
 SENTENCES_PER_LANGUAGE = 63
 
 # Slots: {n} small number, {big} thousands in the language's own grouping, {dec} decimal, {eur} {usd} {gbp} money,
-# {ord} ordinal as the language writes it, {year}; in Chinese also {m} month,
-# {d} day and {eight} digits of a telephone number. One template a line.
+# {ord} ordinal as the language writes it, {year}, {m} month, {d} day; {eight} digits of a telephone number. One template
+# a line.
 TEMPLATES = {
     "en": """
         Dr. Marsh counted {n} geese by the weir.
@@ -241,7 +241,8 @@ OPENINGS = {
     "zh-cn": ["", "听说", "他说，", "不过，", "昨天"],
     "ko": ["", "그런데 ", "어제 ", "민수야, ", "아니, "],
     "ar": ["", "قالت: ", "أمس ", "لكن ", "يا ليلى، "],
-    "hi": ["", "लेकिन ", "सुनो, ", "आज ", "माँ बोली, ", "अरे, ", "सच में, ", "फिर ", "अब ", "हाँ, ", "देखो, ", "शायद ", "राम, "],
+    "hi": ["", "लेकिन ", "सुनो, ", "आज ", "माँ बोली, ", "अरे, ",
+           "सच में, ", "फिर ", "अब ", "हाँ, ", "देखो, ", "शायद ", "राम, "],
     "ru": ["", "Слушай, ", "Но ", "Вчера ", "Анна, "],
     "en": ["", "Well, ", "But ", "Today, ", "Ada, "],
 }

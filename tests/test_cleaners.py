@@ -1,0 +1,108 @@
+"""Cleaners against the reference's output and against what a reader says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from myxtts.text.cleaners import clean_text
+from myxtts.text.languages import LANGUAGES, get_language
+from text_reference import REFERENCE, digest, skip_without_packages
+
+ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = ROOT.parent / "shared" / "reference" / "text_golden.json"
+# Languages whose cleaned text differs from the reference where that makes [UNK] of it; docs/text.md has the list.
+DIFFERS_WHERE_UNKNOWN = ("de", "ar")
+
+
+@pytest.mark.parametrize("language", REFERENCE["languages"])
+def test_cleaned_text_equals_the_reference(language):
+    skip_without_packages(language)
+    compared = 0
+    for text, *expected in REFERENCE["languages"][language]:
+        cleaned = clean_text(text, language)
+        # A row without digests is a sentence the reference fails on; [UNK] marks those it cannot say.
+        if expected and (language not in DIFFERS_WHERE_UNKNOWN or not expected[2]):
+            assert digest(cleaned) == expected[0], (text, cleaned)
+            compared += 1
+    assert compared >= 40
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="shared/reference is not beside the repository")
+def test_cleaned_text_equals_the_golden_file():
+    pytest.importorskip("cutlet")
+    pytest.importorskip("pypinyin")
+    pytest.importorskip("hangul_romanize")
+    for entry in json.loads(GOLDEN.read_text(encoding="utf-8")):
+        cleaned = clean_text(entry["raw"], entry["lang"])
+        if "clean" in entry:
+            assert cleaned == entry["clean"].lower()
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "words"),
+    [
+        ("en", 'Dr. "Vale" paid $12.50 & 5% for 1,204 pins.',
+         "doctor vale paid twelve dollars, fifty cents and five percent for one thousand, two hundred and four pins."),
+        ("en", "Lt.Col. Ash", "lieutenantcol. ash"),
+        ("de", "Das sind 2 Millionen, also 12,50€!", "das sind zwei millionen, also zwölf euro und fünfzig cent!"),
+        ("tr", "İpek Özgür", "ipek özgür"),
+        ("ru", "Г-н Орлов", "господин орлов"),
+        ("ar", "انتظرنا ٣٠ دقيقة ٪", "انتظرنا ثلاثون دقيقة في المئة"),
+        ("fa", "قيمت ۱٬۲۰۴ كتاب ٪۵", "قیمت هزار و دویست و چهار کتاب درصد پنج"),
+        ("am", "ሰላም፡ለዓለም። ነህ፧", "ሰላም ለዓለም. ነህ?"),
+        ("am", "በ2012 ዓ.ም. ዶ/ር አበበ", "በሁለት ሺህ አስራ ሁለት ዓመተ ምህረት ዶክተር አበበ"),
+    ],
+)
+def test_text_is_read_as_a_speaker_reads_it(language, text, words):
+    assert clean_text(text, language) == words
+
+
+def test_persian_keeps_non_joiners_and_diacritics_and_drops_what_is_not_seen():
+    assert clean_text("می\u200c\u200cرود\u200c .", "fa") == "می\u200cرود ."
+    assert clean_text("\ufeffمادۀ گُل، دقیقاً \u200fکتـــاب", "fa") == "مادۀ گُل، دقیقاً کتاب"
+
+
+@pytest.mark.parametrize(
+    ("package", "language", "text"),
+    [("pypinyin", "zh", "你好"), ("hangul_romanize", "ko", "안녕"), ("cutlet", "ja", "猫"), ("num2words", "en", "7 cats")],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(package, language, text):
+    code = f"""
+import sys
+sys.modules[{package!r}] = None
+from myxtts.text.cleaners import clean_text
+assert clean_text("Plain text, Mr. Pike & co!", "en") == "plain text, mister pike and co!"
+try:
+    clean_text({text!r}, {language!r})
+except ImportError as error:
+    assert {package!r} in str(error) and 'pip install "myxtts[languages]"' in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+    if package == "cutlet":
+        pytest.importorskip("unidic_lite")
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_an_unsupported_language_is_named_with_the_supported_ones():
+    with pytest.raises(ValueError, match=r"'sv' is not supported. Supported languages: am, ar, .*zh\."):
+        clean_text("hej", "sv")
+
+
+def test_regions_and_case_of_a_language_code_are_ignored():
+    assert get_language("zh-CN").tag == "[zh-cn]"
+    assert get_language("pt_BR") is LANGUAGES["pt"]
+
+
+@pytest.mark.parametrize("language", sorted(set(LANGUAGES) - {"ja", "zh", "ko"}))
+@settings(max_examples=40, deadline=None)
+@given(text=st.text(alphabet=st.sampled_from("aé İß09۵५፻፼.,:/-$€£%°º\u200c\n بंन가我") | st.characters(), max_size=30))
+def test_any_text_is_cleaned_without_an_error(language, text):
+    cleaned = clean_text(text, language)
+    assert cleaned == " ".join(cleaned.split())
+    assert not any(digit in cleaned for digit in "0123456789")

@@ -1,0 +1,279 @@
+"""The model against what the reference computed from the same weights: the tiny checkpoint of the shared folder.
+
+Figures are maximum absolute differences in float32, unless a comment says otherwise.
+"""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.config.config import SamplingConfig
+from myxtts.data.batch import DVAEBatch, GPTBatch
+from myxtts.inference.synthesizer import Synthesizer, make_generator
+from myxtts.models import coqui
+from myxtts.models.coqui_import import CoquiFiles, import_coqui
+from myxtts.models.gpt import teacher_forcing
+from myxtts.models.sampling import filter_logits, penalize_repetition, sample
+from myxtts.training.objectives import DVAEObjective, GPTObjective, conditioning_target_mask
+from myxtts.training.optimizers import AdamW
+from myxtts.training.step import no_weight_decay
+
+PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
+pytestmark = pytest.mark.skipif(not PARITY.is_dir(), reason="the shared folder with reference values is not there")
+
+
+class ReferenceObjective(GPTObjective):
+    """The GPT's objective with the reference's hidden text stop."""
+
+    def _streams(self, batch):
+        streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths,
+                                  bug_compatible=True)
+        return streams, conditioning_target_mask(streams.audio_target_mask, batch.conditioning_codes)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return np.load(PARITY / "reference.npz")
+
+
+@pytest.fixture(scope="module")
+def reference_train():
+    return np.load(PARITY / "reference_train.npz")
+
+
+@pytest.fixture(scope="module")
+def synthesizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parity") / "model"
+    files = CoquiFiles(PARITY / "model.pth", PARITY / "vocab.json", PARITY / "dvae.pth", PARITY / "mel_stats.pth",
+                       PARITY / "speakers_xtts.pth", PARITY / "config.json")
+    import_coqui(files, folder)
+    return Synthesizer.load(folder)
+
+
+@pytest.fixture(scope="module")
+def model(synthesizer):
+    return synthesizer.model
+
+
+@pytest.fixture(scope="module")
+def batch(reference):
+    """The batch that losses, logits and gradients of the reference belong to."""
+    code_lengths = -(-reference["gpt/wav_lengths"] // 1024)
+    return GPTBatch(
+        tf.range(3), tf.constant(reference["gpt/text_inputs"], tf.int32),
+        tf.constant(reference["gpt/text_lengths"], tf.int32), channels_last(reference["gpt/cond_mels"][:, 0]),
+        tf.constant(reference["gpt/audio_codes"][:, :code_lengths.max()], tf.int32),
+        tf.constant(code_lengths, tf.int32), tf.zeros((3, 2), tf.int32))
+
+
+@pytest.fixture(scope="module")
+def objective(synthesizer):
+    return ReferenceObjective(synthesizer.model, synthesizer.config)
+
+
+@pytest.fixture(scope="module")
+def gradients(objective, batch):
+    """Gradients of the weighted loss by our names."""
+    variables = objective.trainable()
+    counts = objective.counts(batch)
+    with tf.GradientTape() as tape:
+        sums, _ = objective.loss_sums(batch)
+        loss = 0.01 * sums["text"] / counts["text"] + sums["mel"] / counts["mel"]
+    found = tape.gradient(loss, [variable.value for variable in variables.values()])
+    return float(loss), {name: tf.convert_to_tensor(value).numpy() for name, value in zip(variables, found)}
+
+
+@pytest.fixture(scope="module")
+def text(reference):
+    return tf.constant([[3, *reference["lat/text"][0], 0]], tf.int32)
+
+
+def channels_last(array):
+    return tf.constant(np.ascontiguousarray(array.transpose(0, 2, 1)))
+
+
+def difference(actual, expected):
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape
+    return np.abs(actual - expected).max()
+
+
+def gpt_arrays(arrays, prefix, config):
+    """Reference arrays of GPT parameters under `prefix`, by our names and in our layouts."""
+    tensors = [tensor for tensor in coqui.model_tensors(config) if tensor.part == "gpt"]
+    return {tensor.weight.removeprefix("gpt/"):
+            coqui.to_ours([arrays[prefix + tensor.names[0].removeprefix("gpt.")]], tensor.layout) for tensor in tensors}
+
+
+def losses(objective, batch):
+    sums, _ = objective.loss_sums(batch)
+    counts = objective.counts(batch)
+    return {name: float(sums[name] / counts[name]) for name in sums}
+
+
+def test_conditioning_latents_of_a_mel_differ(model, reference):
+    mel = channels_last(reference["cond/mel_4s"])
+    assert difference(model.gpt.conditioning_encoder(mel), reference["cond/encoder_out"].transpose(0, 2, 1)) < 2e-5
+    assert difference(model.gpt.mel_to_latents(mel), reference["cond/style_emb_4s"].transpose(0, 2, 1)) < 1e-4
+
+
+@pytest.mark.parametrize("seconds, chunk, name", [(30.0, 4.0, "len30_chunk4"), (6.0, 6.0, "len6_chunk6")])
+def test_voice_of_a_recording_differs(synthesizer, reference, monkeypatch, seconds, chunk, name):
+    monkeypatch.setattr(synthesizer.config, "sampling",
+                        SamplingConfig(reference_seconds=seconds, reference_chunk_seconds=chunk))
+    voice = synthesizer.voice(reference["audio/ref1_22k"])
+    assert difference(voice.latents, reference[f"cond/latents_{name}"]) < 1e-4
+    if seconds == 30.0:
+        assert difference(voice.speaker, reference["spk/get_speaker_embedding"][..., 0]) < 1e-4
+
+
+def test_dvae_codes_and_decoding_differ(model, reference):
+    mel = channels_last(reference["dvae/mel"])
+    assert difference(model.dvae.mel_to_vectors(mel), reference["dvae/encoder_out"]) < 1e-4
+    sure = reference["dvae/neg_dist_top2_margin"] > 1e-3
+    assert sure.all()
+    np.testing.assert_array_equal(model.dvae.encode(mel), reference["dvae/codes"])
+    decoded = model.dvae.decode(tf.constant(reference["dvae/codes"], tf.int32))
+    assert difference(decoded, reference["dvae/decoded_mel"].transpose(0, 2, 1)) < 1e-4
+
+
+def test_teacher_forcing_masks_or_logits_differ(model, synthesizer, batch, reference):
+    streams = teacher_forcing(synthesizer.config.model, batch.text, batch.text_lengths, batch.codes,
+                              batch.code_lengths, bug_compatible=True)
+    expected_mask = np.concatenate([reference["gpt/noidx/mask_text"], reference["gpt/noidx/mask_mel"]], axis=1)
+    np.testing.assert_array_equal(streams.key_mask, expected_mask)
+    latents = model.gpt.mel_to_latents(batch.conditioning_mel)
+    assert difference(latents, reference["gpt/noidx/prompt"]) < 1e-4
+    text_logits, audio_logits = model.gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)
+    assert difference(text_logits, reference["gpt/noidx/text_logits"].transpose(0, 2, 1)) < 1e-3
+    assert difference(audio_logits, reference["gpt/noidx/mel_logits"].transpose(0, 2, 1)) < 1e-3
+
+
+def test_losses_differ(objective, batch, reference):
+    plain = losses(objective, batch)
+    assert plain["text"] == pytest.approx(float(reference["gpt/noidx/loss_text"]), abs=1e-5)
+    assert plain["mel"] == pytest.approx(float(reference["gpt/noidx/loss_mel"]), abs=1e-5)
+    # The reference hides targets in the last row only, and counts their place in units of 256 samples.
+    span = np.zeros((3, 2), np.int32)
+    span[-1] = reference["gpt/cond_idxs_samples"][-1] // 256
+    masked = losses(objective, batch._replace(conditioning_codes=tf.constant(span)))
+    assert masked["mel"] == pytest.approx(float(reference["gpt/idx/loss_mel"]), abs=1e-5)
+
+
+def test_the_text_stop_is_shown_unless_bug_compatible(synthesizer, batch):
+    streams = teacher_forcing(synthesizer.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
+    shown = streams.key_mask.numpy()[:, :streams.text_inputs.shape[1]].sum(axis=1)
+    np.testing.assert_array_equal(shown, batch.text_lengths.numpy() + 2)
+
+
+def test_a_gradient_differs(gradients, reference, synthesizer):
+    loss, found = gradients
+    assert loss == pytest.approx(float(reference["grad/total_loss"]), abs=1e-5)
+    expected = gpt_arrays(reference, "grad/", synthesizer.config.model)
+    assert set(found) == set(expected)
+    worst = max(expected, key=lambda name: difference(found[name], expected[name]) / np.abs(expected[name]).max())
+    assert difference(found[worst], expected[worst]) / np.abs(expected[worst]).max() < 1e-4, worst  # relative
+
+
+def adamw(variables):
+    """The recipe's optimizer for variables by name."""
+    optimizer = AdamW(1e-3, weight_decay=1e-2, beta_1=0.9, beta_2=0.96, epsilon=1e-8)
+    optimizer.exclude_from_weight_decay(var_list=[v for name, v in variables.items() if no_weight_decay(name)])
+    optimizer.build(list(variables.values()))
+    return optimizer
+
+
+def test_an_adamw_step_differs(gradients, reference, reference_train, objective, synthesizer):
+    config = synthesizer.config.model
+    before = {name: variable.numpy() for name, variable in objective.trainable().items()}
+    expected = gpt_arrays(reference_train, "adamw_lr1e-3/", config)
+    given = gpt_arrays(reference, "grad/", config)
+    for used, comparable in ((given, 0.0), (gradients[1], 1e-7)):
+        # Where a gradient of ours is below rounding noise, as that of the key's bias is, its sign is arbitrary.
+        variables = {name: keras.Variable(value) for name, value in before.items()}
+        adamw(variables).apply([tf.constant(used[name]) for name in variables], list(variables.values()))
+        for name, variable in variables.items():
+            counts = np.abs(given[name]) >= comparable
+            assert np.abs(variable.numpy() - expected[name])[counts].max(initial=0.0) < 1e-5, name
+
+
+def test_latents_of_the_second_pass_differ(model, reference, text):
+    codes = tf.constant(reference["lat/codes"], tf.int32)
+    latents = model.gpt.codes_to_latents(tf.constant(reference["cond/latents_len30_chunk4"]), text, codes, 128)
+    assert difference(latents, reference["lat/latents"]) < 1e-3
+
+
+def test_greedy_codes_differ(model, synthesizer, reference, text):
+    generate = make_generator(model.gpt, synthesizer.config.model, SamplingConfig(temperature=0.0), 117)
+    codes = generate(tf.constant(reference["cond/latents_len30_chunk4"]), text, tf.ones(text.shape, tf.bool), 0)
+    np.testing.assert_array_equal(codes, reference["gen/greedy"])
+
+
+def test_greedy_codes_under_a_repetition_penalty_differ(model, reference, text):
+    sampling = SamplingConfig(temperature=0.0, repetition_penalty=5.0)
+    logits, state = model.gpt.prefill(tf.constant(reference["cond/latents_len30_chunk4"]), text,
+                                      tf.ones(text.shape, tf.bool), 128, 40)
+    num_prompt = state.key_mask.shape[1] - 40
+    seen = np.zeros((1, 130), bool)
+    seen[0, [1, 128]] = True  # the reference's placeholders for the prompt count as seen codes
+    codes = []
+    while not codes or codes[-1] != 129 and len(codes) < 40:
+        code = sample(logits, sampling, tf.constant(seen), (0, 0))
+        codes.append(int(code[0]))
+        seen[0, codes[-1]] = True
+        logits, state = model.gpt.step(code, len(codes) - 1, num_prompt, state)
+    np.testing.assert_array_equal([codes], reference["gen/greedy_rep5"])
+
+
+def test_sampling_distribution_differs(reference):
+    expected = reference["sampler/processed"]
+    seen = np.isin(np.arange(130), reference["sampler/ids"])[None]
+    penalized = penalize_repetition(tf.constant(reference["sampler/logits"]), tf.constant(seen), 5.0)
+    processed = filter_logits(penalized, 0.75, 50, 0.85).numpy()
+    kept = np.isfinite(expected)
+    np.testing.assert_array_equal(processed > -1e29, kept)
+    assert difference(processed[kept], expected[kept]) < 1e-6
+
+
+def test_waveform_of_generated_codes_differs(model, reference, text):
+    codes = tf.constant(reference["gen/greedy_rep5"], tf.int32)
+    latents = model.gpt.codes_to_latents(tf.constant(reference["cond/latents_len30_chunk4"]), text, codes, 128)
+    assert difference(latents, reference["infer/gpt_latents"]) < 1e-3
+    speaker = tf.constant(reference["spk/get_speaker_embedding"][..., 0])
+    assert difference(model.vocoder(latents, speaker)[0], reference["infer/wav"]) < 1e-3
+
+
+def test_dvae_training_step_differs(synthesizer, reference_train):
+    model = synthesizer.model
+    mel = channels_last(reference_train["dvae_train/mel"])
+    objective = DVAEObjective(model, synthesizer.config)
+    batch = DVAEBatch(tf.range(3), mel, tf.fill((3,), mel.shape[1]))
+    variables = objective.trainable()
+    counts = objective.counts(batch)
+    with tf.GradientTape() as tape:
+        sums, statistics = objective.loss_sums(batch)
+        means = {name: sums[name] / counts[name] for name in sums}
+        loss = means["reconstruction"] + means["commitment"]
+    assert float(means["reconstruction"]) == pytest.approx(float(reference_train["dvae_train/recon"]), rel=1e-5)
+    assert float(means["commitment"]) == pytest.approx(float(reference_train["dvae_train/commit"]), rel=1e-5)
+    found = dict(zip(variables, tape.gradient(loss, [variable.value for variable in variables.values()])))
+    for tensor in coqui.dvae_tensors(synthesizer.config.model):
+        name = tensor.weight.removeprefix("dvae/")
+        if name in found:
+            expected = coqui.to_ours([reference_train[f"dvae_train/grad/{tensor.names[0]}"]], tensor.layout)
+            assert difference(found.pop(name), expected) / np.abs(expected).max() < 1e-4, name  # relative
+    assert not found
+
+    quantizer = model.dvae.quantizer
+    before = [variable.numpy() for variable in quantizer.variables]
+    objective.apply_statistics(statistics)
+    after = {"embed": quantizer.codebook.numpy().T, "embed_avg": quantizer.codebook_sum.numpy().T,
+             "cluster_size": quantizer.cluster_size.numpy()}
+    for variable, value in zip(quantizer.variables, before):
+        variable.assign(value)
+    for name, value in after.items():
+        assert difference(value, reference_train[f"dvae_train/ema_{name}"]) < 1e-5, name
+

@@ -1,0 +1,204 @@
+"""The GPT: its inputs and targets, causality, padding, and decoding with a cache against teacher forcing."""
+
+import keras
+import numpy as np
+import pytest
+
+from myxtts.models.gpt import teacher_forcing
+from myxtts.models.xtts import XTTS
+from tiny import tiny_model_config
+
+CONFIG = tiny_model_config(dropout=0.3)
+START, STOP = CONFIG.start_audio_token, CONFIG.stop_audio_token
+TEXT_START, TEXT_STOP = CONFIG.start_text_token, CONFIG.stop_text_token
+
+
+def to_numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    """A GPT with weights that hide nothing: no zero, no one, no small positions."""
+    keras.utils.set_random_seed(0)
+    gpt = XTTS(CONFIG, parts=("gpt",)).gpt
+    random = np.random.default_rng(0)
+    for variable in gpt.trainable_variables:
+        variable.assign(variable + 0.3 * random.standard_normal(variable.shape).astype("float32"))
+    return gpt
+
+
+@pytest.fixture
+def inputs():
+    """Two rows of unlike lengths: latents, text ids, text lengths, codes, code lengths."""
+    random = np.random.default_rng(1)
+    return (random.standard_normal((2, CONFIG.num_latents, CONFIG.width)).astype("float32"),
+            np.array([[5, 6, 7, 8, 9], [10, 11, 0, 0, 0]], "int32"), np.array([5, 2], "int32"),
+            random.integers(0, CONFIG.num_codes, (2, 9)).astype("int32"), np.array([9, 4], "int32"))
+
+
+def forward(gpt, latents, text, text_lengths, codes, code_lengths):
+    streams = teacher_forcing(CONFIG, text, text_lengths, codes, code_lengths)
+    text_logits, audio_logits = gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)
+    return to_numpy(text_logits), to_numpy(audio_logits)
+
+
+def test_teacher_forcing_worked_example():
+    # Two texts of 3 and 2 tokens, two clips of 2 and 3 codes; 7 and 99 are padding of any kind.
+    streams = teacher_forcing(CONFIG, np.array([[5, 6, 7], [8, 9, 7]], "int32"), np.array([3, 2], "int32"),
+                              np.array([[1, 2, 99], [3, 4, 5]], "int32"), np.array([2, 3], "int32"))
+    s, e = START, STOP
+    expected = {
+        "text_inputs": [[3, 5, 6, 7, 0], [3, 8, 9, 0, 0]],
+        "text_targets": [[5, 6, 7, 0, 0], [8, 9, 0, 0, 0]],
+        "text_target_mask": [[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]],
+        "audio_inputs": [[s, 1, 2, e, e, e, e, e], [s, 3, 4, 5, e, e, e, e]],
+        "audio_targets": [[1, 2, e, e, e, e, e, e], [3, 4, 5, e, e, e, e, e]],
+        # The codes and four stops.
+        "audio_target_mask": [[1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1, 1, 0]],
+        # [START], text, [STOP]; then the start code, the codes and three stops.
+        "key_mask": [[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0]],
+    }
+    for name, values in expected.items():
+        np.testing.assert_array_equal(to_numpy(getattr(streams, name)).astype(int), values, err_msg=name)
+    # The reference hides the key of the text's [STOP] in training.
+    hidden = teacher_forcing(CONFIG, np.array([[5, 6, 7]], "int32"), np.array([3], "int32"),
+                             np.array([[1]], "int32"), np.array([1], "int32"), bug_compatible=True)
+    np.testing.assert_array_equal(to_numpy(hidden.key_mask)[0, :5], [True, True, True, True, False])
+
+
+def test_each_input_s_target_is_the_next_input(inputs):
+    _, text, text_lengths, codes, code_lengths = inputs
+    streams = teacher_forcing(CONFIG, text, text_lengths, codes, code_lengths)
+    for stream in ("text", "audio"):
+        given, wanted = (to_numpy(getattr(streams, f"{stream}_{side}")) for side in ("inputs", "targets"))
+        np.testing.assert_array_equal(given[:, 1:], wanted[:, :-1])
+
+
+def test_padding_of_text_and_codes_changes_nothing(gpt, inputs):
+    latents, text, text_lengths, codes, code_lengths = inputs
+    together = forward(gpt, *inputs)
+    more_text = np.pad(text, ((0, 0), (0, 4)), constant_values=13)
+    more_codes = np.pad(codes, ((0, 0), (0, 6)), constant_values=3)
+    padded = forward(gpt, latents, more_text, text_lengths, more_codes, code_lengths)
+    for row in range(2):
+        n, m = text_lengths[row], code_lengths[row]
+        alone = forward(gpt, latents[row:row + 1], text[row:row + 1, :n], text_lengths[row:row + 1],
+                        codes[row:row + 1, :m], code_lengths[row:row + 1])
+        for batch in (together, padded):
+            # Every position that counts as a target.
+            np.testing.assert_allclose(batch[0][row, :n + 1], alone[0][0, :n + 1], atol=1e-5)
+            np.testing.assert_allclose(batch[1][row, :m + 4], alone[1][0, :m + 4], atol=1e-5)
+
+
+@pytest.mark.parametrize("stream", ["text", "codes"])
+def test_no_position_sees_what_comes_after_it(gpt, inputs, stream):
+    latents, text, text_lengths, codes, code_lengths = (array[:1] for array in inputs)
+    before = forward(gpt, latents, text, text_lengths, codes, code_lengths)
+    at = 3
+    text, codes = text.copy(), codes.copy()
+    (text if stream == "text" else codes)[0, at] += 1
+    after = forward(gpt, latents, text, text_lengths, codes, code_lengths)
+    changed = [np.abs(b - a).max(-1)[0] > 1e-6 for b, a in zip(before, after)]
+    # Input position at + 1 holds token `at`; audio comes after all of the text.
+    if stream == "text":
+        assert not changed[0][:at + 1].any() and changed[0][at + 1:].all() and changed[1].all()
+    else:
+        assert not changed[0].any() and not changed[1][:at + 1].any() and changed[1][at + 1:].all()
+
+
+def test_every_position_sees_the_latents(gpt, inputs):
+    latents = inputs[0].copy()
+    latents[:, -1] = latents[:, -1, ::-1]
+    for before, after in zip(forward(gpt, *inputs), forward(gpt, latents, *inputs[1:])):
+        assert (np.abs(before - after).max(-1) > 1e-6).all()
+
+
+def prompt(text, text_lengths):
+    """`[START]` text `[STOP]` and padding, and its mask, as the synthesizer builds them."""
+    rows = [[TEXT_START, *ids[:length], TEXT_STOP] for ids, length in zip(text, text_lengths)]
+    longest = max(map(len, rows))
+    return (np.array([row + [0] * (longest - len(row)) for row in rows], "int32"),
+            np.array([[True] * len(row) + [False] * (longest - len(row)) for row in rows]))
+
+
+def cached_logits(gpt, latents, text, text_lengths, codes):
+    """Logits of the code after each of `start, codes...`, one code at a time."""
+    text_inputs, text_mask = prompt(text, text_lengths)
+    logits, state = gpt.prefill(latents, text_inputs, text_mask, START, codes.shape[1] + 3)
+    all_logits = [to_numpy(logits)]
+    num_prompt = CONFIG.num_latents + text_inputs.shape[1] + 1
+    for index in range(codes.shape[1]):
+        logits, state = gpt.step(codes[:, index], index, num_prompt, state)
+        all_logits.append(to_numpy(logits))
+    return np.stack(all_logits, axis=1)
+
+
+def test_cached_decoding_gives_the_logits_of_teacher_forcing(gpt, inputs):
+    latents, text, text_lengths, codes, _ = inputs
+    full = np.full(2, codes.shape[1], "int32")
+    _, forced = forward(gpt, latents, text, text_lengths, codes, full)
+    cached = cached_logits(gpt, latents, text, text_lengths, codes)
+    assert np.abs(forced).max() > 1
+    np.testing.assert_allclose(cached, forced[:, :codes.shape[1] + 1], atol=1e-4)
+
+
+def test_cached_decoding_does_not_depend_on_the_other_rows(gpt, inputs):
+    latents, text, text_lengths, codes, _ = inputs
+    together = cached_logits(gpt, latents, text, text_lengths, codes)
+    for row in range(2):
+        alone = cached_logits(gpt, latents[row:row + 1], text[row:row + 1], text_lengths[row:row + 1],
+                              codes[row:row + 1])
+        np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
+
+
+def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
+    latents, text, text_lengths, codes, _ = inputs
+    text_inputs, text_mask = prompt(text, text_lengths)
+    states = gpt.codes_to_latents(latents, text_inputs, codes, START, text_mask)
+    assert states.shape == (2, codes.shape[1], CONFIG.width)
+    predicted = to_numpy(gpt.audio_head(states))
+    cached = cached_logits(gpt, latents, text, text_lengths, codes)
+    np.testing.assert_allclose(predicted, cached[:, :codes.shape[1]], atol=1e-4)
+
+
+def test_conditioning_latents_have_a_fixed_number_for_any_length(gpt):
+    for frames in (3, 50):
+        mel = np.random.default_rng(0).standard_normal((2, frames, CONFIG.num_mels)).astype("float32")
+        assert gpt.mel_to_latents(mel).shape == (2, CONFIG.num_latents, CONFIG.width)
+
+
+def test_dropout_needs_a_seed_and_repeats_with_it(gpt, inputs):
+    latents, text, text_lengths, codes, code_lengths = inputs
+    streams = teacher_forcing(CONFIG, text, text_lengths, codes, code_lengths)
+
+    def logits(seed):
+        seed = None if seed is None else np.array(seed, "int32")
+        return to_numpy(gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed)[1])
+
+    np.testing.assert_array_equal(logits(None), logits(None))
+    np.testing.assert_array_equal(logits([0, 5]), logits([0, 5]))
+    assert not np.allclose(logits([0, 5]), logits([0, 6]))
+    assert not np.allclose(logits([0, 5]), logits(None))
+
+
+def test_longest_text_and_clip_have_positions(gpt):
+    text = np.full((1, CONFIG.max_text_tokens), 5, "int32")
+    # A clip of the longest length, one code more for its shift in time.
+    codes = np.zeros((1, CONFIG.max_codes + 1), "int32")
+    latents = np.zeros((1, CONFIG.num_latents, CONFIG.width), "float32")
+    text_logits, audio_logits = forward(gpt, latents, text, np.array([text.shape[1]]), codes, np.array([codes.shape[1]]))
+    assert text_logits.shape[1] == CONFIG.max_text_tokens + 2 and audio_logits.shape[1] == CONFIG.max_codes + 6
+
+
+def test_initial_weights_are_the_reference_s():
+    config = tiny_model_config(width=64, heads=2, layers=8, num_text_tokens=500, max_text_tokens=500)
+    gpt = XTTS(config, parts=("gpt",)).gpt
+    block = gpt.blocks[0]
+    for weight, stddev in ((gpt.text_embedding, 1.0), (gpt.text_positions, 0.02), (block.attention.qkv.kernel, 0.02),
+                           (block.mlp_in.kernel, 0.02), (block.attention.output_projection.kernel, 0.02 / 4),
+                           (block.mlp_out.kernel, 0.02 / 4)):
+        assert to_numpy(weight).std() == pytest.approx(stddev, rel=0.1), weight.path
+    assert not to_numpy(block.mlp_out.bias).any()
+    assert np.abs(to_numpy(gpt.audio_head.kernel)).max() <= 1 / 8
+    assert not to_numpy(gpt.conditioning_encoder.blocks[0].output_projection.kernel).any()

@@ -1,0 +1,28 @@
+"""What the reference's tokenizer makes of a thousand sentences (see utilities/parity/make_text_reference.py)."""
+
+import hashlib
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+
+REFERENCE = json.loads((Path(__file__).parent / "data" / "text_reference.json").read_text(encoding="utf-8"))
+_NEEDED_PACKAGES = {"ja": ("cutlet", "unidic-lite"), "zh-cn": ("pypinyin",), "ko": ("hangul-romanize", "num2words")}
+
+
+def digest(value):
+    """First eight hexadecimal digits of the SHA-256 of a value's JSON, as the file has them."""
+    return hashlib.sha256(json.dumps(value, ensure_ascii=False).encode()).hexdigest()[:8]
+
+
+def skip_without_packages(language):
+    """Skips a test whose language needs a package that is missing or not of the version the file was made with."""
+    for package in _NEEDED_PACKAGES.get(language, ("num2words",)):
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{package} is not installed")
+        made_with = REFERENCE["made_with"].get(package, version)
+        if version != made_with:
+            pytest.skip(f"{package} {version} is installed, the reference output was made with {made_with}")
