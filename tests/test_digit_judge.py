@@ -22,14 +22,15 @@ RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "fsdd"
 
 
 def tone_clip(digit, speaker, index):
-    """Three "digits" are resonances at different places, two "speakers" different pitches; `index` varies both a little."""
+    """Three "digits" are resonances at different places, two "speakers" are pitches; `index` varies a little."""
     rng = np.random.default_rng(100 * digit + 10 * speaker + index)
     seconds = np.arange(int(SAMPLE_RATE * rng.uniform(0.25, 0.4))) / SAMPLE_RATE
     pitch_hz = (100, 330)[speaker] * rng.uniform(0.97, 1.03)
     formant_hz = (500, 1200, 2400)[digit]
     harmonics = np.arange(1, int(3800 / pitch_hz))
     gains = np.exp(-(((harmonics * pitch_hz - formant_hz) / 300) ** 2)) + 0.05
-    return (0.2 * gains[:, None] * np.sin(2 * np.pi * pitch_hz * harmonics[:, None] * seconds)).sum(0).astype(np.float32)
+    waves = np.sin(2 * np.pi * pitch_hz * harmonics[:, None] * seconds)
+    return (0.2 * gains @ waves).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_spectrum_of_a_long_clip_is_its_most_energetic_window():
     assert loud.sum() >= 48
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the digit recordings in shared/data/fsdd beside the repository")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs shared/data/fsdd beside the repository")
 def test_short_training_on_real_digits_generalises():
     speakers = ["george", "lucas"]
     judge = DigitJudge.train(RECORDINGS, speakers=speakers, indices=range(15, 31), epochs=8)

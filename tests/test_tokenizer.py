@@ -21,7 +21,10 @@ ENGLISH = [
     ("She read the letter again; the ink had run.", "en"),
     ("They walked to the mill and back in the rain.", "en"),
 ] * 2
-PERSIAN = [("دانش‌آموزان پنج کتاب را گرفتند و می‌خوانند.", "fa"), ("گربه‌ها پشتِ پنجره می‌خوابند؛ ژاله می‌آید.", "fa")] * 3
+PERSIAN = [
+    ("دانش‌آموزان پنج کتاب را گرفتند و می‌خوانند.", "fa"),
+    ("گربه‌ها پشتِ پنجره می‌خوابند؛ ژاله می‌آید.", "fa"),
+] * 3
 AMHARIC = [("ሰላም ለዓለም፣ ደህና ናችሁ?", "am"), ("ልጆች ወደ ትምህርት ቤት ሄዱ።", "am")] * 3
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="shared/reference is not beside the repository")
 

@@ -54,7 +54,8 @@ def main(argv=None):
     if arguments.validation:
         leaks = find_leakage(inspection.accepted, inspect(arguments.validation).accepted)
         for leak in leaks:
-            print(f"leakage: validation clip {leak.validation_id} is also trained on as {leak.train_id} ({leak.reason})")
+            print(f"leakage: validation clip {leak.validation_id} is also trained on as {leak.train_id} "
+                  f"({leak.reason})")
     write_report(inspection, arguments.report)
     print(f"every clip and its reason: {arguments.report}")
     return 1 if arguments.strict and (inspection.rejections or leaks) else 0

@@ -1,6 +1,7 @@
 """A whole training run, stage by stage: the wiring between data, trainer and what speaks."""
 
 import json
+import logging
 import signal
 import sys
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
 from myxtts.utils.commons import setup_logging
 from myxtts.utils.gpu_monitor import GPUMonitor
+
+logger = logging.getLogger(__name__)
 
 MEL_STATS_BATCHES = 16
 """Batches that the scale of the mel bands is measured on."""
@@ -71,8 +74,8 @@ def _check_same_model(config, home):
     differing = [f"{name} {before.get(name)} there, {now[name]} here" for name in now
                  if before.get(name) != now[name] and name != "dropout"]
     if differing:
-        raise ConfigError(f"{home} holds a run of another model: {'; '.join(differing[:3])}. Give the same --model-size and "
-                          "data, another --checkpoint-dir, or --reset-training to start anew.")
+        raise ConfigError(f"{home} holds a run of another model: {'; '.join(differing[:3])}. Give the same --model-size "
+                          "and data, another --checkpoint-dir, or --reset-training to start anew.")
 
 
 def say_pipeline_mode(config, plan):
@@ -96,11 +99,11 @@ def say_pipeline_mode(config, plan):
 
 def _finished(home, stage, config):
     store = CheckpointStore(home / stage)
-    steps = store.steps()
-    if not steps:
+    step = store.newest_sound(logger.warning)
+    if step is None:
         return False
     asked = config.stage(stage).max_steps
-    return store.read(steps[-1], ())[1]["finished"] and (asked is None or steps[-1] >= asked)
+    return store.read(step, ())[1]["finished"] and (asked is None or step >= asked)
 
 
 def _train_stage(stage, config, plan, dataset, monitor):
@@ -159,12 +162,12 @@ def load_tokenizer_model(config, device):
         CheckpointError: The run has none yet.
     """
     store = CheckpointStore(f"{config.training.checkpoint_dir}/dvae")
-    if not store.steps():
+    step = store.newest_sound(logger.warning)
+    if step is None:
         raise CheckpointError(f"The GPT stage needs a trained DVAE, and {store.folder} has none. "
                               "Leave --stage out, or train it first with --stage dvae.")
     with tf.device(device):
         model = XTTS(config.model, parts=("dvae",))
-        step = store.steps()[-1]
         assign_by_name(model.part_weights("dvae"), store.read(step, ("model",))[0]["model"], str(store.path(step)))
     return model, {"dvae": store.digest(step)}
 

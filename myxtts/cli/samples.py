@@ -40,7 +40,8 @@ class SampleSpeaker(Callback):
         self._writer = tf.summary.create_file_writer(self.log_folder)
 
     def _reference(self, clip):
-        same = [other for other in self.dataset.train if (other.speaker, other.language) == (clip.speaker, clip.language)]
+        voice = (clip.speaker, clip.language)
+        same = [other for other in self.dataset.train if (other.speaker, other.language) == voice]
         return load_samples((same or [clip])[0].wav_path)
 
     def on_sample(self, trainer):

@@ -2,7 +2,7 @@
 
 import argparse
 
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import UserError, exits_with_sentence
 
 
 def build_parser():
@@ -44,7 +44,10 @@ def main(argv=None):
         voice = Voice(*read_speaker(arguments.checkpoint, arguments.speaker))
     else:
         voice = synthesizer.voice(arguments.reference_audio)
-    speech = synthesizer.speak(arguments.text, voice, arguments.language, sampling, arguments.seed)
+    try:
+        speech = synthesizer.speak(arguments.text, voice, arguments.language, sampling, arguments.seed)
+    except ValueError as error:  # a text or a language that this model cannot speak
+        raise UserError(str(error)) from error
     write_wav(arguments.output, speech.samples, speech.sample_rate)
     print(f"Wrote {arguments.output}: {len(speech.samples) / speech.sample_rate:.2f} s at {speech.sample_rate} Hz, "
           f"{len(speech.codes)} codes")

@@ -30,9 +30,11 @@ def adopt(config):
     """
     source, home = Path(config.training.init_from), Path(config.training.checkpoint_dir)
     if source.resolve() == home.resolve():
-        raise ConfigError(f"--checkpoint-dir must be another folder than --init-from, which is only read. Received: {home}.")
+        raise ConfigError("--checkpoint-dir must be another folder than --init-from, which is only read. "
+                          f"Received: {home}.")
     if not source.is_dir():
-        raise CheckpointError(f"--init-from must be the folder of a run or of `myxtts convert`. {source} is not a folder.")
+        raise CheckpointError("--init-from must be the folder of a run or of `myxtts convert`. "
+                              f"{source} is not a folder.")
     origin = config_from_dict(read_json(source / "config.json"))
     for part in ("dvae", "gpt"):
         if not CheckpointStore(source / part).steps():

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from myxtts.cli.errors import UserError, exits_with_sentence
-from myxtts.config.config import MODEL_SIZES, STAGES
+from myxtts.config.config import STAGES
+from myxtts.config.sizes import MODEL_SIZES
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SAMPLE_CONFIG = CONFIGS / "sample.yaml"
@@ -17,14 +18,15 @@ def build_parser():
     """The training command line; its flags are a public contract."""
     parser = argparse.ArgumentParser(
         prog="train_main.py", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Train XTTS on a folder of recordings. Without data it makes a small sample corpus and trains on it.",
+        description="Train XTTS on a folder of recordings; without one, on a small sample corpus that it makes.",
         epilog="Without a flag its value comes from --config, else from the defaults named here.")
     data = parser.add_argument_group("data")
     data.add_argument("--train-data", metavar="DIR", help="root of the training set (default: a sample corpus)")
-    data.add_argument("--val-data", metavar="DIR", help="root of the validation set (default: split off the training set)")
+    data.add_argument("--val-data", metavar="DIR", help="root of the validation set (default: a split of the training set)")
     data.add_argument("--language", help="language of recordings whose set names none (default: en)")
     data.add_argument("--vocabulary", metavar="FILE", help="tokenizer file (default: one trained on the corpus)")
-    data.add_argument("--download-ljspeech", action="store_true", help="fetch LJSpeech into --train-data when it is missing")
+    data.add_argument("--download-ljspeech", action="store_true",
+                      help="fetch LJSpeech into --train-data when it is missing")
     data.add_argument("--num-workers", type=int, help="parallel readers (default: 8)")
     data.add_argument("--buffer-size", type=int, help="prefetch buffer in batches (default: 50)")
     data.add_argument("--max-text-length", type=int, help="most text tokens of a clip (default: 200)")
@@ -35,13 +37,15 @@ def build_parser():
     shapes.add_argument("--disable-static-shapes", dest="static_shapes", action="store_false", default=None,
                         help="shapes from length buckets (default)")
     devices = parser.add_argument_group("devices")
-    devices.add_argument("--data-gpu", type=int, help="physical GPU that prepares data; with --model-gpu: Multi-GPU Mode")
+    devices.add_argument("--data-gpu", type=int,
+                         help="physical GPU that prepares data; with --model-gpu: Multi-GPU Mode")
     devices.add_argument("--model-gpu", type=int, help="physical GPU that trains; with --data-gpu: Multi-GPU Mode")
     devices.add_argument("--model-gpus", type=_indices, metavar="I,J,…", help="several training GPUs, mirrored")
     devices.add_argument("--model-start-delay", type=float, help="Multi-GPU Mode: head start of the data pipeline in "
                          "seconds (default: 2.0)")
     devices.add_argument("--enable-memory-isolation", action="store_true", help="a hard memory limit for each GPU")
-    devices.add_argument("--data-gpu-memory", type=int, default=8192, help="limit of the data GPU in MB (default: 8192)")
+    devices.add_argument("--data-gpu-memory", type=int, default=8192,
+                         help="limit of the data GPU in MB (default: 8192)")
     devices.add_argument("--model-gpu-memory", type=int, default=16384,
                          help="limit of the model GPU in MB (default: 16384)")
     devices.add_argument("--virtual-devices", type=int, help="try the two-device pipeline on this many virtual devices")
@@ -54,11 +58,13 @@ def build_parser():
     training.add_argument("--max-steps", type=int, help="stop each stage after this many optimizer steps")
     training.add_argument("--grad-accum", type=int, help="batches per optimizer step (default: 1)")
     training.add_argument("--lr", type=float, help="peak learning rate (default: from the preset)")
-    training.add_argument("--lora-rank", type=int, help="with --init-from: train low-rank adapters only (default: 0, off)")
+    training.add_argument("--lora-rank", type=int,
+                          help="with --init-from: train low-rank adapters only (default: 0, off)")
     training.add_argument("--precision", help="Keras dtype policy (default: float32)")
     training.add_argument("--seed", type=int, help="fixes everything that is drawn (default: 0)")
     training.add_argument("--checkpoint-dir", metavar="DIR", help="where everything goes (default: ./checkpoints)")
-    training.add_argument("--reset-training", action="store_true", help="start anew; existing checkpoints are set aside")
+    training.add_argument("--reset-training", action="store_true",
+                          help="start anew; existing checkpoints are set aside")
     training.add_argument("--init-from", metavar="DIR", help="start from the weights of a run, or of `myxtts convert`")
     training.add_argument("--tensorboard-log-dir", metavar="DIR", help="default: under the checkpoint folder")
     return parser

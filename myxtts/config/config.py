@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field, fields
 
+from myxtts.config.sizes import LEARNING_RATES, MODEL_SIZES
+
 CODE_STRIDE_SAMPLES = 1024
 """Samples at 22 050 Hz that one audio code stands for: four mel frames of hop 256."""
 
@@ -91,7 +93,8 @@ class ModelConfig:
                  f"{self.width} and {self.heads}", f"Try {self.heads * max(1, self.width // self.heads)}.")
         _require(self.width % self.conditioning_heads == 0, "model.width", "a multiple of model.conditioning_heads",
                  f"{self.width} and {self.conditioning_heads}", "Change one of the two.")
-        _require(0.0 <= self.dropout < 1.0, "model.dropout", "at least 0 and below 1", self.dropout, "XTTS v2 uses 0.1.")
+        _require(0.0 <= self.dropout < 1.0, "model.dropout", "at least 0 and below 1", self.dropout,
+                 "XTTS v2 uses 0.1.")
         _require(self.num_codes >= 2, "model.num_codes", "at least 2", self.num_codes, "XTTS v2 has 1024.")
 
     @classmethod
@@ -120,24 +123,6 @@ class ModelConfig:
     def max_codes(self):
         """Codes that one generation can hold: three places go to start, stop and bookkeeping."""
         return self.max_audio_tokens - 3
-
-
-MODEL_SIZES = {
-    "nano": dict(layers=4, width=128, heads=4, max_audio_tokens=260, conditioning_blocks=2, num_latents=8,
-                 perceiver_depth=1, perceiver_heads=4, perceiver_head_width=32, num_codes=512, dvae_hidden=128,
-                 dvae_residual_blocks=2, codebook_width=64, vocoder_channels=128, speaker_channels=(8, 16, 32, 64)),
-    "tiny": dict(),
-    "small": dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_heads=8, perceiver_heads=8,
-                  max_audio_tokens=605, max_text_tokens=402, dvae_hidden=512, codebook_width=512,
-                  vocoder_channels=512, speaker_channels=(32, 64, 128, 256)),
-    "normal": dict(layers=16, width=768, heads=12, conditioning_blocks=6, conditioning_heads=12, perceiver_heads=8,
-                   max_audio_tokens=605, max_text_tokens=402, dvae_hidden=512, codebook_width=512,
-                   vocoder_channels=512, speaker_channels=(32, 64, 128, 256)),
-    "big": dict(layers=30, width=1024, heads=16, conditioning_blocks=6, conditioning_heads=16, perceiver_heads=8,
-                max_audio_tokens=605, max_text_tokens=402, dvae_hidden=512, codebook_width=512,
-                vocoder_channels=512, speaker_channels=(32, 64, 128, 256)),
-}
-"""What each size changes against the defaults; `big` is the released XTTS v2 shape."""
 
 
 @dataclass
@@ -281,7 +266,7 @@ class TrainingConfig:
     mel_loss_weight: float = 1.0
     """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
     lora_rank: int = 0
-    """GPT stage with `init_from`: train adapters of this rank on attention and MLP instead of all weights; 0 trains all."""
+    """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
     label_smoothing: float = 0.0
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
     precision: str = "float32"
@@ -332,13 +317,6 @@ class TrainingConfig:
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 """Dtype policies that a stage can train under."""
-
-LEARNING_RATES = {
-    "dvae": dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=3e-4, big=3e-4),
-    "gpt": dict(nano=1.5e-3, tiny=8e-4, small=4e-4, normal=3e-4, big=2e-4),
-}
-"""Peak learning rates from random weights, by stage and size."""
-
 
 @dataclass
 class SamplingConfig:

@@ -12,6 +12,7 @@ from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_repo
 from myxtts.data.pipeline import (BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, prefetch_to,
                                    wave_dataset)
 from myxtts.data.splits import find_leakage, split_by_hash
+from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,10 @@ class LJSpeechDataset:
                 in the result's `config`.
             progress: Called as `progress(done, total)` while recordings are checked.
         """
+        try:
+            get_language(config.data.language)
+        except ValueError as error:
+            raise ConfigError(f"--language: {error}") from error
         own = _inspect(config, config.data.train_data, progress)
         other = _inspect(config, config.data.val_data, progress) if config.data.val_data else None
         tokenizer = _tokenizer(config, own.accepted)
@@ -135,7 +140,11 @@ def _tokenizer(config, utterances):
     if own.is_file() and not config.training.reset_training:
         return XTTSTokenizer.from_file(own)
     if config.data.vocabulary:
-        return _grown(XTTSTokenizer.from_file(config.data.vocabulary), config, utterances)
+        try:
+            given = XTTSTokenizer.from_file(config.data.vocabulary)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--vocabulary must be a tokenizer file: {error}") from error
+        return _grown(given, config, utterances)
     if not utterances:
         return None
     return XTTSTokenizer.train([(utterance.text, utterance.language) for utterance in utterances],
@@ -164,8 +173,9 @@ def _clips(inspection, tokenizer, config, name):
             refused.append(Rejection(utterance.id, utterance.line, utterance.wav_path.name, "text not usable", reason))
             continue
         accepted.append(utterance)
-        clips.append(Clip(utterance.id, str(utterance.wav_path), tuple(tokenizer.encode(utterance.text, utterance.language)),
-                          utterance.speaker, utterance.language, utterance.num_samples))
+        tokens = tuple(tokenizer.encode(utterance.text, utterance.language))
+        clips.append(Clip(utterance.id, str(utterance.wav_path), tokens, utterance.speaker, utterance.language,
+                          utterance.num_samples))
     inspection = dataclasses.replace(inspection, accepted=tuple(accepted),
                                      rejections=(*inspection.rejections, *refused))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
@@ -176,6 +186,6 @@ def _clips(inspection, tokenizer, config, name):
         logger.info("%s set: %s", name.capitalize(), line)
     logger.info("%s set: every clip and its reason: %s", name.capitalize(), report)
     if not clips:
-        raise CorpusError(f"{inspection.root} has no clip that can be used; every clip and its reason stand in {report}."
-                          f"\n{summary}")
+        raise CorpusError(f"{inspection.root} has no clip that can be used; every clip and its reason stand in "
+                          f"{report}.\n{summary}")
     return clips

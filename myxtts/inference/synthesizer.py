@@ -15,7 +15,7 @@ from myxtts.config.config import MODEL_SAMPLE_RATE
 from myxtts.config.loading import config_from_dict
 from myxtts.models.sampling import sample
 from myxtts.models.xtts import XTTS
-from myxtts.text.sentences import split_sentences
+from myxtts.text.sentences import split_text
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
 
@@ -130,7 +130,8 @@ class Synthesizer:
         speaker = None
         if "decoder" in self.model.parts:
             limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
-            heard = [resample(recording[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for recording in recordings]
+            heard = [resample(recording[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
+                     for recording in recordings]
             speaker = np.mean([self.model.speaker_encoder(wav).numpy() for wav in heard], axis=0)
         return Voice(latents, speaker)
 
@@ -161,7 +162,7 @@ class Synthesizer:
         Returns:
             `Speech`.
         """
-        sentences = split_sentences(text, language)
+        sentences = split_text(text, language)
         if not sentences:
             raise ValueError("--text must hold something to say. Received an empty text.")
         spoken = self.speak_batch(sentences, [voice] * len(sentences), [language] * len(sentences), sampling, seed)
@@ -176,11 +177,16 @@ class Synthesizer:
         Returns:
             A `Speech` for each.
         """
-        tokens = [self.tokenizer.encode(text, language) for text, language in zip(texts, languages)]
-        longest = max(len(ids) for ids in tokens)
-        if longest > self.config.model.max_text_tokens:
-            raise ValueError(f"A sentence must have at most {self.config.model.max_text_tokens} tokens for this model. "
-                             f"Received: {longest}. Split it with a full stop.")
+        limit = self.config.model.max_text_tokens
+        for text, language in zip(texts, languages):
+            reason = self.tokenizer.check(text, language, limit)
+            if reason:
+                # Unknown characters are left out of what is spoken, which the user should know; the rest cannot be spoken.
+                if "not in the vocabulary" not in reason:
+                    raise ValueError(f"{text!r} cannot be spoken by this model: {reason}.")
+                logger.warning("%r: %s; they are not spoken.", text, reason)
+        tokens = [[token for token in self.tokenizer.encode(text, language) if token != self.tokenizer.unk_id]
+                  for text, language in zip(texts, languages)]
         latents = np.concatenate([voice.latents for voice in voices])
         codes = self.generate(tokens, latents, sampling or self.config.sampling, seed, max_codes)
         spoken = []

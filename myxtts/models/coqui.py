@@ -1,8 +1,9 @@
 """The released XTTS v2 checkpoint beside our weights: every tensor's name and shape there, its name and layout here.
 
 `model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`, one by one. PyTorch keeps output
-channels first, Keras last; convolutions of the vocoder come with weight norm, which is folded. Nothing here needs
-PyTorch, TensorFlow or Keras.
+channels first, Keras last, and the speaker encoder's images are (mel, time) there and (time, mel) here: most kernels have
+their axes reversed. Convolutions of the vocoder come with weight norm, which is folded. Nothing here needs PyTorch,
+TensorFlow or Keras.
 """
 
 import re

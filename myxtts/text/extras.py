@@ -4,13 +4,13 @@ import importlib
 from types import ModuleType
 
 
-def import_extra(module: str, purpose: str, extra: str = "languages") -> ModuleType:
+def import_extra(module: str, package: str, purpose: str) -> ModuleType:
     """Imports an optional package.
 
     Args:
-        module: Name to import, such as `"pypinyin"`.
-        purpose: What it is needed for, as the start of a sentence: `"Chinese text"`.
-        extra: The extra of this package that installs it.
+        module: Name to import, such as `"hangul_romanize"`.
+        package: Name to install, such as `"hangul-romanize"`.
+        purpose: What it is needed for, as the start of a sentence: `"Korean text"`.
 
     Returns:
         The module.
@@ -25,5 +25,7 @@ def import_extra(module: str, purpose: str, extra: str = "languages") -> ModuleT
         if error.name != module:
             raise
         raise ImportError(
-            f'{purpose} needs the package {module!r}. Install it with: pip install "myxtts[{extra}]"', name=module
+            f"{purpose} needs the package {package}. Install it with: pip install {package} "
+            '(for all languages, in the repository: pip install -e ".[languages]")',
+            name=module,
         ) from error

@@ -171,6 +171,6 @@ def number_to_words(number: int | float, language: str, to: str = "cardinal", **
         ImportError: num2words is not installed.
         NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError: It cannot be said.
     """
-    num2words = import_extra("num2words", "Numbers in text").num2words
+    num2words = import_extra("num2words", "num2words", "Numbers in text").num2words
     with _num2words_lock:
         return num2words(number, lang=language, to=to, **kwargs).lower()

@@ -1,6 +1,6 @@
 """Chinese, Korean and Japanese text in Latin letters, as the XTTS vocabulary wants it.
 
-The packages are optional and imported at first use; `pip install "myxtts[languages]"` brings them.
+The packages are optional and imported at first use; the extra `languages` has them.
 """
 
 import re
@@ -27,7 +27,7 @@ def chinese_to_pinyin(text: str) -> str:
     Raises:
         ImportError: pypinyin is not installed.
     """
-    pypinyin = import_extra("pypinyin", "Chinese text")
+    pypinyin = import_extra("pypinyin", "pypinyin", "Chinese text")
     syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)
     return "".join(readings[0] for readings in syllables)
 
@@ -67,12 +67,12 @@ def japanese_to_romaji(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _hangul_transliter() -> Any:
-    hangul_romanize = import_extra("hangul_romanize", "Korean text")
-    rule = import_extra("hangul_romanize.rule", "Korean text")
+    hangul_romanize = import_extra("hangul_romanize", "hangul-romanize", "Korean text")
+    rule = import_extra("hangul_romanize.rule", "hangul-romanize", "Korean text")
     return hangul_romanize.Transliter(rule.academic)
 
 
 @lru_cache(maxsize=1)
 def _cutlet() -> Any:
-    import_extra("unidic_lite", "Japanese text")
-    return import_extra("cutlet", "Japanese text").Cutlet()
+    import_extra("unidic_lite", "unidic-lite", "Japanese text")
+    return import_extra("cutlet", "cutlet", "Japanese text").Cutlet()

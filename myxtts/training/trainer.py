@@ -248,7 +248,7 @@ class XTTSTrainer:
         with self.clock.paused():
             losses = self.evaluate(loader)
         main = losses[self.objective.main_loss]
-        is_best = self.best is None or main < self.best[0]
+        is_best = np.isfinite(main) and (self.best is None or main < self.best[0])
         if is_best:
             self.best = (main, self.step)
         self.history.append({"step": self.step, **losses})

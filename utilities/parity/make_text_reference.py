@@ -22,8 +22,8 @@ from pathlib import Path
 SENTENCES_PER_LANGUAGE = 63
 
 # Slots: {n} small number, {big} thousands in the language's own grouping, {dec} decimal, {eur} {usd} {gbp} money,
-# {ord} ordinal as the language writes it, {year}, {m} month, {d} day; {eight} digits of a telephone number. One template
-# a line.
+# {ord} ordinal as the language writes it, {year}, {m} month, {d} day, {eight} digits of a telephone number.
+# One template a line.
 TEMPLATES = {
     "en": """
         Dr. Marsh counted {n} geese by the weir.

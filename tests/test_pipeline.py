@@ -1,0 +1,310 @@
+"""From recordings to batches: what a row holds, what depends on position alone, what is left out."""
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, DataConfig
+from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
+from myxtts.data.buckets import BatchPlan, SequentialPlan
+from myxtts.data.corpora import CorpusError
+from myxtts.data.ljspeech import MAX_SHIFT_SAMPLES, LJSpeechDataset
+from myxtts.data.pipeline import (BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, fill,
+                                  prefetch_to, wave_dataset)
+from tiny import make_tiny_corpus, tiny_run_config, voiced
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """Seven clips whose samples tell where they come from: clip i rises from i / 10 to (i + 1) / 10."""
+    folder = tmp_path_factory.mktemp("ramps")
+    made = []
+    for index, length in enumerate([3000, 5000, 7000, 2500, 4000, 9000, 6000]):
+        samples = index / 10 + 0.1 * np.arange(length) / length
+        path = folder / f"{index}.wav"
+        soundfile.write(path, samples, MODEL_SAMPLE_RATE, subtype="PCM_16")
+        # The last clip is the only one of its speaker.
+        speaker = "only" if index == 6 else "ab"[index % 2]
+        made.append(Clip(str(index), str(path), tuple(range(1, index + 2)), speaker, "en", length))
+    return made
+
+
+def owner(samples):
+    """Which clip a piece of sound comes from."""
+    return int(np.median(samples) * 10)
+
+
+def make_loader(clips, *, budget_mb=8, seed=3, training=True, extra=MAX_SHIFT_SAMPLES, **arguments):
+    lengths = [min(clip.num_samples, arguments.get("crop_samples") or clip.num_samples) for clip in clips]
+    tokens = [len(clip.tokens) for clip in clips]
+    plan = BatchPlan(lengths, tokens, 3, 2, seed, extra_samples=extra) if training else SequentialPlan(lengths, tokens, 3)
+    return BatchLoader(clips, plan, SampleCache(budget_mb), seed, max_shift=extra, training=training, **arguments)
+
+
+def rule(source="speaker", padding="repeat", low=1000, high=4000):
+    return ConditioningRule(low, high, source, padding)
+
+
+def assert_equal_batches(one, other):
+    for name, left, right in zip(WaveBatch._fields, one, other):
+        np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def test_row_holds_its_clip_shifted_by_silence(clips):
+    loader = make_loader(clips)
+    shifts = set()
+    for position in range(30):
+        batch = loader(position)
+        assert batch.conditioning.shape == (3, 0)
+        for row, index in enumerate(batch.index):
+            clip, length = clips[index], batch.wav_lengths[row]
+            shift = length - clip.num_samples
+            shifts.add(int(shift))
+            assert 0 <= shift <= MAX_SHIFT_SAMPLES
+            assert not batch.wav[row, :shift].any() and not batch.wav[row, length:].any()
+            expected = soundfile.read(clip.wav_path, dtype="float32")[0]
+            np.testing.assert_allclose(batch.wav[row, shift:length], expected, atol=1.01 / 32767)
+            assert tuple(batch.text[row, :batch.text_lengths[row]]) == clip.tokens
+            assert not batch.text[row, batch.text_lengths[row]:].any()
+    assert min(shifts) < 150 and max(shifts) > 850
+
+
+def test_loader_is_a_function_of_position(clips):
+    one, other = (make_loader(clips, conditioning=rule()) for _ in range(2))
+    expected = [one(position) for position in range(6)]
+    for position in (5, 0, 3, 3, 1):
+        assert_equal_batches(other(position), expected[position])
+
+
+def test_seed_changes_shifts_and_conditioning(clips):
+    batches = [make_loader(clips, seed=seed, conditioning=rule())(0) for seed in (1, 2)]
+    assert batches[0].wav.shape != batches[1].wav.shape or not np.array_equal(batches[0].wav, batches[1].wav)
+
+
+def test_cache_does_not_change_numbers(clips):
+    full, half, none = (make_loader(clips, conditioning=rule(), budget_mb=budget) for budget in (8, 0.02, 0))
+    for _ in range(2):
+        for position in range(4):
+            batch = full(position)
+            assert_equal_batches(half(position), batch)
+            assert_equal_batches(none(position), batch)
+
+
+def test_cache_keeps_within_its_budget(clips):
+    cache = SampleCache(0.02)
+    for clip in clips:
+        cache.load(clip.wav_path)
+    kept = sum(samples.nbytes for samples in cache._samples.values())
+    assert 0 < kept <= 0.02 * 2 ** 20
+
+
+def test_conditioning_clip_is_another_clip_of_the_speaker(clips):
+    loader = make_loader(clips, conditioning=rule())
+    pairs = set()
+    for position in range(60):
+        batch = loader(position)
+        for index, conditioning, span in zip(batch.index, batch.conditioning, batch.conditioning_span):
+            if clips[index].speaker == "only":
+                continue
+            other = owner(conditioning)
+            pairs.add((int(index), other))
+            assert other != index and clips[other].speaker == clips[index].speaker
+            assert tuple(span) == (0, 0)
+    # Every other clip of the speaker comes up.
+    assert pairs == {(i, j) for i in range(6) for j in range(6) if i != j and i % 2 == j % 2}
+
+
+def test_only_clip_of_a_speaker_conditions_on_itself_and_says_where(clips):
+    loader = make_loader(clips, conditioning=rule())
+    found = 0
+    for position in range(12):
+        batch = loader(position)
+        for row in np.flatnonzero(batch.index == 6):
+            found += 1
+            start, end = batch.conditioning_span[row]
+            assert 1000 <= end - start <= 4000
+            shown = batch.conditioning[row, :end - start]
+            np.testing.assert_array_equal(shown, batch.wav[row, start:end])
+    assert found > 3
+
+
+def test_own_clip_span_lies_where_the_sound_is(clips):
+    loader = make_loader(clips, conditioning=rule("clip", low=3000, high=4000))
+    halves = 0
+    for position in range(12):
+        batch = loader(position)
+        for row, (start, end) in enumerate(batch.conditioning_span):
+            clip = clips[batch.index[row]]
+            shift = batch.wav_lengths[row] - clip.num_samples
+            assert shift <= start < end <= batch.wav_lengths[row]
+            np.testing.assert_array_equal(batch.conditioning[row, :end - start], batch.wav[row, start:end])
+            if clip.num_samples < 3000:
+                # Shorter than the draw: half of it, as in the reference.
+                halves += 1
+                assert end - start == clip.num_samples // 2
+    assert halves
+
+
+@pytest.mark.parametrize("padding, expected", [("repeat", [1, 2, 3, 1, 2, 3, 1]), ("zeros", [1, 2, 3, 0, 0, 0, 0])])
+def test_short_conditioning_clip_is_filled(padding, expected):
+    np.testing.assert_array_equal(fill(np.array([1, 2, 3], np.float32), 7, padding), expected)
+    np.testing.assert_array_equal(fill(np.arange(4, dtype=np.float32), 4, padding), np.arange(4))
+
+
+@pytest.mark.parametrize("padding", ["repeat", "zeros"])
+def test_conditioning_rows_have_one_length(clips, padding):
+    batch = make_loader(clips, conditioning=rule(padding=padding, high=9500))(0)
+    assert batch.conditioning.shape == (3, 9500)
+    assert (batch.conditioning[:, -1] == 0).all() == (padding == "zeros")
+
+
+def test_crop_comes_from_anywhere_in_the_clip(clips):
+    loader = make_loader(clips, crop_samples=2048)
+    starts = {index: [] for index in range(7)}
+    for position in range(120):
+        batch = loader(position)
+        for row, index in enumerate(batch.index):
+            length = min(2048, clips[index].num_samples)
+            end = batch.wav_lengths[row]
+            assert length <= end <= length + MAX_SHIFT_SAMPLES
+            rise = (batch.wav[row, end - length] - index / 10) / 0.1
+            starts[index].append(rise * clips[index].num_samples)
+    for index, found in starts.items():
+        room = clips[index].num_samples - 2048
+        assert min(found) < 0.2 * room + 10 and max(found) > 0.8 * room - 10, f"clip {index} of {room} to spare: {found}"
+
+
+def test_validation_has_no_chance_in_it(clips):
+    loaders = [make_loader(clips, seed=seed, training=False, conditioning=rule()) for seed in (1, 2)]
+    for position in range(3):
+        batch = loaders[0](position)
+        assert_equal_batches(batch, loaders[1](position))
+        lengths = [clips[index].num_samples for index in batch.index]
+        np.testing.assert_array_equal(batch.wav_lengths, lengths)
+
+
+def test_dataset_gives_batches_in_order_and_only_those_asked_for(clips):
+    loader = make_loader(clips, conditioning=rule())
+    stream = prefetch_to(wave_dataset(loader, 2, 9, num_workers=4), "/CPU:0", 2)
+    batches = list(stream)
+    assert len(batches) == 7
+    for position, batch in enumerate(batches, 2):
+        assert_equal_batches(WaveBatch(*(field.numpy() for field in batch)), loader(position))
+
+
+def test_reading_error_reaches_whoever_reads_the_dataset(clips):
+    def loader(position):
+        raise FileNotFoundError("clip 3 has vanished")
+
+    with pytest.raises(Exception, match="clip 3 has vanished"):
+        next(iter(wave_dataset(loader, 0, 1)))
+
+
+def test_batch_that_breaks_the_contract_is_refused(clips):
+    batch = make_loader(clips)(0)
+    for change, words in [
+        ({"wav": batch.wav.astype(np.float64)}, "WaveBatch.wav must be float32"),
+        ({"text_lengths": batch.text_lengths[:2]}, "WaveBatch.text_lengths"),
+        ({"wav": batch.wav[:, :-1]}, "multiple of 1024"),
+        ({"wav_lengths": batch.wav_lengths * 0}, "within 1"),
+        ({"text_lengths": batch.text_lengths + 100}, "within 1"),
+    ]:
+        with pytest.raises(BatchError, match=words):
+            check_wave_batch(batch._replace(**change))
+    assert check_wave_batch(batch) is batch
+
+
+def test_conditioning_length_follows_short_corpora():
+    def lengths(*seconds):
+        return [Clip("a", "", (), "", "en", int(s * MODEL_SAMPLE_RATE)) for s in seconds]
+
+    low, high = conditioning_seconds(DataConfig(), lengths(*[0.5] * 50, *[0.4] * 50))
+    assert (low, high) == pytest.approx((0.5, 0.5), abs=1e-3)
+    assert conditioning_seconds(DataConfig(), lengths(*[9.0] * 50)) == (3.0, 6.0)
+    low, high = conditioning_seconds(DataConfig(), lengths(*[4.0] * 50))
+    assert (low, high) == pytest.approx((3.0, 4.0), abs=1e-3)
+    assert conditioning_seconds(DataConfig(conditioning_padding="zeros"), lengths(0.5)) == (3.0, 6.0)
+
+
+@pytest.fixture
+def corpus_with_long_clips(tmp_path):
+    folder = make_tiny_corpus(tmp_path / "data")
+    metadata = folder / "metadata.csv"
+    metadata.write_text(metadata.read_text() + "long_one|one|one\nlong_text|" + "one two three " * 3 + "|\n")
+    speakers = folder / "speakers.csv"
+    speakers.write_text(speakers.read_text() + "long_one,low\nlong_text,low\n")
+    soundfile.write(folder / "wavs/long_one.wav", voiced(2.0, 110, 0), MODEL_SAMPLE_RATE)
+    soundfile.write(folder / "wavs/long_text.wav", voiced(1.2, 110, 0), MODEL_SAMPLE_RATE)
+    return folder
+
+
+@pytest.mark.parametrize("limits", [{"max_seconds": 1.3}, {"max_seconds": 2.2, "max_mel_frames": 120}])
+def test_pipeline_drops_clips_longer_than_max_frames(corpus_with_long_clips, tmp_path, limits):
+    config = tiny_run_config(corpus_with_long_clips, tmp_path / "run", data=limits)
+    dataset = LJSpeechDataset.open(config)
+    ids = {clip.id for clip in (*dataset.train, *dataset.validation)}
+    assert len(ids) == 12 and not ids & {"long_one", "long_text"}
+    rows = (tmp_path / "run/clips_train.csv").read_text(encoding="utf-8").splitlines()
+    report = {clip_id: row for row in rows for clip_id in ("long_one", "long_text") if clip_id in row}
+    assert "too long" in report["long_one"] and "text too long" in report["long_text"]
+
+
+def test_static_shapes_give_one_shape(tiny_corpus, tmp_path):
+    config = tiny_run_config(tiny_corpus, tmp_path, data={"static_shapes": True, "max_mel_frames": 120})
+    dataset = LJSpeechDataset.open(config)
+    loader = dataset.train_loader("gpt")
+    for position in range(6):
+        batch = loader(position)
+        assert batch.wav.shape == (4, 120 * 256) and batch.text.shape == (4, 20)
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_static_shapes_without_a_length_hold_the_longest_clip(tiny_corpus, tmp_path, augment):
+    config = tiny_run_config(tiny_corpus, tmp_path, data={"static_shapes": True, "augment": augment})
+    batch = LJSpeechDataset.open(config).train_loader("gpt")(0)
+    assert batch.wav.shape[1] == -(-config.max_samples // 1024) * 1024 + (1024 if augment else 0)
+
+
+def test_dataset_splits_clips_and_fills_in_the_vocabulary(tiny_corpus, tmp_path):
+    config = tiny_run_config(tiny_corpus, tmp_path)
+    dataset = LJSpeechDataset.open(config)
+    train, validation = ({clip.id for clip in side} for side in (dataset.train, dataset.validation))
+    assert train and validation and not train & validation and len(train | validation) == 12
+    assert dataset.config.model.num_text_tokens == dataset.tokenizer.num_tokens
+    assert {clip.speaker for clip in dataset.train} == {"low", "high"}
+    assert dataset.texts["low_one"] == "one"
+    again = LJSpeechDataset.open(config)
+    assert again.train == dataset.train and again.validation == dataset.validation
+
+
+def test_dataset_takes_its_validation_set_from_where_it_is_told(tiny_corpus, tmp_path):
+    other = make_tiny_corpus(tmp_path / "other")
+    # Other sound under other names, or it would be the training set again.
+    for path in (other / "wavs").iterdir():
+        samples, rate = soundfile.read(path)
+        soundfile.write(path, samples * 0.5, rate)
+    for name in ("metadata.csv", "speakers.csv"):
+        text = (other / name).read_text()
+        (other / name).write_text(text.replace("low_", "tief_").replace("high_", "hoch_"))
+    for path in (other / "wavs").iterdir():
+        path.rename(path.with_name(path.name.replace("low_", "tief_").replace("high_", "hoch_")))
+    dataset = LJSpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path / "run", data={"val_data": str(other)}))
+    assert len(dataset.train) == len(dataset.validation) == 12
+    assert all(clip.id.startswith(("tief_", "hoch_")) for clip in dataset.validation)
+
+
+def test_corpus_without_a_usable_clip_is_an_error_with_a_report(tmp_path):
+    folder = tmp_path / "data"
+    (folder / "wavs").mkdir(parents=True)
+    (folder / "metadata.csv").write_text("a|one|one\n")
+    (folder / "wavs/a.wav").write_bytes(b"")
+    with pytest.raises(CorpusError, match="clips_train.csv"):
+        LJSpeechDataset.open(tiny_run_config(folder, tmp_path / "run"))
+    assert "a" in (tmp_path / "run/clips_train.csv").read_text()
+
+
+def test_lengths_of_a_stream_are_whole_strides(tiny_corpus, tmp_path):
+    dataset = LJSpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path))
+    for stage in ("dvae", "gpt"):
+        for batch in dataset.stream(stage, "/CPU:0", 0, 2):
+            assert batch.wav.shape[1] % CODE_STRIDE_SAMPLES == 0

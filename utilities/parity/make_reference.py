@@ -1,0 +1,230 @@
+"""Writes tests/data/parity_small.npz: what the reference computes from weights that are drawn by name.
+
+Run with the Python of an environment that has the reference (`pip install torch coqui-tts six` and a torchaudio and
+torchcodec that import); nothing of MyXTTS is imported:
+
+    python utilities/parity/make_reference.py --output tests/data/parity_small.npz
+
+`small/…` belongs to a GPT of 2 layers and width 64 and a DVAE of 64 codes, `full/…` to the shape of the released XTTS
+v2; of large arrays a part is kept, see `store_every`. The versions that computed them are stored under `versions`. The
+model of full shape takes 5 GB of memory.
+"""
+
+import argparse
+import importlib.metadata
+
+import numpy as np
+import torch
+from seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_tensor, seeded_values
+from transformers import (
+    LogitsProcessorList, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
+)
+from TTS.tts.configs.xtts_config import XttsConfig
+from TTS.tts.layers.xtts.dvae import DiscreteVAE
+from TTS.tts.models.xtts import Xtts, XttsArgs
+
+SMALL = dict(gpt_layers=2, gpt_n_model_channels=64, gpt_n_heads=2, gpt_max_audio_tokens=120, gpt_max_text_tokens=30,
+             gpt_number_text_tokens=60, gpt_start_text_token=3, gpt_stop_text_token=0, gpt_num_audio_tokens=66,
+             gpt_start_audio_token=64, gpt_stop_audio_token=65, gpt_use_perceiver_resampler=True, decoder_input_dim=64)
+FULL = dict(gpt_number_text_tokens=6681, gpt_start_text_token=261, gpt_stop_text_token=0, gpt_num_audio_tokens=1026,
+            gpt_start_audio_token=1024, gpt_stop_audio_token=1025, gpt_use_perceiver_resampler=True)
+SMALL_DVAE = dict(num_tokens=64, codebook_dim=32, hidden_dim=32)
+FULL_DVAE = dict(num_tokens=1024, codebook_dim=512, hidden_dim=512)
+
+
+def seed_weights(module):
+    """Puts values drawn by name into every tensor of a module; returns it in evaluation mode."""
+    with torch.no_grad():
+        for name, tensor in module.state_dict().items():
+            values = seeded_tensor(name, tensor.shape)
+            if values is not None:
+                tensor.copy_(torch.from_numpy(values))
+    # The whole model's own eval would add tensors for generation.
+    return torch.nn.Module.train(module, False)
+
+
+def make_xtts(arguments):
+    config = XttsConfig()
+    config.model_args = XttsArgs(**arguments)
+    return seed_weights(Xtts(config))
+
+
+def make_dvae(arguments):
+    return seed_weights(DiscreteVAE(
+        channels=80, normalization=None, positional_dims=1, num_resnet_blocks=3, kernel_size=3, num_layers=2,
+        use_transposed_convs=False, **arguments))
+
+
+def drawn(name, *shape, scale=1.0):
+    return torch.from_numpy(seeded_values(name, shape) * np.float32(scale))
+
+
+def drawn_ids(name, *shape, high):
+    return torch.from_numpy(seeded_integers(name, shape, high))
+
+
+def sampled_gradients(named_parameters):
+    """One row per parameter in the order of names: largest absolute gradient, then up to 16 values, then zeros."""
+    rows = []
+    for _, parameter in sorted(named_parameters):
+        gradient = parameter.grad.numpy()
+        rows.append([np.abs(gradient).max(), *sampled(gradient)])
+    return np.array(rows, np.float32)
+
+
+def sampled(array):
+    values = np.zeros(16, np.float32)
+    positions = sampled_positions(array.size)
+    values[:len(positions)] = array.reshape(-1)[positions]
+    return values
+
+
+def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):
+    text = drawn_ids(f"{prefix}/text", len(text_lengths), max(text_lengths), high=num_text - 4) + 4
+    codes = drawn_ids(f"{prefix}/codes", len(text_lengths), -(-max(wav_lengths) // 1024), high=num_codes)
+    for row, length in enumerate(text_lengths):
+        text[row, length:] = 0
+    return dict(text_inputs=text, text_lengths=torch.tensor(text_lengths), audio_codes=codes,
+                wav_lengths=torch.tensor(wav_lengths),
+                cond_mels=drawn(f"{prefix}/conditioning_mel", len(text_lengths), 1, 80, frames))
+
+
+def losses_and_logits(gpt, batch):
+    """Text and mel loss, and both heads' outputs `(B, T, V)`, of which the reference returns only the mel's."""
+    captured = []
+    handles = [head.register_forward_hook(lambda _module, _inputs, output: captured.append(output))
+               for head in (gpt.text_head, gpt.mel_head)]
+    losses = gpt(**{name: value.clone() for name, value in batch.items()})[:2]
+    for handle in handles:
+        handle.remove()
+    return losses, *captured
+
+
+def small_gpt(out):
+    gpt = make_xtts(SMALL).gpt
+    batch = gpt_batch("small", (9, 6), (14 * 1024 - 300, 9 * 1024), 60, 64, 50)
+    (text_loss, mel_loss), out["text_logits"], out["mel_logits"] = losses_and_logits(gpt, batch)
+    out["latents"] = gpt.get_style_emb(batch["cond_mels"]).transpose(1, 2)
+    out["losses"] = torch.stack([text_loss, mel_loss])
+    (0.01 * text_loss + mel_loss).backward()
+    parameters = list(gpt.named_parameters())
+    out["gradients"] = sampled_gradients(parameters)
+    adamw_step(gpt, parameters)
+    out["adamw"] = np.stack([sampled(parameter.detach().numpy()) for _, parameter in sorted(parameters)])
+
+    gpt = make_xtts(SMALL).gpt
+    with torch.inference_mode():
+        latents = gpt.get_style_emb(batch["cond_mels"][:1]).transpose(1, 2)
+        text, codes = batch["text_inputs"][:1], batch["audio_codes"][:1]
+        out["second_pass"] = gpt(text, torch.tensor([9]), codes, torch.tensor([14 * 1024]), cond_latents=latents,
+                                 return_latent=True)
+        gpt.mel_head.bias[-1] += STOP_BIAS
+        gpt.init_gpt_for_inference(kv_cache=True)
+        codes, generated = gpt.generate(latents, text, do_sample=False, num_beams=1, repetition_penalty=5.0,
+                                        return_dict_in_generate=True, output_scores=True)
+    best = torch.stack(generated.scores).topk(2).values
+    print(f"greedy: {codes.shape[1]} codes, smallest lead {(best[..., 0] - best[..., 1]).min():.2e}")
+    out["greedy_codes"] = codes.numpy().astype(np.int16)
+
+
+def adamw_step(gpt, parameters):
+    """One step of the recipe's optimizer, which leaves biases, norms and embedding tables undecayed."""
+    spared = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.Embedding)
+    plain = {id(parameter) for module in gpt.modules() if isinstance(module, spared)
+             for parameter in module.parameters()}
+    plain |= {id(parameter) for name, parameter in parameters if name.endswith("bias")}
+    groups = [{"params": [p for _, p in parameters if id(p) not in plain], "weight_decay": 1e-2},
+              {"params": [p for _, p in parameters if id(p) in plain], "weight_decay": 0.0}]
+    torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.96), eps=1e-8).step()
+
+
+def sampling(out):
+    """Scores before and after the reference's chain of processors, for three rows of codes seen."""
+    logits = drawn("small/sampling_logits", 3, 1026, scale=4.0)
+    seen = drawn_ids("small/sampling_seen", 3, 12, high=1026)
+    chain = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(5.0), TemperatureLogitsWarper(0.75),
+                                 TopKLogitsWarper(50), TopPLogitsWarper(0.85)])
+    out["sampling"] = chain(seen, logits.clone())
+
+
+def dvae_values(out, arguments, prefix, rows, frames):
+    dvae = make_dvae(arguments)
+    mel = drawn(f"{prefix}/mel", rows, 80, frames)
+    with torch.inference_mode():
+        vectors = dvae.encoder(mel).permute(0, 2, 1)
+        book = dvae.codebook.embed
+        nearest = (2 * vectors @ book - book.pow(2).sum(0)).topk(2).values
+        codes = dvae.get_codebook_indices(mel)
+        out["dvae_codes"], out["dvae_margin"] = codes.numpy().astype(np.int16), nearest[..., 0] - nearest[..., 1]
+        out["dvae_decoded"] = dvae.decode(codes)[0]
+    print(f"{prefix} DVAE: {codes.unique().numel()} codes of {codes.numel()}, margin {out['dvae_margin'].min():.2e}")
+    return dvae, mel
+
+
+def small_dvae(out):
+    dvae, mel = dvae_values(out, SMALL_DVAE, "small", 2, 32)
+    dvae.train()
+    reconstruction, commitment, _ = dvae(mel)
+    (reconstruction.mean() + commitment).backward()
+    out["dvae_losses"] = torch.stack([reconstruction.mean(), commitment])
+    out["dvae_gradients"] = sampled_gradients(dvae.named_parameters())
+    out["dvae_codebook"] = np.stack([sampled(getattr(dvae.codebook, name).numpy())
+                                     for name in ("embed", "embed_avg", "cluster_size")])
+
+
+def decoder_values(out, model, prefix, width):
+    with torch.inference_mode():
+        speaker = model.hifigan_decoder.speaker_encoder(drawn(f"{prefix}/wav_16k", 1, 16000, scale=0.1), l2_norm=True)
+        out["speaker"] = speaker
+        out["waveform"] = model.hifigan_decoder(drawn(f"{prefix}/latents", 1, 6, width), g=speaker[..., None])[0, 0]
+    print(f"{prefix} waveform: deviation {out['waveform'].std():.3f}, largest {out['waveform'].abs().max():.3f}")
+
+
+def full_values(out):
+    model = make_xtts(FULL)
+    parts = {"gpt": model.gpt, "waveform_decoder": model.hifigan_decoder.waveform_decoder,
+             "speaker_encoder": model.hifigan_decoder.speaker_encoder}
+    out["values"] = np.array([sum(t.numel() for t in part.state_dict().values()) for part in (model, *parts.values())])
+    print("full values:", out["values"])
+    batch = gpt_batch("full", (12,), (16 * 1024,), 6681, 1024, 100)
+    with torch.inference_mode():
+        losses, text_logits, mel_logits = losses_and_logits(model.gpt, batch)
+        latents = model.gpt.get_style_emb(batch["cond_mels"]).transpose(1, 2)
+        second_pass = model.gpt(batch["text_inputs"], batch["text_lengths"], batch["audio_codes"],
+                                batch["wav_lengths"], cond_latents=latents, return_latent=True)
+    out["losses"] = torch.stack(losses)
+    out["text_logits"], out["mel_logits"] = store_every(text_logits, 167), store_every(mel_logits, 41)
+    out["latents"], out["second_pass"] = store_every(latents, 32), store_every(second_pass, 32)
+    decoder_values(out, model, "full", 1024)
+    del model
+    dvae, _ = dvae_values(out, FULL_DVAE, "full", 1, 48)
+    out["dvae_decoded"] = store_every(out["dvae_decoded"], 4)
+    out["dvae_values"] = np.array(sum(t.numel() for t in dvae.state_dict().values()))
+
+
+def store_every(tensor, step):
+    """Every `step`-th value along the last axis."""
+    return tensor[..., ::step]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", required=True, help="npz file to write")
+    output = parser.parse_args().output
+    torch.manual_seed(0)
+    small, full = {}, {}
+    small_gpt(small)
+    sampling(small)
+    small_dvae(small)
+    decoder_values(small, make_xtts(SMALL), "small", 64)
+    full_values(full)
+    packages = ("coqui-tts", "transformers", "torch")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    arrays = {f"{prefix}/{name}": np.asarray(value.detach() if isinstance(value, torch.Tensor) else value)
+              for prefix, values in (("small", small), ("full", full)) for name, value in values.items()}
+    np.savez_compressed(output, versions=np.array(versions), **arrays)
+    print(f"Wrote {output} with {versions}")
+
+
+if __name__ == "__main__":
+    main()
