@@ -16,22 +16,12 @@ from myxtts.inference.synthesizer import Synthesizer, make_generator
 from myxtts.models import coqui
 from myxtts.models.coqui_import import CoquiFiles, import_coqui
 from myxtts.models.gpt import teacher_forcing
-from myxtts.models.sampling import filter_logits, penalize_repetition, sample
-from myxtts.training.objectives import DVAEObjective, GPTObjective, conditioning_target_mask
-from myxtts.training.optimizers import AdamW
-from myxtts.training.step import no_weight_decay
+from myxtts.models.sampling import filter_logits, penalize_repetition
+from myxtts.training.objectives import DVAEObjective
+from parity_helpers import ReferenceObjective, channels_last, difference, greedy_codes, recipe_optimizer
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
 pytestmark = pytest.mark.skipif(not PARITY.is_dir(), reason="the shared folder with reference values is not there")
-
-
-class ReferenceObjective(GPTObjective):
-    """The GPT's objective with the reference's hidden text stop."""
-
-    def _streams(self, batch):
-        streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths,
-                                  bug_compatible=True)
-        return streams, conditioning_target_mask(streams.audio_target_mask, batch.conditioning_codes)
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +66,8 @@ def objective(synthesizer):
 
 @pytest.fixture(scope="module")
 def gradients(objective, batch):
-    """Gradients of the weighted loss by our names."""
-    variables = objective.trainable()
-    counts = objective.counts(batch)
-    with tf.GradientTape() as tape:
-        sums, _ = objective.loss_sums(batch)
-        loss = 0.01 * sums["text"] / counts["text"] + sums["mel"] / counts["mel"]
-    found = tape.gradient(loss, [variable.value for variable in variables.values()])
-    return float(loss), {name: tf.convert_to_tensor(value).numpy() for name, value in zip(variables, found)}
+    """The weighted loss and its gradients by our names."""
+    return objective.gradients(batch)
 
 
 @pytest.fixture(scope="module")
@@ -91,27 +75,11 @@ def text(reference):
     return tf.constant([[3, *reference["lat/text"][0], 0]], tf.int32)
 
 
-def channels_last(array):
-    return tf.constant(np.ascontiguousarray(array.transpose(0, 2, 1)))
-
-
-def difference(actual, expected):
-    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
-    assert actual.shape == expected.shape
-    return np.abs(actual - expected).max()
-
-
 def gpt_arrays(arrays, prefix, config):
     """Reference arrays of GPT parameters under `prefix`, by our names and in our layouts."""
     tensors = [tensor for tensor in coqui.model_tensors(config) if tensor.part == "gpt"]
     return {tensor.weight.removeprefix("gpt/"):
             coqui.to_ours([arrays[prefix + tensor.names[0].removeprefix("gpt.")]], tensor.layout) for tensor in tensors}
-
-
-def losses(objective, batch):
-    sums, _ = objective.loss_sums(batch)
-    counts = objective.counts(batch)
-    return {name: float(sums[name] / counts[name]) for name in sums}
 
 
 def test_conditioning_latents_of_a_mel_differ(model, reference):
@@ -153,13 +121,13 @@ def test_teacher_forcing_masks_or_logits_differ(model, synthesizer, batch, refer
 
 
 def test_losses_differ(objective, batch, reference):
-    plain = losses(objective, batch)
+    plain, _ = objective.losses(batch)
     assert plain["text"] == pytest.approx(float(reference["gpt/noidx/loss_text"]), abs=1e-5)
     assert plain["mel"] == pytest.approx(float(reference["gpt/noidx/loss_mel"]), abs=1e-5)
     # The reference hides targets in the last row only, and counts their place in units of 256 samples.
     span = np.zeros((3, 2), np.int32)
     span[-1] = reference["gpt/cond_idxs_samples"][-1] // 256
-    masked = losses(objective, batch._replace(conditioning_codes=tf.constant(span)))
+    masked, _ = objective.losses(batch._replace(conditioning_codes=tf.constant(span)))
     assert masked["mel"] == pytest.approx(float(reference["gpt/idx/loss_mel"]), abs=1e-5)
 
 
@@ -178,14 +146,6 @@ def test_a_gradient_differs(gradients, reference, synthesizer):
     assert difference(found[worst], expected[worst]) / np.abs(expected[worst]).max() < 1e-4, worst  # relative
 
 
-def adamw(variables):
-    """The recipe's optimizer for variables by name."""
-    optimizer = AdamW(1e-3, weight_decay=1e-2, beta_1=0.9, beta_2=0.96, epsilon=1e-8)
-    optimizer.exclude_from_weight_decay(var_list=[v for name, v in variables.items() if no_weight_decay(name)])
-    optimizer.build(list(variables.values()))
-    return optimizer
-
-
 def test_an_adamw_step_differs(gradients, reference, reference_train, objective, synthesizer):
     config = synthesizer.config.model
     before = {name: variable.numpy() for name, variable in objective.trainable().items()}
@@ -194,7 +154,7 @@ def test_an_adamw_step_differs(gradients, reference, reference_train, objective,
     for used, comparable in ((given, 0.0), (gradients[1], 1e-7)):
         # Where a gradient of ours is below rounding noise, as that of the key's bias is, its sign is arbitrary.
         variables = {name: keras.Variable(value) for name, value in before.items()}
-        adamw(variables).apply([tf.constant(used[name]) for name in variables], list(variables.values()))
+        recipe_optimizer(variables).apply([tf.constant(used[name]) for name in variables], list(variables.values()))
         for name, variable in variables.items():
             counts = np.abs(given[name]) >= comparable
             assert np.abs(variable.numpy() - expected[name])[counts].max(initial=0.0) < 1e-5, name
@@ -212,19 +172,9 @@ def test_greedy_codes_differ(model, synthesizer, reference, text):
     np.testing.assert_array_equal(codes, reference["gen/greedy"])
 
 
-def test_greedy_codes_under_a_repetition_penalty_differ(model, reference, text):
-    sampling = SamplingConfig(temperature=0.0, repetition_penalty=5.0)
-    logits, state = model.gpt.prefill(tf.constant(reference["cond/latents_len30_chunk4"]), text,
-                                      tf.ones(text.shape, tf.bool), 128, 40)
-    num_prompt = state.key_mask.shape[1] - 40
-    seen = np.zeros((1, 130), bool)
-    seen[0, [1, 128]] = True  # the reference's placeholders for the prompt count as seen codes
-    codes = []
-    while not codes or codes[-1] != 129 and len(codes) < 40:
-        code = sample(logits, sampling, tf.constant(seen), (0, 0))
-        codes.append(int(code[0]))
-        seen[0, codes[-1]] = True
-        logits, state = model.gpt.step(code, len(codes) - 1, num_prompt, state)
+def test_greedy_codes_under_a_repetition_penalty_differ(model, synthesizer, reference, text):
+    codes = greedy_codes(model.gpt, tf.constant(reference["cond/latents_len30_chunk4"]), text,
+                         SamplingConfig(temperature=0.0, repetition_penalty=5.0), synthesizer.config.model, 40)
     np.testing.assert_array_equal([codes], reference["gen/greedy_rep5"])
 
 

@@ -230,7 +230,7 @@ def test_conditioning_length_follows_short_corpora():
 def corpus_with_long_clips(tmp_path):
     folder = make_tiny_corpus(tmp_path / "data")
     metadata = folder / "metadata.csv"
-    metadata.write_text(metadata.read_text() + "long_one|one|one\nlong_text|" + "one two three " * 3 + "|\n")
+    metadata.write_text(metadata.read_text() + "long_one|one|one\nlong_text|" + "one two three " * 4 + "|\n")
     speakers = folder / "speakers.csv"
     speakers.write_text(speakers.read_text() + "long_one,low\nlong_text,low\n")
     soundfile.write(folder / "wavs/long_one.wav", voiced(2.0, 110, 0), MODEL_SAMPLE_RATE)

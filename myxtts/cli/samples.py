@@ -49,10 +49,12 @@ class SampleSpeaker(Callback):
             return
         model = XTTS.assemble(trainer.config.model, self.tokenizer_model, trainer.model)
         synthesizer = Synthesizer(model, self.dataset.tokenizer, trainer.config)
-        voices = [synthesizer.voice(self._reference(clip)) for clip in self._clips]
         texts = [self.dataset.texts[clip.id] for clip in self._clips]
-        speeches = synthesizer.speak_batch(texts, voices, [clip.language for clip in self._clips],
-                                           seed=trainer.config.training.seed)
+        # The data device, which TensorFlow would take, is preparing the next batches meanwhile.
+        with tf.device(trainer.model_device):
+            voices = [synthesizer.voice(self._reference(clip)) for clip in self._clips]
+            speeches = synthesizer.speak_batch(texts, voices, [clip.language for clip in self._clips],
+                                               seed=trainer.config.training.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._writer.as_default(step=trainer.step):
             for clip, text, speech in zip(self._clips, texts, speeches):

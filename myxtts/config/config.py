@@ -328,7 +328,7 @@ class SamplingConfig:
     """Only this many best codes can be drawn; 0 keeps all."""
     top_p: float = 0.85
     """Nucleus: the smallest set of codes whose probabilities reach this sum; 1 keeps all."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: float = 1.2
     """Divides (or, below zero, multiplies) the scores of codes already drawn (released XTTS v2: 5.0)."""
     reference_seconds: float = 30.0
     """Most of the reference recordings that is listened to."""

@@ -98,7 +98,7 @@ class EspeakNG:
         )
         if sample_rate != SAMPLE_RATE:
             raise RuntimeError(
-                f"espeak_Initialize must return {SAMPLE_RATE} (Hz) for the data in {data_path}. Received: {sample_rate}."
+                f"espeak_Initialize must return {SAMPLE_RATE} (Hz) for the data {data_path}. Received: {sample_rate}."
             )
         self._chunks: list[np.ndarray] = []
         # The library keeps the pointer only: without this reference the callback would be collected.

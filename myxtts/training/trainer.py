@@ -1,6 +1,7 @@
 """The training loop: time, validation, checkpoints and reports around the one train step."""
 
 import logging
+import math
 import threading
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -162,9 +163,10 @@ class XTTSTrainer:
                 if self.step % settings.log_every_steps == 0 or at_end:
                     self._log(callbacks, recent, total, group, dataset)
                     recent = []
+                is_best = False
                 if self.step % settings.validate_every_steps == 0 or at_end:
-                    validation = self._validate(callbacks, validation_loader)
-                if self.step % settings.checkpoint_every_steps == 0 or at_end:
+                    validation, is_best = self._validate(callbacks, validation_loader)
+                if self.step % settings.checkpoint_every_steps == 0 or is_best or at_end:
                     self.save(finished=at_end)
                 if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
                     with self.clock.paused():
@@ -248,14 +250,12 @@ class XTTSTrainer:
         with self.clock.paused():
             losses = self.evaluate(loader)
         main = losses[self.objective.main_loss]
-        is_best = np.isfinite(main) and (self.best is None or main < self.best[0])
+        is_best = math.isfinite(main) and (self.best is None or main < self.best[0])
         if is_best:
             self.best = (main, self.step)
         self.history.append({"step": self.step, **losses})
         self._call(callbacks, "on_validation", self.step, losses, is_best)
-        if is_best and self.step % self.config.training.checkpoint_every_steps:
-            self.save()
-        return losses
+        return losses, is_best
 
     def save(self, finished=False):
         """Writes a checkpoint of this step; it is marked best when the last validation was the best so far."""

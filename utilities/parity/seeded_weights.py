@@ -16,6 +16,7 @@ STOP_BIAS = -100.0
 _DRAWN_ELSEWHERE = re.compile(r".*(num_batches_tracked|torch_spec\..*|discrete_loss\..*)")
 _NORMS = re.compile(r".*(norm|ln_1|ln_2|ln_f|bn1|bn2|downsample\.1|attention\.2|original0|gamma)(\.weight)?")
 _TABLES = re.compile(r".*(_embedding\.(emb\.)?weight|perceiver\.latents)")
+_QUERIES = re.compile(r".*\.(qkv|to_q|to_kv|c_attn)\.weight")  # sharp attention would magnify rounding errors
 _BRANCH_ENDS = re.compile(r"(encoder|decoder)\.\d\.net\.4\.weight")
 _INPUTS_FIRST = re.compile(r".*(c_attn|c_proj|c_fc)\.weight")
 
@@ -52,7 +53,8 @@ def seeded_tensor(name, shape):
     if _BRANCH_ENDS.fullmatch(name):  # a long chain of ReLUs makes all vectors alike, and one code wins
         return values * np.float32(0.2 / np.sqrt(shape[1]))
     fan_in = shape[0] if _INPUTS_FIRST.fullmatch(name) else int(np.prod(shape[1:]))
-    return values * np.float32(1.4 / np.sqrt(fan_in))
+    gain = 0.5 if _QUERIES.fullmatch(name) else 1.4
+    return values * np.float32(gain / np.sqrt(fan_in))
 
 
 def sampled_positions(size):

@@ -1,0 +1,70 @@
+"""What the tests against the reference's numbers share."""
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.models.gpt import teacher_forcing
+from myxtts.models.sampling import sample
+from myxtts.training.objectives import GPTObjective, conditioning_target_mask
+from myxtts.training.optimizers import AdamW
+from myxtts.training.step import no_weight_decay
+
+
+class ReferenceObjective(GPTObjective):
+    """The GPT's objective with the reference's hidden text stop."""
+
+    def _streams(self, batch):
+        streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths,
+                                  bug_compatible=True)
+        return streams, conditioning_target_mask(streams.audio_target_mask, batch.conditioning_codes)
+
+    def losses(self, batch):
+        """Mean losses by name, and the weighted loss as a tensor."""
+        sums, _ = self.loss_sums(batch)
+        counts = self.counts(batch)
+        means = {name: sums[name] / counts[name] for name in sums}
+        return {name: float(mean) for name, mean in means.items()}, 0.01 * means["text"] + means["mel"]
+
+    def gradients(self, batch):
+        """The weighted loss, and its gradients by our names."""
+        variables = self.trainable()
+        with tf.GradientTape() as tape:
+            _, loss = self.losses(batch)
+        found = tape.gradient(loss, [variable.value for variable in variables.values()])
+        return float(loss), {name: tf.convert_to_tensor(value).numpy() for name, value in zip(variables, found)}
+
+
+def recipe_optimizer(variables):
+    """The optimizer of the reference's recipe at learning rate 1e-3, for variables by our names."""
+    optimizer = AdamW(1e-3, weight_decay=1e-2, beta_1=0.9, beta_2=0.96, epsilon=1e-8)
+    optimizer.exclude_from_weight_decay(var_list=[v for name, v in variables.items() if no_weight_decay(name)])
+    optimizer.build(list(variables.values()))
+    return optimizer
+
+
+def channels_last(array):
+    """`(B, C, T)` as a tensor `(B, T, C)`."""
+    return tf.constant(np.ascontiguousarray(np.asarray(array).transpose(0, 2, 1)))
+
+
+def difference(actual, expected):
+    """Largest absolute difference of two arrays of one shape."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape
+    return np.abs(actual - expected).max()
+
+
+def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
+    """Codes of one row by cached decoding, with codes that the reference takes for seen before the first."""
+    logits, state = gpt.prefill(latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), config.start_audio_token,
+                                max_codes)
+    num_prompt = state.key_mask.shape[1] - max_codes
+    seen = np.zeros((1, config.num_audio_tokens), bool)
+    seen[0, [1, config.start_audio_token]] = True  # the reference's placeholders for the prompt, and the start code
+    codes = []
+    while len(codes) < max_codes and (not codes or codes[-1] != config.stop_audio_token):
+        code = sample(logits, sampling, tf.constant(seen), (0, 0))
+        codes.append(int(code[0]))
+        seen[0, codes[-1]] = True
+        logits, state = gpt.step(code, tf.constant(len(codes) - 1), num_prompt, state)
+    return codes

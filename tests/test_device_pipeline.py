@@ -1,0 +1,289 @@
+"""The buffers between the devices: order, bounds, overlap, errors with their own traceback, and every way to stop."""
+
+import os
+import random
+import signal
+import threading
+import time
+import traceback
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.training import device_pipeline
+from myxtts.training.device_pipeline import DevicePipeline, PipelineStuck, SynchronousPipeline, copy_to
+
+PRODUCER = "myxtts-data-device"
+
+
+def producers():
+    return [thread for thread in threading.enumerate() if thread.name == PRODUCER]
+
+
+def unchanged(batch):
+    return batch
+
+
+def kept(batch, position):
+    return batch
+
+
+class Broken(Exception):
+    """What the tests throw."""
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert not producers()
+
+
+def until(condition, timeout_seconds=5.0):
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
+def test_batches_come_in_order_with_their_positions(make):
+    pipeline = make(range(20), lambda batch, position: (batch, position), lambda pair: (*pair, "moved"), 2, start=7)
+    with pipeline:
+        assert list(pipeline) == [(index, index + 7, "moved") for index in range(20)]
+        assert pipeline.produced == 20 and next(pipeline, None) is None
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 6])
+def test_producer_works_ahead_as_far_as_the_buffer_and_no_further(capacity):
+    started = []
+
+    def prepare(batch, position):
+        started.append(position)
+        return batch
+
+    with DevicePipeline(iter(range(100)), prepare, unchanged, capacity) as pipeline:
+        until(lambda: len(started) == capacity + 1)
+        time.sleep(0.1)
+        assert len(started) == capacity + 1 and pipeline.fill() == pipeline.capacity == capacity
+        assert pipeline.stage == "waiting for room in the buffer"
+        next(pipeline)
+        until(lambda: len(started) == capacity + 2)
+        time.sleep(0.05)
+        assert len(started) == capacity + 2
+
+
+def test_next_batch_is_prepared_while_the_consumer_works_on_this_one():
+    events = []
+
+    def prepare(batch, position):
+        events.append(f"prepare {position}")
+        time.sleep(0.02)
+        events.append(f"prepared {position}")
+        return batch
+
+    with DevicePipeline(range(4), prepare, unchanged) as pipeline:
+        for batch in pipeline:
+            events.append(f"train {batch}")
+            time.sleep(0.06)
+            events.append(f"trained {batch}")
+    for index in range(3):
+        assert events.index(f"prepared {index}") < events.index(f"train {index}")
+        assert events.index(f"prepared {index + 1}") < events.index(f"trained {index}")
+        assert events.index(f"trained {index}") < events.index(f"train {index + 1}")
+
+
+def test_synchronous_pipeline_prepares_when_it_is_asked():
+    events = []
+    pipeline = SynchronousPipeline(range(3), lambda batch, position: events.append(f"prepare {position}") or batch,
+                                   unchanged)
+    with pipeline:
+        for batch in pipeline:
+            events.append(f"train {batch}")
+    assert events == [f"{what} {index}" for index in range(3) for what in ("prepare", "train")]
+    assert not pipeline.fill() and not producers()
+
+
+def test_waiting_for_data_is_counted_and_work_of_the_consumer_is_not():
+    def slow(batch, position):
+        time.sleep(0.05)
+        return batch
+
+    with DevicePipeline(range(4), slow, unchanged) as starved:
+        list(starved)
+    with DevicePipeline(range(4), kept, unchanged) as fed:
+        fed.wait_until_filled()
+        for _ in fed:
+            time.sleep(0.05)
+    assert starved.wait_seconds > 0.15 and fed.wait_seconds < 0.05
+
+
+def test_training_waits_for_the_filled_buffer():
+    room = threading.Event()
+
+    def prepare(batch, position):
+        if position:
+            room.wait(5.0)
+        return batch
+
+    with DevicePipeline(range(10), prepare, unchanged, capacity=2) as pipeline:
+        threading.Timer(0.2, room.set).start()
+        began = time.monotonic()
+        pipeline.wait_until_filled()
+        assert time.monotonic() - began > 0.15 and pipeline.fill() == 2
+
+
+def test_head_start_is_the_least_wait_and_short_data_ends_it():
+    with DevicePipeline(range(1), kept, unchanged, capacity=4) as pipeline:
+        began = time.monotonic()
+        pipeline.wait_until_filled(0.2)
+        assert 0.19 < time.monotonic() - began < 2.0
+        assert list(pipeline) == [0]
+
+
+@pytest.mark.parametrize("stage", ["reading a batch on the host", "preparing a batch on the data device",
+                                   "copying a batch to the model device"])
+def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
+    release = threading.Event()
+
+    def stuck(value, here):
+        if here in stage:
+            release.wait(10.0)
+        return value
+
+    pipeline = DevicePipeline((stuck(i, "reading") for i in range(5)), lambda batch, _: stuck(batch, "preparing"),
+                              lambda batch: stuck(batch, "copying"))
+    with pytest.raises(PipelineStuck, match=f"holds 0 of 1 batches after 0 s; the producer is stuck {stage}"):
+        with pipeline:
+            try:
+                pipeline.wait_until_filled(timeout_seconds=0.1)
+            finally:
+                release.set()
+
+
+def read(fails_at):
+    for index in range(100):
+        if index == fails_at:
+            raise Broken("unreadable clip")
+        yield index
+
+
+def prepare_until(fails_at):
+    def prepare(batch, position):
+        if position == fails_at:
+            raise Broken("features failed")
+        return batch
+    return prepare
+
+
+def transfer_until(fails_at):
+    def transfer(batch):
+        if batch == fails_at:
+            raise Broken("copy failed")
+        return batch
+    return transfer
+
+
+@pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
+@pytest.mark.parametrize("where, words", [("read", "unreadable clip"), ("prepare", "features failed"),
+                                          ("transfer", "copy failed")])
+def test_error_of_the_producer_comes_out_after_the_batches_before_it(make, where, words):
+    at = {"read": None, "prepare": None, "transfer": None, where: 3}
+    with make(read(at["read"]), prepare_until(at["prepare"]), transfer_until(at["transfer"]), 2) as pipeline:
+        assert [next(pipeline) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(Broken, match=words) as error:
+            next(pipeline)
+        if make is DevicePipeline:
+            assert next(pipeline, "over") == "over"
+    frames = [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
+    assert where in frames, f"the traceback must lead to where it happened: {frames}"
+
+
+def test_close_may_come_first_or_twice_and_ends_the_batches():
+    never_started = DevicePipeline(range(3), kept, unchanged)
+    never_started.close()
+    assert next(never_started, None) is None
+    for make in (DevicePipeline, SynchronousPipeline):
+        pipeline = make(range(30), kept, unchanged)
+        assert next(pipeline) == 0
+        pipeline.close()
+        pipeline.close()
+        assert next(pipeline, None) is None
+
+
+def test_reader_that_hangs_is_named_in_the_log(caplog, monkeypatch):
+    monkeypatch.setattr(device_pipeline.logger, "propagate", True)
+    release = threading.Event()
+    pipeline = DevicePipeline((release.wait(10.0) for _ in range(3)), kept, unchanged).start()
+    until(lambda: pipeline.stage.startswith("reading"))
+    pipeline.close(timeout_seconds=0.1)
+    assert "has been reading a batch on the host for more than 0 s" in caplog.text
+    release.set()
+    until(lambda: not producers())
+
+
+STOPS = ("reader", "features", "step", "interrupt", "end of data", "enough")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_stop_ends_the_producer_within_seconds(seed):
+    """Stops of a random kind at a random batch, with random speeds on both sides and a random buffer."""
+    draw = random.Random(seed)
+    kind, at, capacity = STOPS[seed % len(STOPS)], draw.randrange(8), draw.choice([1, 1, 2, 5])
+    data_seconds, step_seconds = (draw.choice([0.0, 0.001, 0.004]) for _ in range(2))
+    num_batches = at if kind == "end of data" else 10_000
+
+    def batches():
+        for index in range(num_batches):
+            if kind == "reader" and index == at:
+                raise Broken
+            yield index
+
+    def prepare(batch, position):
+        time.sleep(data_seconds)
+        if kind == "features" and position == at:
+            raise Broken
+        return batch
+
+    began, seen, ended = time.monotonic(), 0, None
+    try:
+        if kind == "interrupt":
+            threading.Timer(0.005 + 0.005 * at, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with DevicePipeline(batches(), prepare, unchanged, capacity) as pipeline:
+            for _ in pipeline:
+                time.sleep(step_seconds)
+                if kind == "step" and seen == at:
+                    raise Broken
+                seen += 1
+                if kind == "enough" and seen > at:
+                    break
+    except (Broken, KeyboardInterrupt) as error:
+        ended = type(error)
+    assert time.monotonic() - began < 5.0 and not producers()
+    expected = {"interrupt": KeyboardInterrupt, "end of data": None, "enough": None}.get(kind, Broken)
+    assert ended is expected
+    if kind != "interrupt":
+        assert seen == at + (kind == "enough")
+
+
+def test_error_inside_tf_data_comes_out_of_the_pipeline():
+    def broken(position):
+        if position == 2:
+            raise Broken("clip 2 has vanished")
+        return np.float32(position)
+
+    dataset = tf.data.Dataset.range(5).map(lambda at: tf.numpy_function(broken, [at], tf.float32))
+    with DevicePipeline(dataset, kept, unchanged) as pipeline:
+        assert float(next(pipeline)) == 0.0 and float(next(pipeline)) == 1.0
+        with pytest.raises(tf.errors.OpError, match="clip 2 has vanished"):
+            next(pipeline)
+
+
+def test_copy_keeps_the_kind_and_the_values_of_a_batch():
+    from myxtts.data.batch import DVAEBatch
+
+    batch = DVAEBatch(tf.range(2), tf.ones((2, 4, 3)), tf.constant([4, 1]))
+    copied = copy_to(batch, "/CPU:0")
+    assert isinstance(copied, DVAEBatch)
+    for one, other in zip(batch, copied):
+        np.testing.assert_array_equal(one, other)

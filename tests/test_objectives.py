@@ -1,0 +1,249 @@
+"""Losses and objectives: what counts, in which units, and that sums over batches give one mean over all tokens."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.data.batch import DVAEBatch, GPTBatch, WaveBatch
+from myxtts.models.xtts import XTTS
+from myxtts.training.losses import masked_cross_entropy, masked_squared_error
+from myxtts.training.objectives import DVAEObjective, GPTObjective, conditioning_target_mask
+from myxtts.training.preparation import LOG_FLOOR, Preparation, measure_mel_stats
+from myxtts.training.schedules import warmup_cosine
+from tiny import tiny_run_config, voiced
+
+CONFIG = tiny_run_config()
+RANDOM = np.random.default_rng(0)
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def gpt_batch(rows=4, spans=None):
+    random = np.random.default_rng(5)
+    return GPTBatch(
+        index=tf.range(rows), text=tf.constant(random.integers(4, 24, (rows, 6)), tf.int32),
+        text_lengths=tf.constant(random.integers(2, 7, rows), tf.int32),
+        conditioning_mel=tf.constant(random.standard_normal((rows, 10, 80)), tf.float32),
+        codes=tf.constant(random.integers(0, 16, (rows, 12)), tf.int32),
+        code_lengths=tf.constant(random.integers(3, 13, rows), tf.int32),
+        conditioning_codes=tf.constant(np.zeros((rows, 2)) if spans is None else spans, tf.int32))
+
+
+def dvae_batch(rows=4):
+    random = np.random.default_rng(6)
+    return DVAEBatch(index=tf.range(rows), mel=tf.constant(random.standard_normal((rows, 24, 80)), tf.float32),
+                     mel_lengths=tf.constant(random.integers(5, 25, rows), tf.int32))
+
+
+@pytest.fixture(scope="module")
+def gpt_objective():
+    keras.utils.set_random_seed(0)
+    return GPTObjective(XTTS(CONFIG.model, parts=("gpt",)), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def dvae_objective():
+    keras.utils.set_random_seed(0)
+    return DVAEObjective(XTTS(CONFIG.model, parts=("dvae",)), CONFIG)
+
+
+def losses_of(objective, batch):
+    sums, _ = objective.loss_sums(batch)
+    counts = objective.counts(batch)
+    return {name: float(sums[name] / counts[name]) for name in sums}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_masked_cross_entropy_equals_numpy(smoothing):
+    logits = RANDOM.standard_normal((2, 3, 5)).astype("float32")
+    targets, mask = np.array([[0, 4, 2], [1, 1, 3]]), np.array([[1, 0, 1], [1, 1, 0]], bool)
+    spread = (1 - smoothing) * np.eye(5)[targets] + smoothing / 5
+    expected = -(spread * log_softmax(logits)).sum(-1)[mask].sum()
+    actual = masked_cross_entropy(logits, tf.constant(targets), mask, smoothing)
+    assert float(actual) == pytest.approx(expected, rel=1e-5)
+
+
+def test_padding_that_is_not_finite_does_not_reach_the_loss():
+    logits, mask = np.full((1, 2, 3), np.nan, "float32"), np.array([[True, False]])
+    logits[0, 0] = 0
+    assert float(masked_cross_entropy(logits, tf.constant([[0, 0]]), mask)) == pytest.approx(np.log(3))
+    assert float(masked_squared_error(logits, tf.zeros((1, 2, 3)), mask)) == 0.0
+
+
+def test_masked_squared_error_equals_numpy():
+    predicted, target = RANDOM.standard_normal((2, 2, 4, 3)).astype("float32")
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 0]], bool)
+    expected = ((predicted - target) ** 2)[mask].sum()
+    assert float(masked_squared_error(predicted, target, mask)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_conditioning_clip_is_left_out_of_the_loss_in_every_row():
+    mask = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool)
+    spans = np.array([[1, 3], [0, 2], [0, 0]], "int32")
+    expected = [[1, 0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]]
+    np.testing.assert_array_equal(conditioning_target_mask(mask, tf.constant(spans)), np.array(expected, bool))
+
+
+def wave_batch(spans):
+    """Waveforms of 12 strides (the second of 8) with conditioning slices at `spans`, in samples."""
+    rows = len(spans)
+    wav = np.stack([np.resize(voiced(0.4, 110 + 40 * row, row), 12 * 1024) for row in range(rows)])
+    lengths = np.full(rows, 12 * 1024)
+    lengths[1] = 8 * 1024 - 100
+    return WaveBatch(*map(tf.constant, (
+        np.arange(rows, dtype="int32"), wav, lengths.astype("int32"), np.full((rows, 3), 5, "int32"),
+        np.full(rows, 3, "int32"), wav[:, :6000], np.array(spans, "int32"))))
+
+
+@pytest.fixture(scope="module")
+def tokenizer_model():
+    keras.utils.set_random_seed(1)
+    return XTTS(CONFIG.model, parts=("dvae",))
+
+
+def test_conditioning_span_is_counted_in_codes_of_1024_samples(tokenizer_model, gpt_objective):
+    spans = [(0, 1024), (1024, 3072), (1023, 2049), (0, 0)]
+    batch = Preparation("gpt", tokenizer_model, "/CPU:0", augment=False, seed=0)(wave_batch(spans))
+    # Every code that shows any of the slice.
+    np.testing.assert_array_equal(batch.conditioning_codes, [[0, 1], [1, 3], [0, 3], [0, 0]])
+    np.testing.assert_array_equal(batch.code_lengths, [12, 8, 12, 12])
+    assert batch.codes.shape == (4, 12)
+    counts = gpt_objective.counts(batch)
+    # Codes and four stops a row, less what the slices show.
+    assert float(counts["mel"]) == (12 + 4 - 1) + (8 + 4 - 2) + (12 + 4 - 3) + (12 + 4)
+    assert float(counts["text"]) == 4 * (3 + 1)
+
+
+def test_targets_left_out_do_not_change_the_loss(gpt_objective):
+    batch = gpt_batch(spans=[[2, 5], [0, 0], [0, 3], [1, 2]])
+    streams, mask = gpt_objective._streams(batch)
+    latents = gpt_objective.gpt.mel_to_latents(batch.conditioning_mel)
+    logits = gpt_objective.gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1].numpy()
+    shares = log_softmax(logits)
+    total, count = 0.0, 0
+    for row in range(4):
+        start, end = batch.conditioning_codes[row].numpy()
+        for position in range(int(batch.code_lengths[row]) + 4):
+            if not start <= position < end:
+                total -= shares[row, position, streams.audio_targets[row, position]]
+                count += 1
+    assert losses_of(gpt_objective, batch)["mel"] == pytest.approx(total / count, rel=1e-5)
+    assert float(gpt_objective.counts(batch)["mel"]) == count
+
+
+@pytest.mark.parametrize("stage", ["gpt", "dvae"])
+def test_loss_is_one_mean_over_all_tokens(stage, gpt_objective, dvae_objective):
+    objective, batch = (gpt_objective, gpt_batch()) if stage == "gpt" else (dvae_objective, dvae_batch())
+    whole = losses_of(objective, batch)
+    sums, counts = {}, {}
+    for row in range(4):
+        part = type(batch)(*(field[row:row + 1] for field in batch))
+        for name, value in objective.loss_sums(part)[0].items():
+            sums[name] = sums.get(name, 0) + float(value)
+            counts[name] = counts.get(name, 0) + float(objective.counts(part)[name])
+    for name, value in whole.items():
+        assert value == pytest.approx(sums[name] / counts[name], rel=1e-5)
+
+
+def test_dvae_loss_equals_numpy(dvae_objective):
+    batch = dvae_batch()
+    output = {name: value.numpy() for name, value in dvae_objective.dvae(batch.mel).items()}
+    squares, commitments = [], []
+    for row, length in enumerate(batch.mel_lengths.numpy()):
+        codes = int(np.ceil(length / 4))
+        squares.append((output["reconstruction"][row, :length] - batch.mel[row, :length].numpy()) ** 2)
+        commitments.append((output["vectors"][row, :codes] - output["quantized"][row, :codes]) ** 2)
+    losses = losses_of(dvae_objective, batch)
+    assert losses["reconstruction"] == pytest.approx(np.concatenate(squares).mean(), rel=1e-5)
+    assert losses["commitment"] == pytest.approx(np.concatenate(commitments).mean(), rel=1e-5)
+
+
+def test_dvae_padding_gets_no_gradient_and_no_codes(dvae_objective):
+    batch = dvae_batch()
+    with tf.GradientTape() as tape:
+        tape.watch(batch.mel)
+        sums, statistics = dvae_objective.loss_sums(batch)
+        loss = sums["reconstruction"]
+    gradient = tape.gradient(loss, batch.mel).numpy()
+    codes = int(sum(np.ceil(batch.mel_lengths.numpy() / 4)))
+    assert float(tf.reduce_sum(statistics["count"])) == codes
+    for row, length in enumerate(batch.mel_lengths.numpy()):
+        # Convolutions of the encoder and decoder reach some frames over the end, not further.
+        assert np.abs(gradient[row, :length]).max() > 0 and not gradient[row, length + 28:].any()
+
+
+def test_dvae_starts_with_a_codebook_of_real_vectors(dvae_objective):
+    batch = dvae_batch()
+    dvae_objective.prepare_step(batch, 0, (1, 2))
+    vectors = dvae_objective.dvae.mel_to_vectors(batch.mel).numpy()
+    real = np.concatenate([vectors[row, :-(-length // 4)] for row, length in enumerate(batch.mel_lengths.numpy())])
+    codebook = dvae_objective.dvae.quantizer.codebook.numpy()
+    for code in codebook:
+        assert np.abs(real - code).sum(-1).min() < 1e-5
+    assert len(np.unique(codebook.round(5), axis=0)) > 4
+
+
+def test_codebook_report_worked_example(dvae_objective):
+    sizes = np.zeros(16, "float32")
+    sizes[:4] = 2.0
+    dvae_objective.dvae.quantizer.cluster_size.assign(sizes)
+    report = dvae_objective.report()
+    assert report["codebook_use"] == pytest.approx(4 / 16)
+    assert report["codebook_perplexity"] == pytest.approx(4.0)
+
+
+def test_preparation_makes_what_the_model_takes(tokenizer_model):
+    wave = wave_batch([(0, 0)] * 3)
+    dvae = Preparation("dvae", tokenizer_model, "/CPU:0", augment=False, seed=0)(wave)
+    assert dvae.mel.shape == (3, 48, 80) and dvae.mel.dtype == tf.float32
+    # Frames of each clip: ceil(samples / 256).
+    np.testing.assert_array_equal(dvae.mel_lengths, [48, 32, 48])
+    gpt = Preparation("gpt", tokenizer_model, "/CPU:0", augment=False, seed=0)(wave)
+    assert gpt.conditioning_mel.shape == (3, 1 + 6000 // 256, 80)
+    # All but the last code, which sees one more frame: that of the centred window at the end.
+    np.testing.assert_array_equal(gpt.codes[:, :-1], tokenizer_model.dvae.encode(dvae.mel)[:, :-1])
+
+
+def test_augmentation_is_a_gain_and_a_tilt_that_depend_on_position(tokenizer_model):
+    wave = wave_batch([(0, 0)] * 3)
+    plain = Preparation("dvae", tokenizer_model, "/CPU:0", augment=False, seed=0)(wave, 5).mel.numpy()
+    augmented = Preparation("dvae", tokenizer_model, "/CPU:0", augment=True, seed=0)
+    mel = augmented(wave, 5).mel.numpy()
+    loud = (plain > LOG_FLOOR + 1.5) & (mel > LOG_FLOOR + 1e-3)
+    for row in range(3):
+        bands = np.broadcast_to(np.linspace(-1, 1, 80), plain[row].shape)[loud[row]]
+        offset = (mel - plain)[row][loud[row]]
+        tilt, gain = np.polyfit(bands, offset, 1)
+        np.testing.assert_allclose(offset, gain + tilt * bands, atol=1e-3)
+        assert abs(gain) <= 0.7 and abs(tilt) <= 0.5
+    assert (mel >= LOG_FLOOR - 1e-3).all()
+    np.testing.assert_array_equal(augmented(wave, 5).mel, mel)
+    assert not np.allclose(augmented(wave, 6).mel, mel)
+    np.testing.assert_array_equal(augmented(wave).mel, plain)
+
+
+def test_mel_scale_is_the_spread_of_each_band():
+    wave = wave_batch([(0, 0)] * 3)
+    arrays = WaveBatch(*(field.numpy() for field in wave))
+    scale, mean = measure_mel_stats(lambda position: arrays, 2)
+    model = XTTS(CONFIG.model, parts=("dvae",))
+    mel = Preparation("dvae", model, "/CPU:0", augment=False, seed=0)(wave)
+    frames = np.concatenate([row[:length] for row, length in zip(mel.mel.numpy(), arrays.wav_lengths // 256)])
+    np.testing.assert_allclose(scale, np.maximum(frames.std(0), 1.0), rtol=1e-4)
+    np.testing.assert_allclose(mean, frames.mean(0) / scale, rtol=1e-4, atol=1e-4)
+
+
+def test_learning_rate_rises_then_follows_half_a_cosine():
+    rates = [warmup_cosine(step, 2.0, 100, 10, 0.1) for step in range(111)]
+    np.testing.assert_allclose(rates[:10], 2.0 * np.arange(1, 11) / 10)
+    assert max(rates) == 2.0 and rates[10] == 2.0
+    assert rates[55] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
+    assert rates[100:] == pytest.approx([0.2] * 11)
+    assert (np.diff(rates[10:101]) < 0).all()
+    # The rise takes at most a tenth of the stage; a stage of a few steps has none.
+    assert warmup_cosine(9, 1.0, 100, 1000, 0.1) == 1.0
+    assert warmup_cosine(0, 1.0, 1, 200, 0.1) == 1.0

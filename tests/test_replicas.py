@@ -1,0 +1,167 @@
+"""Two replicas equal one with the same global batch: accumulation, clipping, loss scaling, a bad gradient on one side."""
+
+import numpy as np
+import pytest
+from logical_devices import on_logical_devices, plan_of
+from tiny import tiny_run_config
+
+ROWS, WIDTH = 8, 5
+STEPS = 4
+CLIP = 0.5
+
+
+def batches(num, bad_at=None):
+    """`num` global batches: rows of numbers, and how many of a row's numbers count. The two halves count differently."""
+    random = np.random.default_rng(0)
+    made = []
+    for index in range(num):
+        values = random.standard_normal((ROWS, WIDTH)).astype("float32")
+        lengths = np.concatenate([random.integers(1, 3, ROWS // 2), random.integers(3, WIDTH + 1, ROWS // 2)])
+        if index == bad_at:
+            values[-1, 0] = np.inf  # in the last row, so on the last replica alone
+        made.append((values, lengths.astype("int32")))
+    return made
+
+
+def train(num_replicas, precision, accumulation, bad_at=None):
+    """Losses, weights and state after `STEPS` steps of a small masked regression, as plain arrays.
+
+    It computes in float32 under either policy: `mixed_float16` turns the loss scaling on, and the comparison stays exact.
+    """
+    import keras
+    import tensorflow as tf
+
+    from myxtts.config.config import StageConfig
+    from myxtts.training.step import TrainStep
+
+    class Regression:
+        """Mean over the counted numbers of the squared difference to a two-layer prediction."""
+
+        loss_weights = {"square": 2.0}
+
+        def __init__(self):
+            random = np.random.default_rng(1)
+            self.weights = {name: keras.Variable(random.standard_normal(shape).astype("float32"), name=name)
+                            for name, shape in (("kernel", (WIDTH, WIDTH)), ("bias", (WIDTH,)))}
+            self.counted = tf.Variable(0.0)
+
+        def trainable(self):
+            return self.weights
+
+        def counts(self, batch):
+            return {"square": tf.reduce_sum(tf.cast(batch[1], tf.float32))}
+
+        def loss_sums(self, batch, seed=None):
+            values, lengths = batch
+            kernel, bias = (w.value for w in self.weights.values())
+            square = tf.where(tf.sequence_mask(lengths, WIDTH), (values @ kernel + bias - 3.0) ** 2, 0.0)
+            return {"square": tf.reduce_sum(square)}, {"counted": self.counts(batch)["square"]}
+
+        def apply_statistics(self, statistics):
+            self.counted.assign_add(statistics["counted"])
+
+    devices = plan_of("mirrored").model_devices[:num_replicas]
+    strategy = tf.distribute.OneDeviceStrategy(devices[0]) if num_replicas == 1 else \
+        tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    with strategy.scope():
+        objective = Regression()
+        step = TrainStep(objective, strategy, StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1),
+                         accumulation, precision)
+
+    def placed(batch):
+        if num_replicas == 1:
+            return tuple(map(tf.constant, batch))
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tuple(tf.constant(np.split(field, num_replicas)[context.replica_id_in_sync_group])
+                                  for field in batch))
+
+    feed, losses = iter(batches(STEPS * accumulation, bad_at)), []
+    for number in range(STEPS):
+        taken = step([placed(next(feed)) for _ in range(accumulation)], 0.05, (0, number))
+        losses.append({name: float(value) for name, value in taken.items()})
+    local = strategy.experimental_local_results
+    weights = {name: [part.numpy() for part in local(v.value)] for name, v in objective.weights.items()}
+    state = {name: local(v.value if isinstance(v, keras.Variable) else v) for name, v in step.state_variables().items()}
+    return {"losses": losses, "weights": weights,
+            "state": {name: [part.numpy() for part in parts] for name, parts in state.items()},
+            "counted": [part.numpy() for part in local(objective.counted)]}
+
+
+@on_logical_devices
+def both(**arguments):
+    return train(1, **arguments), train(2, **arguments)
+
+
+@pytest.mark.parametrize("bad", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_two_replicas_equal_one_with_the_same_global_batch(accumulation, precision, bad):
+    one, two = both(accumulation=accumulation, precision=precision, bad_at=accumulation * 2 - 1 if bad else None)
+    for number, (left, right) in enumerate(zip(one["losses"], two["losses"])):
+        assert left["finite"] == right["finite"] == (0.0 if bad and number == 1 else 1.0)
+        if left["finite"]:
+            assert left == pytest.approx(right, rel=1e-5)
+            assert left["gradient_norm"] > CLIP, "clipping must have something to do"
+    for name, (weight,) in one["weights"].items():
+        assert np.isfinite(weight).all()
+        for replica in two["weights"][name]:
+            np.testing.assert_allclose(replica, weight, atol=1e-6, err_msg=name)
+    for name, (value,) in one["state"].items():
+        for replica in two["state"][name]:
+            np.testing.assert_allclose(replica, value, atol=1e-6, rtol=1e-5, err_msg=name)
+    scaled = precision == "mixed_float16"
+    assert one["state"]["loss_scale"] == [2.0 ** (15 - bad) if scaled else 1.0]
+    assert one["state"]["bad_steps"] == [int(bad)]
+    assert one["counted"] * 2 == two["counted"]
+
+
+@on_logical_devices
+def real_stage(mode, stage, accumulation):
+    """Losses and weights of three steps of a real stage on made-up batches, on one model device or on two."""
+    import tensorflow as tf
+    from test_objectives import dvae_batch, gpt_batch
+
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.trainer import XTTSTrainer
+
+    config = tiny_run_config(model={"dropout": 0.0}, training={"reset_training": True,
+                                                               "gradient_accumulation": accumulation})
+    plan = plan_of(mode)
+    with tf.device(plan.data_device):
+        tokenizer_model = XTTS(config.model, parts=("dvae",))
+    trainer = XTTSTrainer(config, stage=stage, plan=plan, tokenizer_model=tokenizer_model)
+    batch = trainer._transfer((gpt_batch if stage == "gpt" else dvae_batch)(4))
+    losses = []
+    for number in range(3):
+        trainer.objective.prepare_step(trainer._local(batch), number + 1, (0, 0))
+        taken = trainer.train_step([batch] * accumulation, 1e-3, (0, number))
+        losses.append({name: float(value) for name, value in taken.items()})
+    weights = {name: [part.numpy() for part in trainer.strategy.experimental_local_results(v.value)]
+               for name, v in trainer.model.part_weights(stage).items()}
+    return losses, weights
+
+
+@pytest.mark.parametrize("stage, accumulation", [("dvae", 1), ("gpt", 2)])
+def test_real_stages_learn_the_same_on_two_replicas(stage, accumulation):
+    (one_losses, one), (two_losses, two) = (real_stage(mode, stage, accumulation) for mode in ("dual", "mirrored"))
+    for left, right in zip(one_losses, two_losses):
+        assert left == pytest.approx(right, rel=1e-5)
+    assert one_losses[-1]["loss"] < one_losses[0]["loss"]
+    for name, (weight,) in one.items():
+        for replica in two[name]:
+            # AdamW divides by the root of the squared gradient: a weight whose gradient is rounding noise follows it.
+            np.testing.assert_allclose(replica, weight, atol=2e-5, err_msg=name)
+
+
+@on_logical_devices
+def refused_batch_size():
+    from myxtts.training.trainer import XTTSTrainer
+
+    try:
+        XTTSTrainer(tiny_run_config(gpt={"batch_size": 3}), plan=plan_of("mirrored"))
+    except ValueError as error:
+        return str(error)
+
+
+def test_batch_that_replicas_cannot_share_is_an_error():
+    assert refused_batch_size() == "--batch-size must be a multiple of the number of training devices, 2. Received: 3."

@@ -1,0 +1,249 @@
+"""The train step: update, decay groups, clipping, finite check, accumulation, loss scaling, repeatability."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.config.config import StageConfig
+from myxtts.models.xtts import XTTS
+from myxtts.training.objectives import DVAEObjective, GPTObjective
+from myxtts.training.step import TrainStep, no_weight_decay
+from test_objectives import dvae_batch, gpt_batch
+from tiny import tiny_run_config
+
+CONFIG = tiny_run_config()
+STRATEGY = tf.distribute.OneDeviceStrategy("/CPU:0")
+
+
+class Quadratic:
+    """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, with weights whose names fall in both decay groups."""
+
+    loss_weights = {"square": 1.0}
+
+    def __init__(self, start=2.0):
+        self.weights = {name: keras.Variable(np.full(3, start, "float32"), name=name.rsplit("/")[-1])
+                        for name in ("layer/kernel", "layer/bias", "text_embedding")}
+        self.statistics = tf.Variable(0.0)
+
+    def trainable(self):
+        return self.weights
+
+    def counts(self, batch):
+        return {"square": tf.cast(tf.shape(batch)[0], tf.float32)}
+
+    def loss_sums(self, batch, seed=None):
+        return {"square": tf.add_n([tf.reduce_sum((w.value - batch) ** 2) for w in self.weights.values()])}, \
+            {"rows": tf.cast(tf.shape(batch)[0], tf.float32)}
+
+    def apply_statistics(self, statistics):
+        self.statistics.assign_add(statistics["rows"])
+
+
+def quadratic_step(accumulation=1, precision="float32", start=2.0, **stage):
+    settings = {"learning_rate": 0.1, "weight_decay": 0.0, "gradient_clip": 0.0, **stage}
+    objective = Quadratic(start)
+    return objective, TrainStep(objective, STRATEGY, StageConfig(**settings), accumulation, precision)
+
+
+def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8):
+    """Loshchilov and Hutter 2019, algorithm 2, with the epsilon of PyTorch."""
+    m, v = np.zeros_like(weight), np.zeros_like(weight)
+    for t, (gradient, rate) in enumerate(zip(gradients, rates), 1):
+        m = betas[0] * m + (1 - betas[0]) * gradient
+        v = betas[1] * v + (1 - betas[1]) * gradient ** 2
+        weight = weight - rate * decay * weight
+        weight = weight - rate * (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + epsilon)
+    return weight
+
+
+BATCH = tf.constant([[1.0, 0.5, -1.0], [0.0, 0.5, -2.0]])
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_update_is_adamw_with_decay_on_kernels_alone(decay):
+    objective, step = quadratic_step(weight_decay=decay)
+    rates, gradients = [0.1, 0.05, 0.2], {name: [] for name in objective.weights}
+    for rate in rates:
+        for name, weight in objective.weights.items():
+            # The mean over two rows of the gradient of the squares.
+            gradients[name].append((2 * (weight.numpy() - BATCH.numpy())).sum(0) / 2)
+        step([BATCH], rate, (0, 0))
+    for name, weight in objective.weights.items():
+        expected = numpy_adamw(np.full(3, 2.0), gradients[name], rates, decay if name == "layer/kernel" else 0.0)
+        np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_losses_are_means_and_the_norm_is_that_before_clipping():
+    objective, step = quadratic_step(gradient_clip=0.5)
+    losses = {name: float(value) for name, value in step([BATCH], 0.1, (0, 0)).items()}
+    gradient = (2 * (2.0 - BATCH.numpy())).sum(0) / 2
+    assert losses["square"] == losses["loss"] == pytest.approx(3 * ((2.0 - BATCH.numpy()) ** 2).sum() / 2)
+    assert losses["gradient_norm"] == pytest.approx(np.sqrt(3 * (gradient ** 2).sum()))
+    assert losses["finite"] == 1.0
+
+
+@pytest.mark.parametrize("limit", [0.5, 1e6, 0.0])
+def test_gradient_is_clipped_by_its_global_norm(limit):
+    # One step of AdamW hides the gradient's length; its first moment shows it.
+    objective, step = quadratic_step(gradient_clip=limit)
+    step([BATCH], 0.1, (0, 0))
+    gradient = np.tile((2 * (2.0 - BATCH.numpy())).sum(0) / 2, 3)
+    norm = np.linalg.norm(gradient)
+    expected = gradient * (min(1.0, limit / norm) if limit else 1.0)
+    moments = np.concatenate([step.optimizer._momentums[i].numpy() for i in range(3)]) / (1 - 0.9)
+    np.testing.assert_allclose(moments, expected, rtol=1e-4)
+
+
+def test_step_that_is_not_finite_changes_nothing_and_is_counted():
+    objective, step = quadratic_step(weight_decay=0.1)
+    step([BATCH], 0.1, (0, 0))
+
+    def state():
+        return {name: v.numpy().copy() for name, v in {**objective.weights, **step.state_variables()}.items()
+                if not name.startswith("bad_steps")}
+
+    before, statistics = state(), float(objective.statistics)
+    for bad in (np.nan, np.inf, -np.inf):
+        losses = step([BATCH * bad], 0.1, (0, 1))
+        assert not bool(losses["finite"])
+    for name, value in state().items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    assert float(objective.statistics) == statistics
+    assert (int(step.bad_steps), int(step.bad_steps_in_row)) == (3, 3)
+    assert bool(step([BATCH], 0.1, (0, 2))["finite"])
+    assert (int(step.bad_steps), int(step.bad_steps_in_row)) == (3, 0)
+
+
+@pytest.mark.parametrize("spoiled", [0, 1, 2])
+def test_one_bad_micro_batch_spoils_its_step_and_no_other(spoiled):
+    objective, step = quadratic_step(accumulation=3)
+    batches = [BATCH, BATCH, BATCH]
+    batches[spoiled] = BATCH * np.nan
+    assert not bool(step(batches, 0.1, (0, 0))["finite"])
+    np.testing.assert_array_equal(objective.weights["layer/kernel"].numpy(), [2, 2, 2])
+    good, other = step([BATCH] * 3, 0.1, (0, 1)), quadratic_step()[1]([BATCH], 0.1, (0, 1))
+    assert float(good["loss"]) == pytest.approx(float(other["loss"]))
+    assert np.isfinite(objective.weights["layer/kernel"].numpy()).all()
+
+
+def test_loss_scale_halves_at_a_bad_step_and_does_not_change_the_update():
+    objective, step = quadratic_step(precision="mixed_float16", gradient_clip=0.5)
+    plain_objective, plain = quadratic_step(gradient_clip=0.5)
+    assert float(step.loss_scale) == 2.0 ** 15
+    for one in (step, plain):
+        one([BATCH], 0.1, (0, 0))
+    for name, weight in objective.weights.items():
+        np.testing.assert_allclose(weight.numpy(), plain_objective.weights[name].numpy(), rtol=1e-5)
+    step([BATCH * np.inf], 0.1, (0, 1))
+    assert float(step.loss_scale) == 2.0 ** 14 and int(step.good_steps) == 0
+    assert float(plain.loss_scale) == 1.0
+
+
+def test_loss_scale_grows_after_good_steps_up_to_its_limit():
+    objective, step = quadratic_step(precision="mixed_float16")
+    step.good_steps.assign(1999)
+    step([BATCH], 0.1, (0, 0))
+    assert float(step.loss_scale) == 2.0 ** 16 and int(step.good_steps) == 0
+    step.loss_scale.assign(2.0 ** 24)
+    step.good_steps.assign(1999)
+    step([BATCH], 0.1, (0, 0))
+    assert float(step.loss_scale) == 2.0 ** 24
+
+
+@pytest.mark.parametrize("name, without", [
+    ("block_0/attention/qkv/kernel", False), ("block_0/attention/qkv/bias", True), ("block_0/mlp_norm/gamma", True),
+    ("block_0/mlp_norm/beta", True), ("final_norm/gamma", True), ("text_embedding", True), ("audio_embedding", True),
+    ("text_position_embedding", True), ("audio_position_embedding", True), ("text_head/kernel", False),
+    ("perceiver/latents", False), ("perceiver/gamma", False), ("conditioning_encoder/block_0/norm/gamma", True),
+    ("encoder_conv_0/kernel", False), ("encoder_conv_0/bias", True),
+])
+def test_decay_groups_are_the_recipe_s(name, without):
+    assert no_weight_decay(name) == without
+
+
+def test_decay_groups_of_the_model_by_their_real_names():
+    names = GPTObjective(XTTS(CONFIG.model, parts=("gpt",)), CONFIG).trainable()
+    decayed = {name for name in names if not no_weight_decay(name)}
+    assert decayed == {name for name in names if name.endswith("kernel")} | {"perceiver/latents", "perceiver/gamma"}
+
+
+def make_step(stage, accumulation=1, dropout=0.0, learning_rate=1e-2):
+    keras.utils.set_random_seed(4)
+    config = tiny_run_config(model={"dropout": dropout}, gpt={"learning_rate": learning_rate},
+                             dvae={"learning_rate": learning_rate})
+    model = XTTS(config.model, parts=(stage,))
+    objective = (GPTObjective if stage == "gpt" else DVAEObjective)(model, config)
+    return model, objective, TrainStep(objective, STRATEGY, config.stage(stage), accumulation)
+
+
+def rows(batch, start, stop):
+    return type(batch)(*(field[start:stop] for field in batch))
+
+
+@pytest.mark.parametrize("stage, batch", [("gpt", gpt_batch(6)), ("dvae", dvae_batch(6))], ids=["gpt", "dvae"])
+def test_accumulated_batches_equal_one_large_batch(stage, batch):
+    results = []
+    for accumulation in (1, 3):
+        model, objective, step = make_step(stage, accumulation)
+        size = 6 // accumulation
+        parts = [rows(batch, i * size, (i + 1) * size) for i in range(accumulation)]
+        losses = []
+        objective.prepare_step(batch, 0, (1, 1))
+        for number in range(2):
+            result = step(parts, 1e-2, (0, number))
+            losses.append({name: float(value) for name, value in result.items()})
+        results.append((losses, {name: v.numpy() for name, v in model.part_weights(stage).items()}))
+    for one, other in zip(results[0][0], results[1][0]):
+        assert one == pytest.approx(other, rel=1e-5)
+    for name, value in results[0][1].items():
+        np.testing.assert_allclose(results[1][1][name], value, atol=2e-5, err_msg=name)
+
+
+def losses_of_run(stage, batch, seed=1, steps=4):
+    _, objective, step = make_step(stage, dropout=0.3)
+    found = []
+    for number in range(steps):
+        objective.prepare_step(batch, number, (seed, -1 - number))
+        found.append({name: float(value) for name, value in step([batch], 1e-2, (seed, number)).items()})
+    return found
+
+
+@pytest.mark.parametrize("stage, batch", [("gpt", gpt_batch()), ("dvae", dvae_batch())], ids=["gpt", "dvae"])
+def test_two_runs_with_one_seed_give_the_same_losses(stage, batch):
+    first = losses_of_run(stage, batch)
+    assert losses_of_run(stage, batch) == first
+    assert first[-1]["loss"] < first[0]["loss"]
+    if stage == "gpt":
+        assert losses_of_run(stage, batch, seed=2)[0]["loss"] != first[0]["loss"]
+
+
+def test_step_is_traced_once_for_batches_of_one_shape():
+    _, _, step = make_step("gpt")
+    for number in range(3):
+        step([gpt_batch()], 1e-2, (0, number))
+    assert step.traces == 1
+
+
+def test_weight_without_a_gradient_is_named():
+    class Blind(Quadratic):
+        def loss_sums(self, batch, seed=None):
+            return {"square": tf.reduce_sum((self.weights["layer/kernel"].value - batch) ** 2)}, {}
+
+    step = TrainStep(Blind(), STRATEGY, StageConfig(learning_rate=0.1))
+    with pytest.raises(ValueError, match="do not depend on layer/bias"):
+        step([BATCH], 0.1, (0, 0))
+
+
+@pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
+def test_step_in_mixed_precision_stays_near_float32(precision):
+    losses = {}
+    for policy in ("float32", precision):
+        keras.utils.set_random_seed(4)
+        model = XTTS(CONFIG.model, parts=("gpt",), precision=policy)
+        step = TrainStep(GPTObjective(model, CONFIG), STRATEGY, CONFIG.stage("gpt"), precision=policy)
+        assert all(v.dtype == "float32" for v in model.trainable_variables)
+        losses[policy] = {name: float(value) for name, value in step([gpt_batch()], 1e-3, (0, 0)).items()}
+    assert losses[precision]["finite"] == 1.0
+    for name in ("mel", "text", "gradient_norm"):
+        assert losses[precision][name] == pytest.approx(losses["float32"][name], rel=0.03)

@@ -1,0 +1,311 @@
+"""Whole runs on a tiny corpus: both stages, resuming, checkpoints, validation, overfitting."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.models.xtts import XTTS
+from myxtts.training.callbacks import Callback
+from myxtts.training.preparation import measure_mel_stats
+from myxtts.training.step_clock import StepClock
+from myxtts.training.trainer import TrainingDiverged, XTTSTrainer
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore
+from tiny import tiny_run_config
+
+
+class Recorder(Callback):
+    """Keeps what a trainer says, and stops it after `stop_after` steps."""
+
+    def __init__(self, trainer=None, stop_after=None):
+        self.losses, self.validation, self.calls = {}, {}, []
+        self.trainer, self.stop_after = trainer, stop_after
+
+    def on_start(self, trainer, total_steps, placement):
+        self.calls.append(("start", trainer.step, total_steps))
+
+    def on_step(self, step):
+        if step == self.stop_after:
+            self.trainer.stop_requested.set()
+
+    def on_log(self, step, losses, timing):
+        self.losses[step] = losses
+
+    def on_validation(self, step, losses, is_best):
+        self.validation[step] = (losses, is_best)
+
+    def on_sample(self, trainer):
+        self.calls.append(("sample", trainer.step))
+
+    def on_end(self, trainer):
+        self.calls.append(("end", trainer.step))
+
+
+def open_run(corpus, folder, **sections):
+    training = {"log_every_steps": 1, "validate_every_steps": 3, "checkpoint_every_steps": 2,
+                **sections.pop("training", {})}
+    return LJSpeechDataset.open(tiny_run_config(corpus, folder, training=training, **sections))
+
+
+def dvae_trainer(dataset):
+    stats = measure_mel_stats(dataset.train_loader("dvae"), 2)
+    return XTTSTrainer(dataset.config, stage="dvae", mel_stats=stats)
+
+
+def frozen_dvae(config):
+    """A tokenizer model whose codebook holds real vectors of its own, so that codes differ."""
+    model = XTTS(config.model, parts=("dvae",))
+    random = np.random.default_rng(0)
+    model.mel_stats.assign(np.full(80, 3.0, "float32"))
+    mel = random.standard_normal((1, 4 * config.model.num_codes, 80)).astype("float32") - 2
+    model.dvae.quantizer.codebook.assign(model.dvae.mel_to_vectors(mel)[0])
+    return model
+
+
+@pytest.fixture(scope="module")
+def dvae_run(tiny_corpus, tmp_path_factory):
+    """An unbroken DVAE run of six steps: its dataset, trainer and recorder."""
+    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("dvae_run"), dvae={"max_steps": 6, "crop_seconds": 0.4})
+    trainer, recorder = dvae_trainer(dataset), Recorder()
+    trainer.train(dataset, [recorder])
+    return dataset, trainer, recorder
+
+
+@pytest.fixture(scope="module")
+def gpt_run(tiny_corpus, tmp_path_factory, dvae_run):
+    """An unbroken GPT run of six steps on the codes of `dvae_run`."""
+    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("gpt_run"), gpt={"max_steps": 6},
+                       training={"sample_every_steps": 4})
+    trainer, recorder = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model), Recorder()
+    trainer.train(dataset, [recorder])
+    return dataset, trainer, recorder
+
+
+def test_dvae_stage_learns_and_reports_its_codebook(dvae_run):
+    _, trainer, recorder = dvae_run
+    assert trainer.step == 6 and sorted(recorder.losses) == [1, 2, 3, 4, 5, 6]
+    last = recorder.losses[6]
+    assert {"reconstruction", "commitment", "codebook_use", "codebook_perplexity", "learning_rate"} <= last.keys()
+    assert last["reconstruction"] < recorder.losses[1]["reconstruction"]
+    assert 1 < last["codebook_perplexity"] <= 16
+
+
+def test_gpt_stage_learns_on_the_codes_of_the_dvae(gpt_run):
+    _, _, recorder = gpt_run
+    assert recorder.losses[6]["mel"] < recorder.losses[1]["mel"]
+    # Untrained, every code is about as likely as any other.
+    assert recorder.losses[1]["mel"] == pytest.approx(np.log(18), rel=0.25)
+
+
+def test_trainer_calls_its_callbacks_when_they_are_due(gpt_run, dvae_run):
+    assert gpt_run[2].calls == [("start", 0, 6), ("sample", 4), ("sample", 6), ("end", 6)]
+    assert sorted(gpt_run[2].validation) == [3, 6]
+    assert dvae_run[2].calls == [("start", 0, 6), ("end", 6)]
+
+
+def test_train_step_is_traced_at_most_twice(gpt_run):
+    # Once for the first shape and once for shapes of any size.
+    assert gpt_run[1].train_step.traces <= 2
+
+
+@pytest.mark.parametrize("stage", ["dvae", "gpt"])
+def test_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_corpus, tmp_path, dvae_run, gpt_run, stage):
+    sections = {"dvae": {"dvae": {"max_steps": 6, "crop_seconds": 0.4}},
+                "gpt": {"gpt": {"max_steps": 6}}}[stage]
+    unbroken = (dvae_run if stage == "dvae" else gpt_run)[2]
+    losses, validation = {}, {}
+    for stop_after in (3, None):
+        dataset = open_run(tiny_corpus, tmp_path, **sections)
+        trainer = dvae_trainer(dataset) if stage == "dvae" else \
+            XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model)
+        recorder = Recorder(trainer, stop_after)
+        trainer.train(dataset, [recorder])
+        losses.update(recorder.losses)
+        validation.update(recorder.validation)
+    assert recorder.calls[0] == ("start", 3, 6)
+    assert losses == unbroken.losses
+    assert validation == unbroken.validation
+
+
+def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
+    _, trainer, recorder = gpt_run
+    assert trainer.store.steps()[-2:] == [4, 6]
+    _, state = trainer.store.read(6, ("model", "optimizer"))
+    assert state["finished"] and state["position"] == 6
+    assert [entry["step"] for entry in state["history"]] == [3, 6]
+    best = min(recorder.validation, key=lambda step: recorder.validation[step][0]["mel"])
+    assert trainer.store.best_step() == best == trainer.best[1]
+    assert not trainer.store.read(4, ())[1]["finished"]
+
+
+def test_validation_loss_has_no_chance_in_it(gpt_run):
+    dataset, trainer, recorder = gpt_run
+    loader = dataset.validation_loader("gpt")
+    losses = trainer.evaluate(loader)
+    assert losses == trainer.evaluate(loader) == recorder.validation[6][0]
+
+
+def test_validation_loss_is_a_mean_over_all_tokens(tiny_corpus, tmp_path, dvae_run):
+    losses = []
+    for batch_size in (1, 3):
+        dataset = open_run(tiny_corpus, tmp_path / str(batch_size), data={"batch_size": batch_size})
+        trainer = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model)
+        losses.append(trainer.evaluate(dataset.validation_loader("gpt")))
+    # Batches end in other places, and so does the padding: the last frames of a clip see it.
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
+    trainer = gpt_run[1]
+    kept = trainer.best, trainer.history
+    trainer.best, found = None, []
+    for loss in (np.nan, 3.0, np.inf, 2.0, np.nan, 2.5):
+        monkeypatch.setattr(trainer, "evaluate", lambda loader: {"mel": loss})
+        found.append(trainer._validate([], None)[1])
+    assert found == [False, True, False, True, False, False]
+    trainer.best, trainer.history = kept
+
+
+def test_finished_stage_is_not_trained_again(gpt_run, dvae_run):
+    dataset, trainer, _ = gpt_run
+    again, recorder = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model), Recorder()
+    assert again.step == 6
+    again.train(dataset, [recorder])
+    assert not recorder.losses
+
+
+def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_run, dvae_run, tmp_path):
+    dataset, trainer, _ = gpt_run
+    shutil.copytree(trainer.store.folder, tmp_path / "gpt")
+    model_file = tmp_path / "gpt/step_00000006/model.safetensors"
+    model_file.write_bytes(model_file.read_bytes()[:-7])
+    training = dataclasses.replace(dataset.config.training, checkpoint_dir=str(tmp_path))
+    resumed = XTTSTrainer(dataclasses.replace(dataset.config, training=training), tokenizer_model=dvae_run[1].model)
+    assert resumed.step == 4
+    assert (tmp_path / "gpt/damaged_step_00000006").is_dir()
+
+
+def test_checkpoint_of_another_shape_is_refused_by_name(tiny_corpus, gpt_run, dvae_run):
+    config = tiny_run_config(tiny_corpus, gpt_run[0].config.training.checkpoint_dir,
+                             model={"width": 8, "num_text_tokens": gpt_run[0].config.model.num_text_tokens})
+    with pytest.raises(CheckpointError, match="step_00000006 does not fit this model: .* is .* there and .* here"):
+        XTTSTrainer(config, tokenizer_model=dvae_run[1].model)
+
+
+def test_resuming_from_a_folder_without_the_stage_is_an_error(gpt_run, dvae_run, tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint of the gpt stage"):
+        XTTSTrainer(gpt_run[0].config, resume_checkpoint=str(tmp_path), tokenizer_model=dvae_run[1].model)
+
+
+def test_gpt_stage_without_a_tokenizer_model_is_an_error(tiny_corpus, tmp_path):
+    with pytest.raises(ValueError, match="needs tokenizer_model"):
+        XTTSTrainer(open_run(tiny_corpus, tmp_path).config)
+
+
+def test_diverged_run_stops_and_names_the_clips(tiny_corpus, tmp_path, dvae_run):
+    dataset = open_run(tiny_corpus, tmp_path, gpt={"max_steps": 50}, training={"max_bad_steps": 3})
+    trainer = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model)
+    trainer.model.gpt.audio_head.bias.assign(np.full(18, np.nan, "float32"))
+    recorder = Recorder()
+    with pytest.raises(TrainingDiverged, match="3 steps in a row"):
+        trainer.train(dataset, [recorder])
+    assert sorted(recorder.losses) == [1, 2] and recorder.losses[2]["skipped_steps"] == 2
+    found = json.loads(next(tmp_path.glob("diverged_gpt_*.json")).read_text())
+    assert "mel" in found["not_finite"] and len(found["clips"]) == 4
+    assert set(found["clips"]) <= {clip.id for clip in dataset.train}
+
+
+def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_checkpoint(
+        tiny_corpus, tmp_path, dvae_run, monkeypatch):
+    dataset = open_run(tiny_corpus, tmp_path, gpt={"max_steps": 2},
+                       training={"gradient_accumulation": 3, "checkpoint_every_steps": 100})
+    trainer = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model)
+    written, write = [], CheckpointStore.write
+    monkeypatch.setattr(CheckpointStore, "write",
+                        lambda store, step, *rest: (written.append(step), write(store, step, *rest))[1])
+    trainer.train(dataset)
+    assert written == [2]
+    assert trainer.store.read(2, ())[1]["position"] == 6
+    assert trainer.store.best_step() == 2
+
+
+def test_epochs_give_the_number_of_steps_where_no_maximum_is_set(dvae_run, tiny_corpus, tmp_path):
+    config = tiny_run_config(tiny_corpus, tmp_path, gpt={"max_steps": None},
+                             training={"epochs": 7, "gradient_accumulation": 2})
+    trainer = XTTSTrainer(config, tokenizer_model=dvae_run[1].model)
+    assert trainer.total_steps(batches_per_epoch=5) == 17
+
+
+def test_two_stages_start_from_the_same_weights_whatever_ran_before(gpt_run, dvae_run, tmp_path):
+    dataset = gpt_run[0]
+    weights = []
+    for number in range(2):
+        np.random.default_rng().random(3)
+        config = tiny_run_config(None, tmp_path / str(number), model={"num_text_tokens": 30})
+        weights.append(XTTSTrainer(config, tokenizer_model=dvae_run[1].model).model.gpt.get_weights())
+    for one, other in zip(*weights):
+        np.testing.assert_array_equal(one, other)
+    assert dataset.config.training.seed == 7
+
+
+def test_failed_checkpoint_is_survived_until_it_happens_too_often(gpt_run, monkeypatch):
+    trainer = gpt_run[1]
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(CheckpointStore, "write", full)
+    assert trainer.save() is None and trainer.save() is None
+    with pytest.raises(CheckpointError, match="No space left on device.*last good one is that of step 6"):
+        trainer.save()
+    trainer._failed_saves = 0
+    with pytest.raises(CheckpointError, match="could not be written"):
+        trainer.save(finished=True)
+    trainer._failed_saves = 0
+
+
+def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
+    class Pipeline:
+        wait_seconds, capacity = 0.0, 4
+
+        def fill(self):
+            return 3
+
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    clock, pipeline = StepClock(warmup_steps=1), Pipeline()
+    clock.start(pipeline)
+    assert clock.report() == {}
+    for seconds, waited in ((9.0, 5.0), (1.0, 0.25), (3.0, 0.75)):
+        now[0] += seconds
+        pipeline.wait_seconds += waited
+        clock.tick()
+        with clock.paused():
+            now[0] += 100.0
+    report = clock.report()
+    assert (report["avg_ms"], report["std_ms"]) == (2000.0, 1000.0)
+    assert report["steps_per_second"] == 0.5 and report["variation"] == 0.5
+    assert report["stall"] == pytest.approx(1.0 / 4.0)
+    assert (report["buffer"], report["buffer_capacity"]) == (3.0, 4)
+    now[0] += 1.0
+    clock.tick()
+    assert clock.report()["avg_ms"] == 1000.0
+    assert clock.report(whole_run=True)["avg_ms"] == pytest.approx(5000 / 3)
+
+
+@pytest.mark.slow
+def test_ten_clips_can_be_learnt_by_heart(tiny_corpus, tmp_path):
+    dataset = open_run(
+        tiny_corpus, tmp_path, model={"width": 64, "heads": 4, "dropout": 0.0, "num_codes": 64},
+        data={"augment": False, "batch_size": 10, "num_buckets": 1, "validation_share": 0.01},
+        gpt={"max_steps": 200, "learning_rate": 4e-3, "weight_decay": 0.0},
+        training={"log_every_steps": 20, "validate_every_steps": 200, "checkpoint_every_steps": 200})
+    dataset.train = dataset.train[:10]
+    config = dataset.config
+    trainer, recorder = XTTSTrainer(config, tokenizer_model=frozen_dvae(config)), Recorder()
+    trainer.train(dataset, [recorder])
+    assert recorder.losses[20]["mel"] > 1.0
+    assert recorder.losses[200]["mel"] < 0.1
