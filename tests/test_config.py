@@ -175,8 +175,8 @@ def test_include_puts_files_under_each_other(tmp_path):
 
 def test_same_file_may_be_included_twice(tmp_path):
     (tmp_path / "base.yaml").write_text("data: {batch_size: 2}\n")
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.yaml").write_text(f"include: base.yaml\nmodel: {{size: {'nano' if name == 'a' else 'tiny'}}}\n")
+    for name, size in (("a", "nano"), ("b", "tiny")):
+        (tmp_path / f"{name}.yaml").write_text(f"include: base.yaml\nmodel: {{size: {size}}}\n")
     (tmp_path / "run.yaml").write_text("include: [a.yaml, b.yaml]\n")
     assert read_yaml(tmp_path / "run.yaml") == {"data": {"batch_size": 2}, "model": {"size": "tiny"}}
 

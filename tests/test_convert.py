@@ -7,6 +7,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -179,15 +180,16 @@ def test_another_layout_gives_another_model(layout, converted, tmp_path):
     assert_same_weights(tmp_path / "out", converted)
 
 
-def test_half_precision_is_not_widened_to_float32(converted, tmp_path):
-    half = {name: value.astype(np.float16) if value.dtype == np.float32 else value
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_is_not_widened_to_float32(dtype, converted, tmp_path):
+    half = {name: value.astype(dtype) if value.dtype == np.float32 else value
             for name, value in state_dicts(MINIMAL)[0].items()}
     release = write_release(tmp_path / "in", model={"model": half})
     assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 0
     for name, value in weights(converted)["gpt"].items():
         found = weights(tmp_path / "out")["gpt"][name]
         assert found.dtype == np.float32
-        np.testing.assert_array_equal(found, value.astype(np.float16).astype(np.float32), err_msg=name)
+        np.testing.assert_array_equal(found, value.astype(dtype).astype(np.float32), err_msg=name)
 
 
 def test_coverage_table_leaves_out_a_tensor(released, tmp_path, capsys):

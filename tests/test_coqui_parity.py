@@ -167,7 +167,8 @@ def test_latents_of_the_second_pass_differ(model, reference, text):
 
 
 def test_greedy_codes_differ(model, synthesizer, reference, text):
-    generate = make_generator(model.gpt, synthesizer.config.model, SamplingConfig(temperature=0.0), 117)
+    sampling = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
+    generate = make_generator(model.gpt, synthesizer.config.model, sampling, 117)
     codes = generate(tf.constant(reference["cond/latents_len30_chunk4"]), text, tf.ones(text.shape, tf.bool), 0)
     np.testing.assert_array_equal(codes, reference["gen/greedy"])
 

@@ -174,7 +174,8 @@ def test_dropout_needs_a_seed_and_repeats_with_it(gpt, inputs):
 
     def logits(seed):
         seed = None if seed is None else np.array(seed, "int32")
-        return to_numpy(gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed)[1])
+        logits = gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed)[1]
+        return to_numpy(logits)
 
     np.testing.assert_array_equal(logits(None), logits(None))
     np.testing.assert_array_equal(logits([0, 5]), logits([0, 5]))
@@ -187,7 +188,7 @@ def test_longest_text_and_clip_have_positions(gpt):
     # A clip of the longest length, one code more for its shift in time.
     codes = np.zeros((1, CONFIG.max_codes + 1), "int32")
     latents = np.zeros((1, CONFIG.num_latents, CONFIG.width), "float32")
-    text_logits, audio_logits = forward(gpt, latents, text, np.array([text.shape[1]]), codes, np.array([codes.shape[1]]))
+    text_logits, audio_logits = forward(gpt, latents, text, np.array([len(text[0])]), codes, np.array([len(codes[0])]))
     assert text_logits.shape[1] == CONFIG.max_text_tokens + 2 and audio_logits.shape[1] == CONFIG.max_codes + 6
 
 

@@ -65,7 +65,8 @@ def gpt_arguments():
 LAYERS = {
     "causal_self_attention": (lambda: CausalSelfAttention(2, 0.1), X, {"attention_mask": CAUSAL}, {}),
     "transformer_block": (lambda: TransformerBlock(2, 0.1, site=3), X, {"attention_mask": CAUSAL}, {}),
-    "transformer_block_with_dropout": (lambda: TransformerBlock(2, 0.5), X, {"attention_mask": CAUSAL, "seed": SEED}, {}),
+    "transformer_block_with_dropout":
+        (lambda: TransformerBlock(2, 0.5), X, {"attention_mask": CAUSAL, "seed": SEED}, {}),
     "perceiver_layer": (lambda: PerceiverLayer(2, 4), (X, X[:, :3] + 1), {}, {}),
     "perceiver_resampler": (lambda: PerceiverResampler(3, 2, 2, 4), X, {}, {}),
     "conditioning_block": (lambda: ConditioningBlock(2), X, {}, {}),

@@ -130,7 +130,7 @@ def real_stage(mode, stage, accumulation):
     with tf.device(plan.data_device):
         tokenizer_model = XTTS(config.model, parts=("dvae",))
     trainer = XTTSTrainer(config, stage=stage, plan=plan, tokenizer_model=tokenizer_model)
-    batch = trainer._transfer((gpt_batch if stage == "gpt" else dvae_batch)(4))
+    batch = trainer.transfer((gpt_batch if stage == "gpt" else dvae_batch)(4))
     losses = []
     for number in range(3):
         trainer.objective.prepare_step(trainer._local(batch), number + 1, (0, 0))

@@ -1,11 +1,13 @@
 """Tiny models and data: small enough that a test trains them, large enough that nothing is trivial."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
 from myxtts.config.config import MODEL_SAMPLE_RATE, DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
+from myxtts.utils.checkpoint import CheckpointStore, write_json
 
 WORDS = ("one", "two", "three", "four", "five", "six")
 SPEAKER_PITCH_HZ = {"low": 110.0, "high": 220.0}
@@ -63,4 +65,16 @@ def make_tiny_corpus(folder, sample_rate=MODEL_SAMPLE_RATE):
             speakers.append(f"{clip_id},{speaker}")
     (folder / "metadata.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "speakers.csv").write_text("\n".join(speakers) + "\n", encoding="utf-8")
+    return folder
+
+
+def write_run(folder, model, tokenizer, config):
+    """Writes what a training run leaves behind: settings, vocabulary, and a finished checkpoint per part."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(folder / "vocab.json")
+    write_json(folder / "config.json", asdict(config))
+    for part in model.parts:
+        weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
+        CheckpointStore(folder / part).write(4, {"model": weights}, {"finished": True}, best=True)
     return folder

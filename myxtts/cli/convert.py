@@ -17,8 +17,8 @@ def build_parser():
         epilog="A file that is not named is taken from beside model.pth, where it lies there under its released name: "
                + ", ".join(_BESIDE.values()) + ".")
     direction = parser.add_mutually_exclusive_group(required=True)
-    direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint to convert to a folder of ours")
-    direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder of ours to convert to model.pth")
+    direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint to make a folder of")
+    direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder to make a model.pth of")
     parser.add_argument("--output", required=True, type=Path, help="folder, or with --to-coqui file, to write")
     released = parser.add_argument_group("files that go with --from-coqui")
     released.add_argument("--dvae", metavar="dvae.pth", type=Path, help="speech tokenizer; training needs it")
@@ -55,7 +55,7 @@ def _to_ours(arguments):
             flag = "--from-coqui" if option == "model" else f"--{option.replace('_', '-')}"
             raise UserError(f"{flag} must be a file. {path} is not one.")
     if files["vocab"] is None:
-        raise UserError(f"--vocab must be the model's vocab.json. None was given, and none lies beside {files['model']}.")
+        raise UserError(f"--vocab must be the model's vocab.json. None was given or lies beside {files['model']}.")
     config, coverage = import_coqui(CoquiFiles(**files), arguments.output)
     _print_coverage(coverage)
     for option, path in files.items():
@@ -72,13 +72,13 @@ def _to_ours(arguments):
 
 
 def _print_coverage(coverage):
+    from myxtts.models.coqui_import import count_reasons
+
     width = max(len(row.name) for row in coverage)
     for row in coverage:
         shape = "x".join(map(str, row.shape)) or "scalar"
         fate = f"used     {row.weight}" if row.weight else f"skipped  {row.reason}"
         print(f"{row.name:{width}}  {shape:>14} {row.dtype:8}  {fate}")
-    from myxtts.models.coqui_import import count_reasons
-
     for file in dict.fromkeys(row.file for row in coverage):
         rows = [row for row in coverage if row.file == file]
         reasons = "".join(f"; {count} skipped: {reason}" for reason, count in count_reasons(rows).items())

@@ -31,7 +31,7 @@ def main(argv=None):
     import dataclasses
 
     from myxtts.audio.files import write_wav
-    from myxtts.inference.synthesizer import Synthesizer, Voice
+    from myxtts.inference.synthesizer import SpeechError, Synthesizer, Voice
     from myxtts.models.speakers import read_speaker
     from myxtts.utils.commons import setup_logging
 
@@ -46,7 +46,7 @@ def main(argv=None):
         voice = synthesizer.voice(arguments.reference_audio)
     try:
         speech = synthesizer.speak(arguments.text, voice, arguments.language, sampling, arguments.seed)
-    except ValueError as error:  # a text or a language that this model cannot speak
+    except SpeechError as error:
         raise UserError(str(error)) from error
     write_wav(arguments.output, speech.samples, speech.sample_rate)
     print(f"Wrote {arguments.output}: {len(speech.samples) / speech.sample_rate:.2f} s at {speech.sample_rate} Hz, "

@@ -116,21 +116,26 @@ def main(argv=None):
     """Trains what is missing; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     config = config_from_arguments(arguments)
-    from myxtts.utils.devices import early_gpu_configuration
-
     # Before anything that could initialise TensorFlow.
-    plan = early_gpu_configuration(
-        config.data.data_gpu, config.data.model_gpu, model_gpus=arguments.model_gpus,
-        memory_isolation=arguments.enable_memory_isolation, data_gpu_memory=arguments.data_gpu_memory,
-        model_gpu_memory=arguments.model_gpu_memory, virtual_devices=arguments.virtual_devices)
-    config = _with_data(config, arguments.download_ljspeech)
+    plan = configure_devices(config, arguments)
+    config = with_data(config, arguments.download_ljspeech)
     from myxtts.cli.run import train_stages
 
     train_stages(config, plan)
     return 0
 
 
-def _with_data(config, download):
+def configure_devices(config, arguments):
+    """Plans and configures the devices that configuration and command line ask for; returns the `DevicePlan`."""
+    from myxtts.utils.devices import early_gpu_configuration
+
+    return early_gpu_configuration(
+        config.data.data_gpu, config.data.model_gpu, model_gpus=arguments.model_gpus,
+        memory_isolation=arguments.enable_memory_isolation, data_gpu_memory=arguments.data_gpu_memory,
+        model_gpu_memory=arguments.model_gpu_memory, virtual_devices=arguments.virtual_devices)
+
+
+def with_data(config, download):
     """The configuration with a training set: the one named, a downloaded one, or the sample corpus."""
     if download:
         from myxtts.data.download import download_ljspeech

@@ -11,10 +11,12 @@ from myxtts.audio.files import read_audio
 from myxtts.audio.griffin_lim import log_mel_to_wav
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
-from myxtts.config.config import MODEL_SAMPLE_RATE
+from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.loading import config_from_dict
-from myxtts.models.sampling import sample
+from myxtts.models.dvae import MEL_FRAMES_PER_CODE
+from myxtts.models.sampling import EXCLUDED, sample
 from myxtts.models.xtts import XTTS
+from myxtts.text.languages import get_language
 from myxtts.text.sentences import split_text
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
@@ -27,6 +29,10 @@ PAUSE_SECONDS = 0.25
 """Silence between the sentences of one text."""
 SHORTEST_CHUNK_SECONDS = 0.33
 """A shorter last piece of the reference is dropped when there are others."""
+
+
+class SpeechError(ValueError):
+    """A text or a language that the model cannot speak; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Synthesizer:
                 raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
                                       "Train the GPT anew with --stage gpt --reset-training.")
             assign_by_name(model.part_weights(part), tensors["model"], str(stores[part].path(step)))
-        return cls(model, XTTSTokenizer.from_file(folder / "vocab.json"), config)
+        return cls(model, _read_vocabulary(folder / "vocab.json"), config)
 
     def voice(self, references):
         """Latents, and with a waveform decoder the speaker vector, of one or more recordings of a speaker.
@@ -162,10 +168,8 @@ class Synthesizer:
         Returns:
             `Speech`.
         """
-        sentences = split_text(text, language)
-        if not sentences:
-            raise ValueError("--text must hold something to say. Received an empty text.")
-        spoken = self.speak_batch(sentences, [voice] * len(sentences), [language] * len(sentences), sampling, seed)
+        pieces = self._pieces(text, language)
+        spoken = self.speak_batch(pieces, [voice] * len(pieces), [language] * len(pieces), sampling, seed)
         pause = np.zeros(int(PAUSE_SECONDS * spoken[0].sample_rate), np.float32)
         samples = [piece for one in spoken for piece in (one.samples, pause)][:-1]
         return Speech(np.concatenate(samples), spoken[0].sample_rate, np.concatenate([one.mel for one in spoken]),
@@ -177,14 +181,8 @@ class Synthesizer:
         Returns:
             A `Speech` for each.
         """
-        limit = self.config.model.max_text_tokens
         for text, language in zip(texts, languages):
-            reason = self.tokenizer.check(text, language, limit)
-            if reason:
-                # Unknown characters are left out of what is spoken, which the user should know; the rest cannot be spoken.
-                if "not in the vocabulary" not in reason:
-                    raise ValueError(f"{text!r} cannot be spoken by this model: {reason}.")
-                logger.warning("%r: %s; they are not spoken.", text, reason)
+            self._check(text, language, self.config.model.max_text_tokens)
         tokens = [[token for token in self.tokenizer.encode(text, language) if token != self.tokenizer.unk_id]
                   for text, language in zip(texts, languages)]
         latents = np.concatenate([voice.latents for voice in voices])
@@ -196,11 +194,34 @@ class Synthesizer:
             spoken.append(self._codes_to_speech(row[:length], bool(len(ends)), voice, ids))
         return spoken
 
+    def _check(self, text, language, max_tokens=None):
+        """Raises `SpeechError` for a text that cannot be spoken; warns of characters that are left out."""
+        reason = self.tokenizer.check(text, language, max_tokens)
+        if reason and "not in the vocabulary" in reason:
+            logger.warning("%r: %s; they are not spoken.", text, reason)
+        elif reason:
+            raise SpeechError(f"{text!r} cannot be spoken by this model: {reason}.")
+
+    def _pieces(self, text, language):
+        """Whole sentences where they fit the model, else parts of sentences."""
+        self._check(text, language)
+        limit = get_language(language).char_limit
+        pieces = split_text(text, language, limit)
+        while limit > 1 and max(len(self.tokenizer.encode(piece, language)) for piece in pieces) > \
+                self.config.model.max_text_tokens:
+            limit = limit * 3 // 4
+            pieces = split_text(text, language, limit)
+        return pieces
+
     def _codes_to_speech(self, codes, stopped, voice, ids):
         if not stopped:
             logger.warning("Speech did not end by itself within %d codes; it was cut there.", len(codes))
-        shown = codes if len(codes) else np.zeros(1, np.int32)
-        mel = self._decode(tf.constant(shown[None]))[0].numpy()
+        if not len(codes):
+            logger.warning("Speech ended at once: the model has nothing to say. Try another seed.")
+            floor = np.full((MEL_FRAMES_PER_CODE, DVAE_MEL.num_mels), np.log(DVAE_MEL.log_floor), np.float32)
+            rate = MODEL_SAMPLE_RATE if voice.speaker is None else DECODER_SAMPLE_RATE
+            return Speech(np.zeros(CODE_STRIDE_SAMPLES, np.float32), rate, floor, codes, stopped)
+        mel = self._decode(tf.constant(codes[None]))[0].numpy()
         if voice.speaker is None:
             return Speech(log_mel_to_wav(mel), MODEL_SAMPLE_RATE, mel, codes, stopped)
         stop = [self.config.model.stop_audio_token] if stopped else []
@@ -239,9 +260,20 @@ class Synthesizer:
                                      tf.constant(seed, tf.int32)).numpy()
 
 
+def _read_vocabulary(path):
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
+    try:
+        return XTTSTokenizer.from_file(path)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
 def make_generator(gpt, model_config, sampling, max_codes):
     """A traced loop `(latents, text_inputs, text_mask, seed) -> codes (B, max_codes)`; see `Synthesizer.generate`."""
     stop = model_config.stop_audio_token
+    # The start code stands for no sound, so it is never drawn.
+    never = tf.range(model_config.num_audio_tokens) == model_config.start_audio_token
 
     def generate(latents, text_inputs, text_mask, seed):
         logits, state = gpt.prefill(latents, text_inputs, text_mask, model_config.start_audio_token, max_codes)
@@ -254,6 +286,7 @@ def make_generator(gpt, model_config, sampling, max_codes):
             return (index < max_codes) & ~tf.reduce_all(done)
 
         def draw(index, codes, done, seen, logits, state):
+            logits = tf.where(never, EXCLUDED, logits)
             code = tf.where(done, stop, sample(logits, sampling, seen, tf.stack([seed, index])))
             codes = tf.tensor_scatter_nd_update(codes, [[index]], code[None])
             seen = seen | tf.cast(tf.one_hot(code, model_config.num_audio_tokens), tf.bool)

@@ -1,9 +1,9 @@
 """The released XTTS v2 checkpoint beside our weights: every tensor's name and shape there, its name and layout here.
 
 `model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`, one by one. PyTorch keeps output
-channels first, Keras last, and the speaker encoder's images are (mel, time) there and (time, mel) here: most kernels have
-their axes reversed. Convolutions of the vocoder come with weight norm, which is folded. Nothing here needs PyTorch,
-TensorFlow or Keras.
+channels first, Keras last, and the speaker encoder's images are (mel, time) there and (time, mel) here: most kernels
+have their axes reversed. Convolutions of the vocoder come with weight norm, which is folded. Nothing here needs
+PyTorch, TensorFlow or Keras.
 """
 
 import re
@@ -98,9 +98,12 @@ def dvae_tensors(config):
 
 
 def constant_tensors(config):
-    """Tensors without a weight here that the reference's strict loading asks for, as `(model.pth, dvae.pth)` dictionaries.
+    """Tensors without a weight here that the reference's strict loading asks for, at their initial values.
 
-    The speaker encoder's front-end is not among them, see `coqui_export`.
+    The speaker encoder's front-end is not among them, see `coqui_export.speaker_front_end`.
+
+    Returns:
+        Two dictionaries of arrays by name, for `model.pth` and for `dvae.pth`.
     """
     norms = [tensor.names[0].removesuffix("running_var") for tensor in _speaker_encoder(config)
              if tensor.names[0].endswith(".running_var")]

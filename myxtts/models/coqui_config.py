@@ -19,7 +19,7 @@ _FIXED_ARGUMENTS = {"gpt_code_stride_len": CODE_STRIDE_SAMPLES, "input_sample_ra
                     "cond_d_vector_in_each_upsampling_layer": True}
 """Fields of `model_args` that this model knows one value of."""
 _RELEASED = {"temperature": 0.75, "top_k": 50, "top_p": 0.85, "repetition_penalty": 5.0, "gpt_cond_len": 30,
-             "gpt_cond_chunk_len": 4, "max_ref_len": 30, "sound_norm_refs": False, "model_args": {}}
+             "gpt_cond_chunk_len": 4, "max_ref_len": 30, "model_args": {}}
 """What the `config.json` of the released model says, for files that come without one."""
 _LONGEST_TRAINING_SECONDS = 11.6
 """The released model was trained on at most 255 995 samples at 22 050 Hz."""
@@ -166,8 +166,8 @@ def coqui_settings(config, languages):
     wrong = [f"model.{name} is {getattr(model, name)} and not {value}" for name, value in fixed.items()
              if getattr(model, name) != value]
     if wrong:
-        raise CheckpointError("The reference's XTTS cannot have this model's shape: " + ", ".join(wrong) + ". Models of "
-                              "the sizes small, normal and big, and converted ones, can be exported.")
+        raise CheckpointError("The reference's XTTS cannot have this model's shape: " + ", ".join(wrong) + ". Models "
+                              "of the sizes small, normal and big, and converted ones, can be exported.")
     arguments = {"gpt_layers": model.layers, "gpt_n_model_channels": model.width, "gpt_n_heads": model.heads,
                  "gpt_max_audio_tokens": model.max_audio_tokens, "gpt_max_text_tokens": model.max_text_tokens,
                  "gpt_max_prompt_tokens": 70, "gpt_number_text_tokens": model.num_text_tokens,

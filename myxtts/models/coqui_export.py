@@ -92,8 +92,8 @@ def _tensors(tensors, weights, folder):
     """Released tensors by name, as views of our weights where the layout allows it."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
-        raise CheckpointError(f"{folder} has weights that the reference's XTTS does not have: {', '.join(unknown[:20])}. "
-                              "Merge adapters into the model first.")
+        raise CheckpointError(f"{folder} has weights that the reference's XTTS does not have: "
+                              f"{', '.join(unknown[:20])}. Merge adapters into the model first.")
     released = {}
     for tensor in tensors:
         weight = weights.get(tensor.weight)

@@ -1,7 +1,5 @@
 """A released XTTS checkpoint, or a fine-tune of one -> a folder that `myxtts say` and `--init-from` open."""
 
-import hashlib
-import json
 import math
 import os
 import shutil
@@ -10,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from myxtts.models import coqui
@@ -18,10 +15,10 @@ from myxtts.models.coqui_config import model_config, read_settings, run_config
 from myxtts.models.speakers import write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.utils.checkpoint import MANIFEST, CheckpointError, CheckpointStore, read_json, write_json
+from myxtts.utils.tensor_file import write_tensors
 from myxtts.utils.torch_checkpoint import read_torch_checkpoint
 
-_FLOATS = frozenset(map(np.dtype, ("float16", "float32", "float64", ml_dtypes.bfloat16)))
-_WEIGHTS_FILE = "model.safetensors"
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 MEL_STATS = "mel_stats"
 """Name of `mel_stats`, and of the file of the GPT's checkpoint that holds it when a model comes without a DVAE."""
 
@@ -114,7 +111,7 @@ def import_coqui(files, output):
 def _sort_tensors(checkpoint, files):
     """Tensors of the model and of the DVAE (or None) by today's names, and the names that differ in the file."""
     if not isinstance(checkpoint, dict):
-        raise CheckpointError(f"{files.model} must hold a dictionary of tensors. Received: {type(checkpoint).__name__}.")
+        raise CheckpointError(f"{files.model} must hold tensors by name. Received: {type(checkpoint).__name__}.")
     stored = checkpoint.get("model", checkpoint)
     model, inner_dvae, renamed = {}, {}, {}
     for name, array in _tensors(stored, files.model).items():
@@ -138,7 +135,7 @@ def _sort_tensors(checkpoint, files):
 
 def _tensors(stored, path):
     if not isinstance(stored, dict) or not stored:
-        raise CheckpointError(f"{path} must hold a dictionary of tensors. Received: {type(stored).__name__}.")
+        raise CheckpointError(f"{path} must hold tensors by name. Received: {type(stored).__name__}.")
     strange = [name for name, value in stored.items() if not isinstance(name, str) or not isinstance(value, np.ndarray)]
     if strange:
         raise CheckpointError(f"{path} must hold tensors by name. {strange[0]} is something else.")
@@ -150,7 +147,7 @@ def _add_mel_stats(model, stats, path):
     if not isinstance(stats, np.ndarray):
         raise CheckpointError(f"--mel-stats must be a file with one tensor. {path} holds a {type(stats).__name__}.")
     inside = model.setdefault(MEL_STATS, stats)
-    if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=2e-3):  # a model in half precision has 11 bits
+    if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=0.01):  # a bfloat16 model has 8 bits
         raise CheckpointError(f"{path} and the model's own mel_stats differ: they belong to different models.")
 
 
@@ -163,7 +160,7 @@ def _match(tensors, stored, file):
                 missing.append(name)
             elif stored[name].shape != shape:
                 wrong.append(f"{name} is {stored[name].shape} and not {shape}")
-            elif stored[name].dtype not in _FLOATS:
+            elif stored[name].dtype.name not in _FLOATS:
                 wrong.append(f"{name} holds {stored[name].dtype} and not floating-point numbers")
     known = {name for tensor in tensors for name in tensor.names}
     unknown = [name for name in stored
@@ -183,7 +180,7 @@ def _check_front_end(model):
               f"{root}.1.spectrogram.window": _is_hamming, f"{root}.1.mel_scale.fb": _is_htk_filterbank}
     for name, holds in checks.items():
         if name in model and not holds(np.asarray(model[name], np.float64)):
-            raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder hears another kind of spectrum.")
+            raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder hears another spectrum.")
 
 
 def _is_hamming(window):
@@ -212,39 +209,18 @@ def _write_parts(folder, plan, config, source, with_dvae):
         step_folder = store.write(0, {}, {"config": asdict(config), "converted_from": source})
         manifest = read_json(step_folder / MANIFEST)
         for file, tensors in contents.items():
-            manifest["files"][file] = _write_tensors(step_folder / file, tensors)
+            shapes = {tensor.weight: coqui.our_shape(tensor) for tensor, _ in tensors}
+            manifest["files"][file] = write_tensors(step_folder / file, shapes, _finite_weights(tensors))
         write_json(step_folder / MANIFEST, manifest)
 
 
-def _write_tensors(path, tensors):
-    """Streams weights into a safetensors file; returns its entry of the manifest.
-
-    The format is a header of names, dtypes and offsets, and then the values
-    (https://huggingface.co/docs/safetensors/index#format). The library's own writer needs all of them in memory, twice.
-    """
-    header, end = {}, 0
-    for tensor, _ in tensors:
-        shape = coqui.our_shape(tensor)
-        start, end = end, end + 4 * math.prod(shape)
-        header[tensor.weight] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    hasher = hashlib.blake2b(digest_size=16)
-    with open(path, "wb") as file:
-        def write(content):
-            hasher.update(content)
-            file.write(content)
-
-        write(len(encoded).to_bytes(8, "little"))
-        write(encoded)
-        for tensor, arrays in tensors:
-            value = np.ascontiguousarray(coqui.to_ours(arrays, tensor.layout), "<f4")
-            if not np.isfinite(value).all():
-                raise CheckpointError(f"{' or '.join(tensor.names)} holds values that are not finite.")
-            write(value.reshape(-1).view(np.uint8).data)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "blake2b": hasher.hexdigest()}
+def _finite_weights(tensors):
+    """Our weights, made one by one."""
+    for tensor, arrays in tensors:
+        value = coqui.to_ours(arrays, tensor.layout)
+        if not np.isfinite(value).all():
+            raise CheckpointError(f"{' or '.join(tensor.names)} holds values that are not finite.")
+        yield value
 
 
 def _read_speakers(path, model):
@@ -269,11 +245,12 @@ def _coverage(model, renamed, weights, model_name, dvae, dvae_name):
     rows = []
     for name, array in model.items():
         reason = "" if name in weights else coqui.skip_reason(name) or f"the DVAE of {dvae_name} is used"
-        rows.append(Coverage(model_name, renamed.get(name, name), array.shape, str(array.dtype), weights.get(name), reason))
+        name_there = renamed.get(name, name)
+        rows.append(Coverage(model_name, name_there, array.shape, str(array.dtype), weights.get(name), reason))
     for name, array in (dvae or {}).items():
         reason = "" if name in weights else coqui.skip_reason(name)
-        full_name = f"dvae.{name}" if dvae_name == model_name else name
-        rows.append(Coverage(dvae_name, full_name, array.shape, str(array.dtype), weights.get(name), reason))
+        name_there = f"dvae.{name}" if dvae_name == model_name else name
+        rows.append(Coverage(dvae_name, name_there, array.shape, str(array.dtype), weights.get(name), reason))
     return rows
 
 

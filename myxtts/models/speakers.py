@@ -3,11 +3,8 @@
 import difflib
 from pathlib import Path
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
-
 from myxtts.utils.checkpoint import CheckpointError
+from myxtts.utils.tensor_file import read_tensors, tensor_names, write_tensors
 
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
@@ -22,8 +19,9 @@ def write_speakers(folder, speakers):
     """
     arrays = {}
     for name, (latents, vector) in speakers.items():
-        arrays |= {name + _LATENTS: np.ascontiguousarray(latents), name + _VECTOR: np.ascontiguousarray(vector)}
-    (Path(folder) / SPEAKERS_FILE).write_bytes(save(arrays))
+        arrays |= {name + _LATENTS: latents, name + _VECTOR: vector}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    write_tensors(Path(folder) / SPEAKERS_FILE, shapes, arrays.values())
 
 
 def speaker_names(folder):
@@ -31,8 +29,7 @@ def speaker_names(folder):
     path = Path(folder) / SPEAKERS_FILE
     if not path.is_file():
         return []
-    with _open(path) as file:
-        return sorted(key.removesuffix(_LATENTS) for key in file.keys() if key.endswith(_LATENTS))
+    return sorted(name.removesuffix(_LATENTS) for name in tensor_names(path) if name.endswith(_LATENTS))
 
 
 def read_speaker(folder, name):
@@ -56,12 +53,5 @@ def read_speaker(folder, name):
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3]
         raise CheckpointError(f"--speaker must be one of the model's {len(names)} voices. Received: {name}. "
                               f"Near it: {', '.join(near)}.")
-    with _open(Path(folder) / SPEAKERS_FILE) as file:
-        return file.get_tensor(name + _LATENTS), file.get_tensor(name + _VECTOR)
-
-
-def _open(path):
-    try:
-        return safe_open(path, framework="numpy")
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged: {error}. Convert the model again.") from None
+    latents, vector = read_tensors(Path(folder) / SPEAKERS_FILE, (name + _LATENTS, name + _VECTOR))
+    return latents, vector

@@ -71,7 +71,8 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         options.autotune.enabled = True
         return prefetch_to(dataset.with_options(options), self.data_device, prefetch_buffer_size)
 
-    def _stream(self, dataset, start, stop):
+    def stream(self, dataset, start, stop):
+        """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
         host = wave_dataset(dataset.train_loader(self.stage), start, stop, self.config.data.num_workers)
         return self.optimize_dataset_for_dual_gpu(host, self.config.data.pipeline_buffer_size)
 

@@ -141,7 +141,7 @@ class XTTSTrainer:
         validation = {}
         if self.step >= total:
             return validation
-        with self._pipeline(dataset, self.step * accumulation, total * accumulation) as batches:
+        with self.pipeline(dataset, self.step * accumulation, total * accumulation) as batches:
             if self.plan.is_dual:
                 print(f"Multi-GPU Mode: Waiting {self.config.data.model_start_delay}s for data pipeline to warm up...")
                 batches.wait_until_filled(self.config.data.model_start_delay)
@@ -180,16 +180,27 @@ class XTTSTrainer:
         stage = self.stage_config
         return warmup_cosine(self.step, stage.learning_rate, total, stage.warmup_steps, stage.final_learning_rate)
 
-    def _pipeline(self, dataset, start, stop):
+    def pipeline(self, dataset, start, stop, watch=lambda phase, call: call):
+        """Prepared batches `start` to `stop` of a dataset on the model device, to be used in a `with` block.
+
+        Args:
+            dataset: `LJSpeechDataset`.
+            start: Position of the first batch.
+            stop: Position after the last one.
+            watch: `(phase, call) -> call`, put around `preprocess` and `transfer` by whoever wants to time them.
+        """
         make = DevicePipeline if self.enable_async_pipeline else SynchronousPipeline
         # One buffer is being prepared and one trained on; a step with accumulation takes several batches from the rest.
         capacity = (self.pipeline_depth - 2) * self.config.training.gradient_accumulation
-        return make(self._stream(dataset, start, stop), self.preparation, self._transfer, capacity, start)
+        return make(self.stream(dataset, start, stop), watch("preprocess", self.preparation),
+                    watch("transfer", self.transfer), capacity, start)
 
-    def _stream(self, dataset, start, stop):
+    def stream(self, dataset, start, stop):
+        """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
         return dataset.stream(self.stage, self.data_device, start, stop)
 
-    def _transfer(self, batch):
+    def transfer(self, batch):
+        """A prepared batch on the model device; on several, split into equal shards."""
         if len(self.model_devices) == 1:
             return copy_to(batch, self.model_device)
         with tf.device(self.data_device):

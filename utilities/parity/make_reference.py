@@ -5,7 +5,7 @@ torchcodec that import); nothing of MyXTTS is imported:
 
     python utilities/parity/make_reference.py --output tests/data/parity_small.npz
 
-`small/…` belongs to a GPT of 2 layers and width 64 and a DVAE of 64 codes, `full/…` to the shape of the released XTTS
+`small/` belongs to a GPT of 2 layers and width 64 and a DVAE of 64 codes, `full/` to the shape of the released XTTS
 v2; of large arrays a part is kept, see `store_every`. The versions that computed them are stored under `versions`. The
 model of full shape takes 5 GB of memory.
 """

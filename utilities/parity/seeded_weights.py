@@ -1,8 +1,8 @@
 """Weights and inputs drawn by name, so that nothing large has to be stored to compare with the reference.
 
-Shared by `make_reference.py`, which runs beside the reference, and by the tests; needs NumPy only. Values are uniform with
-the variance that keeps signals at size, and no norm, bias, moving statistic or gain is left at a value that would hide a
-mistake.
+Shared by `make_reference.py`, which runs beside the reference, and by the tests; needs NumPy only. Values are uniform,
+of a variance that keeps signals at their size, and no norm, bias, moving statistic or gain is left at a value that
+would hide a mistake.
 """
 
 import re

@@ -1,0 +1,147 @@
+"""What a training step is made of: each phase timed alone, then the pipeline with its phases overlapping."""
+
+import time
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+
+import tensorflow as tf
+
+PHASES = ("load", "preprocess", "transfer", "train")
+WARMUP_STEPS = 5
+"""Steps left out at the start of each measurement: they trace and fill caches."""
+
+KEPT_BATCHES = 8
+"""Batches that the phases after loading are timed on, in turn."""
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """Mean seconds per step of each phase, nothing else running."""
+
+    load: float
+    """Reading, decoding and padding on the host, and the copy to the data device."""
+    preprocess: float
+    """Mel spectrograms, codes and augmentation on the data device."""
+    transfer: float
+    """The copy to the model device."""
+    train: float
+    """Forward, backward and update on the model device."""
+
+    @property
+    def data(self):
+        """Seconds of data work per step."""
+        return self.load + self.preprocess + self.transfer
+
+    @property
+    def total(self):
+        """Seconds of a step without overlap."""
+        return self.data + self.train
+
+    @property
+    def ceiling(self):
+        """The greatest speed-up that overlapping can bring."""
+        return self.total / max(self.data, self.train)
+
+
+@dataclass
+class PipelineTimes:
+    """Steps of the pipeline as a whole."""
+
+    step_times: list[float] = field(default_factory=list)
+    """Seconds of each step."""
+    wait_seconds: float = 0.0
+    """Time that the model device waited for data in those steps."""
+    spans: list[tuple[str, float, float]] = field(default_factory=list)
+    """`(phase, start, end)` in seconds since the first step: when `preprocess`, `transfer` and `train` ran."""
+
+    @property
+    def mean(self):
+        """Mean seconds of a step."""
+        return fmean(self.step_times)
+
+    @property
+    def variation(self):
+        """Standard deviation over mean of the step times."""
+        return pstdev(self.step_times) / self.mean
+
+    @property
+    def stall(self):
+        """Share of the time that the model device waited for data."""
+        return min(1.0, self.wait_seconds / sum(self.step_times))
+
+    def busy(self, phases):
+        """Share of the time in which one of `phases` ran."""
+        whole = sum(self.step_times)
+        return sum(max(0.0, min(end, whole) - max(start, 0.0)) for phase, start, end in self.spans
+                   if phase in phases) / whole
+
+
+def measure_phases(trainer, dataset, num_steps):
+    """Times every phase alone, with the devices synchronised after each call. Trains the model.
+
+    Args:
+        trainer: `XTTSTrainer` with a gradient accumulation of 1.
+        dataset: `LJSpeechDataset`.
+        num_steps: Steps that count; `WARMUP_STEPS` come before them.
+    """
+    times, kept = {phase: [] for phase in PHASES}, []
+    # Readers work in parallel and ahead, so the time of one read says little; the rate of all says how long a step waits.
+    began = time.perf_counter()
+    for wave in trainer.stream(dataset, 0, num_steps):
+        kept = [*kept, wave][-KEPT_BATCHES:]
+    sync()
+    load = (time.perf_counter() - began) / num_steps
+    for position in range(WARMUP_STEPS + num_steps):
+        batch = _timed(times["preprocess"], trainer.preparation, kept[position % len(kept)], position)
+        batch = _timed(times["transfer"], trainer.transfer, batch)
+        _timed(times["train"], take_step, trainer, batch, position)
+    return PhaseTimes(load, *(fmean(times[phase][WARMUP_STEPS:]) for phase in PHASES[1:]))
+
+
+def measure_pipeline(trainer, dataset, num_steps, start=0):
+    """Times the pipeline as a run has it, overlapping unless `trainer.enable_async_pipeline` is off. Trains the model."""
+    spans, found = [], PipelineTimes()
+
+    def recorded(phase, call):
+        def timed(*arguments):
+            began = time.perf_counter()
+            result = call(*arguments)
+            spans.append((phase, began, time.perf_counter()))
+            return result
+
+        return timed
+
+    step = recorded("train", take_step)
+    with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, recorded) as batches:
+        batches.wait_until_filled()
+        for position, batch in enumerate(batches):
+            if position == WARMUP_STEPS:
+                origin = began = time.perf_counter()
+                waited = batches.wait_seconds
+            step(trainer, batch, position)
+            sync()
+            if position >= WARMUP_STEPS:
+                now = time.perf_counter()
+                found.step_times.append(now - began)
+                began = now
+        found.wait_seconds = batches.wait_seconds - waited
+    found.spans = [(phase, start - origin, end - origin) for phase, start, end in spans]
+    return found
+
+
+def take_step(trainer, batch, position):
+    """One step of the trainer's own train step, at a learning rate that changes next to nothing."""
+    return trainer.train_step([batch], 1e-6, (0, position))
+
+
+def sync():
+    """Waits until every device has done what it was given."""
+    tf.test.experimental.sync_devices()
+
+
+def _timed(times, call, *arguments):
+    began = time.perf_counter()
+    result = call(*arguments)
+    sync()
+    times.append(time.perf_counter() - began)
+    return result

@@ -1,0 +1,99 @@
+"""Starting from another run's weights: vocabulary growth, LoRA, and what a fresh run takes over."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny import tiny_model_config, tiny_run_config, write_run
+
+from myxtts.cli.run import train_stages
+from myxtts.cli.starting_weights import adopt, starting_weights
+from myxtts.config.config import ConfigError
+from myxtts.models.xtts import XTTS
+from myxtts.text.tokenizer import XTTSTokenizer
+from myxtts.training.lora import LoRA
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.utils.devices import plan_devices
+
+TEXTS = [("one two three four five six", "en")]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A run of a random tiny model, and the model."""
+    keras.utils.set_random_seed(3)
+    tokenizer = XTTSTokenizer.train(TEXTS, vocab_size=24)
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
+    model = XTTS(config.model)
+    return write_run(tmp_path / "source", model, tokenizer, config), model, config
+
+
+def logits(model, text, codes):
+    latents = tf.random.stateless_normal((1, model.config.num_latents, model.config.width), [1, 2])
+    return [value.numpy() for value in model.gpt(latents, tf.constant([text]), tf.constant([codes]))]
+
+
+def test_grown_vocabulary_keeps_every_old_logit(source):
+    folder, model, config = source
+    old = config.model.num_text_tokens
+    grown = XTTS(dataclasses.replace(config.model, num_text_tokens=old + 5), parts=("gpt",))
+    assign_by_name(grown.part_weights("gpt"), starting_weights(folder, old + 5, seed=0), "grown")
+    before, after = logits(model, [3, 5, 6, 0], [16, 1, 2]), logits(grown, [3, 5, 6, 0], [16, 1, 2])
+    np.testing.assert_array_equal(after[0][..., :old], before[0])
+    np.testing.assert_array_equal(after[1], before[1])
+    assert np.abs(logits(grown, [3, old + 1, 6, 0], [16, 1])[1] - logits(grown, [3, 5, 6, 0], [16, 1])[1]).max() > 0
+
+
+def test_smaller_vocabulary_is_refused(source):
+    folder, _, config = source
+    with pytest.raises(CheckpointError, match="Leave --vocabulary out"):
+        starting_weights(folder, config.model.num_text_tokens - 1, seed=0)
+
+
+def test_lora_starts_as_the_plain_model_and_merges_exactly():
+    keras.utils.set_random_seed(0)
+    model = XTTS(tiny_model_config(), parts=("gpt",))
+    before = logits(model, [3, 5, 6, 0], [16, 1, 2])
+    lora = LoRA(model.gpt, rank=2, train_text_rows=False)
+    for plain, adapted in zip(before, logits(model, [3, 5, 6, 0], [16, 1, 2])):
+        np.testing.assert_allclose(adapted, plain, atol=1e-6)
+    for layer in lora.layers.values():
+        layer.lora_kernel_b.assign(np.random.default_rng(0).normal(0, 0.1, layer.lora_kernel_b.shape))
+    trained = logits(model, [3, 5, 6, 0], [16, 1, 2])
+    assert np.abs(trained[1] - before[1]).max() > 1e-3
+    plain, adapters = lora.split(model.part_weights("gpt"))
+    merged = XTTS(tiny_model_config(), parts=("gpt",))
+    assign_by_name(merged.part_weights("gpt"), plain, "merged")
+    np.testing.assert_allclose(logits(merged, [3, 5, 6, 0], [16, 1, 2])[1], trained[1], atol=1e-5)
+    assert len(adapters) == 3 * 4 * model.config.layers
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(source, tiny_corpus, tmp_path, rank):
+    folder, model, _ = source
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    config = tiny_run_config(tiny_corpus, tmp_path / "run", training={
+        "init_from": str(folder), "stage": "gpt", "lora_rank": rank, "max_validation_batches": 1})
+    train_stages(config, plan_devices(num_gpus=0))
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    store = CheckpointStore(tmp_path / "run" / "gpt")
+    tensors, _ = store.read(store.steps()[-1], ["model"])
+    starting = {name: value.numpy() for name, value in model.part_weights("gpt").items()}
+    changed = {name for name, value in tensors["model"].items() if not np.array_equal(value, starting[name])}
+    kernels = {name for name in starting if name.endswith("/kernel") and "/block_" in name
+               and "conditioning" not in name}
+    assert kernels <= changed
+    assert (changed - kernels <= {f"gpt/{name}" for name in (
+        "text_embedding", "text_head/kernel", "text_head/bias")}) == bool(rank)
+    # The same command goes on from what it wrote, adapters included.
+    longer = dataclasses.replace(config.training, gpt=dataclasses.replace(config.training.gpt, max_steps=6))
+    train_stages(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0))
+    assert store.steps()[-1] == 6
+
+
+def test_source_and_run_must_differ(source, tiny_corpus):
+    folder = source[0]
+    with pytest.raises(ConfigError, match="another folder"):
+        adopt(tiny_run_config(tiny_corpus, folder, training={"init_from": str(folder)}))

@@ -1,0 +1,264 @@
+"""Speaking with a tiny random model: sound, seeds, sentences, limits, and what a folder must hold."""
+
+import dataclasses
+import logging
+
+import keras
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.audio.files import AudioError
+from myxtts.config.config import MODEL_SAMPLE_RATE, SamplingConfig
+from myxtts.inference import synthesizer as synthesizer_module
+from myxtts.inference.synthesizer import PAUSE_SECONDS, SpeechError, Synthesizer
+from myxtts.models.gpt import teacher_forcing
+from myxtts.models.xtts import XTTS
+from myxtts.text.tokenizer import XTTSTokenizer
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore
+from tiny import WORDS, tiny_run_config, voiced, write_run
+
+GREEDY = SamplingConfig(temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
+
+
+@pytest.fixture(scope="module")
+def synthesizer(tokenizer):
+    keras.utils.set_random_seed(0)
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
+    model = XTTS(config.model)
+    random = np.random.default_rng(0)
+    for variable in model.gpt.trainable_variables:
+        variable.assign(variable + 0.2 * random.standard_normal(variable.shape).astype("float32"))
+    model.mel_stats.assign(np.full(80, 3.0, "float32"))
+    model.dvae.decoder_output.bias.assign(np.full(80, -2.0, "float32"))
+    return Synthesizer(model, tokenizer, config)
+
+
+@pytest.fixture(scope="module")
+def voice(synthesizer):
+    return synthesizer.voice(voiced(1.0, 150, 1))
+
+
+@pytest.fixture
+def biased(synthesizer):
+    """Sets the score of an audio token; put back afterwards."""
+    bias = synthesizer.model.gpt.audio_head.bias
+    before = bias.numpy().copy()
+
+    def set_bias(token, value):
+        bias.assign(np.where(np.arange(len(before)) == token, value, before))
+
+    yield set_bias
+    bias.assign(before)
+
+
+@pytest.fixture
+def without_griffin_lim(monkeypatch):
+    """For tests that look at codes: Griffin-Lim is most of the time that speaking takes."""
+    monkeypatch.setattr(synthesizer_module, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+
+
+def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice):
+    speech = synthesizer.speak("one two", voice, "en", seed=3)
+    assert speech.sample_rate == 22050 and speech.samples.dtype == np.float32 and speech.samples.ndim == 1
+    assert np.isfinite(speech.samples).all() and np.abs(speech.samples).max() > 0
+    assert speech.stopped and len(speech.codes) > 0
+    assert speech.mel.shape == (4 * len(speech.codes), 80)
+    assert abs(len(speech.samples) - 1024 * len(speech.codes)) <= 1024
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_codes_are_codes_of_the_codebook(synthesizer, voice, biased):
+    # A random model likes the start code as much as any other; it stands for no sound.
+    biased(synthesizer.config.model.start_audio_token, 4.0)
+    codes = np.concatenate([synthesizer.speak("one", voice, "en", seed=seed).codes for seed in range(3)])
+    assert len(codes) and codes.min() >= 0 and codes.max() < synthesizer.config.model.num_codes
+
+
+def test_speech_depends_on_its_seed_alone(synthesizer, voice):
+    one, same, other = (synthesizer.speak("one two", voice, "en", seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.codes, same.codes)
+    np.testing.assert_array_equal(one.samples, same.samples)
+    assert not np.array_equal(one.codes, other.codes)
+
+
+def test_greedy_codes_are_those_of_repeated_teacher_forcing(synthesizer, voice, biased):
+    config, gpt = synthesizer.config.model, synthesizer.model.gpt
+    biased(config.stop_audio_token, -1e9)
+    tokens = synthesizer.tokenizer.encode("one two", "en")
+    codes = synthesizer.generate([tokens], voice.latents, GREEDY, max_codes=10)[0]
+    expected = []
+    for _ in range(10):
+        streams = teacher_forcing(config, np.array([tokens], "int32"), np.array([len(tokens)], "int32"),
+                                  np.array([[*expected, 0]], "int32"), np.array([len(expected)], "int32"))
+        logits = gpt(voice.latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1]
+        row = keras.ops.convert_to_numpy(logits)[0, len(expected)]
+        row[config.start_audio_token] = -np.inf
+        expected.append(int(row.argmax()))
+    assert codes.tolist() == expected
+    assert len(set(expected)) > 1
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_row_of_a_batch_does_not_depend_on_its_neighbours(synthesizer, voice):
+    other = synthesizer.voice(voiced(0.7, 300, 3))
+    texts, voices = ["one", "two three four"], [voice, other]
+    together = synthesizer.speak_batch(texts, voices, ["en", "en"], GREEDY, max_codes=10)
+    for text, who, speech in zip(texts, voices, together):
+        alone = synthesizer.speak_batch([text], [who], ["en"], GREEDY, max_codes=10)[0]
+        np.testing.assert_array_equal(alone.codes, speech.codes)
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_cut_speech_says_so(synthesizer, voice, biased, caplog):
+    biased(synthesizer.config.model.stop_audio_token, -1e9)
+    with caplog.at_level(logging.WARNING, "myxtts.inference"):
+        speech = synthesizer.speak("one", voice, "en")
+    assert not speech.stopped and len(speech.codes) == synthesizer.config.model.max_codes
+    assert f"within {synthesizer.config.model.max_codes} codes" in caplog.text
+
+
+def test_speech_that_ends_at_once_is_silence_and_says_so(synthesizer, voice, biased, caplog):
+    biased(synthesizer.config.model.stop_audio_token, 1e9)
+    with caplog.at_level(logging.WARNING, "myxtts.inference"):
+        speech = synthesizer.speak("one", voice, "en")
+    assert speech.stopped and len(speech.codes) == 0
+    assert len(speech.samples) and not speech.samples.any() and speech.mel.shape[1] == 80
+    assert "ended at once" in caplog.text
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, monkeypatch, biased):
+    biased(synthesizer.config.model.stop_audio_token, -1e9)
+    spoken = []
+    batch = synthesizer.speak_batch
+    monkeypatch.setattr(synthesizer, "speak_batch", lambda texts, *rest: (spoken.extend(texts), batch(texts, *rest))[1])
+    text = "one two three four five six. " * 3 + "one two three four five six " * 4
+    speech = synthesizer.speak(text, voice, "en")
+    assert " ".join(" ".join(spoken).split()) == " ".join(text.split())
+    limit = synthesizer.config.model.max_text_tokens
+    assert len(spoken) > 3 and all(len(synthesizer.tokenizer.encode(piece, "en")) <= limit for piece in spoken)
+    # Pauses between the pieces, none at the ends.
+    pause = int(PAUSE_SECONDS * 22050)
+    assert (speech.samples == 0).sum() == pause * (len(spoken) - 1)
+    assert len(speech.samples) == 1024 * len(speech.codes) + pause * (len(spoken) - 1)
+
+
+@pytest.mark.parametrize("text, language, words", [
+    ("", "en", "no text"), ("   ", "en", "no text"), ("?!", "en", "no text"), ("one", "xx", "xx"),
+    ("eins", "de", "[de]"),
+])
+def test_text_that_cannot_be_spoken_is_one_sentence(synthesizer, voice, text, language, words):
+    with pytest.raises(SpeechError) as error:
+        synthesizer.speak(text, voice, language)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_unknown_characters_are_left_out_with_a_warning(synthesizer, voice, caplog):
+    with caplog.at_level(logging.WARNING, "myxtts.inference"):
+        speech = synthesizer.speak("one ض two", voice, "en")
+    assert len(speech.samples) and "ARABIC LETTER DAD" in caplog.text
+
+
+def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):
+    sound = voiced(1.0, 150, 1)
+    path = tmp_path / "voice.wav"
+    soundfile.write(path, sound, MODEL_SAMPLE_RATE, subtype="FLOAT")
+    of_array, of_path, of_list = (synthesizer.voice(reference).latents for reference in (sound, str(path), [path]))
+    assert of_array.shape == (1, synthesizer.config.model.num_latents, synthesizer.config.model.width)
+    np.testing.assert_allclose(of_path, of_array, atol=1e-4)
+    np.testing.assert_array_equal(of_path, of_list)
+    assert not np.allclose(synthesizer.voice(voiced(1.0, 300, 3)).latents, of_array, atol=1e-3)
+
+
+def test_reference_that_is_not_there_is_named(synthesizer, tmp_path):
+    with pytest.raises(AudioError, match="nobody.wav"):
+        synthesizer.voice(tmp_path / "nobody.wav")
+
+
+def chunks_of(synthesizer, seconds, padding, sampling=None):
+    config = dataclasses.replace(
+        synthesizer.config, sampling=SamplingConfig(**(sampling or {})),
+        data=dataclasses.replace(synthesizer.config.data, conditioning_padding=padding, conditioning_seconds=(0.5, 1.0)))
+    samples = np.arange(int(seconds * MODEL_SAMPLE_RATE), dtype=np.float32)
+    chunks = Synthesizer(synthesizer.model, synthesizer.tokenizer, config)._reference_chunks(samples)
+    return [(int(chunk[0]), len(chunk)) for chunk in chunks]
+
+
+def test_reference_is_cut_into_chunks_of_the_training_length(synthesizer):
+    second = MODEL_SAMPLE_RATE
+    # Filled by repetition up to a whole number of chunks; one chunk at least.
+    assert chunks_of(synthesizer, 0.3, "repeat") == [(0, second)]
+    assert chunks_of(synthesizer, 1.2, "repeat") == [(0, second)]
+    assert chunks_of(synthesizer, 1.8, "repeat") == [(0, second), (second, second)]
+    # The reference's way: the last piece as it is, dropped when it is short and there are others.
+    assert chunks_of(synthesizer, 2.2, "zeros") == [(0, second), (second, second)]
+    assert chunks_of(synthesizer, 2.5, "zeros") == [(0, second), (second, second), (2 * second, second // 2)]
+    assert chunks_of(synthesizer, 0.2, "zeros") == [(0, second // 5)]
+    assert len(chunks_of(synthesizer, 9.0, "zeros", {"reference_seconds": 4.0})) == 4
+    assert len(chunks_of(synthesizer, 9.0, "zeros", {"reference_chunk_seconds": 3.0})) == 3
+
+
+@pytest.fixture
+def run_folder(synthesizer, tokenizer, tmp_path):
+    return write_run(tmp_path / "run", synthesizer.model, tokenizer, synthesizer.config)
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_loaded_model_speaks_as_the_one_that_was_saved(synthesizer, voice, run_folder):
+    loaded = Synthesizer.load(run_folder)
+    assert loaded.config == synthesizer.config
+    codes = [one.speak_batch(["one two"], [voice], ["en"], GREEDY, max_codes=10)[0].codes for one in (loaded, synthesizer)]
+    np.testing.assert_array_equal(*codes)
+
+
+def test_best_and_last_checkpoint_are_told_apart(synthesizer, run_folder):
+    weights = {name: v.numpy() for name, v in synthesizer.model.part_weights("gpt").items()}
+    later = {**weights, "gpt/audio_head/bias": np.full_like(weights["gpt/audio_head/bias"], 7.0)}
+    CheckpointStore(run_folder / "gpt").write(9, {"model": later}, {"finished": True})
+    for which, bias in (("best", weights["gpt/audio_head/bias"]), ("last", 7.0)):
+        loaded = Synthesizer.load(run_folder, which).model.gpt.audio_head.bias.numpy()
+        np.testing.assert_array_equal(loaded, np.broadcast_to(bias, loaded.shape))
+
+
+def break_folder(folder, what):
+    if what in ("dvae", "gpt"):
+        (folder / what).rename(folder / f"no_{what}")
+    elif what.startswith("no "):
+        (folder / what[3:]).unlink()
+    elif what.startswith("damaged "):
+        (folder / what[8:]).write_text('{"model": ')
+    elif what == "truncated weights":
+        file = next((folder / "gpt").glob("step_*/model.safetensors"))
+        file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("what, words", [
+    ("dvae", ["no trained dvae", "--stage dvae"]), ("gpt", ["no trained gpt", "--stage gpt"]),
+    ("no config.json", ["config.json", "is not there"]), ("no vocab.json", ["vocab.json", "is not there"]),
+    ("damaged config.json", ["config.json", "damaged"]), ("damaged vocab.json", ["vocab.json"]),
+    ("truncated weights", ["model.safetensors", "bytes instead of"]),
+])
+def test_folder_that_lacks_a_part_is_named_with_the_way_out(run_folder, what, words):
+    break_folder(run_folder, what)
+    with pytest.raises(CheckpointError) as error:
+        Synthesizer.load(run_folder)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="nowhere is not a folder"):
+        Synthesizer.load(tmp_path / "nowhere")
+
+
+def test_gpt_of_another_dvae_is_refused(synthesizer, run_folder):
+    weights = {name: v.numpy() for name, v in synthesizer.model.part_weights("gpt").items()}
+    CheckpointStore(run_folder / "gpt").write(5, {"model": weights}, {"lineage": {"dvae": "0" * 32}}, best=True)
+    with pytest.raises(CheckpointError, match="another DVAE"):
+        Synthesizer.load(run_folder)
