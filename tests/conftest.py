@@ -1,5 +1,6 @@
-"""What all tests share: a quiet TensorFlow, and a tiny corpus of recordings."""
+"""What all tests share: a quiet TensorFlow, an untouched log, and a tiny corpus of recordings."""
 
+import logging
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -14,3 +15,14 @@ from tiny import make_tiny_corpus  # noqa: E402
 def tiny_corpus(tmp_path_factory):
     """Folder of twelve spoken-like clips by two speakers, LJSpeech layout with `speakers.csv`. Not to be changed."""
     return make_tiny_corpus(tmp_path_factory.mktemp("tiny_corpus"))
+
+
+@pytest.fixture(autouse=True)
+def log_as_before():
+    """Puts the package's log back: commands send it to standard output, where `caplog` does not see it."""
+    log = logging.getLogger("myxtts")
+    handlers, level, propagate = log.handlers[:], log.level, log.propagate
+    yield
+    for handler in set(log.handlers) - set(handlers):
+        handler.close()
+    log.handlers, log.level, log.propagate = handlers, level, propagate

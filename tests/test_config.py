@@ -25,7 +25,7 @@ def test_shipped_file_builds(path):
         for name, value in content.items():
             held = getattr(getattr(config, section), name)
             held = {key: getattr(held, key) for key in value} if isinstance(value, dict) else held
-            assert held == value
+            assert json.loads(json.dumps(held)) == value, f"{section}.{name}"
 
 
 @pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "base.yaml"], ids=lambda path: path.name)

@@ -187,6 +187,12 @@ def test_dvae_starts_with_a_codebook_of_real_vectors(dvae_objective):
     assert len(np.unique(codebook.round(5), axis=0)) > 4
 
 
+def test_batch_that_is_not_finite_does_not_get_into_the_codebook(dvae_objective):
+    batch = dvae_batch()
+    dvae_objective.prepare_step(batch._replace(mel=batch.mel * np.nan), 50, (1, 2))
+    assert np.isfinite(dvae_objective.dvae.quantizer.codebook.numpy()).all()
+
+
 def test_codebook_report_worked_example(dvae_objective):
     sizes = np.zeros(16, "float32")
     sizes[:4] = 2.0

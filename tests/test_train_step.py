@@ -16,6 +16,14 @@ CONFIG = tiny_run_config()
 STRATEGY = tf.distribute.OneDeviceStrategy("/CPU:0")
 
 
+@pytest.fixture
+def eagerly():
+    """Runs traced functions as plain Python: tracing a GPT is most of the time that a few of its steps take."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 class Quadratic:
     """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, with weights whose names fall in both decay groups."""
 
@@ -181,6 +189,7 @@ def rows(batch, start, stop):
     return type(batch)(*(field[start:stop] for field in batch))
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("stage, batch", [("gpt", gpt_batch(6)), ("dvae", dvae_batch(6))], ids=["gpt", "dvae"])
 def test_accumulated_batches_equal_one_large_batch(stage, batch):
     results = []
@@ -200,7 +209,7 @@ def test_accumulated_batches_equal_one_large_batch(stage, batch):
         np.testing.assert_allclose(results[1][1][name], value, atol=2e-5, err_msg=name)
 
 
-def losses_of_run(stage, batch, seed=1, steps=4):
+def losses_of_run(stage, batch, seed=1, steps=3):
     _, objective, step = make_step(stage, dropout=0.3)
     found = []
     for number in range(steps):
@@ -209,6 +218,7 @@ def losses_of_run(stage, batch, seed=1, steps=4):
     return found
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("stage, batch", [("gpt", gpt_batch()), ("dvae", dvae_batch())], ids=["gpt", "dvae"])
 def test_two_runs_with_one_seed_give_the_same_losses(stage, batch):
     first = losses_of_run(stage, batch)
@@ -218,11 +228,11 @@ def test_two_runs_with_one_seed_give_the_same_losses(stage, batch):
         assert losses_of_run(stage, batch, seed=2)[0]["loss"] != first[0]["loss"]
 
 
-def test_step_is_traced_once_for_batches_of_one_shape():
-    _, _, step = make_step("gpt")
-    for number in range(3):
-        step([gpt_batch()], 1e-2, (0, number))
-    assert step.traces == 1
+def test_step_is_traced_once_for_one_shape_and_twice_for_any_number():
+    _, step = quadratic_step()
+    for rows_of_batch, traces in ((2, 1), (2, 1), (3, 2), (4, 2), (2, 2)):
+        step([tf.zeros((rows_of_batch, 3))], 1e-2, (0, 0))
+        assert step.traces == traces
 
 
 def test_weight_without_a_gradient_is_named():
@@ -235,8 +245,9 @@ def test_weight_without_a_gradient_is_named():
         step([BATCH], 0.1, (0, 0))
 
 
-@pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
-def test_step_in_mixed_precision_stays_near_float32(precision):
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("precision, tolerance", [("mixed_float16", 0.02), ("mixed_bfloat16", 0.05)])
+def test_step_in_mixed_precision_stays_near_float32(precision, tolerance):
     losses = {}
     for policy in ("float32", precision):
         keras.utils.set_random_seed(4)
@@ -246,4 +257,4 @@ def test_step_in_mixed_precision_stays_near_float32(precision):
         losses[policy] = {name: float(value) for name, value in step([gpt_batch()], 1e-3, (0, 0)).items()}
     assert losses[precision]["finite"] == 1.0
     for name in ("mel", "text", "gradient_norm"):
-        assert losses[precision][name] == pytest.approx(losses["float32"][name], rel=0.03)
+        assert losses[precision][name] == pytest.approx(losses["float32"][name], rel=tolerance)

@@ -47,7 +47,9 @@ class Recorder(Callback):
 def open_run(corpus, folder, **sections):
     training = {"log_every_steps": 1, "validate_every_steps": 3, "checkpoint_every_steps": 2,
                 **sections.pop("training", {})}
-    return LJSpeechDataset.open(tiny_run_config(corpus, folder, training=training, **sections))
+    # One layer and one shape: what these tests take is the time to trace.
+    model, data = {"layers": 1, **sections.pop("model", {})}, {"num_buckets": 1, **sections.pop("data", {})}
+    return LJSpeechDataset.open(tiny_run_config(corpus, folder, training=training, model=model, data=data, **sections))
 
 
 def dvae_trainer(dataset):
@@ -106,9 +108,8 @@ def test_trainer_calls_its_callbacks_when_they_are_due(gpt_run, dvae_run):
     assert dvae_run[2].calls == [("start", 0, 6), ("end", 6)]
 
 
-def test_train_step_is_traced_at_most_twice(gpt_run):
-    # Once for the first shape and once for shapes of any size.
-    assert gpt_run[1].train_step.traces <= 2
+def test_train_step_is_traced_once_for_one_shape(gpt_run):
+    assert gpt_run[1].train_step.traces == 1
 
 
 @pytest.mark.parametrize("stage", ["dvae", "gpt"])
@@ -158,6 +159,22 @@ def test_validation_loss_is_a_mean_over_all_tokens(tiny_corpus, tmp_path, dvae_r
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
+def test_limited_validation_sees_short_and_long_clips(tiny_corpus, tmp_path, dvae_run):
+    dataset = open_run(tiny_corpus, tmp_path, data={"batch_size": 1, "validation_share": 0.5},
+                       training={"max_validation_batches": 3})
+    trainer, loader = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model), dataset.validation_loader("gpt")
+    seen = []
+
+    def recording(position):
+        seen.append(int(position))
+        return loader(position)
+
+    recording.plan = loader.plan
+    trainer.evaluate(recording)
+    last = loader.plan.batches_per_epoch - 1
+    assert last > 3 and seen[0] == 0 and seen[-1] == last and len(seen) == 3
+
+
 def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer = gpt_run[1]
     kept = trainer.best, trainer.history
@@ -190,7 +207,7 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_r
 
 def test_checkpoint_of_another_shape_is_refused_by_name(tiny_corpus, gpt_run, dvae_run):
     config = tiny_run_config(tiny_corpus, gpt_run[0].config.training.checkpoint_dir,
-                             model={"width": 8, "num_text_tokens": gpt_run[0].config.model.num_text_tokens})
+                             model={"layers": 1, "width": 8, "num_text_tokens": gpt_run[0].config.model.num_text_tokens})
     with pytest.raises(CheckpointError, match="step_00000006 does not fit this model: .* is .* there and .* here"):
         XTTSTrainer(config, tokenizer_model=dvae_run[1].model)
 
@@ -299,13 +316,13 @@ def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
 @pytest.mark.slow
 def test_ten_clips_can_be_learnt_by_heart(tiny_corpus, tmp_path):
     dataset = open_run(
-        tiny_corpus, tmp_path, model={"width": 64, "heads": 4, "dropout": 0.0, "num_codes": 64},
-        data={"augment": False, "batch_size": 10, "num_buckets": 1, "validation_share": 0.01},
-        gpt={"max_steps": 200, "learning_rate": 4e-3, "weight_decay": 0.0},
-        training={"log_every_steps": 20, "validate_every_steps": 200, "checkpoint_every_steps": 200})
+        tiny_corpus, tmp_path, model={"layers": 2, "width": 64, "heads": 4, "dropout": 0.0, "num_codes": 64},
+        data={"augment": False, "batch_size": 10, "validation_share": 0.01},
+        gpt={"max_steps": 120, "learning_rate": 5e-3, "weight_decay": 0.0},
+        training={"log_every_steps": 20, "validate_every_steps": 120, "checkpoint_every_steps": 120})
     dataset.train = dataset.train[:10]
     config = dataset.config
     trainer, recorder = XTTSTrainer(config, tokenizer_model=frozen_dvae(config)), Recorder()
     trainer.train(dataset, [recorder])
     assert recorder.losses[20]["mel"] > 1.0
-    assert recorder.losses[200]["mel"] < 0.1
+    assert recorder.losses[120]["mel"] < 0.1, recorder.losses

@@ -9,17 +9,16 @@ class UserError(ValueError):
 
 
 def _mendable():
-    # Imported when an error has come: several of these modules are slow to import.
+    # Imported when an error has come: several of these modules are slow to import. None of them imports TensorFlow.
     from myxtts.audio.files import AudioError
     from myxtts.config.config import ConfigError
     from myxtts.data.corpora import CorpusError
     from myxtts.data.sample_corpus import SampleCorpusError
-    from myxtts.training.trainer import TrainingDiverged
     from myxtts.utils.checkpoint import CheckpointError
     from myxtts.utils.devices import DeviceError, PlacementError
 
     return (UserError, AudioError, ConfigError, CorpusError, SampleCorpusError, CheckpointError, DeviceError,
-            PlacementError, TrainingDiverged)
+            PlacementError)
 
 
 def exits_with_sentence(main):

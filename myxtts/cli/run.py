@@ -11,6 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 from tqdm import tqdm
 
+from myxtts.cli.errors import UserError
 from myxtts.cli.samples import SampleSpeaker
 from myxtts.cli.starting_weights import adopt, starting_weights
 from myxtts.config.config import STAGES, ConfigError
@@ -19,7 +20,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from myxtts.training.preparation import measure_mel_stats
-from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.trainer import TrainingDiverged, XTTSTrainer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
 from myxtts.utils.commons import setup_logging
 from myxtts.utils.gpu_monitor import GPUMonitor
@@ -132,8 +133,11 @@ def _train_stage(stage, config, plan, dataset, monitor):
     if stage == "gpt":
         callbacks.append(SampleSpeaker(dataset, tokenizer_model, f"{config.training.checkpoint_dir}/samples",
                                        f"{logs}/samples"))
-    with stops_on_signals(trainer):
-        trainer.train(dataset, callbacks)
+    try:
+        with stops_on_signals(trainer):
+            trainer.train(dataset, callbacks)
+    except TrainingDiverged as error:
+        raise UserError(str(error)) from error
     return not trainer.stop_requested.is_set()
 
 

@@ -5,7 +5,7 @@ import hashlib
 import logging
 from pathlib import Path
 
-from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, ConfigError
 from myxtts.data.buckets import BatchPlan, SequentialPlan
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
@@ -138,17 +138,20 @@ def _inspect(config, folder, progress):
 def _tokenizer(config, utterances):
     own = Path(config.training.checkpoint_dir) / "vocab.json"
     if own.is_file() and not config.training.reset_training:
-        return XTTSTokenizer.from_file(own)
+        return _read_tokenizer(own, "The run's own vocabulary")
     if config.data.vocabulary:
-        try:
-            given = XTTSTokenizer.from_file(config.data.vocabulary)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--vocabulary must be a tokenizer file: {error}") from error
-        return _grown(given, config, utterances)
+        return _grown(_read_tokenizer(config.data.vocabulary, "--vocabulary"), config, utterances)
     if not utterances:
         return None
     return XTTSTokenizer.train([(utterance.text, utterance.language) for utterance in utterances],
                                vocab_size=config.data.vocabulary_size)
+
+
+def _read_tokenizer(path, what):
+    try:
+        return XTTSTokenizer.from_file(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
 
 
 def _grown(tokenizer, config, utterances):

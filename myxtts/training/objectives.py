@@ -68,8 +68,10 @@ class DVAEObjective:
         vectors = tf.boolean_mask(vectors, mask)
         picks = tf.random.stateless_uniform((quantizer.num_codes,), seed, 0, tf.shape(vectors)[0], tf.int32)
         average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
-        # Candidates come in an even share of each code's count, so a codebook never sits on one vector.
-        quantizer.revive(tf.gather(vectors, picks), tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
+        # A batch that is not finite is skipped by the step, and must not get into the codebook here.
+        candidates = tf.gather(vectors, picks)
+        candidates = tf.where(tf.math.is_finite(candidates), candidates, quantizer.codebook)
+        quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
 
     def report(self):
         """Codebook use and perplexity from the moving averages."""

@@ -3,15 +3,12 @@
 import numpy as np
 import tensorflow as tf
 
+from myxtts.audio.augment import change_speed, change_speed_of_loop, draw_change, limit_speed
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
 from myxtts.config.config import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, DVAEBatch, GPTBatch, WaveBatch
 from myxtts.models.dvae import MEL_FRAMES_PER_CODE
 
-GAIN_NEPERS = 0.7
-"""Random gain of training clips: up to 6 dB of power either way, as an offset of the log-mel."""
-TILT_NEPERS = 0.5
-"""Random spectral tilt: up to 2 dB of power either way at the ends of the mel scale."""
 LOG_FLOOR = -11.512925
 """ln(1e-5), the smallest log-mel."""
 SMALLEST_MEL_SCALE = 1.0
@@ -24,7 +21,7 @@ class Preparation:
         stage: `dvae` or `gpt`.
         model: `XTTS` with the `dvae` part, on the data device: its mel scale, and for the GPT its frozen codes.
         device: The data device.
-        augment: Random gain and tilt, the same for a clip and its conditioning clip.
+        augment: Random changes of voice (`audio/augment.py`), the same for a clip and its conditioning clip.
         seed: Of the augmentation.
     """
 
@@ -50,35 +47,40 @@ class Preparation:
         with tf.device(self.device):
             return self._prepare(batch, step)
 
-    def _augmentation(self, rows, step):
-        """Offsets `(B, 1, num_mels)` of the log-mel; zero without augmentation."""
-        bands = tf.linspace(-1.0, 1.0, self._mel.spec.num_mels)
-        gain = tf.random.stateless_uniform((rows, 1, 1), [self.seed, 2 * step], -GAIN_NEPERS, GAIN_NEPERS)
-        tilt = tf.random.stateless_uniform((rows, 1, 1), [self.seed, 2 * step + 1], -TILT_NEPERS, TILT_NEPERS)
-        on = tf.cast(step >= 0, tf.float32) if self.augment else 0.0
-        return on * (gain + tilt * bands)
+    def _change(self, batch, step):
+        """The batch's waveforms and lengths after a change of voice, and the change itself."""
+        on = tf.logical_and(self.augment, step >= 0)
+        change = draw_change(tf.shape(batch.wav)[0], self._mel.spec.num_mels, self.seed, step, on)
+        change = change._replace(speed=limit_speed(change.speed, batch.wav_lengths, tf.shape(batch.wav)[1]))
+        if not self.augment:
+            return batch.wav, batch.wav_lengths, change
+        wav, lengths = change_speed(batch.wav, batch.wav_lengths, change.speed)
+        return wav, lengths, change
 
-    def _log_mel(self, extractor, wav, offset):
-        return self.model.normalize_mel(tf.maximum(extractor(wav) + offset, LOG_FLOOR))
+    def _log_mel(self, extractor, wav, change):
+        log_mel = extractor(wav)
+        # Silence stays silence at any level.
+        changed = tf.where(log_mel > LOG_FLOOR + 1e-3, tf.maximum(log_mel + change.offset, LOG_FLOOR), log_mel)
+        return self.model.normalize_mel(changed if self.augment else log_mel)
 
     def _dvae_batch(self, batch, step):
-        offset = self._augmentation(tf.shape(batch.wav)[0], step)
-        mel = self._log_mel(self._mel, batch.wav, offset)
+        wav, wav_lengths, change = self._change(batch, step)
+        mel = self._log_mel(self._mel, wav, change)
         frames = tf.shape(mel)[1] // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE
         hop = self._mel.spec.hop_length
-        lengths = tf.minimum(-(-batch.wav_lengths // hop), frames)
-        return DVAEBatch(batch.index, mel[:, :frames], lengths)
+        return DVAEBatch(batch.index, mel[:, :frames], tf.minimum(-(-wav_lengths // hop), frames))
 
     def _gpt_batch(self, batch, step):
-        offset = self._augmentation(tf.shape(batch.wav)[0], step)
-        codes = self.model.dvae.encode(self._log_mel(self._mel, batch.wav, offset))
+        wav, wav_lengths, change = self._change(batch, step)
+        codes = self.model.dvae.encode(self._log_mel(self._mel, wav, change))
         # A waveform of exactly n strides gives one code more than it has strides.
-        codes = codes[:, :tf.shape(batch.wav)[1] // CODE_STRIDE_SAMPLES]
-        span = tf.stack([batch.conditioning_span[:, 0] // CODE_STRIDE_SAMPLES,
-                         -(-batch.conditioning_span[:, 1] // CODE_STRIDE_SAMPLES)], axis=1)
+        codes = codes[:, :tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
+        conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning
+        span = tf.cast(batch.conditioning_span, tf.float32) / change.speed[:, None] / CODE_STRIDE_SAMPLES
+        span = tf.cast(tf.stack([tf.floor(span[:, 0]), tf.math.ceil(span[:, 1])], axis=1), tf.int32)
         return GPTBatch(batch.index, batch.text, batch.text_lengths,
-                        self._log_mel(self._conditioning_mel, batch.conditioning, offset), codes,
-                        -(-batch.wav_lengths // CODE_STRIDE_SAMPLES), span)
+                        self._log_mel(self._conditioning_mel, conditioning, change), codes,
+                        -(-wav_lengths // CODE_STRIDE_SAMPLES), span)
 
 
 def wave_signature():

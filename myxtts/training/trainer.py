@@ -213,7 +213,9 @@ class XTTSTrainer:
         return self.strategy.experimental_local_results(batch)[0]
 
     def _log(self, callbacks, recent, total, group, dataset):
-        losses = {name: float(np.mean([float(step[name]) for step in recent])) for name in recent[0] if name != "finite"}
+        # The means of the steps that counted; those that were skipped are counted beside them.
+        counted = [step for step in recent if bool(step["finite"])] or recent
+        losses = {name: float(np.mean([float(step[name]) for step in counted])) for name in recent[0] if name != "finite"}
         in_row = int(self.train_step.bad_steps_in_row.numpy())
         if in_row >= self.config.training.max_bad_steps:
             found = self._write_divergence(recent, group, dataset)
@@ -236,9 +238,11 @@ class XTTSTrainer:
 
     def evaluate(self, loader):
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
-        limit = min(loader.plan.batches_per_epoch, self.config.training.max_validation_batches)
+        batches = loader.plan.batches_per_epoch
+        limit = min(batches, self.config.training.max_validation_batches)
         totals, counts = {}, {}
-        for position in range(limit):
+        # Validation goes from short clips to long ones: fewer batches than there are still show all lengths.
+        for position in np.linspace(0, batches - 1, limit).round().astype(int):
             wave = tf.nest.map_structure(tf.constant, loader(position))
             batch = copy_to(self.preparation(wave), self.model_device)
             with tf.device(self.model_device):

@@ -1,0 +1,88 @@
+"""Voices that no one recorded: random speed, level and equalisation of training clips.
+
+A model that hears few speakers learns each as a case of its own, and then cannot say in one voice what it heard in another
+only. Between changed voices the change is smooth, so it has to read the voice from the conditioning clip. All numbers
+are a function of a seed: nothing here has a state.
+"""
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+SPEED_RANGE = 0.16
+"""Speed, and with it pitch and formants, changes by up to this either way, as a natural logarithm."""
+GAIN_NEPERS = 0.7
+"""Level changes by up to this either way: 3 dB, as an offset of the log power."""
+EQUALIZER_NEPERS = 0.4
+"""Each of the slow curves over the mel bands goes up to this either way: 1.7 dB."""
+EQUALIZER_CURVES = 4
+
+
+class Change(NamedTuple):
+    """One change of voice per clip."""
+
+    speed: object
+    """`(B,)` float32, above 1 for faster."""
+    offset: object
+    """`(B, 1, num_mels)` float32, added to the log-mel."""
+
+
+def draw_change(rows, num_mels, seed, position, on):
+    """Draws a change for each clip of a batch.
+
+    Args:
+        rows: Number of clips.
+        num_mels: Mel bands.
+        seed: Of the run.
+        position: Of the batch in training.
+        on: Scalar bool; False gives changes that change nothing.
+
+    Returns:
+        `Change`.
+    """
+    numbers = tf.random.stateless_uniform((rows, 2 + EQUALIZER_CURVES), [seed, position], -1.0, 1.0)
+    numbers = numbers * tf.cast(on, tf.float32)
+    band = (tf.range(num_mels, dtype=tf.float32) + 0.5) / num_mels
+    curves = tf.cos(math.pi * band[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
+    offset = GAIN_NEPERS * numbers[:, 1:2] + EQUALIZER_NEPERS * tf.matmul(numbers[:, 2:], curves)
+    return Change(tf.exp(SPEED_RANGE * numbers[:, 0]), offset[:, None])
+
+
+def limit_speed(speed, lengths, room):
+    """`speed`, raised where a clip of `lengths` samples would otherwise not fit into `room` samples."""
+    return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
+
+
+def change_speed(wav, lengths, speed):
+    """Plays clips faster or slower, by linear interpolation, into the same padded length.
+
+    Args:
+        wav: `(B, S)` float32.
+        lengths: `(B,)` int32, samples of each clip; what comes after them is taken for padding.
+        speed: `(B,)` float32, see `limit_speed`.
+
+    Returns:
+        `(B, S)` float32, zero after the end, and the new lengths `(B,)` int32.
+    """
+    room = tf.shape(wav)[1]
+    at = tf.range(room, dtype=tf.float32)[None] * speed[:, None]
+    last = tf.cast(lengths - 1, tf.float32)[:, None]
+    inside = at <= last
+    at = tf.minimum(at, last)
+    left = tf.cast(at, tf.int32)
+    share = at - tf.cast(left, tf.float32)
+    right = tf.minimum(left + 1, room - 1)
+    played = tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share
+    new_lengths = tf.minimum(tf.cast(tf.math.ceil(tf.cast(lengths, tf.float32) / speed), tf.int32), room)
+    return tf.where(inside, played, 0.0), new_lengths
+
+
+def change_speed_of_loop(wav, speed):
+    """Plays clips that fill their length, `(B, R)`, faster or slower, from the start again where they end."""
+    size = tf.shape(wav)[1]
+    at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
+    left = tf.minimum(tf.cast(at, tf.int32), size - 1)
+    share = at - tf.cast(left, tf.float32)
+    right = tf.math.floormod(left + 1, size)
+    return tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share

@@ -1,0 +1,98 @@
+"""What a run shows: the words that users and `utilities/compare_logs.py` look for, and TensorBoard."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from myxtts.config.config import StageConfig
+from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter, losses_text, timing_text
+from tiny import tiny_run_config
+
+TIMING = {"avg_ms": 125.04, "std_ms": 10.0, "steps_per_second": 7.997, "variation": 0.08, "stall": 0.015,
+          "buffer": 2.6, "buffer_capacity": 3}
+LOSSES = {"loss": 3.1234, "text": 1.2, "mel": 3.1, "gradient_norm": 0.5, "learning_rate": 1e-3, "skipped_steps": 0}
+
+
+@pytest.fixture
+def compare_logs(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "utilities"))
+    import compare_logs
+
+    yield compare_logs
+    sys.modules.pop("compare_logs")
+
+
+def stub_trainer(stage="gpt", timing=TIMING):
+    return SimpleNamespace(
+        stage=stage, step=0, config=tiny_run_config(), stage_config=StageConfig(batch_size=16),
+        train_step=SimpleNamespace(variables=[tf.zeros((3, 4)), tf.zeros(5)], traces=2),
+        clock=SimpleNamespace(report=lambda whole_run=False: timing))
+
+
+def test_log_line_holds_the_words_of_the_contract():
+    line = timing_text(TIMING)
+    for words in ("Avg: 125.0ms, Std: 10.0ms", "Throughput: 8.00 steps/sec", "Variation: 8.0%", "stall 1.5%", "buffer 3/3"):
+        assert words in line
+    assert timing_text({}) == ""
+    assert losses_text(LOSSES) == "loss 3.1234 | text 1.2000 | mel 3.1000 | gradient_norm 0.5000 | lr 1.0e-03"
+    assert losses_text({"skipped_steps": 3}) == "skipped 3"
+
+
+def test_console_without_a_terminal_prints_plain_lines(capsys):
+    progress, trainer = ConsoleProgress(), stub_trainer()
+    progress.on_start(trainer, 100, "Placement audit: 2 variables, all on the model device")
+    progress.on_step(10)
+    progress.on_log(10, LOSSES, TIMING)
+    progress.on_validation(10, {"mel": 2.5}, True)
+    progress.on_end(trainer)
+    said = capsys.readouterr().out
+    for words in ("Stage gpt: 100 steps", "17 weights", "Placement audit", "Batch size: 16", "step 10/100", "00:11 left",
+                  "gpt validation at step 10: mel 2.5000 (best so far)", "FINAL REPORT", "Traces of the train step: 2"):
+        assert words in said, words
+    assert "High timing variation" not in said and "\r" not in said
+
+
+def test_high_variation_is_warned_of_with_advice(capsys):
+    progress = ConsoleProgress()
+    progress.on_start(stub_trainer(), 100, "")
+    progress.on_log(10, LOSSES, {**TIMING, "variation": 0.31})
+    assert "High timing variation - possible bottleneck!" in capsys.readouterr().out
+
+
+def test_run_that_was_too_short_to_time_still_ends_with_a_report(capsys):
+    progress, trainer = ConsoleProgress(), stub_trainer(timing={})
+    progress.on_start(trainer, 2, "")
+    progress.on_log(2, LOSSES, {})
+    progress.on_end(trainer)
+    assert "FINAL REPORT" in capsys.readouterr().out
+
+
+def test_compare_logs_reads_what_the_console_shows(capsys, compare_logs, tmp_path):
+    for stage in ("dvae", "gpt"):
+        progress, trainer = ConsoleProgress(), stub_trainer(stage)
+        progress.on_start(trainer, 100, "")
+        progress.on_log(100, {**LOSSES, "loss": 9.0 if stage == "dvae" else 3.1234}, TIMING)
+        progress.on_end(trainer)
+    log = tmp_path / "train.log"
+    log.write_text(capsys.readouterr().out)
+    run = compare_logs.read_log(log)
+    assert (run.batch_size, run.steps, run.loss) == (16, 100, 3.1234)
+    assert (run.mean_step_ms, run.std_step_ms, run.variation_percent, run.stall_percent) == (125.0, 10.0, 8.0, 1.5)
+
+
+def test_tensorboard_holds_losses_timing_and_validation(tmp_path):
+    writer = TensorBoardWriter(str(tmp_path))
+    writer.on_start(stub_trainer(), 100, "")
+    writer.on_log(10, LOSSES, TIMING)
+    writer.on_log(20, LOSSES, {})
+    writer.on_validation(20, {"mel": 2.5}, True)
+    writer.on_end(stub_trainer())
+    found = {}
+    for event in tf.compat.v1.train.summary_iterator(str(next((tmp_path / "gpt").glob("events.*")))):
+        for value in event.summary.value:
+            found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    assert found["train/mel", 10] == pytest.approx(3.1) and found["validation/mel", 20] == 2.5
+    assert found["timing/avg_ms", 10] == pytest.approx(125.04) and ("timing/avg_ms", 20) not in found

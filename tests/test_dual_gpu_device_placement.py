@@ -1,0 +1,327 @@
+"""Where everything lives when data and model have a device each: variables, slots, batches, operations; and who gets which
+GPU. Runs without a GPU: logical CPU devices compute, and a stand-in machine has the physical GPUs.
+
+    python -m unittest tests.test_dual_gpu_device_placement -v
+"""
+
+import contextlib
+import io
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from logical_devices import on_logical_devices, plan_of  # noqa: E402  this folder must be on the path first
+from stand_in_machine import stand_in_machine  # noqa: E402
+from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402
+
+from myxtts.config.config import DataConfig, XTTSConfig  # noqa: E402
+from myxtts.utils.devices import DeviceError, early_gpu_configuration  # noqa: E402
+
+ACCUMULATION = 2
+STEPS = 2
+
+
+def short_name(device):
+    return "/" + device.rsplit("device:", 1)[-1]
+
+
+def train_watched(mode, stage, precision):
+    """A short run in `mode` under watch: where variables, batches and operations were."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    from myxtts.data.ljspeech import LJSpeechDataset
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.trainer import XTTSTrainer
+    from myxtts.utils.devices import audit_placement
+
+    plan = plan_of(mode)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_tiny_corpus(Path(folder) / "corpus")
+        config = tiny_run_config(
+            corpus, Path(folder) / "run", data={"num_buckets": 1, "model_start_delay": 0.0},
+            training={"gradient_accumulation": ACCUMULATION, "precision": precision, "reset_training": True,
+                      "validate_every_steps": 100}, dvae={"max_steps": STEPS}, gpt={"max_steps": STEPS})
+        dataset = LJSpeechDataset.open(config)
+        with tf.device(plan.data_device):
+            tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
+        trainer = XTTSTrainer(dataset.config, stage=stage, plan=plan, tokenizer_model=tokenizer_model)
+        batches = []
+
+        def watch(phase, call):
+            def watched(batch, *position):
+                result = call(batch, *position)
+                batches.append((phase, [short_name(field.backing_device) for field in batch],
+                                [short_name(part.backing_device) for field in result
+                                 for part in trainer.strategy.experimental_local_results(field)]))
+                return result
+            return watched
+
+        pipeline = trainer.pipeline
+        trainer.pipeline = lambda dataset, start, stop: pipeline(dataset, start, stop, watch)
+        context.enable_run_metadata()
+        with contextlib.redirect_stdout(None):
+            trainer.train(dataset)
+        operations = {}
+        for function in context.export_run_metadata().function_graphs:
+            for graph in function.partition_graphs:
+                for node in graph.node:
+                    operations.setdefault(short_name(node.device), set()).add(node.op.removeprefix("_Mkl"))
+        context.disable_run_metadata()
+        variables = {name: sorted({short_name(part.device) for part in trainer.strategy.experimental_local_results(
+            variable if callable(variable.value) else variable.value)})
+            for name, variable in trainer._placed_variables()}
+        tokenizer_strays = audit_placement(tokenizer_model.part_weights("dvae").items(), plan)
+        return {"variables": variables, "batches": batches, "operations": operations,
+                "traces": trainer.train_step.traces, "strays of the tokenizer": len(tokenizer_strays)}
+
+
+@on_logical_devices
+def watched(mode, stage, precision="float32"):
+    return train_watched(mode, stage, precision)
+
+
+@on_logical_devices
+def stray_variable():
+    """What a run says whose optimizer was made outside the model's scope."""
+    import keras
+    import tensorflow as tf
+
+    from myxtts.training.trainer import XTTSTrainer
+    from myxtts.models.xtts import XTTS
+
+    plan = plan_of("dual")
+    config = tiny_run_config(training={"reset_training": True})
+    with tf.device(plan.data_device):
+        tokenizer_model = XTTS(config.model, parts=("dvae",))
+    trainer = XTTSTrainer(config, plan=plan, tokenizer_model=tokenizer_model)
+    with tf.device(plan.data_device):
+        trainer.train_step.loss_scale = keras.Variable(1.0, name="loss_scale")
+
+    class NoData:
+        def plan(self, stage):
+            return type("Plan", (), {"batches_per_epoch": 1})
+
+        def validation_loader(self, stage):
+            return None
+
+    try:
+        trainer.train(NoData())
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@on_logical_devices
+def operations_without_gpu_kernel():
+    """Operations of the traced functions that no GPU could run where they are placed; None if this TensorFlow has no
+    GPU kernels to ask for."""
+    import tensorflow as tf
+    from tensorflow.python.framework import kernels
+    from test_objectives import dvae_batch, gpt_batch, wave_batch
+
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.trainer import XTTSTrainer
+
+    if not tf.test.is_built_with_cuda():
+        return None
+    plan = plan_of("dual")
+    config = tiny_run_config(training={"reset_training": True, "gradient_accumulation": 2,
+                                       "precision": "mixed_float16"})
+
+    def runs_on_gpu(node):
+        for kernel in kernels.get_registered_kernels_for_op(node.op).kernel:
+            fits = all((node.attr[rule.name].type or node.attr[rule.name].list.type[:] or [0])
+                       in (*rule.allowed_values.list.type, rule.allowed_values.list.type) for rule in kernel.constraint)
+            if kernel.device_type in ("GPU", "DEFAULT") and fits:
+                return True
+        return False
+
+    found = {}
+    for stage, make_batch in (("dvae", dvae_batch), ("gpt", gpt_batch)):
+        with tf.device(plan.data_device):
+            tokenizer_model = XTTS(config.model, parts=("dvae",))
+        trainer = XTTSTrainer(config, stage=stage, plan=plan, tokenizer_model=tokenizer_model)
+        step, seed = trainer.train_step, tf.constant([0, 0])
+        with tf.device(plan.data_device):
+            functions = {"preparation": trainer.preparation._prepare.get_concrete_function()}
+        with tf.device(plan.model_device):
+            batch = make_batch()
+            counts = step._counts(batch)
+            sums, statistics = step._accumulate(batch, counts, seed)
+            functions |= {"counts": step._counts.get_concrete_function(batch),
+                          "accumulate": step._accumulate.get_concrete_function(batch, counts, seed),
+                          "finish": step._finish.get_concrete_function(sums, counts, statistics)}
+        for name, function in functions.items():
+            graph = function.graph.as_graph_def()
+            inner = {one.signature.name for one in graph.library.function}
+            nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+            missing = {node.op for node in nodes if node.op not in inner | {"Placeholder"} and not runs_on_gpu(node)}
+            # What no device was asked for, TensorFlow may put on the CPU.
+            found[f"{stage} {name}"] = sorted(missing)
+        found[f"{stage} variables"] = sorted(
+            name for name, v in trainer._placed_variables()
+            if tf.as_dtype(v.dtype) == tf.int32)  # TensorFlow has no int32 variables on GPUs
+    return found
+
+
+def configured(machine, *pair, **options):
+    """What early configuration prints on a stand-in machine, and that machine's TensorFlow."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        early_gpu_configuration(*pair, **options)
+    return out.getvalue().splitlines(), machine()
+
+
+class PlacementTest(unittest.TestCase):
+    """A run of each stage with data on the first device and the model on the second."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.found = {"dvae": watched("dual", "dvae"), "gpt": watched("dual", "gpt", "mixed_float16")}
+
+    def test_every_variable_lives_on_the_model_device(self):
+        for stage, found in self.found.items():
+            for name, devices in found["variables"].items():
+                self.assertEqual(devices, ["/CPU:1"], f"{name} of the {stage} stage")
+
+    def test_weights_slots_loss_scale_and_accumulators_are_all_looked_at(self):
+        names = self.found["gpt"]["variables"]
+        weights = [name for name in names if name.startswith("gpt/")]
+        accumulators = [name for name in names if name.startswith("accumulator/")]
+        slots = [name for name in names if name.startswith("optimizer/")]
+        self.assertEqual(len(accumulators), len(weights))
+        self.assertGreaterEqual(len(slots), 2 * len(weights) + 2)  # two moments each, iterations, learning rate
+        self.assertLessEqual({"loss_scale", "good_steps", "bad_steps"}, set(names))
+
+    def test_frozen_dvae_lives_on_the_data_device(self):
+        self.assertGreater(self.found["gpt"]["strays of the tokenizer"], 10)
+
+    def test_batch_is_on_the_data_device_until_it_is_copied_to_the_model_device(self):
+        for found in self.found.values():
+            self.assertEqual(len(found["batches"]), 2 * STEPS * ACCUMULATION)
+            for phase, before, after in found["batches"]:
+                self.assertEqual(set(before), {"/CPU:0"})
+                self.assertEqual(set(after), {"/CPU:0" if phase == "preprocess" else "/CPU:1"})
+
+    def test_data_work_runs_on_the_data_device_alone(self):
+        for stage, found in self.found.items():
+            self.assertIn("RFFT", found["operations"]["/CPU:0"])
+            self.assertFalse({"RFFT", "MirrorPad"} & found["operations"]["/CPU:1"], stage)
+        # The GPT stage's codes: only the data device looks for the nearest code.
+        self.assertIn("ArgMin", self.found["gpt"]["operations"]["/CPU:0"])
+        self.assertNotIn("ArgMin", self.found["gpt"]["operations"]["/CPU:1"])
+
+    def test_training_runs_on_the_model_device_alone(self):
+        updates = {"AssignSubVariableOp", "AssignAddVariableOp", "AssignVariableOp", "IsFinite", "L2Loss", "Sqrt"}
+        for stage, found in self.found.items():
+            self.assertLess(updates, found["operations"]["/CPU:1"])
+            self.assertFalse(updates & found["operations"]["/CPU:0"], stage)
+        self.assertIn("SparseSoftmaxCrossEntropyWithLogits", self.found["gpt"]["operations"]["/CPU:1"])
+
+    def test_micro_batches_share_one_trace(self):
+        for found in self.found.values():
+            self.assertEqual(found["traces"], 1)
+
+    def test_a_stray_variable_stops_the_run_and_is_named(self):
+        self.assertRegex(stray_variable(), "^PlacementError: 1 of [0-9]+ variables are on the wrong device. "
+                         "Build them in the scope of /CPU:1: loss_scale lives on /CPU:0 instead of /CPU:1$")
+
+    def test_a_gpu_could_run_every_operation(self):
+        found = operations_without_gpu_kernel()
+        if found is None:
+            self.skipTest("this TensorFlow is built without GPU kernels")
+        self.assertEqual(found, {name: [] for name in found})
+
+
+class MirroredPlacementTest(unittest.TestCase):
+    def test_every_replica_has_its_copy_and_its_shard(self):
+        found = watched("mirrored", "gpt")
+        for name, devices in found["variables"].items():
+            self.assertEqual(devices, ["/CPU:1", "/CPU:2"], name)
+        for phase, before, after in found["batches"]:
+            self.assertEqual(set(before), {"/CPU:0"})
+            self.assertEqual(set(after), {"/CPU:0"} if phase == "preprocess" else {"/CPU:1", "/CPU:2"})
+        for device in ("/CPU:1", "/CPU:2"):
+            self.assertNotIn("RFFT", found["operations"][device])
+            self.assertIn("SparseSoftmaxCrossEntropyWithLogits", found["operations"][device])
+        self.assertEqual(found["traces"], 1)
+
+
+class PhysicalNumbersTest(unittest.TestCase):
+    """The chosen GPUs become /GPU:0 and /GPU:1, whatever their numbers."""
+
+    def test_pairs_are_remapped(self):
+        for data, model in ((0, 1), (2, 3), (3, 1), (1, 0)):
+            with self.subTest(data=data, model=model), stand_in_machine(4) as machine:
+                lines, tensorflow = configured(machine, data, model)
+                self.assertEqual(tensorflow.boards(), [str(data), str(model)])
+                self.assertEqual(sorted(tensorflow.state.growth), sorted([str(data), str(model)]))
+                self.assertEqual(lines[:7], [
+                    "Configuring Multi-GPU Mode...", f"Data Processing GPU: {data}", f"Model Training GPU: {model}",
+                    f"Set visible devices: GPU {data} and GPU {model}", "Configured memory growth for data GPU",
+                    "Configured memory growth for model GPU", "Multi-GPU configuration completed successfully"])
+
+    def test_memory_isolation_limits_instead_of_growth_and_can_share_one_gpu(self):
+        with stand_in_machine(4) as machine:
+            lines, tensorflow = configured(machine, 3, 3, memory_isolation=True, data_gpu_memory=3000,
+                                           model_gpu_memory=9000)
+            self.assertEqual(tensorflow.boards(), ["3", "3"])
+            self.assertEqual(list(tensorflow.state.limits.values()), [[3000, 9000]])
+            self.assertEqual(tensorflow.state.growth, [])
+            self.assertTrue(any("the limits win" in line for line in lines))
+
+
+class RefusedDevicesTest(unittest.TestCase):
+    """What cannot be had ends the command with exit code 2 and one sentence, never with a run on one device."""
+
+    def refused(self, *flags, num_gpus=2, **machine):
+        from myxtts.cli.train import main
+
+        out, errors = io.StringIO(), io.StringIO()
+        with stand_in_machine(num_gpus, **machine), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+            self.assertEqual(main(["--train-data", "nowhere", *flags]), 2)
+        self.assertNotIn("Intelligent GPU Pipeline", out.getvalue())
+        return errors.getvalue()
+
+    def test_half_a_pair(self):
+        self.assertIn("--data-gpu alone", self.refused("--data-gpu", "0"))
+        self.assertIn("--model-gpu alone", self.refused("--model-gpu", "1"))
+        config = XTTSConfig(data=DataConfig(data_gpu=1))  # can be built, cannot be run
+        self.assertTrue(config.data.has_half_a_gpu_pair and not config.data.is_multi_gpu)
+
+    def test_too_few_gpus_names_how_many_there_are(self):
+        for num_gpus in (0, 1):
+            said = self.refused("--data-gpu", "0", "--model-gpu", "1", num_gpus=num_gpus)
+            self.assertRegex(said, f"Insufficient GPUs for Multi-GPU Mode: .*this process sees {num_gpus}")
+            self.assertIn("--virtual-devices 2", said)
+
+    def test_index_out_of_range_names_it_and_the_range(self):
+        said = self.refused("--data-gpu", "0", "--model-gpu", "7")
+        self.assertIn("--model-gpu 7 is out of range", said)
+        self.assertIn("0 to 1", said)
+
+    def test_same_gpu_twice_without_isolation(self):
+        self.assertIn("--enable-memory-isolation", self.refused("--data-gpu", "1", "--model-gpu", "1"))
+
+    def test_isolation_without_a_pair(self):
+        self.assertIn("needs --data-gpu and --model-gpu", self.refused("--enable-memory-isolation"))
+
+    def test_limits_beyond_the_memory(self):
+        said = self.refused("--data-gpu", "0", "--model-gpu", "0", "--enable-memory-isolation", memory_mb=16000)
+        self.assertIn("must fit in its 16000 MB", said)
+
+    def test_runtime_that_is_initialised_already(self):
+        with stand_in_machine(2):
+            import tensorflow
+
+            tensorflow.state.initialised = True
+            with self.assertRaisesRegex(DeviceError, "before it is initialised.*Call early_gpu_configuration before"), \
+                    contextlib.redirect_stdout(None):
+                early_gpu_configuration(0, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
