@@ -17,6 +17,12 @@ from logical_devices import on_logical_devices, plan_of  # noqa: E402  this fold
 from stand_in_machine import stand_in_machine  # noqa: E402
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402
 
+# What the command imports to report an error: extension modules must not be loaded anew inside a stand-in machine.
+import myxtts.audio.files  # noqa: E402, F401
+import myxtts.data.corpora  # noqa: E402, F401
+import myxtts.data.sample_corpus  # noqa: E402, F401
+import myxtts.utils.checkpoint  # noqa: E402, F401
+from myxtts.cli.train import main  # noqa: E402
 from myxtts.config.config import DataConfig, XTTSConfig  # noqa: E402
 from myxtts.utils.devices import DeviceError, early_gpu_configuration  # noqa: E402
 
@@ -63,6 +69,7 @@ def train_watched(mode, stage, precision):
         pipeline = trainer.pipeline
         trainer.pipeline = lambda dataset, start, stop: pipeline(dataset, start, stop, watch)
         context.enable_run_metadata()
+        context.export_run_metadata()  # forgets what was run before
         with contextlib.redirect_stdout(None):
             trainer.train(dataset)
         operations = {}
@@ -278,8 +285,6 @@ class RefusedDevicesTest(unittest.TestCase):
     """What cannot be had ends the command with exit code 2 and one sentence, never with a run on one device."""
 
     def refused(self, *flags, num_gpus=2, **machine):
-        from myxtts.cli.train import main
-
         out, errors = io.StringIO(), io.StringIO()
         with stand_in_machine(num_gpus, **machine), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             self.assertEqual(main(["--train-data", "nowhere", *flags]), 2)

@@ -20,6 +20,8 @@ class AdamW(keras.optimizers.AdamW):
         momentum, velocity = self._momentums[index], self._velocities[index]
         self.assign_add(momentum, (gradient - momentum) * (1.0 - self.beta_1))
         self.assign_add(velocity, (ops.square(gradient) - velocity) * (1.0 - self.beta_2))
-        mean = momentum / (1.0 - ops.power(ops.cast(self.beta_1, variable.dtype), step))
-        square = velocity / (1.0 - ops.power(ops.cast(self.beta_2, variable.dtype), step))
-        self.assign_sub(variable, learning_rate * mean / (ops.sqrt(square) + self.epsilon))
+        # Both corrections as scalars: epsilon, too, is multiplied out, so the weights are gone over once.
+        mean_correction = 1.0 - ops.power(ops.cast(self.beta_1, variable.dtype), step)
+        root_correction = ops.sqrt(1.0 - ops.power(ops.cast(self.beta_2, variable.dtype), step))
+        rate = learning_rate * root_correction / mean_correction
+        self.assign_sub(variable, rate * momentum / (ops.sqrt(velocity) + self.epsilon * root_correction))

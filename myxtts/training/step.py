@@ -5,8 +5,9 @@ reduced once, then checked, clipped and applied. Keras's own shortcuts do not fi
 scaling look at one replica, and its accumulation averages micro-batches whatever their number of tokens.
 """
 
-import keras
 import tensorflow as tf
+
+from myxtts.training.optimizers import AdamW
 
 SUM = tf.distribute.ReduceOp.SUM
 LARGEST_LOSS_SCALE = 2.0 ** 24
@@ -42,7 +43,7 @@ class TrainStep:
         self.gradient_clip = stage_config.gradient_clip
         self.names, self.variables = zip(*objective.trainable().items())
         beta_1, beta_2 = stage_config.betas
-        self.optimizer = keras.optimizers.AdamW(stage_config.learning_rate, weight_decay=stage_config.weight_decay,
+        self.optimizer = AdamW(stage_config.learning_rate, weight_decay=stage_config.weight_decay,
                                                 beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
         excluded = [v for name, v in zip(self.names, self.variables) if no_weight_decay(name)]
         if excluded:

@@ -1,0 +1,204 @@
+"""What a run does and says in Multi-GPU Mode and in Single-GPU Buffered Mode: the real command on a tiny corpus.
+
+Runs without a GPU: in a process with logical CPU devices.
+
+    python -m unittest tests.test_intelligent_gpu_pipeline -v
+"""
+
+import contextlib
+import io
+import json
+import re
+import sys
+import tempfile
+import time
+import unittest
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from logical_devices import on_logical_devices, plan_of  # noqa: E402  this folder must be on the path first
+from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402
+
+from myxtts.config.config import DataConfig  # noqa: E402
+
+STEPS = 6
+
+
+@on_logical_devices
+def command(*flags, num_buckets=2):
+    """What `train_main.py` with these flags prints, and what it leaves behind, on the tiny corpus."""
+    from myxtts.cli.train import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        corpus = make_tiny_corpus(Path(folder) / "corpus")
+        config = tiny_run_config(data={"num_buckets": num_buckets}, dvae={"max_steps": STEPS}, gpt={"max_steps": STEPS},
+                                 training={"sample_every_steps": STEPS, "num_samples": 1, "validate_every_steps": 3})
+        settings = Path(folder) / "tiny.yaml"  # JSON is YAML
+        settings.write_text(json.dumps(asdict(config)))
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = main(["--config", str(settings), "--train-data", str(corpus), "--checkpoint-dir", str(run), *flags])
+        return {"code": code, "lines": out.getvalue().splitlines(),
+                "files": sorted(path.suffix for path in (run / "samples").iterdir()),
+                "checkpoints": sorted(path.name for path in (run / "gpt").iterdir())}
+
+
+@on_logical_devices
+def events_of_a_dual_run(delay_seconds):
+    """When batches were prepared and trained on in a dual run whose steps take 50 ms at least, in order."""
+    import tensorflow as tf
+
+    from myxtts.data.ljspeech import LJSpeechDataset
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.trainer import XTTSTrainer
+
+    plan, events = plan_of("dual"), []
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_tiny_corpus(Path(folder) / "corpus")
+        config = tiny_run_config(corpus, Path(folder) / "run", dvae={"max_steps": STEPS},
+                                 data={"num_buckets": 1, "model_start_delay": delay_seconds},
+                                 training={"reset_training": True, "validate_every_steps": 100})
+        dataset = LJSpeechDataset.open(config)
+        trainer = XTTSTrainer(dataset.config, stage="dvae", plan=plan)
+        make_pipeline, step = trainer.pipeline, trainer.train_step
+
+        def watch(phase, call):
+            def watched(*arguments):
+                result = call(*arguments)
+                events.append((f"{phase} ended", time.monotonic()))
+                return result
+            return watched
+
+        class Step:
+            def __getattr__(self, name):
+                return getattr(step, name)
+
+            def __call__(self, batches, *arguments):
+                if not any(name == "train began" for name, _ in events):
+                    time.sleep(0.1)  # a producer that did not wait would run on here
+                events.append(("train began", time.monotonic()))
+                losses = step(batches, *arguments)
+                time.sleep(0.05)
+                events.append(("train ended", time.monotonic()))
+                return losses
+
+        trainer.train_step = Step()
+        trainer.pipeline = lambda dataset, start, stop: make_pipeline(dataset, start, stop, watch)
+        began = time.monotonic()
+        with contextlib.redirect_stdout(None):
+            trainer.train(dataset)
+        depth = trainer.pipeline_depth
+    return [(name, moment - began) for name, moment in events], depth
+
+
+def position(lines, words):
+    """Index of the first line that holds `words`."""
+    for index, line in enumerate(lines):
+        if words in line:
+            return index
+    raise AssertionError(f"no line says: {words}\n" + "\n".join(lines))
+
+
+class MultiGPUModeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.found = command("--virtual-devices", "2", "--enable-static-shapes", "--max-mel-frames", "120",
+                            "--buffer-size", "7", "--model-start-delay", "0.3")
+        cls.lines = cls.found["lines"]
+
+    def test_says_who_does_what_in_order(self):
+        expected = ["Configuring Multi-GPU Mode...", "Data Processing GPU: 0", "Model Training GPU: 1",
+                    "Set visible devices: GPU 0 and GPU 1", "Multi-GPU configuration completed successfully",
+                    "These devices are virtual", "Intelligent GPU Pipeline: Multi-GPU Mode",
+                    "Prefetching to /CPU:0 with buffer_size=7", "Multi-GPU Mode: Model will be placed on /CPU:1",
+                    "(Original GPU 1 is now mapped to CPU:1)", "Creating model on device: /CPU:1", "Stage dvae: ",
+                    "Multi-GPU Mode: Waiting 0.3s for data pipeline to warm up...", "Model training starting now",
+                    f"dvae step {STEPS}/{STEPS}", "FINAL REPORT, stage dvae", f"gpt step {STEPS}/{STEPS}",
+                    "FINAL REPORT, stage gpt"]
+        places = [position(self.lines, words) for words in expected]
+        self.assertEqual(places, sorted(places))
+        pipeline = position(self.lines, "Intelligent GPU Pipeline: Multi-GPU Mode")
+        self.assertEqual(self.lines[pipeline + 1], "Data Processing GPU: 0")
+
+    def test_audits_where_every_variable_lives(self):
+        audits = [line for line in self.lines if line.startswith("Placement audit: ")]
+        self.assertEqual(len(audits), 2)
+        for line in audits:
+            self.assertRegex(line, r"^Placement audit: \d{2,} variables, all on /CPU:1$")
+
+    def test_static_shapes_trace_the_step_exactly_once(self):
+        traces = [line for line in self.lines if "Traces of the train step" in line]
+        self.assertEqual(traces, ["  Traces of the train step: 1"] * 2)
+
+    def test_report_has_what_is_watched(self):
+        report = "\n".join(self.lines[position(self.lines, "FINAL REPORT, stage gpt"):])
+        for pattern in (r"Avg: \d+\.\dms, Std: \d+\.\dms", r"Throughput: \d+\.\d\d steps/sec", r"Variation: \d+\.\d%",
+                        r"Stall: \d+\.\d%", r"Buffer: \d+\.\d of 1 batches", "GPU: not available"):
+            self.assertRegex(report, pattern)
+
+    def test_speaks_and_saves_at_the_end(self):
+        self.assertEqual(self.found["code"], 0)
+        self.assertEqual(self.found["files"], [".png", ".wav"])
+        self.assertIn(f"step_{STEPS:08d}", self.found["checkpoints"])
+
+
+class SingleGPUBufferedModeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.lines = command("--buffer-size", "9")["lines"]
+
+    def test_says_so_and_trains_with_the_same_pipeline(self):
+        start = position(self.lines, "Intelligent GPU Pipeline: Single-GPU Buffered Mode")
+        self.assertEqual(self.lines[start + 1:start + 5], [
+            "Buffer Size: 9", "Smart Prefetching: Enabled", "Prefetching to /CPU:0 with buffer_size=9",
+            "Creating model on device: /CPU:0"])
+        self.assertFalse([line for line in self.lines if "Multi-GPU" in line])
+        self.assertTrue([line for line in self.lines if re.match(r"gpt step .*\| buffer 1/1 ", line)])
+
+    def test_traces_are_at_most_the_buckets(self):
+        traces = [int(line.rsplit(":", 1)[1]) for line in self.lines if "Traces of the train step" in line]
+        self.assertEqual(len(traces), 2)
+        self.assertLessEqual(max(traces), 2)
+
+    def test_defaults_are_those_of_the_contract(self):
+        data = DataConfig()
+        self.assertEqual((data.data_gpu, data.model_gpu), (None, None))
+        self.assertEqual((data.pipeline_buffer_size, data.model_start_delay), (50, 2.0))
+        self.assertTrue(DataConfig(data_gpu=0, model_gpu=1, pipeline_buffer_size=75, model_start_delay=2.5).is_multi_gpu)
+
+
+class OrderTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.events, cls.depth = events_of_a_dual_run(0.4)
+
+    def moments(self, name):
+        return [moment for event, moment in self.events if event == name]
+
+    def test_training_waits_for_the_head_start_and_the_filled_buffer(self):
+        first = self.moments("train began")[0]
+        self.assertGreaterEqual(first, 0.4)
+        self.assertGreaterEqual(len([m for m in self.moments("transfer ended") if m < first]), self.depth - 2)
+
+    def test_three_buffers_and_not_more(self):
+        # Before the first step has ended: one trained on, one ready, one prepared.
+        ended = self.moments("train ended")[0]
+        self.assertEqual(len([m for m in self.moments("transfer ended") if m < ended]), self.depth)
+
+    def test_next_batch_is_ready_before_a_step_ends(self):
+        moved, ended = self.moments("transfer ended"), self.moments("train ended")
+        self.assertEqual(len(moved), STEPS)
+        for number in range(STEPS - 1):
+            self.assertLess(moved[number + 1], ended[number])
+
+    def test_each_batch_is_prepared_then_copied_then_trained_on(self):
+        times = zip(*(self.moments(name) for name in ("preprocess ended", "transfer ended", "train began", "train ended")))
+        for moments in times:
+            self.assertEqual(list(moments), sorted(moments))
+
+
+if __name__ == "__main__":
+    unittest.main()
