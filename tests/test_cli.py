@@ -4,9 +4,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import soundfile
@@ -14,6 +18,7 @@ import yaml
 
 from myxtts.cli import main as myxtts_command
 from myxtts.cli import say, train
+from myxtts.cli.run import _finished, stops_on_signals
 from myxtts.utils import devices
 from tiny import make_tiny_corpus, voiced
 
@@ -217,14 +222,14 @@ def test_say_with_something_wrong_is_one_sentence(trained, tiny_corpus, tmp_path
     assert not (tmp_path / "out.wav").exists()
 
 
-def test_damaged_finished_checkpoint_is_trained_again_from_the_one_before(trained, tmp_path, capsys):
-    argv, home = trained
-    shutil.copytree(home, tmp_path / "run")
-    file = tmp_path / "run/dvae/step_00000002/model.safetensors"
+def test_stage_whose_finished_checkpoint_is_damaged_is_not_finished(trained, tiny_yaml, tmp_path):
+    config = train.config_from_arguments(train.build_parser().parse_args(["--config", str(tiny_yaml)]))
+    shutil.copytree(trained[1] / "dvae", tmp_path / "dvae")
+    assert _finished(tmp_path, "dvae", config)
+    file = tmp_path / "dvae/step_00000002/model.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    assert train.main([*argv[:-1], str(tmp_path / "run"), "--stage", "dvae"]) == 0
-    assert "set aside" in capsys.readouterr().out
-    assert (tmp_path / "run/dvae/step_00000002/model.safetensors").is_file()
+    assert not _finished(tmp_path, "dvae", config)
+    assert (tmp_path / "dvae/damaged_step_00000002").is_dir()
 
 
 def test_folder_of_recordings_is_not_changed_by_a_run(trained, tiny_corpus, tmp_path):
@@ -234,6 +239,17 @@ def test_folder_of_recordings_is_not_changed_by_a_run(trained, tiny_corpus, tmp_
             {path.relative_to(fresh) for path in fresh.rglob("*")}
     for path in fresh.rglob("*.*"):
         assert (tiny_corpus / path.relative_to(fresh)).read_bytes() == path.read_bytes()
+
+
+def test_first_signal_asks_for_a_stop_and_the_second_stops_at_once():
+    trainer = SimpleNamespace(stop_requested=threading.Event())
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stops_on_signals(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert trainer.stop_requested.wait(5)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_myxtts_lists_its_commands_and_refuses_others(capsys):

@@ -225,16 +225,13 @@ def test_reader_that_hangs_is_named_in_the_log(caplog, monkeypatch):
 STOPS = ("reader", "features", "step", "interrupt", "end of data", "enough")
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_every_stop_ends_the_producer_within_seconds(seed):
-    """Stops of a random kind at a random batch, with random speeds on both sides and a random buffer."""
-    draw = random.Random(seed)
-    kind, at, capacity = STOPS[seed % len(STOPS)], draw.randrange(8), draw.choice([1, 1, 2, 5])
+def consume(kind, at, draw):
+    """Trains on made-up batches until a stop of this kind at batch `at`; returns how many steps were finished."""
     data_seconds, step_seconds = (draw.choice([0.0, 0.001, 0.004]) for _ in range(2))
-    num_batches = at if kind == "end of data" else 10_000
+    seen = 0
 
     def batches():
-        for index in range(num_batches):
+        for index in range(at if kind == "end of data" else 10_000):
             if kind == "reader" and index == at:
                 raise Broken
             yield index
@@ -245,25 +242,39 @@ def test_every_stop_ends_the_producer_within_seconds(seed):
             raise Broken
         return batch
 
-    began, seen, ended = time.monotonic(), 0, None
+    if kind == "interrupt":
+        threading.Timer(0.001 + 0.004 * at, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with DevicePipeline(batches(), prepare, unchanged, draw.choice([1, 1, 2, 5])) as pipeline:
+        for _ in pipeline:
+            time.sleep(step_seconds)
+            if kind == "step" and seen == at:
+                raise Broken
+            seen += 1
+            if kind == "enough" and seen > at:
+                break
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_stop_ends_the_producer_within_seconds(seed):
+    """Stops of a random kind at a random batch, with random speeds on both sides and a random buffer."""
+    draw = random.Random(seed)
+    kind, at = STOPS[seed % len(STOPS)], draw.randrange(8)
+    began = time.monotonic()
     try:
-        if kind == "interrupt":
-            threading.Timer(0.005 + 0.005 * at, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with DevicePipeline(batches(), prepare, unchanged, capacity) as pipeline:
-            for _ in pipeline:
-                time.sleep(step_seconds)
-                if kind == "step" and seen == at:
-                    raise Broken
-                seen += 1
-                if kind == "enough" and seen > at:
-                    break
+        ended = consume(kind, at, draw)
     except (Broken, KeyboardInterrupt) as error:
         ended = type(error)
-    assert time.monotonic() - began < 5.0 and not producers()
-    expected = {"interrupt": KeyboardInterrupt, "end of data": None, "enough": None}.get(kind, Broken)
-    assert ended is expected
-    if kind != "interrupt":
-        assert seen == at + (kind == "enough")
+    until(lambda: not producers())
+    assert time.monotonic() - began < 5.0
+    assert ended == {"interrupt": KeyboardInterrupt, "end of data": at, "enough": at + 1}.get(kind, Broken)
+
+
+def test_pipeline_that_is_let_go_ends_its_producer():
+    pipeline = DevicePipeline(range(100), kept, unchanged)
+    assert next(pipeline) == 0 and producers()
+    del pipeline
+    until(lambda: not producers())
 
 
 def test_error_inside_tf_data_comes_out_of_the_pipeline():

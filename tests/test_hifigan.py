@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from layer_check import check_layer
-from myxtts.models.hifigan import HifiganGenerator, ResidualStack, fold_weight_norm, interpolate_linearly
+from myxtts.models.coqui import fold_weight_norm
+from myxtts.models.hifigan import HifiganGenerator, ResidualStack, interpolate_linearly
 from myxtts.utils.torch_checkpoint import read_torch_checkpoint
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"

@@ -124,7 +124,7 @@ def real_stage(mode, stage, accumulation):
     from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
 
-    config = tiny_run_config(model={"dropout": 0.0}, training={"reset_training": True,
+    config = tiny_run_config(model={"dropout": 0.0, "layers": 1}, training={"reset_training": True,
                                                                "gradient_accumulation": accumulation})
     plan = plan_of(mode)
     with tf.device(plan.data_device):
@@ -141,7 +141,7 @@ def real_stage(mode, stage, accumulation):
     return losses, weights
 
 
-@pytest.mark.parametrize("stage, accumulation", [("dvae", 1), ("gpt", 2)])
+@pytest.mark.parametrize("stage, accumulation", [("dvae", 1), ("gpt", 1)])
 def test_real_stages_learn_the_same_on_two_replicas(stage, accumulation):
     (one_losses, one), (two_losses, two) = (real_stage(mode, stage, accumulation) for mode in ("dual", "mirrored"))
     for left, right in zip(one_losses, two_losses):

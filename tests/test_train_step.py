@@ -82,6 +82,13 @@ def test_update_is_adamw_with_decay_on_kernels_alone(decay):
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_epsilon_stands_beside_the_corrected_root():
+    # A gradient as large as epsilon halves the step; Keras's own AdamW, with epsilon before the correction, takes a sixth.
+    objective, step = quadratic_step(start=0.0)
+    step([tf.fill((2, 3), 5e-9)], 0.1, (0, 0))
+    np.testing.assert_allclose(objective.weights["layer/kernel"].numpy(), 0.05, rtol=1e-3)
+
+
 def test_losses_are_means_and_the_norm_is_that_before_clipping():
     objective, step = quadratic_step(gradient_clip=0.5)
     losses = {name: float(value) for name, value in step([BATCH], 0.1, (0, 0)).items()}

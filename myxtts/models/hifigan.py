@@ -59,7 +59,7 @@ class HifiganGenerator(keras.layers.Layer):
     """Latents `(B, n, width)` and speaker vectors `(B, D)` to a waveform, `(B, num_samples(n))` float32 in [-1, 1].
 
     Latents are first interpolated to one frame per `hop_length` output samples. Weights are plain: weight norm is
-    folded when a checkpoint is converted, see `fold_weight_norm`. The whole batch is computed as given, padding
+    folded when a checkpoint is converted, see `coqui.fold_weight_norm`. The whole batch is computed as given, padding
     included; cut the waveform of `n` latents at `num_samples(n)`.
 
     Args:
@@ -197,21 +197,6 @@ def interpolate_linearly(x, factor):
     right = ops.minimum(left + 1, length - 1)
     blend = ops.cast(position - ops.cast(left, "float32"), x.dtype)[None, :, None]
     return ops.take(x, left, axis=1) * (1 - blend) + ops.take(x, right, axis=1) * blend
-
-
-def fold_weight_norm(gain, direction):
-    """The plain weight of a weight-normalised convolution, `gain direction / |direction|`.
-
-    Args:
-        gain: NumPy array `(d, 1, 1)`, PyTorch's `original0` or `weight_g`.
-        direction: NumPy array `(d, m, k)`, PyTorch's `original1` or `weight_v`.
-
-    Returns:
-        NumPy array `(d, m, k)` float32; the norm is over all axes but the first, also in transposed convolutions.
-    """
-    direction = np.asarray(direction, "float32")
-    norm = np.sqrt(np.sum(np.square(direction), axis=tuple(range(1, direction.ndim)), keepdims=True))
-    return np.asarray(gain, "float32") * (direction / norm)
 
 
 def _scaled_length(length, factor):

@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 import time
+import weakref
 
 import tensorflow as tf
 
@@ -21,7 +22,7 @@ class DevicePipeline:
 
     The producer reads a batch (host), prepares it (data device) and copies it (model device), and never waits for the
     consumer except when the buffer is full. What goes wrong in it is raised by `__next__` with its own traceback.
-    `close`, or leaving the `with` block, always ends the producer.
+    `close`, or leaving the `with` block, always ends the producer; so does letting go of the pipeline.
 
     Args:
         batches: Iterable of `WaveBatch`es, already on the data device.
@@ -32,25 +33,28 @@ class DevicePipeline:
     """
 
     def __init__(self, batches, prepare, transfer, capacity=1, start=0):
-        self._batches = batches
-        self._prepare = prepare
-        self._transfer = transfer
-        self._start = start
-        self._ready = queue.Queue(maxsize=capacity)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._produce, name="myxtts-data-device", daemon=True)
         self.capacity = capacity
-        self.stage = "not started"
-        """What the producer is doing, in words."""
         self.wait_seconds = 0.0
         """Time that `__next__` spent waiting for data."""
-        self.produced = 0
+        self._producer = _Producer(batches, prepare, transfer, capacity, start)
+        self._ready, self._stop = self._producer.ready, self._producer.stop
+        # A Ctrl-C can strike where no `with` block catches it. The producer does not hold the pipeline, so it ends then.
+        weakref.finalize(self, self._stop.set)
+
+    @property
+    def stage(self):
+        """What the producer is doing, in words."""
+        return self._producer.stage
+
+    @property
+    def produced(self):
         """Batches that have entered the buffer."""
+        return self._producer.produced
 
     def start(self):
         """Starts the producer; does nothing when it runs already."""
-        if self._thread.ident is None:
-            self._thread.start()
+        if self._producer.ident is None:
+            self._producer.start()
         return self
 
     def wait_until_filled(self, head_start_seconds=0.0, timeout_seconds=300.0):
@@ -62,11 +66,11 @@ class DevicePipeline:
         self.start()
         self._stop.wait(head_start_seconds)
         deadline = time.monotonic() + timeout_seconds
-        while not self._ready.full() and self._thread.is_alive():
+        while not self._ready.full() and self._producer.is_alive():
             if time.monotonic() > deadline:
-                raise PipelineStuck(f"The buffer between the devices holds {self._ready.qsize()} of "
-                                    f"{self._ready.maxsize} batches after {timeout_seconds:.0f} s; the producer is stuck "
-                                    f"{self.stage}. Look there, or raise --model-start-delay.")
+                raise PipelineStuck(f"The buffer between the devices holds {self._ready.qsize()} of {self.capacity} "
+                                    f"batches after {timeout_seconds:.0f} s; the producer is stuck {self.stage}. Look "
+                                    "there, or raise --model-start-delay.")
             time.sleep(0.005)
 
     def fill(self):
@@ -91,14 +95,55 @@ class DevicePipeline:
             raise item
         return item
 
-    def _produce(self):
+    def close(self, timeout_seconds=5.0):
+        """Ends the producer and empties the buffer; the producer's work on one batch is let finish.
+
+        Args:
+            timeout_seconds: Most time to wait for that. A reader that hangs cannot be ended from outside; its thread
+                dies with the process, and the log names the stage.
+        """
+        self._stop.set()
+        if self._producer.ident is not None:
+            self._producer.join(timeout_seconds)
+            if self._producer.is_alive():
+                logger.warning("The data pipeline does not end: it has been %s for more than %.0f s.", self.stage,
+                               timeout_seconds)
+        while not self._ready.empty():
+            self._ready.get_nowait()
+
+    def __enter__(self):
+        try:
+            return self.start()
+        except BaseException:  # Ctrl-C while the thread came up: there will be no __exit__
+            self._stop.set()
+            raise
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+class _Producer(threading.Thread):
+    """The thread of a `DevicePipeline`; see there."""
+
+    def __init__(self, batches, prepare, transfer, capacity, start):
+        super().__init__(name="myxtts-data-device", daemon=True)
+        self.batches = batches
+        self.prepare = prepare
+        self.transfer = transfer
+        self.first_position = start
+        self.ready = queue.Queue(maxsize=capacity)
+        self.stop = threading.Event()
+        self.stage = "not started"
+        self.produced = 0
+
+    def run(self):
         try:
             self.stage = "reading a batch on the host"
-            for position, wave in enumerate(self._batches, self._start):
+            for position, wave in enumerate(self.batches, self.first_position):
                 self.stage = "preparing a batch on the data device"
-                batch = self._prepare(wave, position)
+                batch = self.prepare(wave, position)
                 self.stage = "copying a batch to the model device"
-                batch = self._transfer(batch)
+                batch = self.transfer(batch)
                 self.stage = "waiting for room in the buffer"
                 if not self._put(batch):
                     return
@@ -109,35 +154,13 @@ class DevicePipeline:
             self._put(error)
 
     def _put(self, item):
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             try:
-                self._ready.put(item, timeout=0.05)
+                self.ready.put(item, timeout=0.05)
                 return True
             except queue.Full:
                 continue
         return False
-
-    def close(self, timeout_seconds=5.0):
-        """Ends the producer and empties the buffer; the producer's work on one batch is let finish.
-
-        Args:
-            timeout_seconds: Most time to wait for that. A reader that hangs cannot be ended from outside; its thread
-                dies with the process, and the log names the stage.
-        """
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_seconds)
-            if self._thread.is_alive():
-                logger.warning("The data pipeline does not end: it has been %s for more than %.0f s.", self.stage,
-                               timeout_seconds)
-        while not self._ready.empty():
-            self._ready.get_nowait()
-
-    def __enter__(self):
-        return self.start()
-
-    def __exit__(self, *exception):
-        self.close()
 
 
 class SynchronousPipeline:

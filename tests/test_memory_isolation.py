@@ -1,0 +1,182 @@
+"""The trainer under memory isolation, and that the mode changes where a run computes and nothing of what it computes."""
+
+import contextlib
+import inspect
+import os
+
+import numpy as np
+import pytest
+from logical_devices import on_logical_devices, plan_of
+from tiny import tiny_run_config
+
+STEPS = 50
+
+
+def make_trainer(mode, corpus, folder):
+    """A GPT trainer with dropout and augmentation, its data set, and the batches' device."""
+    import keras
+    import tensorflow as tf
+
+    from myxtts.data.ljspeech import LJSpeechDataset
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+    from myxtts.training.trainer import XTTSTrainer
+
+    config = tiny_run_config(corpus, folder / mode, model={"layers": 1}, gpt={"max_steps": STEPS},
+                             data={"model_start_delay": 0.0, "num_buckets": 1},
+                             training={"reset_training": True, "log_every_steps": 1, "validate_every_steps": STEPS})
+    dataset = LJSpeechDataset.open(config)
+    plan = plan_of(mode)
+    keras.utils.set_random_seed(3)
+    with tf.device(plan.data_device):
+        tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
+    if mode == "isolated":
+        os.environ["MYXTTS_VIRTUAL_DEVICES"] = "2"
+        with contextlib.redirect_stdout(None):
+            trainer = MemoryIsolatedDualGPUTrainer(dataset.config, 0, 1, stage="gpt", tokenizer_model=tokenizer_model)
+        del os.environ["MYXTTS_VIRTUAL_DEVICES"]
+    else:
+        trainer = XTTSTrainer(dataset.config, stage="gpt", tokenizer_model=tokenizer_model, plan=plan)
+    return trainer, dataset
+
+
+@on_logical_devices
+def run(mode, corpus, folder):
+    """Losses of every step, what validation said, and the trainer's public face after a run."""
+    from myxtts.training.callbacks import Callback
+    from myxtts.training.trainer import XTTSTrainer
+
+    trainer, dataset = make_trainer(mode, corpus, folder)
+    losses = []
+
+    class Listener(Callback):
+        def on_log(self, step, report, timing):
+            losses.append([report[name] for name in ("loss", "text", "mel", "gradient_norm")])
+
+    with contextlib.redirect_stdout(None):
+        validation = trainer.train(dataset, [Listener()])
+    found = {"losses": losses, "validation": validation, "traces": trainer.train_step.traces, "plan": trainer.plan,
+             "devices": (trainer.data_device, trainer.model_device), "depth": trainer.pipeline_depth,
+             "asynchronous": trainer.enable_async_pipeline, "is trainer": isinstance(trainer, XTTSTrainer)}
+    if mode == "isolated":
+        found["step times"] = trainer.step_times
+        found["pipelines"] = []
+        for asynchronous in (True, False):
+            trainer.enable_async_pipeline = asynchronous
+            with trainer.pipeline(dataset, 2, 6) as batches:
+                found["pipelines"].append([[field.numpy() for field in batch] for batch in batches])
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("modes")
+    return {mode: run(mode, tiny_corpus, folder) for mode in ("single", "dual", "isolated")}
+
+
+def test_fifty_steps_have_the_same_losses_in_every_mode(runs):
+    single = np.array(runs["single"]["losses"])
+    assert single.shape == (STEPS, 4) and single[-5:, 0].mean() < 0.8 * single[0, 0]
+    for mode in ("dual", "isolated"):
+        np.testing.assert_allclose(runs[mode]["losses"], single, rtol=1e-5, err_msg=mode)
+        assert runs[mode]["validation"] == pytest.approx(runs["single"]["validation"], rel=1e-5)
+
+
+def test_modes_compute_where_they_say(runs):
+    assert [runs[mode]["devices"] for mode in ("single", "dual", "isolated")] == [
+        ("/CPU:0", "/CPU:0"), ("/CPU:0", "/CPU:1"), ("/CPU:0", "/CPU:1")]
+    assert runs["isolated"]["plan"].mode == "isolated"
+    assert all(found["traces"] == 1 for found in runs.values())
+
+
+def test_isolated_trainer_is_a_trainer_with_three_buffers_and_step_times(runs):
+    isolated = runs["isolated"]
+    assert isolated["is trainer"] and isolated["depth"] == 3 and isolated["asynchronous"]
+    assert len(isolated["step times"]) == STEPS - 3 and min(isolated["step times"]) > 0
+
+
+def test_synchronous_pipeline_gives_the_same_batches(runs):
+    asynchronous, synchronous = runs["isolated"]["pipelines"]
+    assert len(asynchronous) == len(synchronous) == 4
+    for one, other in zip(asynchronous, synchronous):
+        for left, right in zip(one, other):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_signatures_are_those_of_the_contract():
+    from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+
+    parameters = inspect.signature(MemoryIsolatedDualGPUTrainer).parameters
+    assert list(parameters)[:7] == ["config", "data_gpu_id", "model_gpu_id", "data_gpu_memory_limit",
+                                    "model_gpu_memory_limit", "model", "resume_checkpoint"]
+    assert (parameters["data_gpu_memory_limit"].default, parameters["model_gpu_memory_limit"].default) == (8192, 16384)
+    optimize = inspect.signature(MemoryIsolatedDualGPUTrainer.optimize_dataset_for_dual_gpu).parameters
+    assert optimize["prefetch_buffer_size"].default == 4
+
+
+@pytest.mark.parametrize("batch_size, depth", [(1, 8), (8, 8), (10, 6), (16, 4), (24, 2), (32, 2), (48, 2), (128, 2)])
+def test_prefetch_depth_holds_64_clips_within_2_and_8_batches(batch_size, depth):
+    from myxtts.training.memory_isolated_trainer import prefetch_depth
+
+    assert prefetch_depth(batch_size) == depth
+
+
+@on_logical_devices
+def optimized_datasets():
+    import tensorflow as tf
+
+    from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+
+    trainer = MemoryIsolatedDualGPUTrainer.__new__(MemoryIsolatedDualGPUTrainer)
+    trainer.data_device, trainer.stage_config = plan_of("isolated").model_device, tiny_run_config().stage("gpt")
+    found = []
+    for size in ({}, {"prefetch_buffer_size": 1}, {"prefetch_buffer_size": None}):
+        dataset = tf.data.Dataset.range(12).map(lambda x: 2 * x).batch(4)
+        elements = list(trainer.optimize_dataset_for_dual_gpu(dataset, **size))
+        found.append(([one.numpy().tolist() for one in elements], {one.device[-5:] for one in elements}))
+    return found
+
+
+def test_optimized_dataset_keeps_its_order_and_ends_on_the_data_device():
+    expected = [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20, 22]]
+    assert optimized_datasets() == [(expected, {"CPU:1"})] * 3
+
+
+@on_logical_devices
+def refused_pair():
+    """What making the trainer says on this machine, which has no two GPUs."""
+    from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+    from myxtts.utils.devices import DeviceError
+
+    try:
+        MemoryIsolatedDualGPUTrainer(tiny_run_config(), 2, 3)
+    except DeviceError as error:
+        return str(error)
+
+
+def test_pair_that_is_not_there_is_an_error_and_no_run_on_one_device():
+    assert "Insufficient GPUs for Multi-GPU Mode" in refused_pair()
+
+
+@on_logical_devices
+def plans_on_a_stand_in_machine():
+    from stand_in_machine import stand_in_machine
+
+    from myxtts.training.memory_isolated_trainer import isolated_plan
+    from myxtts.utils.devices import DeviceError
+
+    with stand_in_machine(2) as machine, contextlib.redirect_stdout(None):
+        first = isolated_plan(1, 1, 1000, 2000)
+        again = isolated_plan(1, 1, 1000, 2000)
+        limits = list(machine().state.limits.values())
+        try:
+            isolated_plan(1, 1, 1000, 3000)
+        except DeviceError as error:
+            return first, again is first, limits, str(error)
+
+
+def test_plan_in_force_is_kept_and_another_limit_is_refused():
+    plan, kept, limits, refusal = plans_on_a_stand_in_machine()
+    assert kept and limits == [[1000, 2000]] and (plan.mode, plan.data_device, plan.model_device) == (
+        "isolated", "/GPU:0", "/GPU:1")
+    assert "already configured" in refusal
