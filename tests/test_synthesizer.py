@@ -50,8 +50,8 @@ def biased(synthesizer):
     bias = synthesizer.model.gpt.audio_head.bias
     before = bias.numpy().copy()
 
-    def set_bias(token, value):
-        bias.assign(np.where(np.arange(len(before)) == token, value, before))
+    def set_bias(token, value, others=0.0):
+        bias.assign(np.where(np.arange(len(before)) == token, value, before + others))
 
     yield set_bias
     bias.assign(before)
@@ -102,6 +102,15 @@ def test_greedy_codes_are_those_of_repeated_teacher_forcing(synthesizer, voice, 
         expected.append(int(row.argmax()))
     assert codes.tolist() == expected
     assert len(set(expected)) > 1
+
+
+def test_repetition_penalty_sees_every_code_so_far(synthesizer, voice, biased):
+    # All scores are high, so that the penalty takes a code that was drawn out of the running.
+    biased(synthesizer.config.model.stop_audio_token, -1e9, others=100.0)
+    tokens = [synthesizer.tokenizer.encode("one two", "en")]
+    penalized = dataclasses.replace(GREEDY, repetition_penalty=1000.0)
+    codes = synthesizer.generate(tokens, voice.latents, penalized, max_codes=10)[0]
+    assert len(set(codes.tolist())) == 10
 
 
 @pytest.mark.usefixtures("without_griffin_lim")

@@ -32,6 +32,7 @@ class SampleSpeaker(Callback):
         self.folder = Path(folder)
         self.log_folder = log_folder
         self._writer = None
+        self._synthesizer = None
 
     def on_start(self, trainer, total_steps, placement):
         count = min(trainer.config.training.num_samples, len(self.dataset.validation))
@@ -47,23 +48,26 @@ class SampleSpeaker(Callback):
     def on_sample(self, trainer):
         if not self._clips:
             return
-        model = XTTS.assemble(trainer.config.model, self.tokenizer_model, trainer.model)
-        synthesizer = Synthesizer(model, self.dataset.tokenizer, trainer.config)
+        if self._synthesizer is None:
+            # Once: it shares the weights that training changes, and its traced functions cost seconds to make.
+            model = XTTS.assemble(trainer.config.model, self.tokenizer_model, trainer.model)
+            self._synthesizer = Synthesizer(model, self.dataset.tokenizer, trainer.config)
         texts = [self.dataset.texts[clip.id] for clip in self._clips]
         # The data device, which TensorFlow would take, is preparing the next batches meanwhile.
         with tf.device(trainer.model_device):
-            voices = [synthesizer.voice(self._reference(clip)) for clip in self._clips]
-            speeches = synthesizer.speak_batch(texts, voices, [clip.language for clip in self._clips],
-                                               seed=trainer.config.training.seed)
+            voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
+            speeches = self._synthesizer.speak_batch(texts, voices, [clip.language for clip in self._clips],
+                                                     seed=trainer.config.training.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._writer.as_default(step=trainer.step):
-            for clip, text, speech in zip(self._clips, texts, speeches):
+            for clip, speech in zip(self._clips, speeches):
                 stem = self.folder / f"step_{trainer.step:06d}_{clip.id.replace('/', '_')}"
-                write_wav(stem.with_suffix(".wav"), speech.samples, speech.sample_rate)
-                draw_mel(speech.mel, text, stem.with_suffix(".png"))
-                picture = pyplot.imread(stem.with_suffix(".png"))[None]
-                tf.summary.audio(clip.id, speech.samples[None, :, None], speech.sample_rate)
-                tf.summary.image(clip.id, picture)
+                write_wav(f"{stem}.wav", speech.samples, speech.sample_rate)
+                draw_mel(speech.mel, clip.id, f"{stem}.png")
+                picture = pyplot.imread(f"{stem}.png")[None]
+                # TensorBoard shows one kind of thing under a tag.
+                tf.summary.audio(f"speech/{clip.id}", speech.samples[None, :, None], speech.sample_rate)
+                tf.summary.image(f"mel/{clip.id}", picture)
         self._writer.flush()
 
 
@@ -72,7 +76,8 @@ def draw_mel(mel, title, path):
     figure, axes = pyplot.subplots(figsize=(8, 3), dpi=80)
     image = axes.imshow(mel.T, origin="lower", aspect="auto", interpolation="nearest",
                         extent=(0, len(mel) * 256 / 22050, 0, mel.shape[1]))
-    axes.set(xlabel="seconds", ylabel="mel band", title=title[:80])
+    axes.set(xlabel="seconds", ylabel="mel band")
+    axes.set_title(title[:80], parse_math=False)  # a text may hold dollar signs
     figure.colorbar(image, ax=axes, label="log power")
     figure.tight_layout()
     figure.savefig(path)
