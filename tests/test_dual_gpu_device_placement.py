@@ -34,8 +34,9 @@ def short_name(device):
     return "/" + device.rsplit("device:", 1)[-1]
 
 
-def train_watched(mode, stage, precision):
-    """A short run in `mode` under watch: where variables, batches and operations were."""
+@on_logical_devices
+def watched(stage, precision="float32"):
+    """A short dual run under watch: where variables, batches and operations were."""
     import tensorflow as tf
     from tensorflow.python.eager import context
 
@@ -44,7 +45,7 @@ def train_watched(mode, stage, precision):
     from myxtts.training.trainer import XTTSTrainer
     from myxtts.utils.devices import audit_placement
 
-    plan = plan_of(mode)
+    plan = plan_of("dual")
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_tiny_corpus(Path(folder) / "corpus")
         config = tiny_run_config(
@@ -60,9 +61,8 @@ def train_watched(mode, stage, precision):
         def watch(phase, call):
             def watched(batch, *position):
                 result = call(batch, *position)
-                batches.append((phase, [short_name(field.backing_device) for field in batch],
-                                [short_name(part.backing_device) for field in result
-                                 for part in trainer.strategy.experimental_local_results(field)]))
+                batches.append((phase, *([short_name(field.backing_device) for field in fields]
+                                         for fields in (batch, result))))
                 return result
             return watched
 
@@ -78,18 +78,12 @@ def train_watched(mode, stage, precision):
                 for node in graph.node:
                     operations.setdefault(short_name(node.device), set()).add(node.op.removeprefix("_Mkl"))
         context.disable_run_metadata()
-        variables = {name: sorted({short_name(part.device) for part in trainer.strategy.experimental_local_results(
-            variable if callable(variable.value) else variable.value)})
-            for name, variable in trainer._placed_variables()}
+        variables = {name: short_name((variable if callable(variable.value) else variable.value).device)
+                     for name, variable in trainer._placed_variables()}
         tokenizer_strays = audit_placement(tokenizer_model.part_weights("dvae").items(), plan)
         return {"variables": variables, "batches": batches, "operations": operations,
                 "traces": trainer.train_step.traces, "strays of the tokenizer": len(tokenizer_strays),
                 "without GPU kernel": without_gpu_kernel(trainer)}
-
-
-@on_logical_devices
-def watched(mode, stage, precision="float32"):
-    return train_watched(mode, stage, precision)
 
 
 @on_logical_devices
@@ -167,12 +161,12 @@ class PlacementTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.found = {"dvae": watched("dual", "dvae"), "gpt": watched("dual", "gpt", "mixed_float16")}
+        cls.found = {"dvae": watched("dvae"), "gpt": watched("gpt", "mixed_float16")}
 
     def test_every_variable_lives_on_the_model_device(self):
         for stage, found in self.found.items():
-            for name, devices in found["variables"].items():
-                self.assertEqual(devices, ["/CPU:1"], f"{name} of the {stage} stage")
+            for name, device in found["variables"].items():
+                self.assertEqual(device, "/CPU:1", f"{name} of the {stage} stage")
 
     def test_weights_slots_loss_scale_and_accumulators_are_all_looked_at(self):
         names = self.found["gpt"]["variables"]
@@ -223,20 +217,6 @@ class PlacementTest(unittest.TestCase):
             self.assertEqual(len(found["without GPU kernel"]), 5)
             for name, missing in found["without GPU kernel"].items():
                 self.assertEqual(missing, [], f"{name} of the {stage} stage")
-
-
-class MirroredPlacementTest(unittest.TestCase):
-    def test_every_replica_has_its_copy_and_its_shard(self):
-        found = watched("mirrored", "gpt")
-        for name, devices in found["variables"].items():
-            self.assertEqual(devices, ["/CPU:1", "/CPU:2"], name)
-        for phase, before, after in found["batches"]:
-            self.assertEqual(set(before), {"/CPU:0"})
-            self.assertEqual(set(after), {"/CPU:0"} if phase == "preprocess" else {"/CPU:1", "/CPU:2"})
-        for device in ("/CPU:1", "/CPU:2"):
-            self.assertNotIn("RFFT", found["operations"][device])
-            self.assertIn("SparseSoftmaxCrossEntropyWithLogits", found["operations"][device])
-        self.assertEqual(found["traces"], 1)
 
 
 class PhysicalNumbersTest(unittest.TestCase):

@@ -116,16 +116,17 @@ def test_two_replicas_equal_one_with_the_same_global_batch(accumulation, precisi
 
 
 @on_logical_devices
-def real_stage(mode, stage, accumulation):
-    """Losses and weights of three steps of a real stage on made-up batches, on one model device or on two."""
+def real_stage(mode, stage):
+    """Losses and weights of three steps of a real stage on a made-up batch, on one model device or on two; the line of
+    the placement audit, and where the batch was."""
     import tensorflow as tf
     from test_objectives import dvae_batch, gpt_batch
 
     from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
+    from myxtts.utils.devices import require_placement
 
-    config = tiny_run_config(model={"dropout": 0.0, "layers": 1}, training={"reset_training": True,
-                                                               "gradient_accumulation": accumulation})
+    config = tiny_run_config(model={"dropout": 0.0, "layers": 1}, training={"reset_training": True})
     plan = plan_of(mode)
     with tf.device(plan.data_device):
         tokenizer_model = XTTS(config.model, parts=("dvae",))
@@ -134,16 +135,19 @@ def real_stage(mode, stage, accumulation):
     losses = []
     for number in range(3):
         trainer.objective.prepare_step(trainer._local(batch), number + 1, (0, 0))
-        taken = trainer.train_step([batch] * accumulation, 1e-3, (0, number))
+        taken = trainer.train_step([batch], 1e-3, (0, number))
         losses.append({name: float(value) for name, value in taken.items()})
     weights = {name: [part.numpy() for part in trainer.strategy.experimental_local_results(v.value)]
                for name, v in trainer.model.part_weights(stage).items()}
-    return losses, weights
+    audit = require_placement(trainer._placed_variables(), trainer._placement_plan())
+    shards = [sorted({field.device[-6:] for field in shard}) for shard in trainer.strategy.experimental_local_results(batch)]
+    return losses, weights, audit, shards
 
 
-@pytest.mark.parametrize("stage, accumulation", [("dvae", 1), ("gpt", 1)])
-def test_real_stages_learn_the_same_on_two_replicas(stage, accumulation):
-    (one_losses, one), (two_losses, two) = (real_stage(mode, stage, accumulation) for mode in ("dual", "mirrored"))
+@pytest.mark.parametrize("stage", ["dvae", "gpt"])
+def test_real_stages_learn_the_same_on_two_replicas(stage):
+    (one_losses, one, *_), (two_losses, two, audit, shards) = (real_stage(mode, stage) for mode in ("dual", "mirrored"))
+    assert audit.endswith("variables, all on /CPU:1, /CPU:2") and shards == [[":CPU:1"], [":CPU:2"]]
     for left, right in zip(one_losses, two_losses):
         assert left == pytest.approx(right, rel=1e-5)
     assert one_losses[-1]["loss"] < one_losses[0]["loss"]

@@ -1,0 +1,150 @@
+"""The bottleneck profiler: verdicts as arithmetic, then the real thing on two logical devices."""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from logical_devices import on_logical_devices
+from tiny import tiny_run_config
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from utilities.dual_gpu_bottleneck_profiler import GPUMonitor, Profile, judge, main  # noqa: E402
+
+from myxtts.utils import gpu_monitor  # noqa: E402
+from myxtts.utils.device_plan import plan_devices  # noqa: E402
+from myxtts.utils.gpu_monitor import GPUReport  # noqa: E402
+
+PAIR = plan_devices(data_gpu=0, model_gpu=1, num_gpus=2)
+ONE = plan_devices(num_gpus=1)
+
+
+def phases(load=0.05, preprocess=0.30, transfer=0.05, train=0.60):
+    from myxtts.training.measurement import PhaseTimes
+
+    return PhaseTimes(load, preprocess, transfer, train)
+
+
+def pipeline(step_times=(0.6,) * 4, wait_seconds=0.0, spans=()):
+    from myxtts.training.measurement import PipelineTimes
+
+    return PipelineTimes(list(step_times), wait_seconds, list(spans))
+
+
+def verdicts(measured, variation=0.1, plan=PAIR, **settings):
+    return {verdict.bottleneck: verdict for verdict in judge(measured, variation, tiny_run_config(**settings), plan)}
+
+
+def profile_of(measured, whole, plan=PAIR):
+    config = tiny_run_config()
+    return Profile(config, plan, measured, whole, GPUReport((), "this run uses no GPU"),
+                   judge(measured, whole.variation, config, plan))
+
+
+def test_balanced_pipeline_has_no_bottleneck_and_says_so():
+    profile = profile_of(phases(), pipeline())
+    assert profile.verdicts == []
+    text = profile.describe()
+    for words in ("TIMING BREAKDOWN:", "GPU UTILIZATION:", "BOTTLENECK ANALYSIS:", "RECOMMENDATIONS:",
+                  "NO MAJOR BOTTLENECKS DETECTED", "Pipeline appears well-balanced",
+                  "GPU utilization: not available (this run uses no GPU)"):
+        assert words in text
+    sections = [text.index(f"{name}:") for name in ("TIMING BREAKDOWN", "GPU UTILIZATION", "BOTTLENECK ANALYSIS",
+                                                    "RECOMMENDATIONS")]
+    assert sections == sorted(sections)
+
+
+def test_phases_add_up_and_give_ceiling_and_efficiency():
+    measured = phases(0.1, 0.3, 0.0, 0.4)
+    assert measured.data == pytest.approx(0.4) and measured.total == pytest.approx(0.8)
+    assert measured.ceiling == pytest.approx(2.0)
+    profile = profile_of(measured, pipeline([0.5, 0.5, 0.4, 0.6], 0.1))
+    assert profile.efficiency == pytest.approx(0.8)
+    assert profile.as_dict()["speedup"] == pytest.approx(1.6)
+    assert profile.pipeline.variation == pytest.approx(0.1 / 2 ** 0.5 / 0.5) and profile.pipeline.stall == 0.05
+
+
+@pytest.mark.parametrize("bottleneck, measured, inside", [
+    ("data loading", phases(load=0.21, preprocess=0.1, train=0.64), phases(load=0.19, preprocess=0.1, train=0.66)),
+    ("transfer", phases(transfer=0.16, preprocess=0.19), phases(transfer=0.14, preprocess=0.21)),
+    ("training", phases(preprocess=0.41, train=0.49), phases(preprocess=0.39, train=0.51)),
+])
+def test_phase_past_its_limit_is_the_bottleneck(bottleneck, measured, inside):
+    assert list(verdicts(measured)) == [bottleneck]
+    assert not verdicts(inside)
+
+
+def test_variation_past_its_limit_is_oscillation():
+    assert list(verdicts(phases(), variation=0.31)) == ["variation"] and not verdicts(phases(), variation=0.29)
+
+
+def test_recommendations_name_the_flag_and_the_value(monkeypatch):
+    slow_load = phases(load=0.5)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    assert "--num-workers 4 (now 2)" in verdicts(slow_load)["data loading"].recommendation
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert "data.cache_mb: 2048" in verdicts(slow_load)["data loading"].recommendation
+
+    starved = phases(preprocess=0.9, train=0.3)
+    assert "--data-gpu 1 --model-gpu 0" in verdicts(starved)["training"].recommendation
+    assert "--data-gpu 0 --model-gpu 1" in verdicts(starved, plan=ONE)["training"].recommendation
+    several = plan_devices(data_gpu=0, model_gpus=[1, 2], num_gpus=3)
+    assert "fewer --model-gpus" in verdicts(starved, plan=several)["training"].recommendation
+
+    copying = phases(transfer=0.5)
+    assert "--data-gpu" in verdicts(copying)["transfer"].recommendation
+
+    assert "--enable-static-shapes" in verdicts(phases(), 0.5)["variation"].recommendation
+    fixed = verdicts(phases(), 0.5, data={"static_shapes": True, "pipeline_buffer_size": 50})["variation"]
+    assert "--buffer-size 100 (now 50)" in fixed.recommendation and "pipeline_depth: 5" in fixed.recommendation
+
+
+def test_busy_counts_each_device_within_the_measured_time():
+    whole = pipeline([1.0, 1.0], spans=[("preprocess", -0.5, 0.5), ("transfer", 0.5, 0.6), ("train", 0.0, 0.9),
+                                        ("train", 1.1, 1.9), ("preprocess", 1.8, 2.7)])
+    profile = profile_of(phases(), whole)
+    assert profile.data_busy == pytest.approx((0.5 + 0.1 + 0.2) / 2)
+    assert profile.model_busy == pytest.approx(1.7 / 2)
+
+
+def test_monitor_is_the_packages_own():
+    assert GPUMonitor is gpu_monitor.GPUMonitor
+
+
+@on_logical_devices
+def profiled(folder, corpus):
+    config = tiny_run_config(corpus, folder / "run", model={"layers": 1}, data={"num_buckets": 1})
+    settings = folder / "tiny.yaml"  # JSON is YAML
+    settings.write_text(json.dumps(asdict(config)))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(["--config", str(settings), "--train-data", str(corpus), "--virtual-devices", "2", "--num-steps", "6",
+                     "--json", str(folder / "profile.json"), "--plot", str(folder / "timeline.png")])
+    return code, out.getvalue(), (folder / "run").exists()
+
+
+def test_profile_of_the_real_pipeline_on_two_logical_devices(tmp_path, tiny_corpus):
+    code, text, wrote_a_run = profiled(tmp_path, tiny_corpus)
+    assert code == 0 and not wrote_a_run
+    for section in ("TIMING BREAKDOWN:", "GPU UTILIZATION:", "BOTTLENECK ANALYSIS:", "RECOMMENDATIONS:"):
+        assert section in text
+    assert "GPU utilization: not available" in text and "Devices: dual: data on /CPU:0" in text
+    found = json.loads((tmp_path / "profile.json").read_text())
+    assert found["virtual"] and found["steps"] == 6 and not found["gpu"]["available"]
+    measured = found["phases_ms"]
+    assert min(measured.values()) > 0 and found["sum_of_phases_ms"] == pytest.approx(sum(measured.values()))
+    data = measured["load"] + measured["preprocess"] + measured["transfer"]
+    assert found["overlap_efficiency"] == pytest.approx(max(data, measured["train"]) / found["step_ms"])
+    assert 0 < found["model_device_busy"] <= 1 and 0 < found["data_device_busy"] <= 1
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_flags_are_one_sentence(capsys):
+    with pytest.raises(SystemExit):
+        main(["--num-steps", "1"])
+    assert "--num-steps must be at least 2. Received: 1." in capsys.readouterr().err
