@@ -34,7 +34,8 @@ def stub_trainer(stage="gpt", timing=TIMING):
 
 def test_log_line_holds_the_words_of_the_contract():
     line = timing_text(TIMING)
-    for words in ("Avg: 125.0ms, Std: 10.0ms", "Throughput: 8.00 steps/sec", "Variation: 8.0%", "stall 1.5%", "buffer 3/3"):
+    for words in ("Avg: 125.0ms, Std: 10.0ms", "Throughput: 8.00 steps/sec", "Variation: 8.0%", "stall 1.5%",
+                  "buffer 3/3"):
         assert words in line
     assert timing_text({}) == ""
     assert losses_text(LOSSES) == "loss 3.1234 | text 1.2000 | mel 3.1000 | gradient_norm 0.5000 | lr 1.0e-03"
@@ -49,8 +50,9 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
     progress.on_validation(10, {"mel": 2.5}, True)
     progress.on_end(trainer)
     said = capsys.readouterr().out
-    for words in ("Stage gpt: 100 steps", "17 weights", "Placement audit", "Batch size: 16", "step 10/100", "00:11 left",
-                  "gpt validation at step 10: mel 2.5000 (best so far)", "FINAL REPORT", "Traces of the train step: 2"):
+    for words in ("Stage gpt: 100 steps", "17 weights", "Placement audit", "Batch size: 16", "step 10/100",
+                  "00:11 left", "gpt validation at step 10: mel 2.5000 (best so far)", "FINAL REPORT",
+                  "Traces of the train step: 2"):
         assert words in said, words
     assert "High timing variation" not in said and "\r" not in said
 

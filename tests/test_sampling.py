@@ -33,6 +33,11 @@ def kept_by_filter(logits, temperature=1.0, top_k=0, top_p=1.0):
     return [set(np.flatnonzero(row > EXCLUDED / 2)) for row in filtered]
 
 
+def draw(logits, sampling, *seed):
+    nothing_seen = np.zeros(logits.shape, bool)
+    return keras.ops.convert_to_numpy(sample(logits, sampling, nothing_seen, np.array(seed, "int32")))
+
+
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("top_k", [0, 1, 5, 40, 100])
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.85, 1.0])
@@ -77,7 +82,7 @@ def test_repetition_penalty_moves_seen_codes_away_from_being_drawn():
 def test_draws_follow_the_probabilities():
     logits = np.tile(np.log([0.1, 0.2, 0.3, 0.4]).astype("float32"), (40_000, 1))
     sampling = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0)
-    codes = keras.ops.convert_to_numpy(sample(logits, sampling, np.zeros(logits.shape, bool), np.array([3, 4], "int32")))
+    codes = draw(logits, sampling, 3, 4)
     shares = np.bincount(codes, minlength=4) / len(codes)
     np.testing.assert_allclose(shares, [0.1, 0.2, 0.3, 0.4], atol=0.01)
     assert codes.dtype == np.int32
@@ -85,13 +90,9 @@ def test_draws_follow_the_probabilities():
 
 def test_draws_are_a_function_of_the_seed():
     logits = np.random.default_rng(0).standard_normal((64, 30)).astype("float32")
-    seen = np.zeros(logits.shape, bool)
-
-    def draw(*seed):
-        return keras.ops.convert_to_numpy(sample(logits, SamplingConfig(), seen, np.array(seed, "int32"))).tolist()
-
-    assert draw(1, 2) == draw(1, 2)
-    assert len({tuple(draw(*seed)) for seed in ((1, 2), (1, 3), (2, 2), (2, 1))}) == 4
+    draws = [tuple(draw(logits, SamplingConfig(), *seed)) for seed in ((1, 2), (1, 3), (2, 2), (2, 1), (1, 2))]
+    assert draws[0] == draws[-1]
+    assert len(set(draws)) == 4
 
 
 def test_temperature_zero_takes_the_best_that_is_not_penalized():
@@ -105,6 +106,6 @@ def test_temperature_zero_takes_the_best_that_is_not_penalized():
 def test_excluded_codes_are_never_drawn():
     logits = np.random.default_rng(1).standard_normal((5000, 20)).astype("float32")
     sampling = SamplingConfig(temperature=1.5, top_k=4, top_p=0.7)
-    codes = keras.ops.convert_to_numpy(sample(logits, sampling, np.zeros(logits.shape, bool), np.array([0, 1], "int32")))
+    codes = draw(logits, sampling, 0, 1)
     kept = kept_by_filter(logits, 1.5, 4, 0.7)
     assert all(code in row for code, row in zip(codes, kept))

@@ -205,8 +205,9 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_r
 
 
 def test_checkpoint_of_another_shape_is_refused_by_name(tiny_corpus, gpt_run, dvae_run):
-    config = tiny_run_config(tiny_corpus, gpt_run[0].config.training.checkpoint_dir,
-                             model={"layers": 1, "width": 8, "num_text_tokens": gpt_run[0].config.model.num_text_tokens})
+    trained = gpt_run[0].config
+    config = tiny_run_config(tiny_corpus, trained.training.checkpoint_dir,
+                             model={"layers": 1, "width": 8, "num_text_tokens": trained.model.num_text_tokens})
     with pytest.raises(CheckpointError, match="step_00000006 does not fit this model: .* is .* there and .* here"):
         XTTSTrainer(config, tokenizer_model=dvae_run[1].model)
 

@@ -16,13 +16,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utilities.dual_gpu_bottleneck_profiler import open_trainer  # noqa: E402  the repository must be on the path first
+
 CASES = {"alike": 1.0, "third": 1.0 / 3.0}
 """Data work as a share of the training work."""
-NARROWEST_DVAE = 8
-GOALS = ("speedup >= 1.6, efficiency >= 0.90, variation < 20 % (alike); step within 5 % of training alone (third)")
+CALIBRATION_STEPS = 10
+ROUNDS = 4
+WIDTH_STEP = 8
+GOALS = "speed-up >= 1.6, efficiency >= 0.90, variation < 20% (alike); step within 1.05 x training alone (third)"
 
 
 def parse(argv):
@@ -51,53 +56,53 @@ class OnOneCore:
             return self.call(*arguments)
 
 
-def make_trainer(config, plan, dvae_hidden):
-    """A GPT trainer whose devices compute on one core each, with an untrained DVAE of this width."""
-    import tensorflow as tf
-
-    from myxtts.models.xtts import XTTS
-    from myxtts.training.trainer import XTTSTrainer
-
+def one_core_trainer(config, plan, folder, dvae_hidden):
+    """A GPT trainer whose devices compute on one core each, with an untrained DVAE of this width; and its data set."""
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dvae_hidden=dvae_hidden))
-    with tf.device(plan.data_device):
-        tokenizer_model = XTTS(config.model, parts=("dvae",))
-    trainer = XTTSTrainer(config, stage="gpt", tokenizer_model=tokenizer_model, plan=plan)
+    trainer, dataset = open_trainer(config, plan, folder)
     trainer.preparation = OnOneCore(trainer.preparation)
     trainer.train_step = OnOneCore(trainer.train_step)
-    return trainer
+    return trainer, dataset
 
 
-def fitting_width(config, plan, dataset, share):
+def fitting_width(config, plan, folder, share):
     """The DVAE width whose data work is nearest to `share` of the training work: D grows with its square."""
     from myxtts.training.measurement import measure_phases
 
     narrow, wide = config.model.dvae_hidden // 2, config.model.dvae_hidden
-    phases = [measure_phases(make_trainer(config, plan, width), dataset, 8) for width in (narrow, wide)]
+    phases = [measure_phases(*one_core_trainer(config, plan, folder, width), CALIBRATION_STEPS)
+              for width in (narrow, wide)]
     slope = (phases[1].data - phases[0].data) / (wide ** 2 - narrow ** 2)
     wanted = share * min(found.train for found in phases) - phases[0].data
     width = max(0.0, narrow ** 2 + wanted / slope) ** 0.5
-    return max(NARROWEST_DVAE, round(width / 8) * 8)
+    return max(WIDTH_STEP, round(width / WIDTH_STEP) * WIDTH_STEP)
 
 
-def measure(case, config, plan, dataset, num_steps):
-    """Figures of one case as a dictionary; times in milliseconds."""
-    from myxtts.training.measurement import measure_phases, measure_pipeline
+def measure(case, config, plan, folder, num_steps):
+    """Figures of one case as a dictionary; times in milliseconds. The measurements take turns, so that a machine that
+    slows down slows all of them down."""
+    from myxtts.training.measurement import PipelineTimes, measure_phases, measure_pipeline
 
-    trainer = make_trainer(config, plan, fitting_width(config, plan, dataset, CASES[case]))
-    phases = measure_phases(trainer, dataset, num_steps)
+    width = fitting_width(config, plan, folder, CASES[case])
+    trainer, dataset = one_core_trainer(config, plan, folder, width)
     busy_before, began = others_seconds(), time.perf_counter()
-    overlapped = measure_pipeline(trainer, dataset, num_steps)
+    alone, whole = [], {True: PipelineTimes(), False: PipelineTimes()}
+    for _ in range(ROUNDS):
+        alone.append(measure_phases(trainer, dataset, num_steps // ROUNDS))
+        for trainer.enable_async_pipeline, times in whole.items():
+            found = measure_pipeline(trainer, dataset, num_steps // ROUNDS)
+            times.step_times += found.step_times
+            times.wait_seconds += found.wait_seconds
     others = (others_seconds() - busy_before) / (time.perf_counter() - began)
-    trainer.enable_async_pipeline = False
-    synchronous = measure_pipeline(trainer, dataset, num_steps)
+    data, train = fmean(found.data for found in alone), fmean(found.train for found in alone)
+    overlapped, synchronous = whole[True], whole[False]
     return {
-        "case": case, "dvae_hidden": trainer.tokenizer_model.config.dvae_hidden,
-        "data_ms": 1e3 * phases.data, "train_ms": 1e3 * phases.train, "load_ms": 1e3 * phases.load,
+        "case": case, "dvae_hidden": width, "steps": len(overlapped.step_times), "data_ms": 1e3 * data,
+        "train_ms": 1e3 * train, "load_ms": 1e3 * fmean(found.load for found in alone),
         "synchronous_ms": 1e3 * synchronous.mean, "asynchronous_ms": 1e3 * overlapped.mean,
-        "speedup": synchronous.mean / overlapped.mean, "ceiling": phases.ceiling,
-        "efficiency": max(phases.data, phases.train) / overlapped.mean,
-        "over_training_alone": overlapped.mean / phases.train, "variation": overlapped.variation,
-        "stall": overlapped.stall, "cores_used_by_others": others}
+        "speedup": synchronous.mean / overlapped.mean, "ceiling": (data + train) / max(data, train),
+        "efficiency": max(data, train) / overlapped.mean, "over_training_alone": overlapped.mean / train,
+        "variation": overlapped.variation, "stall": overlapped.stall, "cores_used_by_others": others}
 
 
 def others_seconds():
@@ -116,16 +121,12 @@ def main(argv=None):
     config = config_from_arguments(arguments)
     plan = configure_devices(config, arguments)
     config = with_data(config, arguments.download_ljspeech)
-    from myxtts.data.ljspeech import LJSpeechDataset
-
+    # One bucket: every batch has one shape, that of the longest clip, so steps differ by chance alone.
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, num_buckets=1))
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        training = dataclasses.replace(config.training, checkpoint_dir=folder, reset_training=True)
-        # One bucket: every batch has one shape, that of the longest clip, so steps differ by chance alone.
-        data = dataclasses.replace(config.data, num_buckets=1)
-        dataset = LJSpeechDataset.open(dataclasses.replace(config, training=training, data=data))
-        found = []
         for case in arguments.case or CASES:
-            figures = measure(case, dataset.config, plan, dataset, arguments.steps)
+            figures = measure(case, config, plan, folder, arguments.steps)
             found.append(figures)
             print(f"{case}: D {figures['data_ms']:.0f} ms, T {figures['train_ms']:.0f} ms, synchronous "
                   f"{figures['synchronous_ms']:.0f} ms, asynchronous {figures['asynchronous_ms']:.0f} ms")
