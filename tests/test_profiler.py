@@ -133,7 +133,7 @@ def test_profile_of_the_real_pipeline_on_two_logical_devices(tmp_path, tiny_corp
     assert code == 0 and not wrote_a_run
     for section in ("TIMING BREAKDOWN:", "GPU UTILIZATION:", "BOTTLENECK ANALYSIS:", "RECOMMENDATIONS:"):
         assert section in text
-    assert "GPU utilization: not available" in text and "Devices: dual: data on /CPU:0" in text
+    assert "GPU utilization: not available" in text and "model nano; dual: data on /CPU:0" in text
     found = json.loads((tmp_path / "profile.json").read_text())
     assert found["virtual"] and found["steps"] == 6 and not found["gpu"]["available"]
     measured = found["phases_ms"]

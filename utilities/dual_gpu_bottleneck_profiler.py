@@ -238,21 +238,6 @@ def parse(argv):
     return arguments
 
 
-def open_trainer(config, plan, folder):
-    """A fresh GPT trainer and its data set for measurements; the DVAE is untrained, which costs the same time."""
-    import tensorflow as tf
-
-    from myxtts.data.ljspeech import LJSpeechDataset
-    from myxtts.models.xtts import XTTS
-    from myxtts.training.trainer import XTTSTrainer
-
-    training = dataclasses.replace(config.training, checkpoint_dir=folder, reset_training=True, gradient_accumulation=1)
-    dataset = LJSpeechDataset.open(dataclasses.replace(config, training=training))
-    with tf.device(plan.data_device):
-        tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
-    return XTTSTrainer(dataset.config, stage="gpt", tokenizer_model=tokenizer_model, plan=plan), dataset
-
-
 def main(argv=None):
     """Profiles and prints; returns the exit code."""
     from myxtts.cli.errors import exits_with_sentence
@@ -267,10 +252,12 @@ def _main(argv):
     config = config_from_arguments(arguments)
     plan = configure_devices(config, arguments)
     config = with_data(config, arguments.download_ljspeech)
+    from myxtts.training.measurement import open_trainer
+
     with tempfile.TemporaryDirectory() as folder:
         trainer, dataset = open_trainer(config, plan, folder)
         print(f"Profiling {arguments.num_steps} steps, batch size {trainer.stage_config.batch_size}, model "
-              f"{config.model.size}\n", flush=True)
+              f"{config.model.size}; {plan.describe()}\n", flush=True)
         profile = DualGPUBottleneckProfiler(trainer, dataset, arguments.num_steps).run()
     print(profile.describe())
     if arguments.json:

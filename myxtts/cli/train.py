@@ -1,6 +1,7 @@
 """`python train_main.py`: parse, set devices up, read the recordings, train the stages, say where everything is."""
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def build_parser():
     devices.add_argument("--model-gpu-memory", type=int, default=16384,
                          help="limit of the model GPU in MB (default: 16384)")
     devices.add_argument("--virtual-devices", type=int, help="try the two-device pipeline on this many virtual devices")
+    devices.add_argument("--device-plan", choices=("auto",),
+                         help="measure the ways to use the devices present and take the quickest")
     training = parser.add_argument_group("training")
     training.add_argument("--config", metavar="FILE", help="YAML file, see configs/; flags given here win over it")
     training.add_argument("--model-size", choices=MODEL_SIZES, help="capacity preset (default: tiny)")
@@ -114,8 +117,14 @@ def config_from_arguments(arguments):
 @exits_with_sentence
 def main(argv=None):
     """Trains what is missing; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
     arguments = build_parser().parse_args(argv)
     config = config_from_arguments(arguments)
+    if arguments.device_plan == "auto":
+        from myxtts.cli.device_planner import quickest_flags
+
+        arguments = build_parser().parse_args([*argv, *quickest_flags(arguments, config, argv)])
+        config = config_from_arguments(arguments)
     # Before anything that could initialise TensorFlow.
     plan = configure_devices(config, arguments)
     config = with_data(config, arguments.download_ljspeech)

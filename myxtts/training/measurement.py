@@ -1,10 +1,14 @@
 """What a training step is made of: each phase timed alone, then the pipeline with its phases overlapping."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
 import tensorflow as tf
+
+from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.models.xtts import XTTS
+from myxtts.training.trainer import XTTSTrainer
 
 PHASES = ("load", "preprocess", "transfer", "train")
 WARMUP_STEPS = 5
@@ -74,6 +78,24 @@ class PipelineTimes:
         whole = sum(self.step_times)
         return sum(max(0.0, min(end, whole) - max(start, 0.0)) for phase, start, end in self.spans
                    if phase in phases) / whole
+
+
+def open_trainer(config, plan, folder):
+    """A fresh GPT trainer and its data set, for measurements. The DVAE is untrained, which costs the same time.
+
+    Args:
+        config: `XTTSConfig` with `data.train_data` set.
+        plan: `DevicePlan`, applied.
+        folder: For what a run writes.
+
+    Returns:
+        `XTTSTrainer` with a gradient accumulation of 1, and `LJSpeechDataset`.
+    """
+    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
+    dataset = LJSpeechDataset.open(replace(config, training=training))
+    with tf.device(plan.data_device):
+        tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
+    return XTTSTrainer(dataset.config, stage="gpt", tokenizer_model=tokenizer_model, plan=plan), dataset
 
 
 def measure_phases(trainer, dataset, num_steps):

@@ -20,8 +20,6 @@ from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from utilities.dual_gpu_bottleneck_profiler import open_trainer  # noqa: E402  the repository must be on the path first
-
 CASES = {"alike": 1.0, "third": 1.0 / 3.0}
 """Data work as a share of the training work."""
 CALIBRATION_STEPS = 10
@@ -58,6 +56,8 @@ class OnOneCore:
 
 def one_core_trainer(config, plan, folder, dvae_hidden):
     """A GPT trainer whose devices compute on one core each, with an untrained DVAE of this width; and its data set."""
+    from myxtts.training.measurement import open_trainer
+
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dvae_hidden=dvae_hidden))
     trainer, dataset = open_trainer(config, plan, folder)
     trainer.preparation = OnOneCore(trainer.preparation)

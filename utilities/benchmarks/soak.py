@@ -27,8 +27,6 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from utilities.dual_gpu_bottleneck_profiler import open_trainer  # noqa: E402  the repository must be on the path first
-
 WARMUP_SHARE = 0.1
 """Share of a soak that is left out of the comparison: caches fill and allocators grow."""
 WINDOW_SHARE = 0.1
@@ -214,6 +212,8 @@ def main(argv=None):
     config = config_from_arguments(arguments)
     plan = configure_devices(config, arguments)
     config = with_data(config, arguments.download_ljspeech)
+    from myxtts.training.measurement import open_trainer
+
     steps = arguments.steps or (10**9 if arguments.minutes else LONGEST_RUN_STEPS)
     gpt = dataclasses.replace(config.training.gpt, max_steps=steps)
     training = dataclasses.replace(config.training, gpt=gpt, log_every_steps=200)
