@@ -53,6 +53,9 @@ def _end_with_the_suite():
 
 
 def _call(module, name, arguments, keywords):
+    from myxtts.utils import devices
+
+    devices._applied = None  # each test configures, and says so, as a new process would
     return getattr(importlib.import_module(module), name)(*arguments, **keywords)
 
 

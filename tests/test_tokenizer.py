@@ -179,7 +179,7 @@ def extended_in_the_same_script(english):
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet=sorted(set("".join(text for text, _ in ENGLISH).lower())), max_size=60))
 def test_extension_leaves_old_languages_as_they_were(english, extended_in_the_same_script, text):
-    assert english.unk_id not in english.encode(text, "en")
+    # "co." is read as "company", whose letters this vocabulary lacks: [UNK] then, in both.
     assert extended_in_the_same_script.encode(text, "en") == english.encode(text, "en")
 
 
