@@ -15,14 +15,16 @@ import os
 import sys
 import tempfile
 import time
+from bisect import bisect_left
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-CASES = {"alike": 1.0, "third": 1.0 / 3.0}
-"""Data work as a share of the training work."""
-CALIBRATION_STEPS = 10
+CASES = {"alike": (1.0, 4), "third": (1.0 / 3.0, 12)}
+"""Data work as a share of the training work, and layers of the GPT."""
+CALIBRATION_STEPS = 8
+MOST_WIDTH_STEPS = 64
 ROUNDS = 4
 WIDTH_STEP = 8
 GOALS = "speed-up >= 1.6, efficiency >= 0.90, variation < 20% (alike); step within 1.05 x training alone (third)"
@@ -54,28 +56,47 @@ class OnOneCore:
             return self.call(*arguments)
 
 
-def one_core_trainer(config, plan, folder, dvae_hidden):
-    """A GPT trainer whose devices compute on one core each, with an untrained DVAE of this width; and its data set."""
+def one_core_trainer(config, plan, folder):
+    """A GPT trainer whose devices compute on one core each, with an untrained DVAE; and its data set."""
     from myxtts.training.measurement import open_trainer
 
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, dvae_hidden=dvae_hidden))
     trainer, dataset = open_trainer(config, plan, folder)
     trainer.preparation = OnOneCore(trainer.preparation)
     trainer.train_step = OnOneCore(trainer.train_step)
     return trainer, dataset
 
 
-def fitting_width(config, plan, folder, share):
-    """The DVAE width whose data work is nearest to `share` of the training work: D grows with its square."""
-    from myxtts.training.measurement import measure_phases
+def with_dvae(config, width):
+    """The configuration with a DVAE of this width."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, dvae_hidden=width))
 
-    narrow, wide = config.model.dvae_hidden // 2, config.model.dvae_hidden
-    phases = [measure_phases(*one_core_trainer(config, plan, folder, width), CALIBRATION_STEPS)
-              for width in (narrow, wide)]
-    slope = (phases[1].data - phases[0].data) / (wide ** 2 - narrow ** 2)
-    wanted = share * min(found.train for found in phases) - phases[0].data
-    width = max(0.0, narrow ** 2 + wanted / slope) ** 0.5
-    return max(WIDTH_STEP, round(width / WIDTH_STEP) * WIDTH_STEP)
+
+def fitting_width(config, plan, folder, share):
+    """The DVAE width, in steps of `WIDTH_STEP`, whose data work is nearest to `share` of the training work."""
+    import tensorflow as tf
+
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.measurement import measure_phases
+    from myxtts.training.preparation import Preparation
+
+    trainer, dataset = one_core_trainer(config, plan, folder)
+    phases = measure_phases(trainer, dataset, CALIBRATION_STEPS)
+    waves = list(trainer.stream(dataset, 0, CALIBRATION_STEPS))
+
+    def too_long(step):
+        with tf.device(plan.data_device):
+            model = XTTS(with_dvae(trainer.config, step * WIDTH_STEP).model, parts=("dvae",))
+        prepare = OnOneCore(Preparation("gpt", model, plan.data_device, config.data.augment, config.training.seed))
+        prepare(waves[0], 0)  # traces
+        times = []
+        for position, wave in enumerate(waves):
+            began = time.perf_counter()
+            prepare(wave, position)
+            times.append(time.perf_counter() - began)
+        return phases.load + median(times) + phases.transfer > share * phases.train
+
+    steps = range(1, MOST_WIDTH_STEPS)
+    return steps[min(bisect_left(steps, True, key=too_long), len(steps) - 1)] * WIDTH_STEP
 
 
 def measure(case, config, plan, folder, num_steps):
@@ -83,8 +104,10 @@ def measure(case, config, plan, folder, num_steps):
     slows down slows all of them down."""
     from myxtts.training.measurement import PipelineTimes, measure_phases, measure_pipeline
 
-    width = fitting_width(config, plan, folder, CASES[case])
-    trainer, dataset = one_core_trainer(config, plan, folder, width)
+    share, layers = CASES[case]
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, layers=layers))
+    width = fitting_width(config, plan, folder, share)
+    trainer, dataset = one_core_trainer(with_dvae(config, width), plan, folder)
     busy_before, began = others_seconds(), time.perf_counter()
     alone, whole = [], {True: PipelineTimes(), False: PipelineTimes()}
     for _ in range(ROUNDS):
@@ -97,12 +120,13 @@ def measure(case, config, plan, folder, num_steps):
     data, train = fmean(found.data for found in alone), fmean(found.train for found in alone)
     overlapped, synchronous = whole[True], whole[False]
     return {
-        "case": case, "dvae_hidden": width, "steps": len(overlapped.step_times), "data_ms": 1e3 * data,
-        "train_ms": 1e3 * train, "load_ms": 1e3 * fmean(found.load for found in alone),
+        "case": case, "layers": layers, "dvae_hidden": width, "steps": len(overlapped.step_times),
+        "data_ms": 1e3 * data, "load_ms": 1e3 * fmean(found.load for found in alone), "train_ms": 1e3 * train,
         "synchronous_ms": 1e3 * synchronous.mean, "asynchronous_ms": 1e3 * overlapped.mean,
         "speedup": synchronous.mean / overlapped.mean, "ceiling": (data + train) / max(data, train),
         "efficiency": max(data, train) / overlapped.mean, "over_training_alone": overlapped.mean / train,
-        "variation": overlapped.variation, "stall": overlapped.stall, "cores_used_by_others": others}
+        "variation": overlapped.variation, "stall": overlapped.stall, "cores_used_by_others": others,
+        "step_times_ms": [1e3 * seconds for seconds in overlapped.step_times]}
 
 
 def others_seconds():
@@ -128,7 +152,7 @@ def main(argv=None):
         for case in arguments.case or CASES:
             figures = measure(case, config, plan, folder, arguments.steps)
             found.append(figures)
-            print(f"{case}: D {figures['data_ms']:.0f} ms, T {figures['train_ms']:.0f} ms, synchronous "
+            print(f"{case} ({figures['layers']} layers, DVAE {figures['dvae_hidden']} wide): D {figures['data_ms']:.0f} ms, T {figures['train_ms']:.0f} ms, synchronous "
                   f"{figures['synchronous_ms']:.0f} ms, asynchronous {figures['asynchronous_ms']:.0f} ms")
             print(f"  speed-up {figures['speedup']:.2f} (ceiling {figures['ceiling']:.2f}), overlap efficiency "
                   f"{figures['efficiency']:.2f}, step {figures['over_training_alone']:.2f} x training alone, variation "
