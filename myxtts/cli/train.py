@@ -66,8 +66,11 @@ def build_parser():
     training.add_argument("--precision", help="Keras dtype policy (default: float32)")
     training.add_argument("--seed", type=int, help="fixes everything that is drawn (default: 0)")
     training.add_argument("--checkpoint-dir", metavar="DIR", help="where everything goes (default: ./checkpoints)")
-    training.add_argument("--reset-training", action="store_true",
-                          help="start anew; existing checkpoints are set aside")
+    start = training.add_mutually_exclusive_group()
+    start.add_argument("--reset-training", action="store_true",
+                       help="start anew; existing checkpoints are set aside")
+    start.add_argument("--resume", action="store_true",
+                       help="only go on: an error where --checkpoint-dir holds no run (default: go on or start)")
     training.add_argument("--init-from", metavar="DIR", help="start from the weights of a run, or of `myxtts convert`")
     training.add_argument("--tensorboard-log-dir", metavar="DIR", help="default: under the checkpoint folder")
     return parser
@@ -120,6 +123,8 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     arguments = build_parser().parse_args(argv)
     config = config_from_arguments(arguments)
+    if arguments.resume:
+        _require_run(arguments, config)
     if arguments.device_plan == "auto":
         from myxtts.cli.device_planner import quickest_flags
 
@@ -132,6 +137,17 @@ def main(argv=None):
 
     train_stages(config, plan)
     return 0
+
+
+def _require_run(arguments, config):
+    from myxtts.utils.checkpoint import CheckpointStore
+
+    if arguments.init_from:
+        raise UserError("--resume goes on with a run and --init-from starts one: give one of the two.")
+    home = Path(config.training.checkpoint_dir)
+    if not any(CheckpointStore(home / stage).steps() for stage in STAGES):
+        raise UserError(f"--resume needs a run to go on with, and {home} holds no checkpoint. Name its --checkpoint-dir, or "
+                        "leave --resume out to start one.")
 
 
 def configure_devices(config, arguments):

@@ -298,7 +298,11 @@ class TrainingConfig:
     pipeline_depth: int = 3
     """Buffers between the data device and the model device: one being prepared, one trained on, the rest ready."""
     max_bad_steps: int = 20
-    """Steps in a row with a gradient that is not finite before the run stops."""
+    """Steps in a row with a loss or gradient that is not finite after which a run counts as diverged."""
+    divergence_returns: int = 3
+    """Times that a diverged run goes back to its last good checkpoint and on with a lower learning rate; then it stops."""
+    divergence_rate: float = 0.5
+    """Factor on the learning rate each time a run goes back."""
 
     def __post_init__(self):
         self.dvae = _as_dataclass(StageConfig, self.dvae, "training.dvae")
@@ -312,7 +316,9 @@ class TrainingConfig:
                           "validate_every_steps", "checkpoint_every_steps", "keep_checkpoints", "num_samples",
                           "max_validation_batches", "max_bad_steps")
         _require_at_least(3, self, "training", "pipeline_depth")
-        _require_at_least(0, self, "training", "seed", "text_loss_weight", "mel_loss_weight", "sample_every_steps")
+        _require_at_least(0, self, "training", "seed", "text_loss_weight", "mel_loss_weight", "sample_every_steps",
+                          "divergence_returns")
+        _require(0 < self.divergence_rate <= 1, "training.divergence_rate", "above 0 and at most 1", self.divergence_rate)
 
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")

@@ -82,7 +82,7 @@ class ConsoleProgress(Callback):
 
     def on_step(self, step):
         if self._bar is not None:
-            self._bar.update()
+            self._bar.update(step - self._bar.n)  # a run that went back counts anew
 
     def _say(self, line):
         if self._bar is not None:
