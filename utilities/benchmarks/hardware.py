@@ -23,6 +23,14 @@ def describe_hardware():
             f"{platform.python_version()}, TensorFlow {tf.__version__}")
 
 
+def table_text(title, command, header, rows):
+    """The table as Markdown, with date, hardware and command; arguments as in `append_table`."""
+    lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", "",
+             "| " + " | ".join(header) + " |", "|" + " --- |" * len(header),
+             *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
 def append_table(title, command, header, rows):
     """Prints a table and appends it to docs/benchmarks.md with date, hardware and command.
 
@@ -32,10 +40,7 @@ def append_table(title, command, header, rows):
         header: Column names.
         rows: Lists of cells.
     """
-    lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", "",
-             "| " + " | ".join(header) + " |", "|" + " --- |" * len(header),
-             *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
-    text = "\n".join(lines) + "\n"
+    text = table_text(title, command, header, rows)
     print(text)
     with open(BENCHMARKS_PAGE, "a", encoding="utf-8") as page:
         page.write("\n" + text)
