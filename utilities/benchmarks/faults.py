@@ -180,7 +180,7 @@ def kill_runs(work, num_kills, seed):
         done = False
         while not done:
             left = num_kills - sum(kills.values())
-            moment = draw.choice(("start-up", "steps", "steps", "writing", "writing")) if left else None
+            moment = draw.choice(("start-up", "steps", "writing")) if left else None
             done = not _run_and_kill(broken, moment, draw, startup_seconds)
             if done:
                 break
