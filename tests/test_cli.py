@@ -85,7 +85,7 @@ def test_bad_flag_is_one_sentence(capsys, tiny_corpus, tmp_path, argv, words):
 
 
 @pytest.mark.parametrize("content, words", [
-    ("model: [", ["cannot be read"]), ("modell: {}", ["Did you mean model?"]),
+    ("model: [", ["cannot be read"]), ("model: " + 2000 * "[", ["cannot be read"]), ("modell: {}", ["Did you mean model?"]),
     ("data: {batch_size: two}", ["data.batch_size", "whole number"]),
 ])
 def test_corrupt_config_is_one_sentence(capsys, tmp_path, content, words):
