@@ -3,7 +3,7 @@
 import logging
 import math
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import islice
 
@@ -15,8 +15,10 @@ from myxtts.config.config import ConfigError
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
+from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.lora import LoRA
 from myxtts.training.objectives import DVAEObjective, GPTObjective
+from myxtts.training.optimizations import settle_switches
 from myxtts.training.preparation import Preparation
 from myxtts.training.run_state import data_digest, restore, snapshot
 from myxtts.training.schedules import warmup_cosine
@@ -63,6 +65,9 @@ class XTTSTrainer:
         """False prepares each batch in the training loop, when it is asked for."""
         self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
             tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
+        self.switches = settle_switches(config.training, self.model_device)
+        self.ledger = None
+        """What the switches do, seen at the first step: `ledger.Ledger`."""
         self.lineage = lineage or {}
         self.step = 0
         self.position = 0
@@ -82,7 +87,7 @@ class XTTSTrainer:
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(config.training.seed)
         with self._model_scope():
-            self.model = model or XTTS(config.model, parts=(stage,), precision=config.training.precision)
+            self.model = model or XTTS(config.model, parts=(stage,), precision=self.switches.precision)
             if stage == "dvae" and mel_stats is not None:
                 scale, mean = mel_stats
                 self.model.mel_stats.assign(scale)
@@ -95,7 +100,8 @@ class XTTSTrainer:
             self.objective = GPTObjective(self.model, config, self.lora) if stage == "gpt" else \
                 DVAEObjective(self.model, config)
             self.train_step = TrainStep(self.objective, self.strategy, self.stage_config,
-                                        config.training.gradient_accumulation, config.training.precision)
+                                        config.training.gradient_accumulation, self.switches.precision,
+                                        xla=self.switches.xla, ema=self.switches.ema)
         self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
         self.tokenizer_model = self.model if stage == "dvae" and not self.plan.is_dual else tokenizer_model
@@ -142,6 +148,7 @@ class XTTSTrainer:
         placement = require_placement(self._placed_variables(), self._placement_plan())
         self._call(callbacks, "on_start", self, total, placement)
         self._take_up(dataset, total)
+        keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
         validation = {}
         if self.step >= total:
             return validation
@@ -188,6 +195,8 @@ class XTTSTrainer:
                 losses = self.train_step(group, self._learning_rate(total), (settings.seed, self.step))
                 self.step += 1
                 self.position += accumulation
+                if self.ledger is None and losses["finite"]:
+                    self._open_ledger(keeper, callbacks)
                 recent.append(losses)
                 self.clock.tick()
                 self.writer.poll()
@@ -204,9 +213,21 @@ class XTTSTrainer:
                 if self.step % settings.checkpoint_every_steps == 0 or is_best or at_end or stopping:
                     self.save(last=at_end or stopping, finished=at_end)
                 if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
-                    with self.clock.paused():
+                    with self.clock.paused(), self.averaged_weights():
                         self._call(callbacks, "on_sample", self)
         return validation
+
+    def _open_ledger(self, keeper, callbacks):
+        self.ledger = keeper.ledger()
+        self._call(callbacks, "on_ledger", self.ledger)
+        if self.config.training.strict:
+            self.ledger.require()
+
+    def averaged_weights(self):
+        """A `with` block in which the model has the weights that are validated and spoken with: under `--ema` their
+        averages, else its own."""
+        averages = self.train_step.averages
+        return averages.in_place_of_weights() if averages else nullcontext()
 
     def _learning_rate(self, total):
         stage = self.stage_config
@@ -269,14 +290,15 @@ class XTTSTrainer:
         limit = min(batches, self.config.training.max_validation_batches)
         totals, counts = {}, {}
         # Validation goes from short clips to long ones: fewer batches than there are still show all lengths.
-        for position in np.linspace(0, batches - 1, limit).round().astype(int):
-            wave = tf.nest.map_structure(tf.constant, loader(position))
-            batch = copy_to(self.preparation(wave), self.model_device)
-            with tf.device(self.model_device):
-                sums, number = self._evaluation(batch)(batch)
-            for name in sums:
-                totals[name] = totals.get(name, 0.0) + float(sums[name])
-                counts[name] = counts.get(name, 0.0) + float(number[name])
+        with self.averaged_weights():
+            for position in np.linspace(0, batches - 1, limit).round().astype(int):
+                wave = tf.nest.map_structure(tf.constant, loader(position))
+                batch = copy_to(self.preparation(wave), self.model_device)
+                with tf.device(self.model_device):
+                    sums, number = self._evaluation(batch)(batch)
+                for name in sums:
+                    totals[name] = totals.get(name, 0.0) + float(sums[name])
+                    counts[name] = counts.get(name, 0.0) + float(number[name])
         return {name: totals[name] / max(counts[name], 1.0) for name in totals}
 
     def _evaluation(self, example):
@@ -327,6 +349,8 @@ class XTTSTrainer:
         yield from named_weights(self.model).items()
         yield from self.train_step.state_variables().items()
         yield from self.train_step.accumulators().items()
+        if self.train_step.averages is not None:
+            yield from self.train_step.averages.variables().items()
 
     def _placement_plan(self):
         return replace(self.plan, model_devices=self.model_devices)
