@@ -91,6 +91,9 @@ def add_optimization_flags(parser):
     switches.add_argument("--ema", type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY",
                           help=f"validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY} "
                           "without a number, 0 for off)")
+    switches.add_argument("--overtraining-patience", type=int, metavar="N",
+                          help="end a stage at its best after N validations that turn up while the training loss falls "
+                          "(default: 0, only warn)")
 
 
 def _indices(text):
@@ -110,7 +113,7 @@ FLAG_TO_SETTING = {
     "precision": "training.precision", "seed": "training.seed", "checkpoint_dir": "training.checkpoint_dir",
     "tensorboard_log_dir": "training.tensorboard_log_dir", "init_from": "training.init_from",
     "lora_rank": "training.lora_rank", "optimizations": "training.optimizations", "strict": "training.strict",
-    "xla": "training.xla", "ema": "training.ema",
+    "xla": "training.xla", "ema": "training.ema", "overtraining_patience": "training.overtraining_patience",
 }
 """Where each flag goes; flags of a stage go to both stages."""
 STAGE_FLAGS = {"max_steps": "max_steps", "lr": "learning_rate", "batch_size": "batch_size"}

@@ -19,6 +19,7 @@ from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.lora import LoRA
 from myxtts.training.objectives import DVAEObjective, GPTObjective
 from myxtts.training.optimizations import settle_switches
+from myxtts.training.overtraining import OvertrainingDetector, end_at_best
 from myxtts.training.preparation import Preparation
 from myxtts.training.run_state import data_digest, restore, snapshot
 from myxtts.training.schedules import warmup_cosine
@@ -76,7 +77,8 @@ class XTTSTrainer:
         """Identifies the training clips that the position counts in."""
         self.finished = False
         self.divergence = DivergenceGuard(config.training.max_bad_steps)
-        self.saved_parts = {"divergence": self.divergence}
+        self.overtraining = OvertrainingDetector(config.training.overtraining_patience)
+        self.saved_parts = {"divergence": self.divergence, "overtraining": self.overtraining}
         """What else a checkpoint keeps, by name; see `run_state.py`."""
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
@@ -148,17 +150,20 @@ class XTTSTrainer:
         placement = require_placement(self._placed_variables(), self._placement_plan())
         self._call(callbacks, "on_start", self, total, placement)
         self._take_up(dataset, total)
-        keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
+        self._keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
         validation = {}
-        if self.step >= total:
+        if self.step >= total or self.overtraining.stopped:
             return validation
         with self.writer:
-            while self.step < total and not self.stop_requested.is_set():
+            while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
                 try:
                     validation = self._train_until(total, dataset, callbacks, validation_loader)
                 except TrainingDiverged as error:
                     self.writer.wait()
                     go_back(self, error)
+            if self.overtraining.stopped:
+                self.writer.wait()
+                end_at_best(self)
         self._call(callbacks, "on_end", self)
         return validation
 
@@ -196,7 +201,7 @@ class XTTSTrainer:
                 self.step += 1
                 self.position += accumulation
                 if self.ledger is None and losses["finite"]:
-                    self._open_ledger(keeper, callbacks)
+                    self._open_ledger(callbacks)
                 recent.append(losses)
                 self.clock.tick()
                 self.writer.poll()
@@ -209,6 +214,8 @@ class XTTSTrainer:
                 is_best = False
                 if self.step % settings.validate_every_steps == 0 or at_end:
                     validation, is_best = self._validate(callbacks, validation_loader)
+                if self.overtraining.stopped:
+                    break
                 stopping = self.stop_requested.is_set()
                 if self.step % settings.checkpoint_every_steps == 0 or is_best or at_end or stopping:
                     self.save(last=at_end or stopping, finished=at_end)
@@ -217,8 +224,8 @@ class XTTSTrainer:
                         self._call(callbacks, "on_sample", self)
         return validation
 
-    def _open_ledger(self, keeper, callbacks):
-        self.ledger = keeper.ledger()
+    def _open_ledger(self, callbacks):
+        self.ledger = self._keeper.ledger()
         self._call(callbacks, "on_ledger", self.ledger)
         if self.config.training.strict:
             self.ledger.require()
@@ -276,6 +283,7 @@ class XTTSTrainer:
 
     def _watch(self, group, losses, dataset):
         clips = [part.index for batch in group for part in self.strategy.experimental_local_results(batch)]
+        self.overtraining.watch(losses[self.objective.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(self.step, clips, losses)
         if bad_steps is not None:
             found = write_divergence(self, bad_steps, dataset.train)
@@ -319,6 +327,9 @@ class XTTSTrainer:
             self.best = (main, self.step)
         self.history.append({"step": self.step, **losses})
         self._call(callbacks, "on_validation", self.step, losses, is_best)
+        advice = self.overtraining.update(self.step, main)
+        if advice:
+            logger.warning("%s", advice)
         return losses, is_best
 
     def save(self, last=False, finished=False):
