@@ -107,9 +107,11 @@ def measure_phases(trainer, dataset, num_steps):
         num_steps: Steps that count; `WARMUP_STEPS` come before them.
     """
     times, kept = {phase: [] for phase in PHASES}, []
+    for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
+        pass  # the first reads import what decodes and resamples
     # Readers work in parallel and ahead, so the time of one read says little; the rate of all says how long a step waits.
     began = time.perf_counter()
-    for wave in trainer.stream(dataset, 0, num_steps):
+    for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
         kept = [*kept, wave][-KEPT_BATCHES:]
     sync()
     load = (time.perf_counter() - began) / num_steps
