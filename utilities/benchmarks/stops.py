@@ -71,7 +71,7 @@ class Stop:
 
     kind: str
     seconds: float
-    """From the cause to the return of `train`, or to the end of the process."""
+    """From the cause until `train` has returned and the data thread is gone, or to the end of the process."""
     fault: str
     """What was not as it should be; empty when all was."""
 
@@ -80,6 +80,11 @@ class Stop:
         """The faults with that of a stop that took too long."""
         late = f"took {self.seconds:.1f} s" if self.seconds > LONGEST_STOP_SECONDS else ""
         return "; ".join(filter(None, (self.fault, late)))
+
+
+def data_threads():
+    """Producers of the pipeline that are running."""
+    return [thread for thread in threading.enumerate() if thread.name == "myxtts-data-device"]
 
 
 class Saboteur:
@@ -111,6 +116,8 @@ class Saboteur:
         except (KeyboardInterrupt, Exception) as raised:  # whatever comes out is judged
             error = raised
         sys.unraisablehook = sys.__unraisablehook__
+        for thread in data_threads():
+            thread.join(LONGEST_STOP_SECONDS)
         return Stop(kind, time.monotonic() - self.struck, self._fault(kind, error))
 
     def _fault(self, kind, error):
@@ -125,8 +132,7 @@ class Saboteur:
             fault = f"{error!r} came out, without the traceback of its cause"
         else:
             fault = ""
-        left = [thread.name for thread in threading.enumerate() if thread.name == "myxtts-data-device"]
-        return "; ".join(filter(None, (fault, "the data thread is left" if left else "")))
+        return "; ".join(filter(None, (fault, "the data thread is left" if data_threads() else "")))
 
     def on_step(self, step):
         """Callback of the runs that end by themselves: their last step is the cause."""
