@@ -71,7 +71,7 @@ class Stop:
 
     kind: str
     seconds: float
-    """From the cause until `train` has returned and the data thread is gone, or to the end of the process."""
+    """From the cause, or for a batch that fails its turn, until `train` has returned and the data thread is gone, or to the end of the process."""
     fault: str
     """What was not as it should be; empty when all was."""
 
@@ -105,7 +105,7 @@ class Saboteur:
         trainer.stage_config.max_steps = at + 1 if kind == "end of data" else LONGEST_RUN_STEPS * 1000
         self.dataset.train_loader = lambda stage: self._breaking_loader(self.train_loader(stage), kind, at)
         trainer.preparation = self._breaking(self.preparation, kind == "features", at)
-        trainer.train_step = self._breaking(self.step, kind == "step", at)
+        trainer.train_step = self._breaking(self.step, kind == "step", at, kind in ("reader", "features"))
         timer, error = threading.Timer(seconds, self._interrupt), None
         sys.unraisablehook = self._interrupt_again
         try:
@@ -151,16 +151,21 @@ class Saboteur:
             sys.__unraisablehook__(unraisable)
 
     def _strike(self):
-        self.struck = self.struck or time.monotonic()
+        self.struck = time.monotonic()
         raise Broken
 
-    def _breaking(self, call, active, at):
+    def _breaking(self, call, active, at, postpones=False):
+        """`call` that fails the time `at` when it is `active`. Batches made before a failing one are trained on first; the
+        stop is timed from the end of their steps, whose calls `postpones` says these are."""
         calls = iter(range(10**9))
 
         def broken(*arguments):
             if next(calls) == at and active:
                 self._strike()
-            return call(*arguments)
+            result = call(*arguments)
+            if postpones:
+                self.struck = time.monotonic()
+            return result
 
         # The trainer reads attributes of these two, and calls other methods of the step.
         return _Wrapped(call, broken)
