@@ -2,13 +2,15 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from myxtts.utils import checkpoint
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
+from myxtts.utils.checkpoint import (CheckpointError, CheckpointStore, CheckpointVersionError, assign_by_name, read_json,
+                                     write_json, write_manifest)
 
 
 def tensors(value=1.0):
@@ -94,9 +96,10 @@ def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):
     left_over = store.folder / ".step_00000002.999999999.tmp"
     left_over.mkdir()
     (left_over / "model.safetensors").write_bytes(b"half")
+    (store.folder / ".best.json.999999999.tmp").write_text("{")
     assert store.newest_sound(pytest.fail) == 1
-    store.write(3, tensors(), {})
-    assert not left_over.exists()
+    store.clear_leftovers()
+    assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
 
 
 def damage(folder, kind):
@@ -118,10 +121,28 @@ def damage(folder, kind):
         (folder / "manifest.json").write_text('{"name": "x"}')
     elif kind == "manifest is a list":
         (folder / "manifest.json").write_text('[1]')
+    elif kind == "missing manifest":
+        (folder / "manifest.json").unlink()
+    elif kind == "altered manifest":
+        manifest = folder / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"bytes": 1', '"bytes": 2'))
+    elif kind == "manifest of another file":
+        (folder.parent / "secret.json").write_text("{}")
+        write_manifest(folder, {"../secret.json": {"bytes": 2, "blake2b": "0" * 32}})
+    elif kind == "link to the outside":
+        os.replace(model, folder.parent / "outside")
+        model.symlink_to(folder.parent / "outside")
+    elif kind == "pipe":
+        (folder / "manifest.json").unlink()
+        os.mkfifo(folder / "manifest.json")
+    elif kind == "nested without end":
+        (folder / "manifest.json").write_text("[" * 200_000)
 
 
 @pytest.mark.parametrize("kind", ["truncated", "flipped bit", "missing file", "altered state", "empty manifest",
-                                  "manifest of something else", "manifest is a list"])
+                                  "manifest of something else", "manifest is a list", "missing manifest",
+                                  "altered manifest", "manifest of another file", "link to the outside", "pipe",
+                                  "nested without end"])
 def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(store, kind):
     store.write(1, tensors(1.0), {})
     store.write(2, tensors(2.0), {})
@@ -135,16 +156,76 @@ def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(store, kind)
     assert store.steps() == [1]
 
 
-def test_any_flipped_byte_of_the_manifest_is_noticed_or_harmless(store):
+def test_any_flipped_bit_of_the_manifest_is_noticed(store):
     store.write(1, tensors(1.0), {})
     manifest = store.path(1) / "manifest.json"
     content = manifest.read_bytes()
-    for place in range(0, len(content), 2):
-        manifest.write_bytes(content[:place] + bytes([content[place] ^ (1, 64)[place % 4 // 2]]) + content[place + 1:])
-        try:
+    for place in range(len(content)):
+        flipped = bytes([content[place] ^ 1 << place % 8])
+        manifest.write_bytes(content[:place] + flipped + content[place + 1:])
+        with pytest.raises(CheckpointError) as error:
             store.verify(1)
-        except CheckpointError:
-            pass
+        assert not isinstance(error.value, CheckpointVersionError), (place, flipped)
+
+
+def test_checkpoint_of_another_format_is_refused_and_stays_where_it_is(store, monkeypatch):
+    store.write(1, tensors(), {})
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    store.write(2, tensors(), {})
+    monkeypatch.undo()
+    with pytest.raises(CheckpointVersionError, match="step_00000002 is of checkpoint format 2.*reads format 1"):
+        store.newest_sound(pytest.fail)
+    (store.path(2) / "manifest.json").write_text('{"files": {}}')
+    with pytest.raises(CheckpointVersionError, match="before checkpoints had a format number"):
+        store.newest_sound(pytest.fail)
+    assert store.steps() == [1, 2]
+
+
+def test_json_larger_than_its_limit_is_not_read(store, monkeypatch):
+    store.write(1, tensors(), {})
+    monkeypatch.setattr(checkpoint, "MAX_JSON_BYTES", 10)
+    with pytest.raises(CheckpointError, match="at most 10 are read"):
+        store.verify(1)
+
+
+def test_tensor_file_that_claims_more_than_it_has_is_refused(store):
+    store.write(1, tensors(), {})
+    path = store.path(1) / "model.safetensors"
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
+    write_manifest(store.path(1), {path.name: {"bytes": path.stat().st_size, "blake2b": checkpoint._digest(path)}})
+    with pytest.raises(CheckpointError, match="model.safetensors cannot be read"):
+        store.read(1, ("model",))
+
+
+def test_file_that_the_manifest_does_not_name_is_not_read(store):
+    store.write(1, {"model": tensors()["model"]}, {})
+    shutil.copy(store.path(1) / "model.safetensors", store.path(1) / "optimizer.safetensors")
+    with pytest.raises(CheckpointError, match="optimizer.safetensors is not part of the checkpoint"):
+        store.read(1, ("model", "optimizer"))
+
+
+def test_damaged_mark_of_the_best_is_named_and_stops_nothing(store, caplog):
+    store.write(1, tensors(), {}, best=True)
+    (store.folder / "best.json").write_text('{"step": "x')
+    assert store.best_step() is None and "best.json cannot be used" in caplog.text
+    store.write(2, tensors(), {}, best=True)
+    assert store.best_step() == 2
+
+
+def test_a_kill_while_an_old_checkpoint_goes_leaves_no_half_of_it(store, monkeypatch):
+    for step in (1, 2):
+        store.write(step, tensors(), {})
+
+    def killed(path):
+        (path / "model.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        CheckpointStore(store.folder, keep=1)._prune()
+    monkeypatch.undo()
+    assert store.newest_sound(pytest.fail) == 2 and not store.path(1).exists()
 
 
 def test_all_damaged_is_none(store):

@@ -22,14 +22,18 @@ def _mendable():
 
 
 def exits_with_sentence(main):
-    """Decorates a command's `main`: errors that a user can mend are printed, and the exit code is 2."""
+    """Decorates a command's `main`: errors that a user can mend are printed, and the exit code is 2; 130 on Ctrl-C."""
 
     @functools.wraps(main)
     def wrapped(argv=None):
         try:
             return main(argv)
-        except (ValueError, RuntimeError) as error:
-            if not isinstance(error, _mendable()):
+        except KeyboardInterrupt:
+            print("Stopped at once.", file=sys.stderr, flush=True)
+            return 130
+        except (ValueError, RuntimeError, OSError) as error:
+            # OSError: a disk that is full, gone or read-only.
+            if not isinstance(error, (OSError, *_mendable())):
                 raise
             print(f"Error: {error}", file=sys.stderr, flush=True)
             return 2

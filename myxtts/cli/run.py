@@ -2,10 +2,11 @@
 
 import json
 import logging
+import os
 import signal
 import sys
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import tensorflow as tf
@@ -13,17 +14,19 @@ from tqdm import tqdm
 
 from myxtts.cli.errors import UserError
 from myxtts.cli.samples import SampleSpeaker
-from myxtts.cli.starting_weights import adopt, starting_weights
+from myxtts.cli.starting_weights import adopt, adopted, starting_weights
 from myxtts.config.config import STAGES, ConfigError
 from myxtts.data.ljspeech import LJSpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter
+from myxtts.training.divergence import TrainingDiverged
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from myxtts.training.preparation import measure_mel_stats
-from myxtts.training.trainer import TrainingDiverged, XTTSTrainer
+from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
 from myxtts.utils.commons import setup_logging
 from myxtts.utils.gpu_monitor import GPUMonitor
+from myxtts.utils.run_folder import own_run_folder
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +41,16 @@ def train_stages(config, plan):
         config: `XTTSConfig` with `data.train_data` set.
         plan: `DevicePlan`, applied.
     """
-    home = Path(config.training.checkpoint_dir)
+    with own_run_folder(config.training.checkpoint_dir) as home:
+        _train_stages(config, plan, home)
+
+
+def _train_stages(config, plan, home):
     setup_logging(log_file=home / "train.log")
     say_pipeline_mode(config, plan)
+    config = _with_origin(config, home)
     if config.training.init_from:
-        config = adopt(config)
+        config = adopted(config, home) if _has_begun(config, home) else adopt(config)
     with tqdm(desc="checking recordings", unit="clip", disable=not sys.stdout.isatty(), leave=False) as bar:
         def progress(done, total):
             bar.total = total
@@ -64,6 +72,37 @@ def train_stages(config, plan):
                 print(f"Stopped. The same command goes on from {home}/{stage}")
                 return
     _say_where(config, dataset)
+
+
+def _has_begun(config, home):
+    """Whether the folder holds a run of the GPT that is to go on."""
+    return not config.training.reset_training and bool(CheckpointStore(home / "gpt").steps())
+
+
+def _with_origin(config, home):
+    """Tells a fresh start from another run's weights (`--init-from`) from going on with what it became.
+
+    Returns:
+        The configuration, with the full path of the run it began from, if any.
+
+    Raises:
+        ConfigError: The folder holds a run that began otherwise, so that --init-from would be passed over.
+    """
+    asked = config.training.init_from and str(Path(config.training.init_from).resolve())
+    store = CheckpointStore(home / "gpt")
+    step = store.newest_sound(logger.warning) if _has_begun(config, home) else None
+    if step is None:
+        return replace(config, training=replace(config.training, init_from=asked))
+    state = store.read_state(step)
+    if "position" not in state:
+        raise ConfigError(f"--checkpoint-dir must be a folder of its own. {home} holds weights without a run, as `myxtts "
+                          f"convert` writes them. Start from them with --init-from {home} and another --checkpoint-dir.")
+    before = state["config"]["training"]["init_from"]
+    if asked not in (None, before):
+        raise ConfigError(f"--init-from starts a fresh run, and {home} holds one that began from {before or 'scratch'} and "
+                          f"is at step {step}. Leave --init-from out to go on with it, give another --checkpoint-dir, or "
+                          "--reset-training to start anew.")
+    return replace(config, training=replace(config.training, init_from=before))
 
 
 def _check_same_model(config, home):
@@ -119,7 +158,7 @@ def _train_stage(stage, config, plan, dataset, monitor):
     if stage == "dvae":
         mel_stats = measure_mel_stats(dataset.train_loader(stage), MEL_STATS_BATCHES)
     else:
-        if config.training.init_from:
+        if config.training.init_from and not _has_begun(config, Path(config.training.checkpoint_dir)):
             weights = starting_weights(config.training.init_from, config.model.num_text_tokens, config.training.seed)
         tokenizer_model, lineage = load_tokenizer_model(config, plan.data_device)
     options = dict(stage=stage, tokenizer_model=tokenizer_model, plan=plan, mel_stats=mel_stats,
@@ -148,8 +187,9 @@ def stops_on_signals(trainer):
         if trainer.stop_requested.is_set():
             raise KeyboardInterrupt
         trainer.stop_requested.set()
-        print(f"\n{signal.Signals(number).name}: finishing the step and writing a checkpoint; once more stops at once",
-              flush=True)
+        # Not `print`: the signal may have struck in the middle of one, which cannot be entered twice.
+        os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: finishing the step and writing a checkpoint; "
+                 "once more stops at once\n".encode())
 
     before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -163,16 +203,21 @@ def load_tokenizer_model(config, device):
     """`XTTS` with the run's trained DVAE, on `device`, and what identifies that DVAE.
 
     Raises:
-        CheckpointError: The run has none yet.
+        CheckpointError: The run has none yet, or one that is not trained to the end.
     """
     store = CheckpointStore(f"{config.training.checkpoint_dir}/dvae")
     step = store.newest_sound(logger.warning)
     if step is None:
         raise CheckpointError(f"The GPT stage needs a trained DVAE, and {store.folder} has none. "
                               "Leave --stage out, or train it first with --stage dvae.")
+    tensors, state = store.read(step, ("model",))
+    if not state["finished"]:
+        raise CheckpointError(f"The GPT stage needs a DVAE that is trained to the end: its codes are the GPT's language. The "
+                              f"one in {store.folder} stopped at step {step}. Go on with --stage dvae, or leave --stage out; "
+                              f"to take it as it is, give --stage dvae --max-steps {step} once.")
     with tf.device(device):
         model = XTTS(config.model, parts=("dvae",))
-        assign_by_name(model.part_weights("dvae"), store.read(step, ("model",))[0]["model"], str(store.path(step)))
+        assign_by_name(model.part_weights("dvae"), tensors["model"], str(store.path(step)))
     return model, {"dvae": store.digest(step)}
 
 

@@ -37,9 +37,14 @@ def adopt(config):
                               f"{source} is not a folder.")
     origin = config_from_dict(read_json(source / "config.json"))
     for part in ("dvae", "gpt"):
-        if not CheckpointStore(source / part).steps():
+        store = CheckpointStore(source / part)
+        if not store.steps():
             raise CheckpointError(f"--init-from needs a trained {part}, and {source} has none.")
+        if part == "dvae" and not store.read_state(store.steps()[-1])["finished"]:
+            raise CheckpointError(f"--init-from needs a DVAE that is trained to the end, and that in {source} is not. Train "
+                                  f"it there with --stage dvae --checkpoint-dir {source}.")
     home.mkdir(parents=True, exist_ok=True)
+    _refuse_other_dvae(source, home)
     for part in ("dvae", "decoder"):
         _copy_newest(CheckpointStore(source / part), CheckpointStore(home / part))
     if (source / SPEAKERS_FILE).is_file():
@@ -51,15 +56,31 @@ def adopt(config):
     return dataclasses.replace(config, model=model, sampling=origin.sampling, data=data)
 
 
+def adopted(config, home):
+    """The configuration of a run that has begun with `adopt`, without its source: that may be gone by now."""
+    own = config_from_dict(read_json(home / "config.json"))
+    model = dataclasses.replace(own.model, dropout=config.model.dropout)
+    return dataclasses.replace(config, model=model, sampling=own.sampling)
+
+
 def _copy_newest(source, target):
-    """The newest checkpoint of a part, marked finished so that `--stage all` does not train it again."""
     steps = source.steps()
     if not steps or target.steps():
         return
     folder = source.path(steps[-1])
     names = [file.stem for file in folder.glob("*.safetensors")]
-    tensors, state = source.read(steps[-1], names)
-    target.write(steps[-1], tensors, {**state, "finished": True})
+    target.write(steps[-1], *source.read(steps[-1], names))
+
+
+def _refuse_other_dvae(source, home):
+    """The GPT of one run must not meet the codes of another run's DVAE."""
+    stores = [CheckpointStore(folder / "dvae") for folder in (source, home)]
+    if not stores[1].steps():
+        return
+    theirs, ours = (store.read(store.steps()[-1], ("model",))[0]["model"] for store in stores)
+    if theirs.keys() != ours.keys() or not all(np.array_equal(theirs[name], ours[name]) for name in ours):
+        raise CheckpointError(f"{home} holds a DVAE of its own, whose codes the GPT from --init-from does not know. Give "
+                              "another --checkpoint-dir.")
 
 
 def starting_weights(folder, num_text_tokens, seed):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from myxtts.cli.errors import UserError, exits_with_sentence
 from myxtts.config.config import STAGES
+from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -63,14 +64,33 @@ def build_parser():
     training.add_argument("--lr", type=float, help="peak learning rate (default: from the preset)")
     training.add_argument("--lora-rank", type=int,
                           help="with --init-from: train low-rank adapters only (default: 0, off)")
-    training.add_argument("--precision", help="Keras dtype policy (default: float32)")
     training.add_argument("--seed", type=int, help="fixes everything that is drawn (default: 0)")
     training.add_argument("--checkpoint-dir", metavar="DIR", help="where everything goes (default: ./checkpoints)")
-    training.add_argument("--reset-training", action="store_true",
-                          help="start anew; existing checkpoints are set aside")
+    start = training.add_mutually_exclusive_group()
+    start.add_argument("--reset-training", action="store_true",
+                       help="start anew; existing checkpoints are set aside")
+    start.add_argument("--resume", action="store_true",
+                       help="only go on: an error where --checkpoint-dir holds no run (default: go on or start)")
     training.add_argument("--init-from", metavar="DIR", help="start from the weights of a run, or of `myxtts convert`")
     training.add_argument("--tensorboard-log-dir", metavar="DIR", help="default: under the checkpoint folder")
+    add_optimization_flags(parser)
     return parser
+
+
+def add_optimization_flags(parser):
+    """The switches of training, each accounted for after the first step."""
+    switches = parser.add_argument_group("optimisations", "what each did is printed after the first step")
+    switches.add_argument("--optimizations", choices=PRESETS,
+                          help="preset of the switches below; each of them wins over it (default: none)")
+    switches.add_argument("--strict", action="store_true", default=None,
+                          help="end the run with exit code 2 when a switch does something else than asked for")
+    switches.add_argument("--precision", help="mixed_bfloat16, mixed_float16, float32, or auto for what suits the hardware "
+                          "(default: float32)")
+    switches.add_argument("--xla", action=argparse.BooleanOptionalAction, default=None,
+                          help="compile the train step, once per shape of batch (default: off)")
+    switches.add_argument("--ema", type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY",
+                          help=f"validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY} "
+                          "without a number, 0 for off)")
 
 
 def _indices(text):
@@ -89,7 +109,8 @@ FLAG_TO_SETTING = {
     "batch_size": "data.batch_size", "epochs": "training.epochs", "grad_accum": "training.gradient_accumulation",
     "precision": "training.precision", "seed": "training.seed", "checkpoint_dir": "training.checkpoint_dir",
     "tensorboard_log_dir": "training.tensorboard_log_dir", "init_from": "training.init_from",
-    "lora_rank": "training.lora_rank",
+    "lora_rank": "training.lora_rank", "optimizations": "training.optimizations", "strict": "training.strict",
+    "xla": "training.xla", "ema": "training.ema",
 }
 """Where each flag goes; flags of a stage go to both stages."""
 STAGE_FLAGS = {"max_steps": "max_steps", "lr": "learning_rate", "batch_size": "batch_size"}
@@ -120,6 +141,8 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     arguments = build_parser().parse_args(argv)
     config = config_from_arguments(arguments)
+    if arguments.resume:
+        _require_run(arguments, config)
     if arguments.device_plan == "auto":
         from myxtts.cli.device_planner import quickest_flags
 
@@ -132,6 +155,17 @@ def main(argv=None):
 
     train_stages(config, plan)
     return 0
+
+
+def _require_run(arguments, config):
+    from myxtts.utils.checkpoint import CheckpointStore
+
+    if arguments.init_from:
+        raise UserError("--resume goes on with a run and --init-from starts one: give one of the two.")
+    home = Path(config.training.checkpoint_dir)
+    if not any(CheckpointStore(home / stage).steps() for stage in STAGES):
+        raise UserError(f"--resume needs a run to go on with, and {home} holds no checkpoint. Name its --checkpoint-dir, or "
+                        "leave --resume out to start one.")
 
 
 def configure_devices(config, arguments):

@@ -14,7 +14,7 @@ from myxtts.models import coqui
 from myxtts.models.coqui_config import model_config, read_settings, run_config
 from myxtts.models.speakers import write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.utils.checkpoint import MANIFEST, CheckpointError, CheckpointStore, read_json, write_json
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, read_manifest, write_json, write_manifest
 from myxtts.utils.tensor_file import write_tensors
 from myxtts.utils.torch_checkpoint import read_torch_checkpoint
 
@@ -206,12 +206,12 @@ def _write_parts(folder, plan, config, source, with_dvae):
         parts.setdefault(part, {}).setdefault(f"{file}.safetensors", []).append((tensor, arrays))
     for part, contents in parts.items():
         store = CheckpointStore(folder / part)
-        step_folder = store.write(0, {}, {"config": asdict(config), "converted_from": source})
-        manifest = read_json(step_folder / MANIFEST)
+        step_folder = store.write(0, {}, {"finished": True, "config": asdict(config), "converted_from": source})
+        entries = read_manifest(step_folder)
         for file, tensors in contents.items():
             shapes = {tensor.weight: coqui.our_shape(tensor) for tensor, _ in tensors}
-            manifest["files"][file] = write_tensors(step_folder / file, shapes, _finite_weights(tensors))
-        write_json(step_folder / MANIFEST, manifest)
+            entries[file] = write_tensors(step_folder / file, shapes, _finite_weights(tensors))
+        write_manifest(step_folder, entries)
 
 
 def _finite_weights(tensors):

@@ -3,8 +3,8 @@
 import logging
 import math
 import threading
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from itertools import islice
 
 import keras
@@ -14,24 +14,21 @@ import tensorflow as tf
 from myxtts.config.config import ConfigError
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
+from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
+from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.lora import LoRA
 from myxtts.training.objectives import DVAEObjective, GPTObjective
+from myxtts.training.optimizations import settle_switches
 from myxtts.training.preparation import Preparation
+from myxtts.training.run_state import data_digest, restore, snapshot
 from myxtts.training.schedules import warmup_cosine
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, write_json
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.utils.checkpoint_writer import CheckpointWriter
 from myxtts.utils.devices import current_plan, require_placement
 
 logger = logging.getLogger(__name__)
-
-
-SAVE_TRIES = 3
-"""Checkpoints in a row that may fail to be written before the run ends."""
-
-
-class TrainingDiverged(RuntimeError):
-    """Too many steps in a row had a gradient that is not finite."""
 
 
 class XTTSTrainer:
@@ -68,9 +65,19 @@ class XTTSTrainer:
         """False prepares each batch in the training loop, when it is asked for."""
         self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
             tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
+        self.switches = settle_switches(config.training, self.model_device)
+        self.ledger = None
+        """What the switches do, seen at the first step: `ledger.Ledger`."""
         self.lineage = lineage or {}
-        self._failed_saves = 0
         self.step = 0
+        self.position = 0
+        """Batches trained on, which is the place in the order of the data."""
+        self.data_digest = None
+        """Identifies the training clips that the position counts in."""
+        self.finished = False
+        self.divergence = DivergenceGuard(config.training.max_bad_steps)
+        self.saved_parts = {"divergence": self.divergence}
+        """What else a checkpoint keeps, by name; see `run_state.py`."""
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
         self.history = []
@@ -80,7 +87,7 @@ class XTTSTrainer:
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(config.training.seed)
         with self._model_scope():
-            self.model = model or XTTS(config.model, parts=(stage,), precision=config.training.precision)
+            self.model = model or XTTS(config.model, parts=(stage,), precision=self.switches.precision)
             if stage == "dvae" and mel_stats is not None:
                 scale, mean = mel_stats
                 self.model.mel_stats.assign(scale)
@@ -93,8 +100,10 @@ class XTTSTrainer:
             self.objective = GPTObjective(self.model, config, self.lora) if stage == "gpt" else \
                 DVAEObjective(self.model, config)
             self.train_step = TrainStep(self.objective, self.strategy, self.stage_config,
-                                        config.training.gradient_accumulation, config.training.precision)
+                                        config.training.gradient_accumulation, self.switches.precision,
+                                        xla=self.switches.xla, ema=self.switches.ema)
         self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
+        self.writer = CheckpointWriter(self.store)
         self.tokenizer_model = self.model if stage == "dvae" and not self.plan.is_dual else tokenizer_model
         if stage == "dvae" and self.plan.is_dual:
             with tf.device(self.data_device):
@@ -138,17 +147,46 @@ class XTTSTrainer:
         validation_loader = dataset.validation_loader(self.stage)
         placement = require_placement(self._placed_variables(), self._placement_plan())
         self._call(callbacks, "on_start", self, total, placement)
+        self._take_up(dataset, total)
+        keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
         validation = {}
         if self.step >= total:
             return validation
-        with self.pipeline(dataset, self.step * accumulation, total * accumulation) as batches:
+        with self.writer:
+            while self.step < total and not self.stop_requested.is_set():
+                try:
+                    validation = self._train_until(total, dataset, callbacks, validation_loader)
+                except TrainingDiverged as error:
+                    self.writer.wait()
+                    go_back(self, error)
+        self._call(callbacks, "on_end", self)
+        return validation
+
+    def _take_up(self, dataset, total):
+        self.store.clear_leftovers()
+        digest = data_digest(dataset.train)
+        if self.data_digest not in (None, digest):
+            logger.warning("The training set is not the one of the checkpoint: its order is another one, and in this epoch "
+                           "clips may come twice or not at all.")
+        self.data_digest = digest
+        if self.step >= total and not self.finished:
+            # Fewer steps were asked for than before: what there is counts as finished from now on.
+            self.save(last=True, finished=True)
+
+    def _train_until(self, total, dataset, callbacks, validation_loader):
+        """Trains to the last step or until asked to stop; the last checkpoint is written when it returns."""
+        settings = self.config.training
+        accumulation = settings.gradient_accumulation
+        stop = self.position + (total - self.step) * accumulation
+        validation = {}
+        with self.pipeline(dataset, self.position, stop) as batches:
             if self.plan.is_dual:
                 print(f"Multi-GPU Mode: Waiting {self.config.data.model_start_delay}s for data pipeline to warm up...")
                 batches.wait_until_filled(self.config.data.model_start_delay)
                 print("Model training starting now")
-            recent = []
+            recent, at_end, stopping = [], False, False
             self.clock.start(batches)
-            while self.step < total and not self.stop_requested.is_set():
+            while not (at_end or stopping):
                 group = list(islice(batches, accumulation))
                 if len(group) < accumulation:
                     raise RuntimeError(f"The data ended at step {self.step} of {total}.")
@@ -156,29 +194,45 @@ class XTTSTrainer:
                     self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
                 losses = self.train_step(group, self._learning_rate(total), (settings.seed, self.step))
                 self.step += 1
+                self.position += accumulation
+                if self.ledger is None and losses["finite"]:
+                    self._open_ledger(keeper, callbacks)
                 recent.append(losses)
                 self.clock.tick()
+                self.writer.poll()
+                self._watch(group, losses, dataset)
                 self._call(callbacks, "on_step", self.step)
                 at_end = self.step == total
                 if self.step % settings.log_every_steps == 0 or at_end:
-                    self._log(callbacks, recent, total, group, dataset)
+                    self._log(callbacks, recent, total)
                     recent = []
                 is_best = False
                 if self.step % settings.validate_every_steps == 0 or at_end:
                     validation, is_best = self._validate(callbacks, validation_loader)
-                if self.step % settings.checkpoint_every_steps == 0 or is_best or at_end:
-                    self.save(finished=at_end)
+                stopping = self.stop_requested.is_set()
+                if self.step % settings.checkpoint_every_steps == 0 or is_best or at_end or stopping:
+                    self.save(last=at_end or stopping, finished=at_end)
                 if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
-                    with self.clock.paused():
+                    with self.clock.paused(), self.averaged_weights():
                         self._call(callbacks, "on_sample", self)
-            if self.step < total and self.step % settings.checkpoint_every_steps:
-                self.save()
-        self._call(callbacks, "on_end", self)
         return validation
+
+    def _open_ledger(self, keeper, callbacks):
+        self.ledger = keeper.ledger()
+        self._call(callbacks, "on_ledger", self.ledger)
+        if self.config.training.strict:
+            self.ledger.require()
+
+    def averaged_weights(self):
+        """A `with` block in which the model has the weights that are validated and spoken with: under `--ema` their
+        averages, else its own."""
+        averages = self.train_step.averages
+        return averages.in_place_of_weights() if averages else nullcontext()
 
     def _learning_rate(self, total):
         stage = self.stage_config
-        return warmup_cosine(self.step, stage.learning_rate, total, stage.warmup_steps, stage.final_learning_rate)
+        rate = stage.learning_rate * self.divergence.rate_scale
+        return warmup_cosine(self.step, rate, total, stage.warmup_steps, stage.final_learning_rate)
 
     def pipeline(self, dataset, start, stop, watch=lambda phase, call: call):
         """Prepared batches `start` to `stop` of a dataset on the model device, to be used in a `with` block.
@@ -212,29 +266,23 @@ class XTTSTrainer:
     def _local(self, batch):
         return self.strategy.experimental_local_results(batch)[0]
 
-    def _log(self, callbacks, recent, total, group, dataset):
+    def _log(self, callbacks, recent, total):
         # The means of the steps that counted; those that were skipped are counted beside them.
         counted = [step for step in recent if bool(step["finite"])] or recent
         losses = {name: float(np.mean([float(step[name]) for step in counted])) for name in recent[0] if name != "finite"}
-        in_row = int(self.train_step.bad_steps_in_row.numpy())
-        if in_row >= self.config.training.max_bad_steps:
-            found = self._write_divergence(recent, group, dataset)
-            raise TrainingDiverged(f"{in_row} steps in a row had a loss or gradient that is not finite; step {self.step} "
-                                   f"was the last. The clips and the term that broke stand in {found}. Lower --lr, train "
-                                   "in float32, or take the clips out; the last good checkpoint is untouched.")
         report = {**losses, "learning_rate": self._learning_rate(total), **self.objective.report(),
                   "skipped_steps": int(self.train_step.bad_steps.numpy())}
         self._call(callbacks, "on_log", self.step, report, self.clock.report())
 
-    def _write_divergence(self, recent, group, dataset):
-        """Names the last batch's clips and the terms that are not finite in a file, and returns its path."""
-        indices = np.concatenate([part.index.numpy() for batch in group
-                                  for part in self.strategy.experimental_local_results(batch)])
-        terms = [name for name, value in recent[-1].items() if not np.isfinite(float(value))]
-        path = f"{self.config.training.checkpoint_dir}/diverged_{self.stage}_step_{self.step}.json"
-        write_json(path, {"stage": self.stage, "step": self.step, "not_finite": terms,
-                          "clips": [dataset.train[index].id for index in indices]})
-        return path
+    def _watch(self, group, losses, dataset):
+        clips = [part.index for batch in group for part in self.strategy.experimental_local_results(batch)]
+        bad_steps = self.divergence.watch(self.step, clips, losses)
+        if bad_steps is not None:
+            found = write_divergence(self, bad_steps, dataset.train)
+            raise TrainingDiverged(f"{self.config.training.max_bad_steps} steps in a row had a loss or gradient that is not "
+                                   f"finite; step {self.step} was the last. The clips and the terms that broke stand in "
+                                   f"{found}. Lower --lr, train in float32, or take the clips out; the last good "
+                                   "checkpoint is untouched.")
 
     def evaluate(self, loader):
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
@@ -242,14 +290,15 @@ class XTTSTrainer:
         limit = min(batches, self.config.training.max_validation_batches)
         totals, counts = {}, {}
         # Validation goes from short clips to long ones: fewer batches than there are still show all lengths.
-        for position in np.linspace(0, batches - 1, limit).round().astype(int):
-            wave = tf.nest.map_structure(tf.constant, loader(position))
-            batch = copy_to(self.preparation(wave), self.model_device)
-            with tf.device(self.model_device):
-                sums, number = self._evaluation(batch)(batch)
-            for name in sums:
-                totals[name] = totals.get(name, 0.0) + float(sums[name])
-                counts[name] = counts.get(name, 0.0) + float(number[name])
+        with self.averaged_weights():
+            for position in np.linspace(0, batches - 1, limit).round().astype(int):
+                wave = tf.nest.map_structure(tf.constant, loader(position))
+                batch = copy_to(self.preparation(wave), self.model_device)
+                with tf.device(self.model_device):
+                    sums, number = self._evaluation(batch)(batch)
+                for name in sums:
+                    totals[name] = totals.get(name, 0.0) + float(sums[name])
+                    counts[name] = counts.get(name, 0.0) + float(number[name])
         return {name: totals[name] / max(counts[name], 1.0) for name in totals}
 
     def _evaluation(self, example):
@@ -272,33 +321,19 @@ class XTTSTrainer:
         self._call(callbacks, "on_validation", self.step, losses, is_best)
         return losses, is_best
 
-    def save(self, finished=False):
-        """Writes a checkpoint of this step; it is marked best when the last validation was the best so far."""
+    def save(self, last=False, finished=False):
+        """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
+
+        Args:
+            last: Return when it is on the disk, with several tries if need be. Else training waits only for the copy to
+                the host, and a write that fails is reported by the next call.
+            finished: The stage's last step has been taken.
+        """
         with self.clock.paused():
-            weights = self.model.part_weights(self.stage)
-            tensors = {"optimizer": {name: v.numpy() for name, v in self.train_step.state_variables().items()}}
-            if self.lora is None:
-                tensors["model"] = {name: v.numpy() for name, v in weights.items()}
-            else:
-                tensors["model"], tensors["lora"] = self.lora.split(weights)
-            state = {"stage": self.stage, "finished": finished, "lineage": self.lineage, "history": self.history,
-                     "best": self.best, "position": self.step * self.config.training.gradient_accumulation,
-                     "config": asdict(self.config)}
+            self.writer.wait()  # before the copy: no more than one is held
+            self.finished = finished
             best = self.best is not None and self.best[1] == self.step
-            try:
-                written = self.store.write(self.step, tensors, state, best)
-            except OSError as error:
-                self._failed_saves += 1
-                last_good = self.store.steps()[-1:] or ["none"]
-                message = (f"The checkpoint of step {self.step} could not be written to {self.store.folder}: {error}. The "
-                           f"last good one is that of step {last_good[0]}.")
-                if finished or self._failed_saves >= SAVE_TRIES:
-                    raise CheckpointError(f"{message} Free the disk or mend the folder; the same command goes on from "
-                                          "there.") from error
-                logger.error("%s Training goes on; try %d of %d.", message, self._failed_saves, SAVE_TRIES)
-                return None
-            self._failed_saves = 0
-            return written
+            (self.writer.write_last if last else self.writer.start)(self.step, *snapshot(self, finished), best)
 
     def _resume(self, folder):
         store = CheckpointStore(f"{folder}/{self.stage}") if folder else self.store
@@ -307,24 +342,15 @@ class XTTSTrainer:
             if folder:
                 raise CheckpointError(f"{folder} has no checkpoint of the {self.stage} stage to resume from.")
             return
-        tensors, state = store.read(step, ("model", "optimizer", *(["lora"] if self.lora else [])))
-        where = str(store.path(step))
-        if state["lineage"] != self.lineage:
-            raise CheckpointError(f"{where} was trained on the codes of another DVAE than the one there is now, so going on "
-                                  "would teach it another language of codes. Train the stage anew with --reset-training "
-                                  f"--stage {self.stage}, or bring the DVAE back.")
-        assign_by_name(self.model.part_weights(self.stage), {**tensors["model"], **tensors.get("lora", {})}, where)
-        assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
-        if self.stage == "dvae":
-            self.tokenizer_model.mel_stats.assign(self.model.mel_stats.numpy())
-        self.step, self.history = step, state["history"]
-        self.best = tuple(state["best"]) if state["best"] else None
-        logger.info("Resumed the %s stage at step %d from %s", self.stage, step, where)
+        restore(self, store, step)
+        logger.info("Resumed the %s stage at step %d from %s", self.stage, step, store.path(step))
 
     def _placed_variables(self):
         yield from named_weights(self.model).items()
         yield from self.train_step.state_variables().items()
         yield from self.train_step.accumulators().items()
+        if self.train_step.averages is not None:
+            yield from self.train_step.averages.variables().items()
 
     def _placement_plan(self):
         return replace(self.plan, model_devices=self.model_devices)

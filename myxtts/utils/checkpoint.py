@@ -5,26 +5,39 @@ A run's folder holds one folder per stage, in it one folder per kept step:
     RUN/config.json  RUN/vocab.json
     RUN/gpt/step_00001000/{model.safetensors, optimizer.safetensors, state.json, manifest.json}
     RUN/gpt/best.json    {"step": 1000}
+
+Nothing in a folder is believed: a manifest with checksums, itself under a checksum, names plain files of known sizes, and
+none of them is opened through a link that leads elsewhere.
 """
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
+from myxtts.utils.tensor_file import CheckpointError, read_tensors, tensor_names
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Number of the layout above; a checkpoint of another one is refused, not guessed at."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
+MAX_JSON_BYTES = 64 * 2 ** 20
+"""A run's settings, history and manifest take a few hundred kilobytes; a larger file is not ours."""
 _STEP = re.compile(r"step_(\d{8})$")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that is missing, damaged, or of another model; the message names what and what to do."""
+class CheckpointVersionError(CheckpointError):
+    """A checkpoint that is whole but was written in another layout: neither damaged nor readable here."""
 
 
 def write_json(path, value):
@@ -47,15 +60,63 @@ def read_json(path):
     """Reads a JSON file of ours.
 
     Raises:
-        CheckpointError: The file is missing or not JSON.
+        CheckpointError: The file is missing, no plain file, larger than `MAX_JSON_BYTES`, or not JSON.
     """
+    path = Path(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        status = os.stat(path)
+        # Before it is opened: a pipe would wait for a writer for ever.
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path} is not a regular file.")
+        if status.st_size > MAX_JSON_BYTES:
+            raise CheckpointError(f"{path} has {status.st_size} bytes; at most {MAX_JSON_BYTES} are read. It was not "
+                                  "written by a training run.")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?") \
             from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}.") from None
+
+
+def write_manifest(folder, entries):
+    """Writes the manifest of a checkpoint: `{file name: {"bytes": size, "blake2b": digest}}` under a checksum."""
+    write_json(folder / MANIFEST, {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)})
+
+
+def read_manifest(folder):
+    """The entries of a checkpoint's manifest, as `write_manifest` takes them.
+
+    Raises:
+        CheckpointVersionError: The checkpoint is of another format.
+        CheckpointError: The manifest is missing or damaged, or names something that is no plain file of the folder.
+    """
+    path = folder / MANIFEST
+    manifest = read_json(path)
+    damaged = CheckpointError(f"{path} is damaged: it is not the list of files that it should be.")
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise damaged
+    if manifest.keys() == {"files"}:
+        raise CheckpointVersionError(f"{folder} was written before checkpoints had a format number; this version reads "
+                                     f"format {FORMAT}. Read it with the version that wrote it.")
+    entries = manifest["files"]
+    # First of all: a flipped bit in the number must not pass for another version.
+    if manifest.get("blake2b") != _manifest_digest(manifest.get("format"), entries):
+        raise damaged
+    if manifest["format"] != FORMAT:
+        raise CheckpointVersionError(f"{folder} is of checkpoint format {manifest['format']}; this version of MyXTTS reads "
+                                     f"format {FORMAT}. Use the version that wrote it, or a newer one.")
+    for name, entry in entries.items():
+        if not _PLAIN_NAME.fullmatch(name):
+            raise CheckpointError(f"{path} names {name!r}, which is no file of a checkpoint; nothing was opened.")
+        if not isinstance(entry, dict) or entry.keys() != {"bytes", "blake2b"}:
+            raise damaged
+    return entries
+
+
+def _manifest_digest(number, entries):
+    content = json.dumps([number, entries], sort_keys=True).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _digest(path):
@@ -85,6 +146,7 @@ class CheckpointStore:
     def __init__(self, folder, keep=2):
         self.folder = Path(folder)
         self.keep = keep
+        self._sound = {}  # entries of checkpoints that were verified, so that a start reads large files once
 
     def path(self, step):
         """Folder of the checkpoint at `step`."""
@@ -92,16 +154,29 @@ class CheckpointStore:
 
     def steps(self):
         """Steps that have a checkpoint, rising."""
+        return [step for step in self._folders() if (self.path(step) / MANIFEST).is_file()]
+
+    def _folders(self):
+        """Steps that have a folder, rising; one without a manifest has been damaged."""
         if not self.folder.is_dir():
             return []
-        found = (_STEP.match(entry.name) for entry in self.folder.iterdir() if (entry / MANIFEST).is_file())
+        found = (_STEP.match(entry.name) for entry in self.folder.iterdir() if entry.is_dir())
         return sorted(int(match.group(1)) for match in found if match)
 
     def best_step(self):
         """The step marked best, or None."""
-        if not (self.folder / "best.json").is_file():
+        path = self.folder / "best.json"
+        if not path.is_file():
             return None
-        return read_json(self.folder / "best.json")["step"]
+        try:
+            return int(read_json(path)["step"])
+        except (CheckpointError, KeyError, TypeError, ValueError) as error:
+            logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
+            return None
+
+    def mark_best(self, step):
+        """Marks a step as the best; it is then kept."""
+        write_json(self.folder / "best.json", {"step": step})
 
     def write(self, step, tensors, state, best=False):
         """Writes one checkpoint, then removes those no longer kept.
@@ -115,6 +190,7 @@ class CheckpointStore:
         Returns:
             Its folder.
         """
+        self._sound.pop(step, None)
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / f".step_{step:08d}.{os.getpid()}.tmp"
         final, replaced = self.path(step), temporary.with_suffix(".old.tmp")
@@ -129,8 +205,8 @@ class CheckpointStore:
             files = sorted(temporary.iterdir())
             for file in files:
                 _sync(file)
-            write_json(temporary / MANIFEST, {"files": {file.name: {"bytes": file.stat().st_size, "blake2b": _digest(file)}
-                                                        for file in files}})
+            write_manifest(temporary, {file.name: {"bytes": file.stat().st_size, "blake2b": _digest(file)}
+                                       for file in files})
             _sync(temporary)
             if final.exists():
                 os.replace(final, replaced)
@@ -143,7 +219,7 @@ class CheckpointStore:
             raise
         shutil.rmtree(replaced, ignore_errors=True)
         if best:
-            write_json(self.folder / "best.json", {"step": step})
+            self.mark_best(step)
         self._prune()
         return final
 
@@ -152,10 +228,18 @@ class CheckpointStore:
         kept = {*steps[-self.keep:], self.best_step()}
         for step in steps:
             if step not in kept:
-                shutil.rmtree(self.path(step))
-        for leftover in self.folder.glob(".step_*.tmp"):
-            if f".{os.getpid()}." not in leftover.name:
-                shutil.rmtree(leftover, ignore_errors=True)
+                # Renamed first: a kill in between must not leave half a checkpoint under a checkpoint's name.
+                going = self.folder / f".step_{step:08d}.{os.getpid()}.going.tmp"
+                os.replace(self.path(step), going)
+                shutil.rmtree(going)
+
+    def clear_leftovers(self):
+        """Removes what a killed run has left half written. To be called while no run writes here."""
+        for leftover in self.folder.glob(".*.tmp"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
 
     def set_aside(self):
         """Renames the stage's folder, so that a fresh start loses nothing.
@@ -173,38 +257,48 @@ class CheckpointStore:
 
     def verify(self, step):
         """Raises `CheckpointError` naming the first file of a checkpoint that is missing, cut short or altered."""
+        self._sound.pop(step, None)
         folder = self.path(step)
-        manifest = read_json(folder / MANIFEST)
-        try:
-            files = {name: (entry["bytes"], entry["blake2b"]) for name, entry in manifest["files"].items()}
-        except (KeyError, TypeError, AttributeError):
-            raise CheckpointError(f"{folder / MANIFEST} is damaged: it is not the list of files that it should be.") \
-                from None
-        for name, (size, digest) in files.items():
+        entries = read_manifest(folder)
+        for name, entry in entries.items():
+            size, digest = entry["bytes"], entry["blake2b"]
             file = folder / name
             if not file.is_file():
                 raise CheckpointError(f"{file} is missing from the checkpoint.")
+            if file.is_symlink():
+                raise CheckpointError(f"{file} is a link; it was not followed. Put the file itself there.")
             if file.stat().st_size != size:
                 raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}.")
             if _digest(file) != digest:
                 raise CheckpointError(f"{file} has been altered: its checksum does not match the manifest.")
+        self._sound[step] = entries
 
     def digest(self, step, name="model"):
         """Checksum of one tensor file of a checkpoint, as its manifest has it."""
-        return read_json(self.path(step) / MANIFEST)["files"][f"{name}.safetensors"]["blake2b"]
+        return read_manifest(self.path(step))[f"{name}.safetensors"]["blake2b"]
 
     def newest_sound(self, warn):
-        """The newest step whose checkpoint is whole, or None. A damaged one is set aside and named through `warn`."""
-        for step in reversed(self.steps()):
+        """The newest step whose checkpoint is whole, or None. A damaged one is set aside and named through `warn`.
+
+        Raises:
+            CheckpointVersionError: It is whole, but of another format; it stays where it is.
+        """
+        for step in reversed(self._folders()):
             try:
                 self.verify(step)
                 return step
+            except CheckpointVersionError:
+                raise
             except CheckpointError as error:
-                aside = self.path(step).with_name(f"damaged_step_{step:08d}")
-                shutil.rmtree(aside, ignore_errors=True)
-                os.replace(self.path(step), aside)
-                warn(f"{error} It was set aside as {aside}; the checkpoint before it is used.")
+                warn(f"{error} It was set aside as {self.put_away(step, 'damaged')}; the checkpoint before it is used.")
         return None
+
+    def put_away(self, step, why):
+        """Renames a checkpoint so that no run takes it for one; returns its new path, `{why}_step_…`."""
+        aside = self.path(step).with_name(f"{why}_{self.path(step).name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(self.path(step), aside)
+        return aside
 
     def read(self, step, names):
         """Tensors and state of a checkpoint.
@@ -216,15 +310,19 @@ class CheckpointStore:
         Returns:
             `({file name: {tensor name: array}}, state)`.
         """
-        self.verify(step)
-        folder = self.path(step)
+        if step not in self._sound:
+            self.verify(step)
         tensors = {}
         for name in names:
-            try:
-                tensors[name] = load_file(folder / f"{name}.safetensors")
-            except (FileNotFoundError, SafetensorError) as error:
-                raise CheckpointError(f"{folder / name}.safetensors cannot be read: {error}.") from None
-        return tensors, read_json(folder / STATE)
+            path = self.path(step) / f"{name}.safetensors"
+            if path.name not in self._sound[step]:
+                raise CheckpointError(f"{path} is not part of the checkpoint.")
+            tensors[name] = dict(zip(tensor_names(path), read_tensors(path)))
+        return tensors, self.read_state(step)
+
+    def read_state(self, step):
+        """What a checkpoint holds besides tensors."""
+        return read_json(self.path(step) / STATE)
 
 
 def assign_by_name(variables, arrays, what):

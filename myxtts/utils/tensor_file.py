@@ -1,4 +1,4 @@
-"""Safetensors files of float32 values, written one tensor at a time and read by name."""
+"""Safetensors files: float32 values written one tensor at a time, any read by name."""
 
 import hashlib
 import json
@@ -8,7 +8,9 @@ import os
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from myxtts.utils.checkpoint import CheckpointError
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or of another model; the message names what and what to do."""
 
 
 def write_tensors(path, shapes, values):
@@ -58,18 +60,20 @@ def tensor_names(path):
         return list(file.keys())
 
 
-def read_tensors(path, names):
-    """The tensors of those names, as a list of arrays.
+def read_tensors(path, names=None):
+    """The tensors of those names, of all for None, as a list of arrays.
+
+    The sizes that the header claims are compared with the file before anything is read.
 
     Raises:
-        CheckpointError: The file is damaged.
+        CheckpointError: The file is missing or damaged.
     """
     with _open(path) as file:
-        return [file.get_tensor(name) for name in names]
+        return [file.get_tensor(name) for name in (file.keys() if names is None else names)]
 
 
 def _open(path):
     try:
         return safe_open(path, framework="numpy")
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from None
+    except (FileNotFoundError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from None

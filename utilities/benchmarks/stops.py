@@ -100,7 +100,7 @@ class Saboteur:
         from myxtts.cli.run import stops_on_signals
 
         trainer, self.struck = self.trainer, None
-        trainer.step = 0
+        trainer.step = trainer.position = 0
         trainer.stop_requested.clear()
         trainer.stage_config.max_steps = at + 1 if kind == "end of data" else LONGEST_RUN_STEPS * 1000
         self.dataset.train_loader = lambda stage: self._breaking_loader(self.train_loader(stage), kind, at)

@@ -1,0 +1,125 @@
+"""Notices that a run has diverged, says what broke in which batch, and takes the run back to its last good checkpoint."""
+
+import logging
+from collections import deque
+
+import numpy as np
+
+from myxtts.training.run_state import restore
+from myxtts.utils.checkpoint import CheckpointError, write_json
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingDiverged(RuntimeError):
+    """Too many steps in a row had a loss or gradient that is not finite; none of them was applied."""
+
+
+class DivergenceGuard:
+    """Counts steps in a row whose loss or gradient is not finite.
+
+    Whether a step was finite is read a few steps later and for several steps at once, so that the device is not waited for
+    after each step; a run that diverges is noticed at most a quarter of the limit late.
+
+    Args:
+        limit: Steps in a row after which the run has diverged.
+    """
+
+    def __init__(self, limit):
+        self.limit = limit
+        self.rate_scale = 1.0
+        """Factor on the learning rate, lowered each time the run goes back."""
+        self.returns = 0
+        """Times that the run has gone back."""
+        self._every = max(1, limit // 4)
+        self._unread = []
+        self._row = deque(maxlen=limit)
+        self._in_row = 0
+
+    def state(self):
+        return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self._counted()}
+
+    def restore(self, state):
+        self.rate_scale, self.returns, self._in_row = state["rate_scale"], state["returns"], state["in_row"]
+        self._unread.clear()
+        self._row.clear()
+
+    def watch(self, step, clips, losses):
+        """Takes note of a step.
+
+        Args:
+            step: Its number.
+            clips: Tensors of the indices of its clips.
+            losses: What the train step returned.
+
+        Returns:
+            None, or where the run has diverged what is known of the last bad steps: dictionaries of `step`, `clips`
+            (indices) and `not_finite` (names of what broke).
+        """
+        self._unread.append((step, clips, losses))
+        if step % self._every or self._counted() < self.limit:
+            return None
+        return [{"step": number, "clips": np.concatenate([part.numpy() for part in parts]).tolist(),
+                 "not_finite": [name for name, value in values.items() if not np.isfinite(float(value))]}
+                for number, parts, values in self._row]
+
+    def _counted(self):
+        for step in self._unread:
+            if bool(step[2]["finite"]):
+                self._in_row = 0
+                self._row.clear()
+            else:
+                self._in_row += 1
+                self._row.append(step)
+        self._unread.clear()
+        return self._in_row
+
+
+def write_divergence(trainer, bad_steps, clips):
+    """Writes a file that names the clips of the last bad steps and what was not finite; returns its path.
+
+    Args:
+        trainer: `XTTSTrainer`.
+        bad_steps: From `DivergenceGuard.watch`.
+        clips: The training set.
+    """
+    weights = trainer.train_step.objective.trainable()
+    path = f"{trainer.config.training.checkpoint_dir}/diverged_{trainer.stage}_step_{trainer.step}.json"
+    write_json(path, {
+        "stage": trainer.stage, "step": trainer.step, "learning_rate": float(trainer.train_step.optimizer.learning_rate),
+        "weights_not_finite": [name for name, v in weights.items() if not np.isfinite(v.numpy()).all()],
+        "bad_steps": [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps]})
+    return path
+
+
+def go_back(trainer, error):
+    """Takes a run that has diverged back to its last good checkpoint, with a lower learning rate.
+
+    Checkpoints written in the row of bad steps are renamed to `diverged_step_…`.
+
+    Args:
+        trainer: `XTTSTrainer`.
+        error: The `TrainingDiverged` that is raised again where there is no way back.
+    """
+    settings, guard, store = trainer.config.training, trainer.divergence, trainer.store
+    if guard.returns >= settings.divergence_returns:
+        raise error
+    returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate
+    for step in reversed(store.steps()):
+        try:
+            store.verify(step)
+            good = store.read_state(step)["bad_steps_in_row"] == 0
+        except CheckpointError as damage:
+            logger.warning("%s", damage)
+            good = False
+        if good:
+            break
+        logger.warning("The checkpoint of step %d is of no use; it is kept as %s", step, store.put_away(step, "diverged"))
+    else:
+        raise error
+    digest = trainer.data_digest
+    restore(trainer, store, step)
+    trainer.data_digest = digest
+    guard.returns, guard.rate_scale = returns, rate_scale
+    logger.error("%s Going back to the checkpoint of step %d with %g times the learning rate; time %d of %d.", error, step,
+                 rate_scale, returns, settings.divergence_returns)

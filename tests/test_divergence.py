@@ -1,0 +1,103 @@
+"""Runs whose loss is not finite: noticed in time, named in a file, taken back to the last good checkpoint, or ended."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_trainer import Recorder, frozen_dvae, open_run
+
+from myxtts.training.divergence import DivergenceGuard, TrainingDiverged
+from myxtts.training.trainer import XTTSTrainer
+
+
+def watch(guard, step, finite):
+    loss = tf.constant(1.0 if finite else np.nan)
+    return guard.watch(step, [tf.constant([step, step + 100])], {"loss": loss, "text": tf.constant(2.0),
+                                                                 "finite": tf.constant(finite)})
+
+
+@pytest.mark.parametrize("limit, first_bad", [(1, 1), (3, 5), (20, 7), (20, 8)])
+def test_divergence_is_noticed_at_most_a_quarter_of_the_limit_late(limit, first_bad):
+    guard = DivergenceGuard(limit)
+    noticed = next(step for step in range(1, 100) if watch(guard, step, step < first_bad) is not None)
+    due = first_bad + limit - 1
+    assert due <= noticed <= due + max(0, limit // 4 - 1)
+
+
+def test_one_finite_step_ends_a_row():
+    guard = DivergenceGuard(4)
+    assert all(watch(guard, step, step % 4 == 0) is None for step in range(1, 60))
+
+
+def test_the_last_bad_steps_are_told_with_clips_and_terms():
+    guard = DivergenceGuard(3)
+    for step in range(5):
+        found = watch(guard, step, step < 2)
+    assert found == [{"step": step, "clips": [step, step + 100], "not_finite": ["loss"]} for step in (2, 3, 4)]
+
+
+def test_a_row_goes_on_after_a_resume():
+    guard, other = DivergenceGuard(8), DivergenceGuard(8)
+    for step in range(5):
+        watch(guard, step, False)
+    other.restore(json.loads(json.dumps(guard.state())))
+    assert [watch(other, step, False) is None for step in range(5, 9)] == [True, True, True, False]
+
+
+def trainer_that_breaks(corpus, folder, bad_positions, **training):
+    """A GPT trainer whose conditioning mels at some positions are NaN, and its data set."""
+    training = {"max_bad_steps": 3, "checkpoint_every_steps": 2, "validate_every_steps": 50, **training}
+    dataset = open_run(corpus, folder, gpt={"max_steps": 9, "warmup_steps": 0, "final_learning_rate": 1.0}, training=training)
+    trainer = XTTSTrainer(dataset.config, tokenizer_model=frozen_dvae(dataset.config))
+    prepare = trainer.preparation
+
+    def preparation(batch, position=None):
+        prepared = prepare(batch, position)
+        if position not in bad_positions:
+            return prepared
+        return prepared._replace(conditioning_mel=prepared.conditioning_mel * np.nan)
+
+    trainer.preparation = preparation
+    return trainer, dataset
+
+
+def test_diverged_run_goes_back_with_a_lower_rate_and_then_stops(tiny_corpus, tmp_path, caplog):
+    # Positions 4 to 6 are bad, so steps 5 to 7 are; the checkpoint of step 6 lies in the row.
+    trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, {4, 5, 6}, divergence_returns=2, divergence_rate=0.1)
+    recorder, steps = Recorder(), []
+    recorder.on_step = steps.append
+    with pytest.raises(TrainingDiverged, match="3 steps in a row"):
+        trainer.train(dataset, [recorder])
+    assert steps == [1, 2, 3, 4, 5, 6, 5, 6, 5, 6]
+    assert "Going back to the checkpoint of step 4 with 0.01 times the learning rate; time 2 of 2" in caplog.text
+    assert recorder.losses[6]["learning_rate"] == pytest.approx(3e-5) and recorder.losses[6]["skipped_steps"] == 2
+    assert trainer.store.steps() == [2, 4, 6] or trainer.store.steps() == [4, 6]
+    assert (trainer.store.folder / "diverged_step_00000006").is_dir()
+    found = json.loads((tmp_path / "diverged_gpt_step_7.json").read_text())
+    assert [bad["step"] for bad in found["bad_steps"]] == [5, 6, 7] and found["weights_not_finite"] == []
+    for number, bad in enumerate(found["bad_steps"], 4):
+        planned = dataset.plan("gpt").batch(number).indices
+        assert bad["clips"] == [dataset.train[index].id for index in planned]
+        assert "mel" in bad["not_finite"] and "gradient_norm" in bad["not_finite"]
+
+
+def test_run_that_diverged_once_trains_on_to_its_end_with_the_lower_rate(tiny_corpus, tmp_path):
+    bad = {4, 5, 6}
+    trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, bad)
+    recorder = Recorder()
+    recorder.on_step = lambda step: bad.clear() if step == 6 else None
+    trainer.train(dataset, [recorder])
+    assert trainer.step == 9 and np.isfinite(recorder.losses[9]["loss"])
+    assert recorder.losses[9]["learning_rate"] == pytest.approx(0.5 * 3e-3)
+    resumed = XTTSTrainer(dataset.config, tokenizer_model=trainer.tokenizer_model)
+    assert (resumed.divergence.rate_scale, resumed.divergence.returns) == (0.5, 1)
+
+
+def test_run_without_a_good_checkpoint_stops(tiny_corpus, tmp_path):
+    trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, set(range(9)))
+    trainer.model.gpt.audio_head.bias.assign(np.full(18, np.nan, "float32"))
+    with pytest.raises(TrainingDiverged, match="3 steps in a row"):
+        trainer.train(dataset)
+    found = json.loads((tmp_path / "diverged_gpt_step_3.json").read_text())
+    assert found["weights_not_finite"] == ["audio_head/bias"]

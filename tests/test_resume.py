@@ -1,0 +1,149 @@
+"""A run that was stopped and taken up again is, bit for bit, one that was not: losses, weights and optimizer."""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from logical_devices import on_logical_devices, plan_of
+from test_trainer import Recorder, frozen_dvae, open_run
+
+from myxtts.training.run_state import data_digest, snapshot
+from myxtts.training.trainer import XTTSTrainer
+from myxtts.utils.checkpoint import CheckpointError, CheckpointStore
+
+STEPS = 4
+
+
+@on_logical_devices
+def train_in_parts(corpus, folder, mode, accumulation, stops):
+    """Trains, stopping after each of `stops`. Returns the losses by step, and the checksums of the last checkpoint."""
+    import keras
+    import tensorflow as tf
+
+    losses = {}
+    for stop in (*stops, None):
+        dataset = open_run(corpus, folder, gpt={"max_steps": STEPS}, data={"model_start_delay": 0.0},
+                           training={"gradient_accumulation": accumulation, "validate_every_steps": 2})
+        plan = plan_of(mode)
+        keras.utils.set_random_seed(3)
+        with tf.device(plan.data_device):
+            tokenizer_model = frozen_dvae(dataset.config)
+        trainer = XTTSTrainer(dataset.config, tokenizer_model=tokenizer_model, plan=plan)
+        recorder = Recorder(trainer, stop)
+        with contextlib.redirect_stdout(None):
+            trainer.train(dataset, [recorder])
+        losses |= recorder.losses
+    return losses, [trainer.store.digest(STEPS, name) for name in ("model", "optimizer")], trainer.position
+
+
+@pytest.mark.parametrize("mode, accumulation", [("dual", 1), ("single", 2)])
+def test_stopped_and_resumed_run_is_an_unbroken_one(tiny_corpus, tmp_path, mode, accumulation):
+    whole = train_in_parts(tiny_corpus, tmp_path / "whole", mode, accumulation, ())
+    parts = train_in_parts(tiny_corpus, tmp_path / "parts", mode, accumulation, (3,))
+    assert len(whole[0]) == STEPS and whole[2] == STEPS * accumulation
+    assert parts == whole
+
+
+@pytest.fixture(scope="module")
+def stopped(tiny_corpus, tmp_path_factory):
+    """A run of a GPT that was stopped at step 2 of 4."""
+    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("stopped"), gpt={"max_steps": 4},
+                       training={"checkpoint_every_steps": 100, "validate_every_steps": 100})
+    trainer = XTTSTrainer(dataset.config, tokenizer_model=frozen_dvae(dataset.config))
+    trainer.train(dataset, [Recorder(trainer, 2)])
+    return dataset, trainer
+
+
+def resumed(stopped, folder, **training):
+    """A trainer that resumes a copy of the stopped run, some settings changed."""
+    dataset, trainer = stopped
+    shutil.copytree(trainer.store.folder, Path(folder) / "gpt")
+    config = dataclasses.replace(dataset.config, training=dataclasses.replace(
+        dataset.config.training, checkpoint_dir=str(folder), **training))
+    return XTTSTrainer(config, tokenizer_model=trainer.tokenizer_model)
+
+
+def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
+    _, trainer = stopped
+    state = trainer.store.read_state(2)
+    assert trainer.store.steps() == [2] and not state["finished"] and state["position"] == 2
+    assert state["config"]["training"]["seed"] == 7 and state["versions"].keys() == {"myxtts", "tensorflow", "keras"}
+
+
+def test_position_survives_a_change_of_accumulation_which_is_told(stopped, tmp_path, caplog):
+    caplog.set_level("INFO")
+    trainer = resumed(stopped, tmp_path, gradient_accumulation=4)
+    assert (trainer.step, trainer.position) == (2, 2)
+    assert "training.gradient_accumulation 1 -> 4" in caplog.text and "checkpoint_dir" not in caplog.text
+
+
+def test_changed_training_set_is_told(stopped, tmp_path, caplog):
+    dataset, _ = stopped
+    trainer = resumed(stopped, tmp_path)
+    trainer._take_up(dataset, 4)
+    assert "training set is not" not in caplog.text
+    shorter = dataclasses.replace(dataset.train[0], num_samples=5)
+    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.data_digest
+    trainer.data_digest = "another"
+    trainer._take_up(dataset, 4)
+    assert "The training set is not the one of the checkpoint" in caplog.text
+
+
+def test_run_asked_for_fewer_steps_than_it_has_counts_as_finished(stopped, tmp_path):
+    dataset, _ = stopped
+    gpt = dataclasses.replace(dataset.config.training.gpt, max_steps=2)
+    trainer = resumed(stopped, tmp_path, gpt=gpt)
+    trainer.train(dataset)
+    assert trainer.step == 2 and trainer.store.read_state(2)["finished"]
+
+
+def test_snapshot_does_not_change_while_training_goes_on(stopped):
+    _, trainer = stopped
+    tensors, state = snapshot(trainer, finished=False)
+    before = {name: array.copy() for name, array in tensors["model"].items()}
+    variables = trainer.model.part_weights("gpt")
+    kept = {name: variable.numpy() for name, variable in variables.items()}
+    for variable in variables.values():
+        variable.assign_add(np.ones(variable.shape, np.float32))
+    trainer.history.append({"step": 99})
+    for name, array in tensors["model"].items():
+        np.testing.assert_array_equal(array, before[name])
+    assert state["history"] == []
+    trainer.history.pop()
+    for name, variable in variables.items():
+        variable.assign(kept[name])
+
+
+def test_parts_that_register_are_kept_and_a_checkpoint_without_them_is_refused(stopped, tmp_path):
+    class Patience:
+        value = 3
+
+        def state(self):
+            return {"value": self.value}
+
+        def restore(self, state):
+            self.value = state["value"]
+
+    dataset, trainer = stopped
+    trainer.saved_parts["patience"] = Patience()
+    tensors, state = snapshot(trainer, finished=False)
+    del trainer.saved_parts["patience"]
+    assert json.loads(json.dumps(state))["parts"]["patience"] == {"value": 3}
+    other = resumed(stopped, tmp_path)
+    other.saved_parts["patience"] = Patience()
+    with pytest.raises(CheckpointError, match="lacks the state of patience"):
+        other._resume(None)
+    other.store.write(3, tensors, {**state, "parts": {**state["parts"], "patience": {"value": 8}}})
+    other._resume(None)
+    assert other.saved_parts["patience"].value == 8
+
+
+def test_weights_without_a_run_are_not_resumed(stopped, tmp_path):
+    _, trainer = stopped
+    CheckpointStore(tmp_path / "gpt").write(0, {"model": {}}, {"finished": True})
+    with pytest.raises(CheckpointError, match="weights without a run.*--init-from"):
+        resumed((stopped[0], trainer), tmp_path / "copy")._resume(tmp_path)
