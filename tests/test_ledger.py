@@ -15,6 +15,7 @@ from myxtts.training.ledger import LedgerDifference, count_clusters, count_produ
 from myxtts.training.objectives import DVAEObjective, GPTObjective
 from myxtts.training.optimizations import TrainingOptimizer, settle_switches
 from myxtts.utils import precision
+from myxtts.utils.machine import Processor
 
 FLOAT32 = XTTS
 """The real class, when a test has put another in its place."""
@@ -95,7 +96,7 @@ def test_products_and_clusters_are_counted_in_called_functions_too():
 ])
 def test_precision_is_what_the_hardware_can(monkeypatch, requested, capability, flags, chosen):
     monkeypatch.setattr(precision, "_compute_capability", lambda: capability)
-    monkeypatch.setattr(precision, "_cpu_flags", lambda: set(flags))
+    monkeypatch.setattr(precision, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
     policy, reason = precision.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
     assert policy == chosen and reason
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from myxtts.config.config import ConfigError
 from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.batch_size import MicroBatches, fit_batch_size, with_batch
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
 from myxtts.training.ledger import LedgerKeeper
@@ -78,7 +79,9 @@ class XTTSTrainer:
         self.finished = False
         self.divergence = DivergenceGuard(config.training.max_bad_steps)
         self.overtraining = OvertrainingDetector(config.training.overtraining_patience)
-        self.saved_parts = {"divergence": self.divergence, "overtraining": self.overtraining}
+        self.micro_batches = MicroBatches(self)
+        self.saved_parts = {"divergence": self.divergence, "overtraining": self.overtraining,
+                            "micro_batches": self.micro_batches}
         """What else a checkpoint keeps, by name; see `run_state.py`."""
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
@@ -120,6 +123,18 @@ class XTTSTrainer:
                                        config.training.seed)
         self._evaluate = None
 
+    def use_batch(self, batch_size, accumulation):
+        """Takes batches of another size from here on, and this many for an update; the data set must, too."""
+        self.config = with_batch(self.config, self.stage, batch_size, accumulation)
+        self.stage_config = self.config.stage(self.stage)
+        if accumulation > 1:
+            self.make_accumulators()
+
+    def make_accumulators(self):
+        """Makes what several batches an update need, on the model device."""
+        with self._model_scope():
+            self.train_step.make_accumulators()
+
     def _model_scope(self):
         stack = ExitStack()
         stack.enter_context(self.strategy.scope())
@@ -143,8 +158,8 @@ class XTTSTrainer:
         Returns:
             The last validation losses by name.
         """
-        settings = self.config.training
-        accumulation = settings.gradient_accumulation
+        if self.config.training.automatic_batch_size:
+            dataset = fit_batch_size(self, dataset)
         total = self.total_steps(dataset.plan(self.stage).batches_per_epoch)
         validation_loader = dataset.validation_loader(self.stage)
         placement = require_placement(self._placed_variables(), self._placement_plan())
@@ -197,7 +212,7 @@ class XTTSTrainer:
                     raise RuntimeError(f"The data ended at step {self.step} of {total}.")
                 with tf.device(self.model_device):
                     self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
-                losses = self.train_step(group, self._learning_rate(total), (settings.seed, self.step))
+                losses = self.micro_batches.step(group, self._learning_rate(total), (settings.seed, self.step))
                 self.step += 1
                 self.position += accumulation
                 if self.ledger is None and losses["finite"]:
