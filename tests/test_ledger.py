@@ -114,7 +114,7 @@ def test_explicit_switch_wins_over_the_preset_and_the_preset_over_the_default():
 def test_training_optimizer_puts_its_switches_into_a_configuration():
     config = TrainingOptimizer("aggressive", xla=False, ema=0.99, strict=True).apply(tiny_run_config(
         training={"precision": "mixed_float16"}))
-    switches = settle_switches(config.training, "/CPU:0")
+    switches = settle_switches(config.training, None, "/CPU:0")
     assert (switches.xla, switches.ema, config.training.strict) == (False, 0.99, True)
     assert switches.requested["precision"] == ("auto", "preset aggressive")
     assert "xla: False (given)" in TrainingOptimizer("aggressive", xla=False).describe()
