@@ -28,7 +28,7 @@ def compare_logs(monkeypatch):
 def stub_trainer(stage="gpt", timing=TIMING):
     return SimpleNamespace(
         stage=stage, step=0, config=tiny_run_config(), stage_config=StageConfig(batch_size=16),
-        train_step=SimpleNamespace(variables=[tf.zeros((3, 4)), tf.zeros(5)], traces=2),
+        train_step=SimpleNamespace(variables=[tf.zeros((3, 4)), tf.zeros(5)], traces=2, compilations=0, scaled=False),
         clock=SimpleNamespace(report=lambda whole_run=False: timing))
 
 

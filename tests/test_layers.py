@@ -20,7 +20,8 @@ from tiny import tiny_model_config
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((2, 5, 16)).astype("float32")
-CAUSAL = np.tril(np.ones((1, 1, 5, 5), bool))
+CAUSAL = np.tril(np.ones((5, 5), bool))
+KEY_MASK = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], bool)
 SEED = np.array([1, 2], "int32")
 
 
@@ -63,10 +64,10 @@ def gpt_arguments():
 
 
 LAYERS = {
-    "causal_self_attention": (lambda: CausalSelfAttention(2, 0.1), X, {"attention_mask": CAUSAL}, {}),
-    "transformer_block": (lambda: TransformerBlock(2, 0.1, site=3), X, {"attention_mask": CAUSAL}, {}),
+    "causal_self_attention": (lambda: CausalSelfAttention(2, 0.1), X, {"key_mask": KEY_MASK}, {}),
+    "transformer_block": (lambda: TransformerBlock(2, 0.1, site=3), X, {"key_mask": KEY_MASK}, {}),
     "transformer_block_with_dropout":
-        (lambda: TransformerBlock(2, 0.5), X, {"attention_mask": CAUSAL, "seed": SEED}, {}),
+        (lambda: TransformerBlock(2, 0.5), X, {"seed": SEED}, {}),
     "perceiver_layer": (lambda: PerceiverLayer(2, 4), (X, X[:, :3] + 1), {}, {}),
     "perceiver_resampler": (lambda: PerceiverResampler(3, 2, 2, 4), X, {}, {}),
     "conditioning_block": (lambda: ConditioningBlock(2), X, {}, {}),
@@ -121,12 +122,15 @@ def test_dvae_outputs_have_the_shapes_it_states_and_vectors_in_float32():
 
 def test_attention_equals_numpy():
     query, key, value = (RANDOM.standard_normal((2, 3, length, 4)).astype("float32") for length in (5, 6, 6))
-    mask = RANDOM.random((2, 1, 5, 6)) < 0.6
-    mask[..., 0] = True
-    actual = to_numpy(attention(query, key, value, mask))
+    key_mask = RANDOM.random((2, 6)) < 0.6
+    key_mask[:, 0] = True
+    actual = to_numpy(attention(query, key, value, key_mask))
+    causal = to_numpy(attention(query, key[:, :, :5], value[:, :, :5], key_mask[:, :5], causal=True))
     for row in range(2):
-        np.testing.assert_allclose(actual[row], numpy_attention(query[row], key[row], value[row], mask[row, 0]),
+        np.testing.assert_allclose(actual[row], numpy_attention(query[row], key[row], value[row], key_mask[row]),
                                    atol=1e-6)
+        expected = numpy_attention(query[row], key[row, :, :5], value[row, :, :5], CAUSAL & key_mask[row, :5])
+        np.testing.assert_allclose(causal[row], expected, atol=1e-6)
 
 
 def test_heads_are_split_in_order_and_merged_back():
@@ -139,10 +143,10 @@ def test_causal_self_attention_lays_its_projection_out_in_thirds():
     layer = CausalSelfAttention(2)
     layer.build(X.shape)
     weights = weights_by_name(random_weights(layer))
-    actual = to_numpy(layer(X, attention_mask=CAUSAL))
+    actual = to_numpy(layer(X))
     for row in range(2):
         query, key, value = np.split(X[row] @ weights["qkv/kernel"] + weights["qkv/bias"], 3, axis=-1)
-        attended = numpy_attention(heads_of(query, 2), heads_of(key, 2), heads_of(value, 2), CAUSAL[0, 0])
+        attended = numpy_attention(heads_of(query, 2), heads_of(key, 2), heads_of(value, 2), CAUSAL)
         expected = np.concatenate(list(attended), axis=-1) @ weights["output_projection/kernel"] \
             + weights["output_projection/bias"]
         np.testing.assert_allclose(actual[row], expected, atol=1e-5)
@@ -156,14 +160,13 @@ def test_transformer_block_equals_numpy():
     block = TransformerBlock(2)
     block.build(X.shape)
     weights = weights_by_name(random_weights(block))
-    attended = to_numpy(block.attention(normalized(X, weights["attention_norm/gamma"], weights["attention_norm/beta"]),
-                                        attention_mask=CAUSAL))
+    attended = to_numpy(block.attention(normalized(X, weights["attention_norm/gamma"], weights["attention_norm/beta"])))
     x = X + attended
     hidden = normalized(x, weights["mlp_norm/gamma"], weights["mlp_norm/beta"])
     hidden = hidden @ weights["mlp_in/kernel"] + weights["mlp_in/bias"]
     gelu = 0.5 * hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden ** 3)))
     expected = x + gelu @ weights["mlp_out/kernel"] + weights["mlp_out/bias"]
-    np.testing.assert_allclose(to_numpy(block(X, attention_mask=CAUSAL)), expected, atol=1e-4)
+    np.testing.assert_allclose(to_numpy(block(X)), expected, atol=1e-4)
 
 
 def test_conditioning_block_adds_the_normalized_input():

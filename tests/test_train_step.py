@@ -55,10 +55,10 @@ class Quadratic:
         self.statistics.assign_add(statistics["rows"])
 
 
-def quadratic_step(accumulation=1, precision="float32", start=2.0, **stage):
+def quadratic_step(accumulation=1, precision="float32", start=2.0, xla=False, ema=0.0, **stage):
     settings = {"learning_rate": 0.1, "weight_decay": 0.0, "gradient_clip": 0.0, **stage}
     objective = Quadratic(start)
-    return objective, TrainStep(objective, strategy(), StageConfig(**settings), accumulation, precision)
+    return objective, TrainStep(objective, strategy(), StageConfig(**settings), accumulation, precision, xla=xla, ema=ema)
 
 
 def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from myxtts.cli.errors import UserError, exits_with_sentence
 from myxtts.config.config import STAGES
+from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -56,14 +57,17 @@ def build_parser():
     training.add_argument("--config", metavar="FILE", help="YAML file, see configs/; flags given here win over it")
     training.add_argument("--model-size", choices=MODEL_SIZES, help="capacity preset (default: tiny)")
     training.add_argument("--stage", choices=(*STAGES, "all"), help="what to train (default: all that is missing)")
-    training.add_argument("--batch-size", type=int, help="clips per batch (default: 16)")
+    training.add_argument("--batch-size", type=_batch_size, metavar="N|auto",
+                          help="clips per batch; auto finds by trial how many fit at once, and accumulates them to the batch "
+                          "of the configuration (default: 16)")
+    training.add_argument("--memory-budget", type=int, metavar="MB",
+                          help="memory that the trials of --batch-size auto may take on a CPU (default: half of what is free)")
     training.add_argument("--epochs", type=int, help="passes over the data (default: 500)")
     training.add_argument("--max-steps", type=int, help="stop each stage after this many optimizer steps")
     training.add_argument("--grad-accum", type=int, help="batches per optimizer step (default: 1)")
     training.add_argument("--lr", type=float, help="peak learning rate (default: from the preset)")
     training.add_argument("--lora-rank", type=int,
                           help="with --init-from: train low-rank adapters only (default: 0, off)")
-    training.add_argument("--precision", help="Keras dtype policy (default: float32)")
     training.add_argument("--seed", type=int, help="fixes everything that is drawn (default: 0)")
     training.add_argument("--checkpoint-dir", metavar="DIR", help="where everything goes (default: ./checkpoints)")
     start = training.add_mutually_exclusive_group()
@@ -73,7 +77,40 @@ def build_parser():
                        help="only go on: an error where --checkpoint-dir holds no run (default: go on or start)")
     training.add_argument("--init-from", metavar="DIR", help="start from the weights of a run, or of `myxtts convert`")
     training.add_argument("--tensorboard-log-dir", metavar="DIR", help="default: under the checkpoint folder")
+    add_optimization_flags(parser)
     return parser
+
+
+def add_optimization_flags(parser):
+    """The switches of training, each accounted for after the first step."""
+    switches = parser.add_argument_group("optimisations", "what each did is printed after the first step")
+    switches.add_argument("--optimizations", choices=PRESETS,
+                          help="preset of the switches below; each of them wins over it (default: none)")
+    switches.add_argument("--strict", action="store_true", default=None,
+                          help="end the run with exit code 2 when a switch does something else than asked for")
+    switches.add_argument("--precision", help="mixed_bfloat16, mixed_float16, float32, or auto for what suits the hardware "
+                          "(default: float32)")
+    switches.add_argument("--gradient-checkpointing", action=argparse.BooleanOptionalAction, default=None,
+                          help="GPT stage: less memory for some time, the same gradients (default: off)")
+    switches.add_argument("--attention", help="GPT stage: standard, memory-efficient, or auto for what costs no time here "
+                          "(default: standard)")
+    switches.add_argument("--xla", action=argparse.BooleanOptionalAction, default=None,
+                          help="compile the train step, once per shape of batch (default: off)")
+    switches.add_argument("--ema", type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY",
+                          help=f"validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY} "
+                          "without a number, 0 for off)")
+    switches.add_argument("--overtraining-patience", type=int, metavar="N",
+                          help="end a stage at its best after N validations that turn up while the training loss falls "
+                          "(default: 0, only warn)")
+
+
+def _batch_size(text):
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of clips, or auto. Received: {text}") from None
 
 
 def _indices(text):
@@ -92,7 +129,10 @@ FLAG_TO_SETTING = {
     "batch_size": "data.batch_size", "epochs": "training.epochs", "grad_accum": "training.gradient_accumulation",
     "precision": "training.precision", "seed": "training.seed", "checkpoint_dir": "training.checkpoint_dir",
     "tensorboard_log_dir": "training.tensorboard_log_dir", "init_from": "training.init_from",
-    "lora_rank": "training.lora_rank",
+    "lora_rank": "training.lora_rank", "optimizations": "training.optimizations", "strict": "training.strict",
+    "xla": "training.xla", "ema": "training.ema", "gradient_checkpointing": "training.gradient_checkpointing",
+    "attention": "training.attention", "memory_budget": "training.memory_budget_mb",
+    "overtraining_patience": "training.overtraining_patience",
 }
 """Where each flag goes; flags of a stage go to both stages."""
 STAGE_FLAGS = {"max_steps": "max_steps", "lr": "learning_rate", "batch_size": "batch_size"}
@@ -104,6 +144,9 @@ def config_from_arguments(arguments):
 
     path = arguments.config or (None if arguments.train_data else SAMPLE_CONFIG)
     values = read_yaml(path) if path else {}
+    if arguments.batch_size == "auto":
+        arguments.batch_size = None
+        values = merge(values, {"training": {"automatic_batch_size": True}})
     for flag, setting in FLAG_TO_SETTING.items():
         section, name = setting.split(".")
         if getattr(arguments, flag) is not None:

@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass, field, fields
 
-from myxtts.config.sizes import LEARNING_RATES, MODEL_SIZES
+from myxtts.config.checks import ConfigError
+from myxtts.config.checks import require as _require
+from myxtts.config.checks import require_at_least as _require_at_least
+from myxtts.config.model import ModelConfig
+from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
+from myxtts.config.sizes import LEARNING_RATES
 
 CODE_STRIDE_SAMPLES = 1024
 """Samples at 22 050 Hz that one audio code stands for: four mel frames of hop 256."""
@@ -12,117 +17,6 @@ MODEL_SAMPLE_RATE = 22050
 
 STAGES = ("dvae", "gpt")
 """Training stages in the order in which one builds on the other."""
-
-
-class ConfigError(ValueError):
-    """A setting that breaks a rule; the message names the setting, the rule, the value and the way out."""
-
-
-def _require(holds, setting, rule, value, way_out=""):
-    if not holds:
-        raise ConfigError(f"{setting} must be {rule}. Received: {value}. {way_out}".rstrip())
-
-
-def _require_at_least(smallest, settings, where, *names):
-    for name in names:
-        value = getattr(settings, name)
-        _require(value is None or value >= smallest, f"{where}.{name}", f"{smallest} or more", value)
-
-
-@dataclass
-class ModelConfig:
-    """Shapes of the XTTS model. The defaults are the size `tiny`; `ModelConfig.of_size` gives the others."""
-
-    size: str = "tiny"
-    """Name of the capacity preset these numbers came from."""
-    num_text_tokens: int = 0
-    """Rows of the text table: highest token id + 1. 0 until a tokenizer is known."""
-    start_text_token: int = 3
-    """Id of `[START]`."""
-    stop_text_token: int = 0
-    """Id of `[STOP]`."""
-    max_text_tokens: int = 200
-    """Longest text in tokens, language tag included."""
-    max_audio_tokens: int = 260
-    """Longest clip in audio codes, generation included (605 in XTTS v2)."""
-    layers: int = 6
-    """Transformer blocks of the GPT."""
-    width: int = 256
-    """Channels of the GPT, of its conditioning latents and of the vocoder's input."""
-    heads: int = 4
-    """Attention heads of the GPT."""
-    dropout: float = 0.1
-    """Dropout on summed embeddings, attention probabilities and residual branches (XTTS v2: 0.1)."""
-    conditioning_blocks: int = 4
-    """Attention blocks of the conditioning encoder."""
-    conditioning_heads: int = 4
-    """Attention heads of the conditioning encoder."""
-    num_latents: int = 32
-    """Conditioning latents that the perceiver resampler gives."""
-    perceiver_depth: int = 2
-    """Layers of the perceiver resampler."""
-    perceiver_heads: int = 4
-    """Attention heads of the perceiver."""
-    perceiver_head_width: int = 64
-    """Width of one perceiver head."""
-    num_mels: int = 80
-    """Mel bands."""
-    num_codes: int = 1024
-    """Codebook entries; the GPT's audio vocabulary has two more, start and stop."""
-    dvae_hidden: int = 256
-    """Channels of the DVAE's first convolution; the residual blocks have twice as many."""
-    dvae_residual_blocks: int = 3
-    """Residual blocks on each side of the DVAE."""
-    codebook_width: int = 256
-    """Length of a codebook vector."""
-    vocoder_channels: int = 256
-    """Channels of HiFi-GAN after its first convolution (512 in XTTS v2)."""
-    speaker_channels: tuple[int, ...] = (16, 32, 64, 128)
-    """Channels of the four speaker-encoder layers (32, 64, 128, 256 in XTTS v2)."""
-    speaker_width: int = 512
-    """Length of a speaker vector."""
-
-    def __post_init__(self):
-        self.speaker_channels = tuple(self.speaker_channels)
-        _require_at_least(1, self, "model", "max_text_tokens", "max_audio_tokens", "layers", "width", "heads",
-                          "conditioning_heads", "num_latents", "perceiver_heads", "perceiver_head_width", "num_mels",
-                          "dvae_hidden", "codebook_width", "vocoder_channels", "speaker_width")
-        _require_at_least(0, self, "model", "num_text_tokens", "conditioning_blocks", "perceiver_depth",
-                          "dvae_residual_blocks")
-        _require(self.width % self.heads == 0, "model.width", "a multiple of model.heads",
-                 f"{self.width} and {self.heads}", f"Try {self.heads * max(1, self.width // self.heads)}.")
-        _require(self.width % self.conditioning_heads == 0, "model.width", "a multiple of model.conditioning_heads",
-                 f"{self.width} and {self.conditioning_heads}", "Change one of the two.")
-        _require(0.0 <= self.dropout < 1.0, "model.dropout", "at least 0 and below 1", self.dropout,
-                 "XTTS v2 uses 0.1.")
-        _require(self.num_codes >= 2, "model.num_codes", "at least 2", self.num_codes, "XTTS v2 has 1024.")
-
-    @classmethod
-    def of_size(cls, size, **overrides):
-        """The preset called `size`, with single fields replaced by `overrides`."""
-        if size not in MODEL_SIZES:
-            raise ConfigError(f"--model-size must be one of {', '.join(MODEL_SIZES)}. Received: {size}.")
-        return cls(size=size, **{**MODEL_SIZES[size], **overrides})
-
-    @property
-    def start_audio_token(self):
-        """Id that begins the audio stream, right after the codes."""
-        return self.num_codes
-
-    @property
-    def stop_audio_token(self):
-        """Id that ends the audio stream."""
-        return self.num_codes + 1
-
-    @property
-    def num_audio_tokens(self):
-        """Rows of the audio table: codes, start, stop."""
-        return self.num_codes + 2
-
-    @property
-    def max_codes(self):
-        """Codes that one generation can hold: three places go to start, stop and bookkeeping."""
-        return self.max_audio_tokens - 3
 
 
 @dataclass
@@ -269,8 +163,27 @@ class TrainingConfig:
     """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
     label_smoothing: float = 0.0
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
-    precision: str = "float32"
-    """Keras dtype policy of the model being trained."""
+    optimizations: str = "none"
+    """Preset of the switches below that are left None; see `config/optimizations.py`."""
+    precision: str | None = None
+    """Keras dtype policy of the model being trained, or `auto` for what suits the hardware; None takes the preset's."""
+    gradient_checkpointing: bool | None = None
+    """GPT stage: keep less of each block for the backward pass and make it again there; None takes the preset's."""
+    attention: str | None = None
+    """GPT stage: `standard`, `memory-efficient` (linear in the sequence), or `auto` by measurement; None takes the
+    preset's."""
+    xla: bool | None = None
+    """Compile gradients and update with XLA, once per shape of batch; None takes the preset's."""
+    ema: float | None = None
+    """Decay of the weight averages that are validated and spoken with; 0 turns them off, None takes the preset's."""
+    strict: bool = False
+    """A switch whose effect differs from what was asked for ends the run after its first step."""
+    automatic_batch_size: bool = False
+    """Find by trial how many clips fit at once; `batch_size` times `gradient_accumulation` stays the effective batch."""
+    memory_budget_mb: int | None = None
+    """Memory that the trials of a CPU may take; None takes half of what is free."""
+    overtraining_patience: int = 0
+    """Validations in a row that may turn up while the training loss falls before a stage ends; 0 only warns."""
     seed: int = 0
     """Fixes initial weights, data order, augmentation, dropout and sample sentences."""
     checkpoint_dir: str = "./checkpoints"
@@ -310,19 +223,21 @@ class TrainingConfig:
         _require(self.stage in (*STAGES, "all"), "--stage", f"one of {', '.join(STAGES)}, all", self.stage)
         _require(self.gpt.crop_seconds is None, "training.gpt.crop_seconds", "left out", self.gpt.crop_seconds,
                  "A slice of a clip no longer fits its text.")
-        _require(self.precision in PRECISIONS, "training.precision", f"one of {', '.join(PRECISIONS)}", self.precision)
+        _require(self.optimizations in PRESETS, "--optimizations", f"one of {', '.join(PRESETS)}", self.optimizations)
+        _require(self.precision is None or self.precision in (*PRECISIONS, "auto"), "training.precision",
+                 f"one of {', '.join(PRECISIONS)}, auto", self.precision)
+        _require(self.attention is None or self.attention in (*ATTENTIONS, "auto"), "--attention",
+                 f"one of {', '.join(ATTENTIONS)}, auto", self.attention)
+        _require(self.ema is None or 0 <= self.ema < 1, "--ema", "a decay from 0 to below 1", self.ema, "Try 0.999.")
         _require(0 <= self.label_smoothing < 1, "training.label_smoothing", "from 0 to below 1", self.label_smoothing)
         _require_at_least(1, self, "training", "epochs", "gradient_accumulation", "log_every_steps",
                           "validate_every_steps", "checkpoint_every_steps", "keep_checkpoints", "num_samples",
-                          "max_validation_batches", "max_bad_steps")
+                          "max_validation_batches", "max_bad_steps", "memory_budget_mb")
         _require_at_least(3, self, "training", "pipeline_depth")
         _require_at_least(0, self, "training", "seed", "text_loss_weight", "mel_loss_weight", "sample_every_steps",
-                          "divergence_returns")
+                          "overtraining_patience", "divergence_returns")
         _require(0 < self.divergence_rate <= 1, "training.divergence_rate", "above 0 and at most 1", self.divergence_rate)
 
-
-PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-"""Dtype policies that a stage can train under."""
 
 @dataclass
 class SamplingConfig:

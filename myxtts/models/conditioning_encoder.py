@@ -3,8 +3,9 @@
 import keras
 from keras import ops
 
-from myxtts.models.layers.attention import attention, merge_heads
+from myxtts.models.layers.attention import STANDARD, attend, merge_heads
 from myxtts.models.layers.linear import torch_linear
+from myxtts.models.layers.recomputation import recomputed
 
 
 def num_groups(width):
@@ -30,6 +31,10 @@ class ConditioningBlock(keras.layers.Layer):
     def __init__(self, heads, **kwargs):
         super().__init__(**kwargs)
         self.heads = heads
+        self.form = STANDARD
+        """Of attention, see `layers/attention.py`."""
+        self.recomputed_as = None
+        """As in `TransformerBlock`."""
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -41,11 +46,16 @@ class ConditioningBlock(keras.layers.Layer):
         self.built = True
 
     def call(self, x):
-        x = ops.cast(self.norm(x), self.compute_dtype)
+        x, qkv = recomputed(self.recomputed_as, self._normalize_and_project, x)
         batch, width = ops.shape(x)[0], x.shape[-1]
-        qkv = ops.reshape(self.qkv(x), (batch, -1, self.heads, 3 * width // self.heads))
+        qkv = ops.reshape(qkv, (batch, -1, self.heads, 3 * width // self.heads))
         query, key, value = ops.split(ops.transpose(qkv, (0, 2, 1, 3)), 3, axis=-1)
-        return x + self.output_projection(merge_heads(attention(query, key, value)))
+        attended = attend(self.form, query, key, value, block=self.recomputed_as)
+        return x + self.output_projection(merge_heads(attended))
+
+    def _normalize_and_project(self, x):
+        x = ops.cast(self.norm(x), self.compute_dtype)
+        return x, self.qkv(x)
 
     def compute_output_shape(self, input_shape):
         return input_shape

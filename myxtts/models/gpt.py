@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from myxtts.models.conditioning_encoder import ConditioningEncoder
+from myxtts.models.layers.attention import STANDARD
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.linear import torch_linear
 from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, layer_norm
@@ -147,6 +148,20 @@ class GPT(keras.layers.Layer):
             layer.build((None, None, width))
         self.built = True
 
+    def set_memory_use(self, attention=STANDARD, recompute=False):
+        """Chooses what training memory is traded for; the function computed stays the same.
+
+        Args:
+            attention: `STANDARD` or `MEMORY_EFFICIENT`, of trunk and conditioning encoder. The perceiver's few queries
+                leave nothing to save.
+            recompute: Whether each block of the two makes its intermediate values again in the backward pass.
+        """
+        for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
+            for number, block in enumerate(blocks):
+                block.recomputed_as = f"{name}_{number}" if recompute else None
+        for layer in (*(block.attention for block in self.blocks), *self.conditioning_encoder.blocks):
+            layer.form = attention
+
     def mel_to_latents(self, mel):
         """Conditioning latents: conditioning mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""
         return self.perceiver(self.conditioning_encoder(mel))
@@ -168,13 +183,10 @@ class GPT(keras.layers.Layer):
         x = ops.concatenate([ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs),
                              self.embed_audio(audio_inputs)], axis=1)
         x = self.embedding_dropout(x, seed=seed)
-        position = ops.arange(ops.shape(x)[1])
-        mask = (position[None, :] <= position[:, None])[None, None]
         if key_mask is not None:
             key_mask = ops.pad(key_mask, ((0, 0), (self.num_latents, 0)), constant_values=True)
-            mask = ops.logical_and(mask, key_mask[:, None, None, :])
         for block in self.blocks:
-            x = block(x, attention_mask=mask, seed=seed)
+            x = block(x, key_mask=key_mask, seed=seed)
         return self.final_norm(self.trunk_norm(x[:, self.num_latents:]))
 
     def call(self, latents, text_inputs, audio_inputs, key_mask=None, seed=None):
@@ -219,11 +231,9 @@ class GPT(keras.layers.Layer):
         x = ops.concatenate([ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs),
                              self.embed_audio(start)], axis=1)
         key_mask = ops.pad(text_mask, ((0, 0), (self.num_latents, 1)), constant_values=True)
-        position = ops.arange(ops.shape(x)[1])
-        mask = ops.logical_and((position[None, :] <= position[:, None])[None, None], key_mask[:, None, None, :])
         keys, values = [], []
         for block in self.blocks:
-            x, key, value = block.prefill(x, mask)
+            x, key, value = block.prefill(x, key_mask)
             keys.append(ops.pad(key, ((0, 0), (0, 0), (0, max_codes), (0, 0))))
             values.append(ops.pad(value, ((0, 0), (0, 0), (0, max_codes), (0, 0))))
         logits = self.audio_head(self.final_norm(self.trunk_norm(x[:, -1:])))[:, 0]
@@ -249,7 +259,7 @@ class GPT(keras.layers.Layer):
         x = ops.cast(x, self.compute_dtype)
         keys, values = [], []
         for block, key, value in zip(self.blocks, state.keys, state.values):
-            x, key, value = block.step(x, key, value, position, key_mask[:, None, None, :])
+            x, key, value = block.step(x, key, value, position, key_mask)
             keys.append(key)
             values.append(value)
         logits = self.audio_head(self.final_norm(self.trunk_norm(x)))[:, 0]

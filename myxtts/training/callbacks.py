@@ -14,6 +14,9 @@ class Callback:
     def on_start(self, trainer, total_steps, placement):
         """Before the first step; `placement` is the line of the placement audit."""
 
+    def on_ledger(self, ledger):
+        """After the first step that was applied; `ledger` says what the training switches do."""
+
     def on_step(self, step):
         """After every step."""
 
@@ -80,6 +83,10 @@ class ConsoleProgress(Callback):
             self._bar = tqdm(total=total_steps, initial=trainer.step, desc=trainer.stage, unit="step",
                              dynamic_ncols=True, smoothing=0.05)
 
+    def on_ledger(self, ledger):
+        preset = self._trainer.config.training.optimizations
+        self._say(f"{self._trainer.stage} optimisations (preset {preset}), as seen in the first step:\n{ledger}")
+
     def on_step(self, step):
         if self._bar is not None:
             self._bar.update(step - self._bar.n)  # a run that went back counts anew
@@ -121,6 +128,11 @@ class ConsoleProgress(Callback):
             print(f"  Stall: {100 * timing['stall']:.1f}%")
             print(f"  Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
         print(f"  Traces of the train step: {trainer.train_step.traces}")
+        if trainer.train_step.compilations:
+            print(f"  Programs compiled by XLA: {trainer.train_step.compilations}")
+        if trainer.train_step.scaled:
+            print(f"  Loss scale: {float(trainer.train_step.loss_scale):g}, "
+                  f"steps skipped: {int(trainer.train_step.bad_steps)}")
         if self.monitor is not None:
             print(f"  {self.monitor.report().log_fields(self.roles)}")
 

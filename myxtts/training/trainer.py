@@ -3,7 +3,7 @@
 import logging
 import math
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import islice
 
@@ -13,10 +13,14 @@ import tensorflow as tf
 
 from myxtts.config.config import ConfigError
 from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.batch_size import MicroBatches, fit_batch_size, with_batch
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
+from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.lora import LoRA
 from myxtts.training.objectives import DVAEObjective, GPTObjective
+from myxtts.training.optimizations import settle_switches
+from myxtts.training.overtraining import OvertrainingDetector, end_at_best
 from myxtts.training.preparation import Preparation
 from myxtts.training.run_state import data_digest, restore, snapshot
 from myxtts.training.schedules import warmup_cosine
@@ -63,6 +67,9 @@ class XTTSTrainer:
         """False prepares each batch in the training loop, when it is asked for."""
         self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
             tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
+        self.switches = settle_switches(config.training, config.model if stage == "gpt" else None, self.model_device)
+        self.ledger = None
+        """What the switches do, seen at the first step: `ledger.Ledger`."""
         self.lineage = lineage or {}
         self.step = 0
         self.position = 0
@@ -71,7 +78,10 @@ class XTTSTrainer:
         """Identifies the training clips that the position counts in."""
         self.finished = False
         self.divergence = DivergenceGuard(config.training.max_bad_steps)
-        self.saved_parts = {"divergence": self.divergence}
+        self.overtraining = OvertrainingDetector(config.training.overtraining_patience)
+        self.micro_batches = MicroBatches(self)
+        self.saved_parts = {"divergence": self.divergence, "overtraining": self.overtraining,
+                            "micro_batches": self.micro_batches}
         """What else a checkpoint keeps, by name; see `run_state.py`."""
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
@@ -82,11 +92,13 @@ class XTTSTrainer:
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(config.training.seed)
         with self._model_scope():
-            self.model = model or XTTS(config.model, parts=(stage,), precision=config.training.precision)
+            self.model = model or XTTS(config.model, parts=(stage,), precision=self.switches.precision)
             if stage == "dvae" and mel_stats is not None:
                 scale, mean = mel_stats
                 self.model.mel_stats.assign(scale)
                 self.model.dvae.decoder_output.bias.assign(mean)
+            if stage == "gpt":
+                self.model.gpt.set_memory_use(self.switches.attention, self.switches.gradient_checkpointing)
             if starting_weights is not None:
                 assign_by_name(self.model.part_weights(stage), starting_weights, "--init-from")
             self.lora = None
@@ -95,7 +107,8 @@ class XTTSTrainer:
             self.objective = GPTObjective(self.model, config, self.lora) if stage == "gpt" else \
                 DVAEObjective(self.model, config)
             self.train_step = TrainStep(self.objective, self.strategy, self.stage_config,
-                                        config.training.gradient_accumulation, config.training.precision)
+                                        config.training.gradient_accumulation, self.switches.precision,
+                                        xla=self.switches.xla, ema=self.switches.ema)
         self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
         self.tokenizer_model = self.model if stage == "dvae" and not self.plan.is_dual else tokenizer_model
@@ -111,6 +124,18 @@ class XTTSTrainer:
         self.preparation = Preparation(stage, self.tokenizer_model, self.data_device, config.data.augment,
                                        config.training.seed)
         self._evaluate = None
+
+    def use_batch(self, batch_size, accumulation):
+        """Takes batches of another size from here on, and this many for an update; the data set must, too."""
+        self.config = with_batch(self.config, self.stage, batch_size, accumulation)
+        self.stage_config = self.config.stage(self.stage)
+        if accumulation > 1:
+            self.make_accumulators()
+
+    def make_accumulators(self):
+        """Makes what several batches an update need, on the model device."""
+        with self._model_scope():
+            self.train_step.make_accumulators()
 
     def _model_scope(self):
         stack = ExitStack()
@@ -135,23 +160,27 @@ class XTTSTrainer:
         Returns:
             The last validation losses by name.
         """
-        settings = self.config.training
-        accumulation = settings.gradient_accumulation
+        if self.config.training.automatic_batch_size:
+            dataset = fit_batch_size(self, dataset)
         total = self.total_steps(dataset.plan(self.stage).batches_per_epoch)
         validation_loader = dataset.validation_loader(self.stage)
         placement = require_placement(self._placed_variables(), self._placement_plan())
         self._call(callbacks, "on_start", self, total, placement)
         self._take_up(dataset, total)
+        self._keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
         validation = {}
-        if self.step >= total:
+        if self.step >= total or self.overtraining.stopped:
             return validation
         with self.writer:
-            while self.step < total and not self.stop_requested.is_set():
+            while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
                 try:
                     validation = self._train_until(total, dataset, callbacks, validation_loader)
                 except TrainingDiverged as error:
                     self.writer.wait()
                     go_back(self, error)
+            if self.overtraining.stopped:
+                self.writer.wait()
+                end_at_best(self)
         self._call(callbacks, "on_end", self)
         return validation
 
@@ -185,9 +214,11 @@ class XTTSTrainer:
                     raise RuntimeError(f"The data ended at step {self.step} of {total}.")
                 with tf.device(self.model_device):
                     self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
-                losses = self.train_step(group, self._learning_rate(total), (settings.seed, self.step))
+                losses = self.micro_batches.step(group, self._learning_rate(total), (settings.seed, self.step))
                 self.step += 1
                 self.position += accumulation
+                if self.ledger is None and losses["finite"]:
+                    self._open_ledger(callbacks)
                 recent.append(losses)
                 self.clock.tick()
                 self.writer.poll()
@@ -200,13 +231,27 @@ class XTTSTrainer:
                 is_best = False
                 if self.step % settings.validate_every_steps == 0 or at_end:
                     validation, is_best = self._validate(callbacks, validation_loader)
+                if self.overtraining.stopped:
+                    break
                 stopping = self.stop_requested.is_set()
                 if self.step % settings.checkpoint_every_steps == 0 or is_best or at_end or stopping:
                     self.save(last=at_end or stopping, finished=at_end)
                 if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
-                    with self.clock.paused():
+                    with self.clock.paused(), self.averaged_weights():
                         self._call(callbacks, "on_sample", self)
         return validation
+
+    def _open_ledger(self, callbacks):
+        self.ledger = self._keeper.ledger()
+        self._call(callbacks, "on_ledger", self.ledger)
+        if self.config.training.strict:
+            self.ledger.require()
+
+    def averaged_weights(self):
+        """A `with` block in which the model has the weights that are validated and spoken with: under `--ema` their
+        averages, else its own."""
+        averages = self.train_step.averages
+        return averages.in_place_of_weights() if averages else nullcontext()
 
     def _learning_rate(self, total):
         stage = self.stage_config
@@ -255,6 +300,7 @@ class XTTSTrainer:
 
     def _watch(self, group, losses, dataset):
         clips = [part.index for batch in group for part in self.strategy.experimental_local_results(batch)]
+        self.overtraining.watch(losses[self.objective.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(self.step, clips, losses)
         if bad_steps is not None:
             found = write_divergence(self, bad_steps, dataset.train)
@@ -269,14 +315,15 @@ class XTTSTrainer:
         limit = min(batches, self.config.training.max_validation_batches)
         totals, counts = {}, {}
         # Validation goes from short clips to long ones: fewer batches than there are still show all lengths.
-        for position in np.linspace(0, batches - 1, limit).round().astype(int):
-            wave = tf.nest.map_structure(tf.constant, loader(position))
-            batch = copy_to(self.preparation(wave), self.model_device)
-            with tf.device(self.model_device):
-                sums, number = self._evaluation(batch)(batch)
-            for name in sums:
-                totals[name] = totals.get(name, 0.0) + float(sums[name])
-                counts[name] = counts.get(name, 0.0) + float(number[name])
+        with self.averaged_weights():
+            for position in np.linspace(0, batches - 1, limit).round().astype(int):
+                wave = tf.nest.map_structure(tf.constant, loader(position))
+                batch = copy_to(self.preparation(wave), self.model_device)
+                with tf.device(self.model_device):
+                    sums, number = self._evaluation(batch)(batch)
+                for name in sums:
+                    totals[name] = totals.get(name, 0.0) + float(sums[name])
+                    counts[name] = counts.get(name, 0.0) + float(number[name])
         return {name: totals[name] / max(counts[name], 1.0) for name in totals}
 
     def _evaluation(self, example):
@@ -297,6 +344,9 @@ class XTTSTrainer:
             self.best = (main, self.step)
         self.history.append({"step": self.step, **losses})
         self._call(callbacks, "on_validation", self.step, losses, is_best)
+        advice = self.overtraining.update(self.step, main)
+        if advice:
+            logger.warning("%s", advice)
         return losses, is_best
 
     def save(self, last=False, finished=False):
@@ -327,6 +377,8 @@ class XTTSTrainer:
         yield from named_weights(self.model).items()
         yield from self.train_step.state_variables().items()
         yield from self.train_step.accumulators().items()
+        if self.train_step.averages is not None:
+            yield from self.train_step.averages.variables().items()
 
     def _placement_plan(self):
         return replace(self.plan, model_devices=self.model_devices)

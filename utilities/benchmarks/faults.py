@@ -37,6 +37,7 @@ import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
 import yaml  # noqa: E402
 from fault_inputs import damage_checkpoints, judge_inputs  # noqa: E402
+from hardware import append_table  # noqa: E402
 
 from myxtts.cli import run, train  # noqa: E402  brings TensorFlow, which takes most of a start
 from myxtts.training.callbacks import TensorBoardWriter  # noqa: E402
@@ -310,11 +311,8 @@ def main(argv=None):
             rows += [[*row, f"{time.monotonic() - began:.0f} s"] for row in found]
             missed += [] if ok else [part]
             print(f"{part}: {'as it should be' if ok else 'NOT AS IT SHOULD BE'}: {found}", flush=True)
-    from hardware import append_table, table_text
-
-    table = ("Faults", "python " + " ".join(["utilities/benchmarks/faults.py", *(sys.argv[1:] if argv is None else argv)]),
-             ["fault", "given", "found", "goal", "took"], rows)
-    (append_table if arguments.append else lambda *parts: print(table_text(*parts)))(*table)
+    command = "python " + " ".join(["utilities/benchmarks/faults.py", *(sys.argv[1:] if argv is None else argv)])
+    append_table("Faults", command, ["fault", "given", "found", "goal", "took"], rows, arguments.append)
     return 1 if missed else 0
 
 

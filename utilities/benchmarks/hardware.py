@@ -23,15 +23,7 @@ def describe_hardware():
             f"{platform.python_version()}, TensorFlow {tf.__version__}")
 
 
-def table_text(title, command, header, rows):
-    """The table as Markdown, with date, hardware and command; arguments as in `append_table`."""
-    lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", "",
-             "| " + " | ".join(header) + " |", "|" + " --- |" * len(header),
-             *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
-def append_table(title, command, header, rows):
+def append_table(title, command, header, rows, append=True):
     """Prints a table and appends it to docs/benchmarks.md with date, hardware and command.
 
     Args:
@@ -39,8 +31,13 @@ def append_table(title, command, header, rows):
         command: What makes the figures.
         header: Column names.
         rows: Lists of cells.
+        append: False only prints it.
     """
-    text = table_text(title, command, header, rows)
+    lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", "",
+             "| " + " | ".join(header) + " |", "|" + " --- |" * len(header),
+             *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
+    text = "\n".join(lines) + "\n"
     print(text)
-    with open(BENCHMARKS_PAGE, "a", encoding="utf-8") as page:
-        page.write("\n" + text)
+    if append:
+        with open(BENCHMARKS_PAGE, "a", encoding="utf-8") as page:
+            page.write("\n" + text)

@@ -37,9 +37,26 @@ class Dropout(keras.layers.Layer):
         self.built = True
 
     def call(self, x, seed=None):
+        return self.apply(x, self.keep_mask(ops.shape(x), seed))
+
+    def keep_mask(self, shape, seed, part=0):
+        """Where values are kept, bool of `shape`; None where nothing is dropped.
+
+        Args:
+            shape: Of the values.
+            seed: As in a call.
+            part: Number of the piece, below 1,024, where a place's values come in pieces.
+        """
         if seed is None or self.rate == 0.0:
+            return None
+        seed = GivenSeed(ops.cast(seed, "int32") + site_offset(self.site, part))
+        return keras.random.uniform(shape, dtype="float32", seed=seed) >= self.rate
+
+    def apply(self, x, keep):
+        """`x` with what `keep` does not keep set to zero and the rest scaled up; unchanged where `keep` is None."""
+        if keep is None:
             return x
-        return keras.random.dropout(x, self.rate, seed=GivenSeed(ops.cast(seed, "int32") + site_offset(self.site)))
+        return ops.where(keep, x * ops.cast(1.0 / (1.0 - self.rate), x.dtype), ops.cast(0.0, x.dtype))
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -48,9 +65,9 @@ class Dropout(keras.layers.Layer):
         return {**super().get_config(), "rate": self.rate, "site": self.site}
 
 
-def site_offset(site):
-    """`(2,)` int32 added to a step's seed so that each place draws its own numbers.
+def site_offset(site, part=0):
+    """`(2,)` int32 added to a step's seed so that each place, and each piece of it, draws its own numbers.
 
     The step counts in the second number and the replica in the first: far above both, no two of them meet.
     """
-    return ops.convert_to_tensor([site << 20, 0], dtype="int32")
+    return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])

@@ -5,6 +5,7 @@ from keras import ops
 
 from myxtts.models.layers.attention import CausalSelfAttention
 from myxtts.models.layers.dropout import Dropout
+from myxtts.models.layers.recomputation import recomputed
 
 SITES_PER_BLOCK = 3
 """Dropout sites of one block: attention probabilities and two residual branches."""
@@ -37,6 +38,8 @@ class TransformerBlock(keras.layers.Layer):
         self.site = site
         self.attention_dropout = Dropout(dropout, site + 1)
         self.mlp_dropout = Dropout(dropout, site + 2)
+        self.recomputed_as = None
+        """Name under which this block's segments are recomputed in the backward pass; None keeps what they need."""
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -56,21 +59,25 @@ class TransformerBlock(keras.layers.Layer):
         self.built = True
 
     def _mlp(self, x, seed=None):
-        hidden = ops.gelu(self.mlp_in(self.mlp_norm(x)), approximate=True)
-        return x + self.mlp_dropout(self.mlp_out(hidden), seed=seed)
+        hidden = recomputed(self.recomputed_as, lambda x: self.mlp_in(self.mlp_norm(x)), x)
+        out = recomputed(self.recomputed_as, lambda h: self.mlp_out(ops.gelu(h, approximate=True)), hidden)
+        return x + self.mlp_dropout(out, seed=seed)
 
-    def call(self, x, attention_mask=None, seed=None):
-        attended = self.attention(self.attention_norm(x), attention_mask=attention_mask, seed=seed)
+    def call(self, x, key_mask=None, seed=None):
+        # Segments end in their matrix products, which the gradient does not need: what is recomputed is norms, scores,
+        # softmax and GELU, little work that holds most of the memory.
+        qkv = recomputed(self.recomputed_as, lambda x: self.attention.qkv(self.attention_norm(x)), x)
+        attended = self.attention.attend_and_project(qkv, key_mask, seed, self.recomputed_as)
         return self._mlp(x + self.attention_dropout(attended, seed=seed), seed)
 
-    def prefill(self, x, mask):
+    def prefill(self, x, key_mask):
         """Like a call without dropout, and also returns the block's keys and values."""
-        attended, keys, values = self.attention.prefill(self.attention_norm(x), mask)
+        attended, keys, values = self.attention.prefill(self.attention_norm(x), key_mask)
         return self._mlp(x + attended), keys, values
 
-    def step(self, x, keys, values, position, mask):
+    def step(self, x, keys, values, position, key_mask):
         """One more position; see `CausalSelfAttention.step`."""
-        attended, keys, values = self.attention.step(self.attention_norm(x), keys, values, position, mask)
+        attended, keys, values = self.attention.step(self.attention_norm(x), keys, values, position, key_mask)
         return self._mlp(x + attended), keys, values
 
     def compute_output_shape(self, input_shape):

@@ -1,0 +1,101 @@
+"""The switches of training: what is asked for, and what the hardware lets be applied."""
+
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
+
+from myxtts.config.config import ConfigError, TrainingConfig
+from myxtts.config.optimizations import SWITCHES, requested_switches
+from myxtts.training.attention_choice import choose_attention
+from myxtts.utils.precision import choose_precision
+
+
+@dataclass(frozen=True)
+class Switches:
+    """What is applied on this machine; the fields are `config.optimizations.SWITCHES`."""
+
+    precision: str
+    """Keras dtype policy."""
+    gradient_checkpointing: bool
+    """Whether the GPT's blocks recompute what the backward pass needs."""
+    attention: str
+    """`standard` or `memory-efficient`."""
+    xla: bool
+    """Whether gradients and update are compiled."""
+    ema: float
+    """Decay of the weight averages; 0 for none."""
+    requested: dict
+    """`{switch: (value, source)}`, see `requested_switches`."""
+    reasons: dict
+    """`{switch: why it is applied as it is}`, in words, where there is something to say."""
+
+
+def settle_switches(training, model_config, device):
+    """Decides what is applied of what `training` asks for.
+
+    Args:
+        training: `TrainingConfig`.
+        model_config: `ModelConfig`, whose longest sequence `--attention auto` is measured at; None where what is trained
+            has no attention.
+        device: Name of the device that trains.
+    """
+    requested = requested_switches(training)
+    values, reasons = {name: value for name, (value, _) in requested.items()}, {}
+    values["precision"], reasons["precision"] = choose_precision(values["precision"], device)
+    if model_config is None:
+        values["attention"], values["gradient_checkpointing"] = "standard", False
+    elif values["attention"] == "auto":
+        choice = choose_attention(model_config, values["precision"], device)
+        values["attention"], reasons["attention"] = choice.form, choice.reason
+    if values["xla"]:
+        refusal = _xla_refusal(device)
+        if refusal:
+            values["xla"], reasons["xla"] = False, f"XLA cannot compile for {device}: {refusal}"
+    return Switches(**values, requested=requested, reasons=reasons)
+
+
+class TrainingOptimizer:
+    """A preset with switches of its own on top, for use from Python.
+
+    ```python
+    config = TrainingOptimizer("balanced", ema=0.999).apply(config)
+    trainer = XTTSTrainer(config, ...)
+    trainer.train(dataset)
+    print(trainer.ledger)
+    ```
+
+    Args:
+        preset: One of `config.optimizations.PRESETS`.
+        strict: Raise after the first step where a switch has another effect than asked for.
+        switches: Any of `config.optimizations.SWITCHES`; they win over the preset.
+
+    Raises:
+        ConfigError: An unknown preset, switch or value.
+    """
+
+    def __init__(self, preset="auto", *, strict=False, **switches):
+        unknown = sorted(switches.keys() - SWITCHES.keys())
+        if unknown:
+            raise ConfigError(f"A switch must be one of {', '.join(SWITCHES)}. Received: {unknown[0]}.")
+        self.settings = {"optimizations": preset, "strict": strict, **dict.fromkeys(SWITCHES), **switches}
+        TrainingConfig(**self.settings)
+
+    def apply(self, config):
+        """A copy of an `XTTSConfig` with these switches; none of its own stay."""
+        return replace(config, training=replace(config.training, **self.settings))
+
+    def describe(self):
+        """Lines `switch: value (source)`."""
+        requested = requested_switches(TrainingConfig(**self.settings))
+        return "\n".join(f"{name}: {value} ({source})" for name, (value, source) in requested.items())
+
+
+def _xla_refusal(device):
+    """What TensorFlow says when it cannot compile for `device`; None when it can."""
+    double = tf.function(lambda x: x + x, jit_compile=True)
+    try:
+        with tf.device(device):
+            double(tf.constant(1.0))
+    except tf.errors.OpError as error:
+        return error.message.splitlines()[0]
+    return None

@@ -1,0 +1,216 @@
+"""Memory-efficient attention and recomputed blocks: equal to the plain ones, and what they keep."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.models.layers.attention import attention
+from myxtts.models.layers.dropout import Dropout
+from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
+from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.attention_choice import choose_attention
+from myxtts.training.graph_facts import attention_forms, recomputed_blocks
+from tiny import tiny_model_config
+
+CHUNK = 4
+SEED = np.array([1, 2], "int32")
+
+
+@pytest.fixture
+def short_chunks(monkeypatch):
+    """Chunks of four keys, so that a few positions make several."""
+    monkeypatch.setattr("myxtts.models.layers.memory_efficient_attention.CHUNK", CHUNK)
+
+
+def random_inputs(num_queries, num_keys, dtype="float32"):
+    random = np.random.default_rng(num_queries * 100 + num_keys)
+    shapes = [(2, 3, num_queries, 8), (2, 3, num_keys, 8), (2, 3, num_keys, 8), (2, 3, num_queries, 8)]
+    key_mask = random.random((2, num_keys)) < 0.7
+    key_mask[:, 0] = True
+    return [tf.cast(random.standard_normal(shape), dtype) for shape in shapes], key_mask
+
+
+def output_and_gradients(function, tensors):
+    query, key, value, direction = tensors
+    with tf.GradientTape() as tape:
+        tape.watch([query, key, value])
+        output = function(query, key, value)
+        loss = tf.reduce_sum(tf.cast(output * direction, tf.float32))
+    return [output, *tape.gradient(loss, [query, key, value])]
+
+
+def assert_all_close(actual, expected, tolerance):
+    for one, other in zip(actual, expected, strict=True):
+        one, other = (tf.cast(x, tf.float64).numpy() for x in (one, other))
+        np.testing.assert_allclose(one, other, atol=tolerance * max(1.0, np.abs(other).max()), rtol=0)
+
+
+@pytest.mark.parametrize("lengths_known", [True, False])
+@pytest.mark.parametrize("num_queries, num_keys, causal, masked", [
+    (11, 11, True, True), (12, 12, True, False), (3, 3, True, True), (5, 13, False, True), (9, 4, False, False)])
+def test_memory_efficient_attention_equals_the_standard_one(short_chunks, num_queries, num_keys, causal, masked,
+                                                            lengths_known):
+    tensors, key_mask = random_inputs(num_queries, num_keys)
+    key_mask = key_mask if masked else None
+    expected = output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal), tensors)
+    shape = None if lengths_known else (None, 3, None, 8)
+    signature = [tf.TensorSpec(shape or x.shape, x.dtype) for x in tensors]
+
+    @tf.function(input_signature=signature)
+    def efficient(*tensors):
+        return output_and_gradients(lambda q, k, v: memory_efficient_attention(q, k, v, key_mask, causal), tensors)
+
+    assert_all_close(efficient(*tensors), expected, 1e-5)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float16", 5e-3), ("bfloat16", 4e-2)])
+def test_memory_efficient_attention_in_half_precision_is_as_near_as_the_format(short_chunks, dtype, tolerance):
+    tensors, key_mask = random_inputs(11, 11)
+    expected = output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, True), tensors)
+    half = [tf.cast(x, dtype) for x in tensors]
+    actual = output_and_gradients(lambda q, k, v: memory_efficient_attention(q, k, v, key_mask, True), half)
+    assert {x.dtype for x in actual} == {tf.as_dtype(dtype)}
+    assert_all_close(actual, expected, tolerance)
+
+
+def test_compiled_memory_efficient_attention_equals_the_standard_one(short_chunks):
+    tensors, key_mask = random_inputs(11, 11)
+    expected = output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, True), tensors)
+    compiled = tf.function(jit_compile=True)(
+        lambda *t: output_and_gradients(lambda q, k, v: memory_efficient_attention(q, k, v, key_mask, True), t))
+    assert_all_close(compiled(*tensors), expected, 1e-5)
+
+
+def test_gradient_of_memory_efficient_attention_knows_its_dropout(short_chunks):
+    (query, key, value, direction), _ = random_inputs(10, 10)
+    dropout = Dropout(0.4, site=2)
+
+    def loss(query, key, value):
+        output = memory_efficient_attention(query, key, value, None, True, dropout, SEED)
+        return tf.reduce_sum(tf.cast(output * direction, tf.float64)).numpy()
+
+    with tf.GradientTape() as tape:
+        tape.watch([query, key, value])
+        total = tf.reduce_sum(memory_efficient_attention(query, key, value, None, True, dropout, SEED) * direction)
+    gradients = tape.gradient(total, [query, key, value])
+    random = np.random.default_rng(0)
+    for position, gradient in enumerate(gradients):
+        step = tf.constant(random.standard_normal(gradient.shape) * 1e-2, tf.float32)
+        ahead, behind = ([x + sign * step if i == position else x for i, x in enumerate((query, key, value))]
+                         for sign in (1, -1))
+        expected = (loss(*ahead) - loss(*behind)) / 2
+        assert float(tf.reduce_sum(gradient * step)) == pytest.approx(expected, rel=2e-2, abs=2e-4)
+
+
+def test_memory_efficient_dropout_drops_its_share_in_every_chunk(short_chunks):
+    # Equal scores and identity values: the output is the weights that were kept.
+    zeros, values = tf.zeros((1, 2, 64, 32)), tf.tile(tf.eye(32)[None, None], (1, 2, 1, 1))
+    kept = memory_efficient_attention(zeros, zeros[:, :, :32], values, None, False, Dropout(0.25), SEED).numpy() > 0
+    np.testing.assert_allclose(kept.reshape(2, 64, -1, CHUNK).mean((0, 1, 3)), 0.75, atol=0.1)
+    chunks = {kept[..., start:start + CHUNK].tobytes() for start in range(0, 32, CHUNK)}
+    assert len(chunks) == 32 // CHUNK
+
+
+def peak_bytes(function, length):
+    """Most bytes in use during a call, forward and backward, beyond those before it."""
+    tensors, _ = random_inputs(length, length)
+    traced = tf.function(lambda *t: output_and_gradients(function, t), input_signature=[
+        tf.TensorSpec((None, 3, None, 8))] * 4).get_concrete_function()
+    traced(*tensors)
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    traced(*tensors)
+    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+
+
+def test_peak_memory_grows_linearly_with_the_sequence(monkeypatch):
+    try:
+        tf.config.experimental.get_memory_info("CPU:0")
+    except ValueError:
+        pytest.skip("TensorFlow's CPU allocator counts bytes only with oneDNN on")
+    monkeypatch.setattr("myxtts.models.layers.memory_efficient_attention.CHUNK", 64)
+    dropout = Dropout(0.1)
+
+    def efficient(query, key, value):
+        return memory_efficient_attention(query, key, value, None, True, dropout, SEED)
+
+    def standard(query, key, value):
+        return attention(query, key, value, None, True)
+
+    assert peak_bytes(efficient, 2048) < 2.5 * peak_bytes(efficient, 1024)
+    assert peak_bytes(standard, 1024) > 3.5 * peak_bytes(standard, 512)
+    assert peak_bytes(efficient, 1024) < 0.4 * peak_bytes(standard, 1024)
+
+
+def gpt_gradients(model, dynamic=False):
+    """Loss and gradients by name of a GPT with dropout on, in a graph as a train step has it."""
+    random = np.random.default_rng(3)
+    mel = random.standard_normal((2, 9, 80)).astype("float32")
+    text, audio = random.integers(0, 9, (2, 5)), random.integers(0, 9, (2, 11))
+    key_mask = np.ones((2, 16), bool)
+    key_mask[1, 12:] = False
+    named = {name: v for name, v in named_weights(model.gpt).items() if v.trainable}
+
+    @tf.function(input_signature=[
+        tf.TensorSpec((None, None, 80) if dynamic else mel.shape), tf.TensorSpec((2, None if dynamic else 5), tf.int32),
+        tf.TensorSpec((2, None if dynamic else 11), tf.int32), tf.TensorSpec((2, None if dynamic else 16), tf.bool)])
+    def run(mel, text, audio, key_mask):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            values = [v.value for v in named.values()]
+            tape.watch(values)
+            logits = model.gpt(model.gpt.mel_to_latents(mel), text, audio, key_mask=key_mask, seed=SEED)
+            loss = sum(tf.reduce_mean(tf.nn.log_softmax(part)[..., 3]) for part in logits)
+        return loss, [tf.convert_to_tensor(g) for g in tape.gradient(loss, values)]
+
+    loss, gradients = run(mel, text, audio, key_mask)
+    return loss, dict(zip(named, gradients)), run
+
+
+def small_gpt(precision="float32", **memory_use):
+    keras.utils.set_random_seed(1)
+    model = XTTS(tiny_model_config(dropout=0.3, conditioning_blocks=2), parts=("gpt",), precision=precision)
+    for variable in model.gpt.trainable_variables:
+        if "conditioning_encoder" in variable.path and "output_projection" in variable.path:
+            # Starts at zero, which hides what is before it.
+            variable.assign(np.random.default_rng(2).standard_normal(variable.shape))
+    model.gpt.set_memory_use(**memory_use)
+    return model
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_recomputed_gradients_equal_the_plain_ones_with_dropout_on(precision):
+    plain_loss, plain, _ = gpt_gradients(small_gpt(precision))
+    loss, gradients, _ = gpt_gradients(small_gpt(precision, recompute=True), dynamic=True)
+    assert float(loss) == pytest.approx(float(plain_loss), rel=1e-6)
+    for name, expected in plain.items():
+        difference = np.linalg.norm(gradients[name].numpy() - expected.numpy())
+        assert difference <= 1e-5 * np.linalg.norm(expected.numpy()), name
+
+
+def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
+    def facts(**memory_use):
+        graph = gpt_gradients(small_gpt(**memory_use), dynamic=True)[2].get_concrete_function().graph
+        return recomputed_blocks(graph), attention_forms(graph)
+
+    assert facts() == (set(), {"standard": 4})
+    blocks = {"block_0", "block_1", "conditioning_block_0", "conditioning_block_1"}
+    assert facts(recompute=True, attention="memory-efficient") == (blocks, {"memory-efficient": 4})
+
+
+@pytest.mark.parametrize("ratios, form, crossover", [
+    ([0.6, 0.9, 1.3], "memory-efficient", 600), ([1.2], "standard", None), ([0.5, 0.6, 0.7], "memory-efficient", 300)])
+def test_choice_of_attention_follows_the_measured_crossover(monkeypatch, ratios, form, crossover):
+    # Times of the two forms, from the longest sequence (1,200 tokens) downwards.
+    times = iter([time for ratio in ratios for time in (1.0, ratio)])
+    monkeypatch.setattr("myxtts.training.attention_choice._best_time", lambda step, tensors: next(times))
+    config = tiny_model_config(num_latents=32, max_text_tokens=402, max_audio_tokens=764)
+    choice = choose_attention(config, "float32", "/CPU:0")
+    assert (choice.form, choice.crossover) == (form, crossover)
+    assert list(choice.ratios.values()) == ratios and max(choice.ratios) == 1200
+
+
+def test_choice_of_attention_is_measured_on_the_real_layers():
+    choice = choose_attention(tiny_model_config(), "mixed_bfloat16", "/CPU:0")
+    assert choice.form in ("standard", "memory-efficient") and all(ratio > 0 for ratio in choice.ratios.values())
+    assert "tokens" in choice.reason or "slower" in choice.reason
