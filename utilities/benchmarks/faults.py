@@ -25,6 +25,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -99,8 +100,11 @@ class TrainingRun:
             LossRecorder.file = self.losses_file
             run.TensorBoardWriter = LossRecorder
             code = train.main(self.argv)
-            sys.stdout.flush()
+        except BaseException:  # the end of a process, where nobody else would print it
+            traceback.print_exc()
         finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(code)
 
     def finish(self, process):
@@ -277,12 +281,17 @@ def measure_pause(work):
             share, row = measure(write_corpus(work / "pause_corpus", 20), work / "pause", DEFAULT_CHECKPOINT_STEPS)
             os.write(writer, yaml.safe_dump([share, row]).encode())
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     os.close(writer)
     with os.fdopen(reader) as file:
         answer = file.read()
-    os.waitpid(process, 0)
+    _, status = os.waitpid(process, 0)
+    if status:
+        raise RuntimeError("The pause could not be measured; see above.")
     share, row = yaml.safe_load(answer)
     return [[*row, "2 %"]], share <= LARGEST_PAUSE_SHARE
 
