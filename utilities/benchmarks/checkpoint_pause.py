@@ -1,7 +1,6 @@
 """How long training waits for a checkpoint at size `small`: the copy to the host, and steps slowed while it is written."""
 
 import time
-from dataclasses import replace
 from statistics import median
 
 from myxtts.config.config import DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
@@ -26,7 +25,7 @@ def measure(corpus, folder, steps_between):
     training = TrainingConfig(gpt=StageConfig(max_steps=100), sample_every_steps=0)
     config = XTTSConfig(model=ModelConfig.of_size("small"), training=training, data=DataConfig(
         train_data=str(corpus), batch_size=8, num_buckets=1, augment=False, conditioning_seconds=(1.0, 1.0)))
-    trainer, dataset = open_trainer(replace(config), plan_devices(num_gpus=0), folder)
+    trainer, dataset = open_trainer(config, plan_devices(num_gpus=0), folder)
     with trainer.pipeline(dataset, 0, 100) as batches:
         def step():
             began = time.perf_counter()
@@ -38,7 +37,7 @@ def measure(corpus, folder, steps_between):
 
         step(), step()  # the first one traces
         alone = median(step() for _ in range(STEPS_ALONE))
-        began = time.perf_counter()
+        began, saved = time.perf_counter(), trainer.step
         trainer.save()
         pause = time.perf_counter() - began
         slowed = 0.0
@@ -46,7 +45,7 @@ def measure(corpus, folder, steps_between):
             slowed += max(0.0, step() - alone)
         trainer.writer.wait()
         written = time.perf_counter() - began
-    size = sum(file.stat().st_size for file in trainer.store.path(trainer.step).iterdir())
+    size = sum(file.stat().st_size for file in trainer.store.path(saved).iterdir())
     lost = pause + slowed
     share = lost / (lost + steps_between * alone)
     return share, ["checkpoint at `small`", f"{size / 2**20:.0f} MB every {steps_between} steps of {alone:.2f} s",
