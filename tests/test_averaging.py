@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from logical_devices import on_logical_devices
 from safetensors.numpy import load_file
 from test_replicas import train
@@ -14,6 +15,14 @@ from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.checkpoint import assign_by_name
 
 SETTINGS = {"dvae": {"max_steps": 6, "crop_seconds": 0.4}, "training": {"ema": 0.6}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def eagerly():
+    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 def test_averages_follow_the_weights_of_applied_steps_with_a_rising_decay():

@@ -171,7 +171,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
 
 
 @pytest.mark.parametrize("budget_mb, taken_mb, found, words", [
-    (1000, lambda clips: 100 + 50 * clips, 4, ""),
+    (1000, lambda clips: 100 + 50 * clips, 4, "Tried 1 (150 MB), 2 (200 MB), 4 (300 MB)"),
     (240, lambda clips: 100 + 50 * clips, 2, "4 would take some 300 MB, and the budget is 240 MB"),
     (160, lambda clips: 100 + 50 * clips, 1, "2 takes 200 MB, and the budget is 160 MB"),
 ])

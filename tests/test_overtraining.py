@@ -11,6 +11,14 @@ from myxtts.training.overtraining import WARN_AFTER, OvertrainingDetector
 from myxtts.training.trainer import XTTSTrainer
 
 
+@pytest.fixture(scope="module", autouse=True)
+def eagerly():
+    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 def feed(detector, pairs, first_step=1):
     """What the detector says at each of `(training loss, validation loss)`."""
     said = []

@@ -110,6 +110,11 @@ class TrainStep:
             tf.Variable(tf.zeros(v.shape), trainable=False, synchronization=tf.VariableSynchronization.ON_READ,
                         aggregation=tf.VariableAggregation.SUM, name="accumulator") for v in self.variables]
 
+    def drop_accumulators(self):
+        """Frees what sums of gradients took, before a first step."""
+        self._accumulators = []
+        self.forget_traces()
+
     def forget_partial_step(self):
         """Readies the step for being taken again after an error within it.
 

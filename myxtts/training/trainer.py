@@ -129,6 +129,7 @@ class XTTSTrainer:
         """Takes batches of another size from here on, and this many for an update; the data set must, too."""
         self.config = with_batch(self.config, self.stage, batch_size, accumulation)
         self.stage_config = self.config.stage(self.stage)
+        self.train_step.drop_accumulators()
         if accumulation > 1:
             self.make_accumulators()
 
