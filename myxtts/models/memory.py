@@ -8,7 +8,7 @@ larger of the two counts. `utilities/benchmarks/memory_plan.py` holds the predic
 Symbols in comments: W width, h heads, V vocabulary.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 
@@ -247,3 +247,15 @@ def working_bytes(model, shapes, positions, optimizations):
     number, width = optimizations.compute_bytes, model.width
     mlp = shapes.batch * positions * 3 * 4 * width * number
     return max(logits_bytes(model, shapes), mlp)
+
+
+def largest_batch(model, shapes, optimizations, memory_bytes, train_text_rows=False):
+    """Most clips per batch whose step fits into `memory_bytes`; 0 where not even one does. Other arguments as of
+    `plan_memory`; the batch of `shapes` does not count."""
+    # Activations grow by the same bytes with every clip, and the update's gradients do not grow.
+    one, two = (plan_memory(model, replace(shapes, batch=batch), optimizations, train_text_rows) for batch in (1, 2))
+    if one.peak > memory_bytes:
+        return 0
+    of_a_clip = two.activations + two.working - one.activations - one.working
+    first = one.activations + one.working
+    return 1 + (memory_bytes - one.resident - first) // of_a_clip
