@@ -15,7 +15,7 @@ from myxtts.cli import plan
 from myxtts.config.config import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.models.memory import (Optimizations, Shapes, count_dvae, count_gpt, count_lora, largest_batch, plan_memory)
-from myxtts.models.xtts import XTTS
+from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.lora import LoRA
 from tiny import tiny_model_config
 
@@ -44,7 +44,7 @@ def test_weights_of_a_built_model_and_of_its_adapters_are_counted_exactly():
     model = XTTS(config, parts=("gpt",))
     assert count_gpt(config) == numbers(model.gpt.trainable_variables)
     lora = LoRA(model.gpt, 2, train_text_rows=True)
-    adapted = [v for name, v in model.part_weights("gpt").items() if lora.is_trained(name)]
+    adapted = [v for name, v in named_weights(model.gpt).items() if lora.is_trained(name)]
     assert count_lora(config, 2, True) == numbers(adapted)
     assert count_lora(config, 2, False) == numbers(v for v in adapted if v.name.startswith("lora"))
 
