@@ -9,6 +9,8 @@ from myxtts.models.layers.attention import attention
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
 from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.attention_choice import choose_attention
+from myxtts.training.graph_facts import attention_forms, recomputed_blocks
 from tiny import tiny_model_config
 
 CHUNK = 4
@@ -110,6 +112,37 @@ def test_memory_efficient_dropout_drops_its_share_in_every_chunk(short_chunks):
     assert len(chunks) == 32 // CHUNK
 
 
+def peak_bytes(function, length):
+    """Most bytes in use during a call, forward and backward, beyond those before it."""
+    tensors, _ = random_inputs(length, length)
+    traced = tf.function(lambda *t: output_and_gradients(function, t), input_signature=[
+        tf.TensorSpec((None, 3, None, 8))] * 4).get_concrete_function()
+    traced(*tensors)
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    traced(*tensors)
+    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+
+
+def test_peak_memory_grows_linearly_with_the_sequence(monkeypatch):
+    try:
+        tf.config.experimental.get_memory_info("CPU:0")
+    except ValueError:
+        pytest.skip("TensorFlow's CPU allocator counts bytes only with oneDNN on")
+    monkeypatch.setattr("myxtts.models.layers.memory_efficient_attention.CHUNK", 64)
+    dropout = Dropout(0.1)
+
+    def efficient(query, key, value):
+        return memory_efficient_attention(query, key, value, None, True, dropout, SEED)
+
+    def standard(query, key, value):
+        return attention(query, key, value, None, True)
+
+    assert peak_bytes(efficient, 2048) < 2.5 * peak_bytes(efficient, 1024)
+    assert peak_bytes(standard, 1024) > 3.5 * peak_bytes(standard, 512)
+    assert peak_bytes(efficient, 1024) < 0.4 * peak_bytes(standard, 1024)
+
+
 def gpt_gradients(model, dynamic=False):
     """Loss and gradients by name of a GPT with dropout on, in a graph as a train step has it."""
     random = np.random.default_rng(3)
@@ -153,3 +186,31 @@ def test_recomputed_gradients_equal_the_plain_ones_with_dropout_on(precision):
     for name, expected in plain.items():
         difference = np.linalg.norm(gradients[name].numpy() - expected.numpy())
         assert difference <= 1e-5 * np.linalg.norm(expected.numpy()), name
+
+
+def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
+    def facts(**memory_use):
+        graph = gpt_gradients(small_gpt(**memory_use), dynamic=True)[2].get_concrete_function().graph
+        return recomputed_blocks(graph), attention_forms(graph)
+
+    assert facts() == (set(), {"standard": 4})
+    blocks = {"block_0", "block_1", "conditioning_block_0", "conditioning_block_1"}
+    assert facts(recompute=True, attention="memory-efficient") == (blocks, {"memory-efficient": 4})
+
+
+@pytest.mark.parametrize("ratios, form, crossover", [
+    ([0.6, 0.9, 1.3], "memory-efficient", 600), ([1.2], "standard", None), ([0.5, 0.6, 0.7], "memory-efficient", 300)])
+def test_choice_of_attention_follows_the_measured_crossover(monkeypatch, ratios, form, crossover):
+    # Times of the two forms, from the longest sequence (1,200 tokens) downwards.
+    times = iter([time for ratio in ratios for time in (1.0, ratio)])
+    monkeypatch.setattr("myxtts.training.attention_choice._best_time", lambda step, tensors: next(times))
+    config = tiny_model_config(num_latents=32, max_text_tokens=402, max_audio_tokens=764)
+    choice = choose_attention(config, "float32", "/CPU:0")
+    assert (choice.form, choice.crossover) == (form, crossover)
+    assert list(choice.ratios.values()) == ratios and max(choice.ratios) == 1200
+
+
+def test_choice_of_attention_is_measured_on_the_real_layers():
+    choice = choose_attention(tiny_model_config(), "mixed_bfloat16", "/CPU:0")
+    assert choice.form in ("standard", "memory-efficient") and all(ratio > 0 for ratio in choice.ratios.values())
+    assert "tokens" in choice.reason or "slower" in choice.reason

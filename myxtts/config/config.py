@@ -6,7 +6,7 @@ from myxtts.config.checks import ConfigError
 from myxtts.config.checks import require as _require
 from myxtts.config.checks import require_at_least as _require_at_least
 from myxtts.config.model import ModelConfig
-from myxtts.config.optimizations import PRECISIONS, PRESETS
+from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
 from myxtts.config.sizes import LEARNING_RATES
 
 CODE_STRIDE_SAMPLES = 1024
@@ -167,6 +167,11 @@ class TrainingConfig:
     """Preset of the switches below that are left None; see `config/optimizations.py`."""
     precision: str | None = None
     """Keras dtype policy of the model being trained, or `auto` for what suits the hardware; None takes the preset's."""
+    gradient_checkpointing: bool | None = None
+    """GPT stage: keep less of each block for the backward pass and make it again there; None takes the preset's."""
+    attention: str | None = None
+    """GPT stage: `standard`, `memory-efficient` (linear in the sequence), or `auto` by measurement; None takes the
+    preset's."""
     xla: bool | None = None
     """Compile gradients and update with XLA, once per shape of batch; None takes the preset's."""
     ema: float | None = None
@@ -221,6 +226,8 @@ class TrainingConfig:
         _require(self.optimizations in PRESETS, "--optimizations", f"one of {', '.join(PRESETS)}", self.optimizations)
         _require(self.precision is None or self.precision in (*PRECISIONS, "auto"), "training.precision",
                  f"one of {', '.join(PRECISIONS)}, auto", self.precision)
+        _require(self.attention is None or self.attention in (*ATTENTIONS, "auto"), "--attention",
+                 f"one of {', '.join(ATTENTIONS)}, auto", self.attention)
         _require(self.ema is None or 0 <= self.ema < 1, "--ema", "a decay from 0 to below 1", self.ema, "Try 0.999.")
         _require(0 <= self.label_smoothing < 1, "training.label_smoothing", "from 0 to below 1", self.label_smoothing)
         _require_at_least(1, self, "training", "epochs", "gradient_accumulation", "log_every_steps",

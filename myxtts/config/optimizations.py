@@ -3,15 +3,18 @@
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 """Dtype policies that a stage can train under."""
 
-SWITCHES = {"precision": "float32", "xla": False, "ema": 0.0}
+ATTENTIONS = ("standard", "memory-efficient")
+"""Forms of attention; `auto` takes the one that the hardware runs no slower at the longest sequence."""
+
+SWITCHES = {"precision": "float32", "gradient_checkpointing": False, "attention": "standard", "xla": False, "ema": 0.0}
 """The switches of `TrainingConfig` that a preset can set, and what they are without one."""
 
 PRESETS = {
     "none": {},
-    "conservative": {},
-    "balanced": {"precision": "auto"},
-    "aggressive": {"precision": "auto", "xla": True},
-    "auto": {"precision": "auto"},
+    "conservative": {"gradient_checkpointing": True},
+    "balanced": {"precision": "auto", "attention": "auto"},
+    "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True},
+    "auto": {"precision": "auto", "attention": "auto"},
 }
 """What each preset sets. `conservative` keeps the numbers of training up to rounding; `balanced` lowers the precision of
 matrix products where the hardware gains by it; `aggressive` compiles as well; `auto` sets what measures itself."""

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 import tensorflow as tf
 
 from myxtts.config.config import ConfigError
+from myxtts.training.graph_facts import attention_forms, nodes, recomputed_blocks
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Operations that a policy of lower precision is about: matrix products and convolutions."""
@@ -82,7 +83,11 @@ class LedgerKeeper:
     def ledger(self):
         """The `Ledger`; to be called after a step that was applied."""
         return Ledger(tuple(row(self._trainer) for row in (
-            self._precision, self._loss_scaling, self._xla, self._averages, self._accumulation)))
+            self._precision, self._loss_scaling, *self._memory_rows(), self._xla, self._averages, self._accumulation)))
+
+    def _memory_rows(self):
+        # The DVAE has neither attention nor blocks to recompute.
+        return (self._recomputation, self._attention) if self._trainer.stage == "gpt" else ()
 
     def _precision(self, trainer):
         products = count_products(trainer.train_step.graph)
@@ -103,6 +108,24 @@ class LedgerKeeper:
         return LedgerRow("loss scaling", "dynamic (float16)" if wanted else "off (no float16)", effective,
                          f"{int(trainer.train_step.bad_steps)} steps skipped so far",
                          wanted == trainer.train_step.scaled)
+
+    def _recomputation(self, trainer):
+        value, source = trainer.switches.requested["gradient_checkpointing"]
+        gpt = trainer.model.gpt
+        blocks, total = recomputed_blocks(trainer.train_step.graph), len(gpt.blocks) + len(gpt.conditioning_encoder.blocks)
+        return LedgerRow("gradient checkpointing", f"{_on(value)} ({source})", _on(bool(blocks)),
+                         f"{len(blocks)} of {total} blocks are recomputed in the backward pass",
+                         len(blocks) == (total if value else 0))
+
+    def _attention(self, trainer):
+        value, source = trainer.switches.requested["attention"]
+        forms = attention_forms(trainer.train_step.graph)
+        effective = " and ".join(sorted(forms)) or "none"
+        # The perceiver is left out of this: it has few queries and keeps the standard form.
+        reason = ", ".join(f"{number} layers {form}" for form, number in sorted(forms.items()))
+        return LedgerRow("attention", f"{value} ({source})", effective,
+                         "; ".join(filter(None, (reason, trainer.switches.reasons.get("attention")))),
+                         effective == trainer.switches.attention)
 
     def _xla(self, trainer):
         value, source = trainer.switches.requested["xla"]
@@ -137,20 +160,12 @@ class LedgerKeeper:
 
 def count_products(graph):
     """How many matrix products and convolutions a traced graph has, by the dtype they are computed in."""
-    return Counter(tf.as_dtype(node.attr["T"].type).name for node in _nodes(graph) if node.op in PRODUCTS)
+    return Counter(tf.as_dtype(node.attr["T"].type).name for node in nodes(graph) if node.op in PRODUCTS)
 
 
 def count_clusters(graph):
     """How many calls of functions that XLA must compile a traced graph has."""
-    return sum(node.attr["_XlaMustCompile"].b for node in _nodes(graph) if "_XlaMustCompile" in node.attr)
-
-
-def _nodes(graph):
-    """Nodes of a graph and of the functions it calls."""
-    definition = graph.as_graph_def()
-    yield from definition.node
-    for function in definition.library.function:
-        yield from function.node_def
+    return sum(node.attr["_XlaMustCompile"].b for node in nodes(graph) if "_XlaMustCompile" in node.attr)
 
 
 def _on(value):

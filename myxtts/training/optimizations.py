@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from myxtts.config.config import ConfigError, TrainingConfig
 from myxtts.config.optimizations import SWITCHES, requested_switches
+from myxtts.training.attention_choice import choose_attention
 from myxtts.utils.precision import choose_precision
 
 
@@ -15,6 +16,10 @@ class Switches:
 
     precision: str
     """Keras dtype policy."""
+    gradient_checkpointing: bool
+    """Whether the GPT's blocks recompute what the backward pass needs."""
+    attention: str
+    """`standard` or `memory-efficient`."""
     xla: bool
     """Whether gradients and update are compiled."""
     ema: float
@@ -25,16 +30,23 @@ class Switches:
     """`{switch: why it is applied as it is}`, in words, where there is something to say."""
 
 
-def settle_switches(training, device):
+def settle_switches(training, model_config, device):
     """Decides what is applied of what `training` asks for.
 
     Args:
         training: `TrainingConfig`.
+        model_config: `ModelConfig`, whose longest sequence `--attention auto` is measured at; None where what is trained
+            has no attention.
         device: Name of the device that trains.
     """
     requested = requested_switches(training)
     values, reasons = {name: value for name, (value, _) in requested.items()}, {}
     values["precision"], reasons["precision"] = choose_precision(values["precision"], device)
+    if model_config is None:
+        values["attention"], values["gradient_checkpointing"] = "standard", False
+    elif values["attention"] == "auto":
+        choice = choose_attention(model_config, values["precision"], device)
+        values["attention"], reasons["attention"] = choice.form, choice.reason
     if values["xla"]:
         refusal = _xla_refusal(device)
         if refusal:

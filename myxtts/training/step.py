@@ -74,12 +74,13 @@ class TrainStep:
         self._updates_done = 0
         self._gradients, self._apply = self._replica_gradients, self._apply_gradients
         if xla:
-            self._gradients = tf.function(self._gradients, jit_compile=True, reduce_retracing=True)
+            self._gradients = tf.function(self._gradients, jit_compile=True)
             if strategy.num_replicas_in_sync == 1:  # with several, the optimizer leaves the replica, which XLA cannot
                 self._apply = tf.function(self._apply, jit_compile=True)
-        self._whole = tf.function(self._whole_step, reduce_retracing=True)
+        # XLA compiles for each shape in any case; with the shape known when traced, loops over it can be unrolled.
+        self._whole = tf.function(self._whole_step, reduce_retracing=not xla)
         self._counts = tf.function(self._reduced_counts, reduce_retracing=True)
-        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=True)
+        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=not xla)
         self._finish = tf.function(self._finish_step, reduce_retracing=True)
 
     def state_variables(self):

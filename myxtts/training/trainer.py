@@ -65,7 +65,7 @@ class XTTSTrainer:
         """False prepares each batch in the training loop, when it is asked for."""
         self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
             tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
-        self.switches = settle_switches(config.training, self.model_device)
+        self.switches = settle_switches(config.training, config.model if stage == "gpt" else None, self.model_device)
         self.ledger = None
         """What the switches do, seen at the first step: `ledger.Ledger`."""
         self.lineage = lineage or {}
@@ -92,6 +92,8 @@ class XTTSTrainer:
                 scale, mean = mel_stats
                 self.model.mel_stats.assign(scale)
                 self.model.dvae.decoder_output.bias.assign(mean)
+            if stage == "gpt":
+                self.model.gpt.set_memory_use(self.switches.attention, self.switches.gradient_checkpointing)
             if starting_weights is not None:
                 assign_by_name(self.model.part_weights(stage), starting_weights, "--init-from")
             self.lora = None
