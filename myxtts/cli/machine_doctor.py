@@ -1,6 +1,7 @@
 """`myxtts doctor`: what this machine is, what TensorFlow can use of it, what the automatic settings would choose, and how
 fast it trains, from a measurement. Each check is a small function; what cannot be known is said to be unknown."""
 
+import contextlib
 import os
 import platform
 import tempfile
@@ -9,8 +10,10 @@ from dataclasses import asdict, replace
 from importlib import metadata
 from statistics import median
 
+from myxtts.config.optimizations import requested_switches
+from myxtts.models.memory import RESERVED_GB, Optimizations, Shapes, largest_batch
 from myxtts.utils.device_plan import ACCELERATOR_VARIABLES
-from myxtts.utils.gpu_monitor import NVMLUnavailable, list_gpus, nvml
+from myxtts.utils.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus, nvml
 from myxtts.utils.machine import BYTES_PER_GB, probe_disk, probe_files, read_memory, read_processor
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "librosa", "soundfile", "tokenizers", "safetensors")
@@ -50,6 +53,7 @@ def examine(config, seconds, folder, data_files=()):
     found["tensorflow"] = tensorflow_build()
     found["precision"] = precision(plan)
     found["plan"] = plan.describe()
+    found["automatic"] = automatic(config, plan, found, seconds > 0)
     found["training"] = training(config, plan, seconds) if seconds else None
     return found
 
@@ -124,19 +128,43 @@ def precision(plan):
     return {"flops": rates}
 
 
+def automatic(config, plan, found, measures):
+    """What `--precision auto` and `--attention auto` choose on the training device, why, and the largest batch that the
+    memory planner lets in. The attention is measured, for some seconds, where `measures` says so."""
+    from myxtts.utils.precision import choose_precision
+
+    policy, reason = choose_precision("auto", plan.model_device)
+    chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
+    if measures:
+        from myxtts.training.attention_choice import choose_attention
+
+        attention = choose_attention(config.model, policy, plan.model_device)
+        chosen.update(attention=attention.form, attention_reason=attention.reason)
+    room = found["memory"]["usable"]
+    if found["tensorflow"]["gpus"]:
+        listed = found["gpus"]["listed"]
+        room = None if listed is None else int(BYTES_PER_MB * min(gpu["memory_mb"] for gpu in listed)
+                                               - RESERVED_GB * BYTES_PER_GB)
+    shapes = Shapes.of_data(config.data, batch=1)
+    model = replace(config.model, num_text_tokens=config.model.num_text_tokens or VOCABULARY)
+    fits = None if room is None else {name: largest_batch(model, shapes, Optimizations(precision=name), room)
+                                      for name in dict.fromkeys(("float32", policy))}
+    return {**chosen, "room": room, "clip_seconds": config.data.max_seconds, "largest_batch": fits}
+
+
 def training(config, plan, seconds):
     """Steps per second of the GPT stage on this machine, on clips of `CLIP_SECONDS` of noise."""
-    import contextlib
-
     from myxtts.training.measurement import measure_training
+    from myxtts.utils.precision import choose_precision
 
     config = replace(config, model=replace(config.model, num_text_tokens=config.model.num_text_tokens or VOCABULARY))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
         times = measure_training(config, plan, folder, CLIP_SECONDS, seconds)
     batch = config.stage("gpt").batch_size
+    policy, _ = choose_precision(requested_switches(config.training)["precision"][0], plan.model_device)
     step = median(times)
     return {"size": config.model.size, "batch_size": batch, "clip_seconds": CLIP_SECONDS,
-            "precision": config.training.precision, "steps": len(times), "step_seconds": step, "steps_per_second": 1 / step,
+            "precision": policy, "steps": len(times), "step_seconds": step, "steps_per_second": 1 / step,
             "audio_seconds_per_second": batch * CLIP_SECONDS / step}
 
 
@@ -197,6 +225,19 @@ def choices(found):
     lines += ["--device-plan auto: one device to train on, nothing to choose" if count < 2 else
               f"--device-plan auto: {count} GPUs; measures single, dual{' and mirrored' if count > 2 else ''} and takes the "
               "quickest"]
+    auto, rates = found["automatic"], found["precision"]["flops"]
+    lines += [f"--precision auto: {auto['precision']} ({auto['precision_reason']})"]
+    dtype = auto["precision"].removeprefix("mixed_")
+    if rates[dtype] < rates["float32"]:
+        lines += [f"  but its matrix products were measured slower than those of float32: {rates[dtype] / 1e9:.0f} against "
+                  f"{rates['float32'] / 1e9:.0f} GFLOP/s. Compare --precision {auto['precision']} with float32."]
+    lines += [f"--attention auto: {auto['attention'] or 'unknown'} ({auto['attention_reason']})"]
+    if auto["largest_batch"] is None:
+        lines += ["Largest batch: unknown, as the memory of the GPU is"]
+    else:
+        fits = ", ".join(f"{batch} in {name}" for name, batch in auto["largest_batch"].items())
+        lines += [f"Largest batch of clips up to {auto['clip_seconds']:g} s that the memory plan fits into "
+                  f"{gigabytes(auto['room'])}: {fits} (`myxtts plan` has the rest)"]
     return lines
 
 

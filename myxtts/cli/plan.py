@@ -12,12 +12,10 @@ from myxtts.cli.errors import UserError, exits_with_sentence
 from myxtts.cli.train import build_parser as build_training_parser
 from myxtts.cli.train import config_from_arguments
 from myxtts.config.optimizations import requested_switches
-from myxtts.models.memory import FLOAT, Optimizations, Shapes, count_dvae, largest_batch, plan_memory
+from myxtts.models.memory import FLOAT, RESERVED_GB, Optimizations, Shapes, count_dvae, largest_batch, plan_memory
 
 GPU_GB = (8, 12, 16, 24, 48, 80)
 BYTES_PER_GB = 2**30
-RESERVED_GB = 1.0
-"""Of a GPU, for CUDA's context, libraries' workspaces and fragments. A usual figure, not a measured one."""
 VOCABULARY = 512
 """Text tokens while no tokenizer is known: what `data.vocabulary_size` allows by default."""
 SHOWN_LORA_RANK = 16
@@ -121,10 +119,7 @@ def main(argv=None):
             raise UserError(f"{flag} must be above {RESERVED_GB if flag == '--gpu-memory' else 0:g}. Received: "
                             f"{value + (RESERVED_GB if flag == '--gpu-memory' else 0):g}.")
     config = replace(config, model=replace(config.model, num_text_tokens=arguments.text_tokens))
-    seconds = arguments.clip_seconds or config.data.max_seconds
-    shapes = Shapes.of_seconds(config.stage("gpt").batch_size, seconds,
-                               min(seconds, config.data.conditioning_seconds[1]))
-    shapes = replace(shapes, text=min(shapes.text, config.data.max_text_length))
+    shapes = Shapes.of_data(config.data, config.stage("gpt").batch_size, arguments.clip_seconds)
     plan = make_plan(config, shapes, gpus)
     print(describe(plan))
     if arguments.json:

@@ -24,6 +24,8 @@ TOKENS_PER_SECOND = 7
 """Text tokens that go with a second of speech, roughly."""
 MOST_CLIPS = 2**16
 """A batch that no GPU holds."""
+RESERVED_GB = 1.0
+"""Of a GPU, for CUDA's context, libraries' workspaces and fragments. A usual figure, not a measured one."""
 LORA_WIDTHS = 16
 """Widths of one block's adapters together: in and out of qkv 1 + 3, projection 1 + 1, MLP 1 + 4 and 4 + 1."""
 
@@ -42,9 +44,14 @@ class Shapes:
     """Conditioning frames."""
 
     @classmethod
-    def of_seconds(cls, batch, seconds, conditioning_seconds):
-        """Sizes of a batch whose longest clip and conditioning clip have these lengths."""
-        return cls(batch, round(TOKENS_PER_SECOND * seconds), int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1,
+    def of_data(cls, data, batch, seconds=None):
+        """Sizes of a batch whose longest clip has `seconds`, or `data.max_seconds` for None, by the rules of a
+        `DataConfig`."""
+        seconds = seconds or data.max_seconds
+        # Conditioning clips are no longer than the clips that they come from.
+        conditioning_seconds = min(seconds, data.conditioning_seconds[1])
+        return cls(batch, min(round(TOKENS_PER_SECOND * seconds), data.max_text_length),
+                   int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1,
                    int(conditioning_seconds * MODEL_SAMPLE_RATE) // CONDITIONING_HOP + 1)
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import WaveBatch
 from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.models.memory import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
 from myxtts.training.trainer import XTTSTrainer
 
@@ -19,9 +20,6 @@ WARMUP_STEPS = 5
 
 KEPT_BATCHES = 8
 """Batches that the phases after loading are timed on, in turn."""
-
-TOKENS_PER_SECOND = 7
-"""Text tokens that go with a second of speech, roughly."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from myxtts.config.config import ModelConfig  # noqa: E402
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.models.memory import Optimizations, Shapes, plan_memory  # noqa: E402
 
 VOCABULARY = 512
@@ -49,13 +49,12 @@ def measure(size, shapes, optimizations):
     import tensorflow as tf
     from throughput import gpt_batch
 
-    from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
     from myxtts.models.xtts import XTTS
     from myxtts.training.objectives import GPTObjective
     from myxtts.training.step import TrainStep
 
     def built(model_config):
-        config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch), training=TrainingConfig())
+        config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
         strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[0].name)
         with strategy.scope():
             model = XTTS(model_config, parts=("gpt",), precision=optimizations.precision)
@@ -103,7 +102,7 @@ def main():
         return 0
     from hardware import append_table
 
-    shapes = Shapes.of_seconds(arguments.batch_size, arguments.seconds, arguments.seconds)
+    shapes = Shapes.of_data(DataConfig(), arguments.batch_size, arguments.seconds)
     found = []
     for size in arguments.sizes:
         for case in arguments.cases:
