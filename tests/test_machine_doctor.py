@@ -111,7 +111,7 @@ def findings(**changes):
         "disks": [{"folder": ".", "free": 100 * GB, "read_per_second": 200 * 2**20, "note": "one file"}],
         "tensorflow": {"built_for": "CUDA", "cuda": "12.5", "cudnn": "9", "xla_fails": None,
                        "gpus": [{"name": "NVIDIA L4", "compute_capability": [8, 9]}]},
-        "precision": {"flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}}, "plan": "single: all on GPU 0",
+        "precision": {"size": 1024, "flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}}, "plan": "single: all on GPU 0",
         "automatic": {"precision": "mixed_bfloat16", "precision_reason": "compute capability 8.9 has bfloat16",
                       "attention": "standard", "attention_reason": "slower at the longest", "room": 22 * GB,
                       "clip_seconds": 11.6, "largest_batch": {"float32": 30, "mixed_bfloat16": 44}},
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_said_in_the_verdict():
             {"folder": "nfs", "free": GB, "read_per_second": None, "note": "not measured: Permission denied"}]
     lines = machine_doctor.verdict(findings(disks=slow, training=None))
     assert "data reads 5 MB/s" in lines[0] and lines[1] == "Reading from nfs was not measured: Permission denied."
-    slow = findings(precision={"flops": {"float32": 2e10, "bfloat16": 1e10, "float16": 1e10}})
+    slow = findings(precision={"size": 1024, "flops": {"float32": 2e10, "bfloat16": 1e10, "float16": 1e10}})
     assert any("measured slower than those of float32: 10 against 20" in line for line in machine_doctor.choices(slow))
     hidden = {**findings()["automatic"], "largest_batch": None, "attention": None, "attention_reason": "not measured"}
     lines = machine_doctor.choices(findings(automatic=hidden))

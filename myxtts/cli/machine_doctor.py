@@ -5,7 +5,6 @@ import contextlib
 import os
 import platform
 import tempfile
-import time
 from dataclasses import asdict, replace
 from importlib import metadata
 from statistics import median
@@ -17,9 +16,6 @@ from myxtts.utils.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus, n
 from myxtts.utils.machine import BYTES_PER_GB, probe_disk, probe_files, read_memory, read_processor
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "librosa", "soundfile", "tokenizers", "safetensors")
-PRODUCT_SIZE = 1024
-"""Rows and columns of the matrices whose product is timed in each precision."""
-PRODUCT_SECONDS = 0.3
 CLIP_SECONDS = 6.0
 """Length of the clips in the measured steps: about the mean of read-speech corpora."""
 VOCABULARY = 512
@@ -51,7 +47,9 @@ def examine(config, seconds, folder, data_files=()):
 
     plan = early_gpu_configuration()
     found["tensorflow"] = tensorflow_build()
-    found["precision"] = precision(plan)
+    from myxtts.training.measurement import PRODUCT_SIZE, product_rates
+
+    found["precision"] = {"size": PRODUCT_SIZE, "flops": product_rates(plan.model_device)}
     found["plan"] = plan.describe()
     found["automatic"] = automatic(config, plan, found, seconds > 0)
     found["training"] = training(config, plan, seconds) if seconds else None
@@ -97,35 +95,14 @@ def tensorflow_build():
     """What TensorFlow is built for, which GPUs it can use, and whether XLA compiles here."""
     import tensorflow as tf
 
+    from myxtts.training.measurement import xla_failure
+
     build = tf.sysconfig.get_build_info()
     details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")]
-    try:
-        tf.function(lambda x: x @ x, jit_compile=True)(tf.eye(2))
-        xla = None
-    except (tf.errors.OpError, ValueError) as error:
-        xla = str(error).splitlines()[0]
     return {"built_for": "CUDA" if build["is_cuda_build"] else "ROCm" if build["is_rocm_build"] else "CPU",
             "cuda": build.get("cuda_version"), "cudnn": build.get("cudnn_version"),
             "gpus": [{"name": one.get("device_name"), "compute_capability": one.get("compute_capability")}
-                     for one in details], "xla_fails": xla}
-
-
-def precision(plan):
-    """Floating-point operations per second of a matrix product in each format on the training device."""
-    import tensorflow as tf
-
-    rates = {}
-    with tf.device(plan.model_device):
-        for dtype in ("float32", "bfloat16", "float16"):
-            x = tf.cast(tf.random.stateless_normal((PRODUCT_SIZE, PRODUCT_SIZE), (0, 0)), dtype)
-            product = tf.function(tf.matmul)
-            product(x, x).numpy()
-            count, began = 0, time.perf_counter()
-            while time.perf_counter() - began < PRODUCT_SECONDS:
-                product(x, x).numpy()
-                count += 1
-            rates[dtype] = 2 * PRODUCT_SIZE**3 * count / (time.perf_counter() - began)
-    return {"flops": rates}
+                     for one in details], "xla_fails": xla_failure()}
 
 
 def automatic(config, plan, found, measures):
@@ -201,7 +178,7 @@ def describe(found):
     lines += ["", "TENSORFLOW:", f"  Built for {build['built_for']}{cuda}; uses {', '.join(used) or 'the CPU, no GPU'}",
               f"  XLA: {'fails: ' + build['xla_fails'] if build['xla_fails'] else 'compiles'}"]
     rates = found["precision"]["flops"]
-    lines += [f"  Matrix products of {PRODUCT_SIZE}: " + ", ".join(
+    lines += [f"  Matrix products of {found['precision']['size']}: " + ", ".join(
         f"{name} {rate / 1e9:.0f} GFLOP/s" + ("" if name == "float32" else f" ({rate / rates['float32']:.1f} x)")
         for name, rate in rates.items())]
     return "\n".join([*lines, "", "AUTOMATIC CHOICES:", *(f"  {line}" for line in choices(found)), "", "VERDICT:",

@@ -111,7 +111,7 @@ def main():
             peak = measured["resident"] + measured["step"]
             found.append({"size": size, "case": case, "measured": measured, "plan": plan.as_dict(),
                           "error": plan.peak / peak - 1})
-            print(f"{size}, {case}: {found[-1]['error']:+.1%}", flush=True)
+            print(f"{size}, {case}: {found[-1]['error']:+.1%}; {measured} {plan.resident} {plan.step}", flush=True)
     megabytes = 2**20
     rows = [[one["size"], one["case"], *(f"{number / megabytes:.0f}" for number in (
         one["measured"]["resident"], one["plan"]["resident"], one["measured"]["step"], one["plan"]["step"],

@@ -99,7 +99,7 @@ class Saboteur:
         """Trains until the stop at step `at`, or after `seconds` where it comes from outside; returns the `Stop`."""
         from myxtts.cli.run import stops_on_signals
 
-        trainer, self.struck = self.trainer, None
+        trainer, self.struck = self.trainer, time.monotonic()
         trainer.step = trainer.position = 0
         trainer.stop_requested.clear()
         trainer.stage_config.max_steps = at + 1 if kind == "end of data" else LONGEST_RUN_STEPS * 1000
