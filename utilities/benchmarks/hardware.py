@@ -23,8 +23,8 @@ def describe_hardware():
             f"{platform.python_version()}, TensorFlow {tf.__version__}")
 
 
-def append_table(title, command, header, rows):
-    """Prints a table and appends it to docs/benchmarks.md with date, hardware and command.
+def table_text(title, command, header, rows):
+    """A table under a heading with date, hardware and command.
 
     Args:
         title: Heading.
@@ -35,7 +35,12 @@ def append_table(title, command, header, rows):
     lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", "",
              "| " + " | ".join(header) + " |", "|" + " --- |" * len(header),
              *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
-    text = "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def append_table(title, command, header, rows):
+    """Prints what `table_text` gives and appends it to docs/benchmarks.md."""
+    text = table_text(title, command, header, rows)
     print(text)
     with open(BENCHMARKS_PAGE, "a", encoding="utf-8") as page:
         page.write("\n" + text)
