@@ -63,7 +63,9 @@ def quickest_flags(arguments, config, argv):
     if len(ways) == 1:
         print("Device plan auto: there is one device to train on, so there is nothing to choose.")
         return ways[0][1]
-    print(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(name for name, _ in ways)}...", flush=True)
+    standing_in = " on virtual devices, whose speed says nothing about GPUs" if virtual else ""
+    print(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(name for name, _ in ways)}{standing_in}...",
+          flush=True)
     measured = [measure(name, flags, argv) for name, flags in ways]
     best, lines = choose(measured)
     print("\n".join(lines), flush=True)

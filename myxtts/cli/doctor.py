@@ -1,15 +1,33 @@
-"""`myxtts doctor data DIR`: checks a data set as training would, and says what is wrong with which clip."""
+"""`myxtts doctor` looks at the machine; `myxtts doctor data DIR` checks a data set as training would, and says what is
+wrong with which clip."""
 
 import argparse
+import json
 import sys
+from pathlib import Path
 
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import UserError, exits_with_sentence
+from myxtts.config.sizes import MODEL_SIZES
+
+LARGEST_DATA_SAMPLE = 400
+"""Recordings at most that the disk's speed is taken from."""
 
 
 def build_parser():
     """The command line of `myxtts doctor`."""
-    parser = argparse.ArgumentParser(prog="myxtts doctor", description="Check before training.")
-    subjects = parser.add_subparsers(dest="subject", required=True)
+    parser = argparse.ArgumentParser(
+        prog="myxtts doctor", description="Check before training. Without a subject: the machine, what TensorFlow can use "
+        "of it, what the automatic settings would choose, and how fast it trains.")
+    parser.add_argument("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure (default: tiny)")
+    parser.add_argument("--batch-size", type=int, default=16, help="clips per batch (default: 16)")
+    parser.add_argument("--precision", help="dtype policy to measure (default: float32)")
+    parser.add_argument("--seconds", type=float, default=10.0,
+                        help="length of the measurement of training steps; 0 leaves it out (default: 10)")
+    parser.add_argument("--train-data", metavar="DIR", help="data set whose reading speed is measured as well")
+    parser.add_argument("--checkpoint-dir", metavar="DIR", default=".",
+                        help="where a run would write: its disk is measured (default: the current folder)")
+    parser.add_argument("--json", metavar="FILE", help="write the findings there as well")
+    subjects = parser.add_subparsers(dest="subject")
     data = subjects.add_parser("data", help="check a data set: every recording and transcript")
     data.add_argument("folder", help="root of the data set")
     data.add_argument("--validation", metavar="DIR", help="validation set, to look for clips that are in both")
@@ -24,8 +42,36 @@ def build_parser():
 
 @exits_with_sentence
 def main(argv=None):
-    """Inspects a data set; exit code 1 under --strict when a clip is left out."""
+    """Examines the machine or inspects a data set; exit code 1 under --strict when a clip is left out."""
     arguments = build_parser().parse_args(argv)
+    return check_data(arguments) if arguments.subject == "data" else check_machine(arguments)
+
+
+def check_machine(arguments):
+    """Looks at the machine, measures and prints."""
+    from myxtts.cli.machine_doctor import describe, examine
+    from myxtts.config.loading import config_from_dict
+
+    training = {"precision": arguments.precision} if arguments.precision else {}
+    config = config_from_dict({"model": {"size": arguments.model_size}, "data": {"batch_size": arguments.batch_size},
+                               "training": training})
+    for flag, folder in (("--checkpoint-dir", arguments.checkpoint_dir), ("--train-data", arguments.train_data)):
+        if folder is not None and not Path(folder).is_dir():
+            raise UserError(f"{flag} must be a folder that is there. {folder} is not one.")
+    files = []
+    if arguments.train_data:
+        from myxtts.data.corpora import load_corpus
+
+        files = [clip.wav_path for clip in load_corpus(arguments.train_data).utterances[:LARGEST_DATA_SAMPLE]]
+    found = examine(config, arguments.seconds, arguments.checkpoint_dir, files)
+    print(describe(found))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def check_data(arguments):
+    """Inspects a data set and prints what is wrong with it."""
     from tqdm import tqdm
 
     from myxtts.data.corpora import load_corpus

@@ -115,7 +115,7 @@ class DevicePipeline:
         try:
             return self.start()
         except BaseException:  # Ctrl-C while the thread came up: there will be no __exit__
-            self._stop.set()
+            self.close()
             raise
 
     def __exit__(self, *exception):
@@ -140,6 +140,8 @@ class _Producer(threading.Thread):
         try:
             self.stage = "reading a batch on the host"
             for position, wave in enumerate(self.batches, self.first_position):
+                if self.stop.is_set():
+                    return
                 self.stage = "preparing a batch on the data device"
                 batch = self.prepare(wave, position)
                 self.stage = "copying a batch to the model device"

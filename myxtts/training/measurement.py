@@ -4,8 +4,11 @@ import time
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
+import numpy as np
 import tensorflow as tf
 
+from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.data.batch import WaveBatch
 from myxtts.data.ljspeech import LJSpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.training.trainer import XTTSTrainer
@@ -16,6 +19,9 @@ WARMUP_STEPS = 5
 
 KEPT_BATCHES = 8
 """Batches that the phases after loading are timed on, in turn."""
+
+TOKENS_PER_SECOND = 7
+"""Text tokens that go with a second of speech, roughly."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +99,13 @@ def open_trainer(config, plan, folder):
     """
     training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
     dataset = LJSpeechDataset.open(replace(config, training=training))
+    return _trainer(dataset.config, plan), dataset
+
+
+def _trainer(config, plan):
     with tf.device(plan.data_device):
-        tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
-    return XTTSTrainer(dataset.config, stage="gpt", tokenizer_model=tokenizer_model, plan=plan), dataset
+        tokenizer_model = XTTS(config.model, parts=("dvae",))
+    return XTTSTrainer(config, stage="gpt", tokenizer_model=tokenizer_model, plan=plan)
 
 
 def measure_phases(trainer, dataset, num_steps):
@@ -107,9 +117,11 @@ def measure_phases(trainer, dataset, num_steps):
         num_steps: Steps that count; `WARMUP_STEPS` come before them.
     """
     times, kept = {phase: [] for phase in PHASES}, []
+    for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
+        pass  # the first reads import what decodes and resamples
     # Readers work in parallel and ahead, so the time of one read says little; the rate of all says how long a step waits.
     began = time.perf_counter()
-    for wave in trainer.stream(dataset, 0, num_steps):
+    for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
         kept = [*kept, wave][-KEPT_BATCHES:]
     sync()
     load = (time.perf_counter() - began) / num_steps
@@ -167,3 +179,53 @@ def _timed(times, call, *arguments):
     sync()
     times.append(time.perf_counter() - began)
     return result
+
+
+def synthetic_waves(config, seconds, batch_size):
+    """A `WaveBatch` of noise, every clip `seconds` long, with the text that goes with so much speech.
+
+    Args:
+        config: `XTTSConfig` with `model.num_text_tokens` set.
+        seconds: Length of each clip; what is beyond the longest that the model takes is cut off.
+        batch_size: Clips.
+    """
+    samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
+    tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
+    conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
+    draw = np.random.default_rng(0)
+    noise = draw.normal(0.0, 0.1, (2, batch_size, max(samples, conditioning))).astype(np.float32)
+    text = draw.integers(0, config.model.num_text_tokens, (batch_size, tokens), np.int32)
+    return WaveBatch(*map(tf.constant, (
+        np.arange(batch_size, dtype=np.int32), noise[0, :, :samples], np.full(batch_size, samples, np.int32), text,
+        np.full(batch_size, tokens, np.int32), noise[1, :, :conditioning], np.zeros((batch_size, 2), np.int32))))
+
+
+def measure_training(config, plan, folder, clip_seconds, budget_seconds):
+    """Times whole training steps on noise, data work included, one after the other.
+
+    Args:
+        config: `XTTSConfig` with `model.num_text_tokens` set.
+        plan: `DevicePlan`, applied.
+        folder: For what a trainer writes.
+        clip_seconds: Length of every clip.
+        budget_seconds: Ends after the step in which so many seconds have passed since the first one, which traces and
+            does not count.
+
+    Returns:
+        Seconds of each step, at least one.
+    """
+    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
+    config = replace(config, training=training)
+    trainer = _trainer(config, plan)
+    waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
+    times, budget_ends = [], None
+    while budget_ends is None or not times or time.perf_counter() < budget_ends:
+        began = time.perf_counter()
+        position = len(times)
+        take_step(trainer, trainer.transfer(trainer.preparation(waves, position)), position)
+        sync()
+        if budget_ends is None:
+            budget_ends = time.perf_counter() + budget_seconds
+        else:
+            times.append(time.perf_counter() - began)
+    return times

@@ -38,24 +38,21 @@ def _framework():
     return f"{'JAX' if name == 'jax' else 'TensorFlow'} {importlib.import_module(name).__version__}"
 
 
-def table_text(title, command, header, rows):
-    """A table under a heading with date, hardware and command.
+def append_table(title, command, header, rows, append=True):
+    """Prints a table and appends it to docs/benchmarks.md with date, hardware and command.
 
     Args:
         title: Heading.
         command: What makes the figures.
         header: Column names.
         rows: Lists of cells.
+        append: False only prints it.
     """
     lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", "",
              "| " + " | ".join(header) + " |", "|" + " --- |" * len(header),
              *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
-def append_table(title, command, header, rows):
-    """Prints what `table_text` gives and appends it to docs/benchmarks.md."""
-    text = table_text(title, command, header, rows)
+    text = "\n".join(lines) + "\n"
     print(text)
-    with open(BENCHMARKS_PAGE, "a", encoding="utf-8") as page:
-        page.write("\n" + text)
+    if append:
+        with open(BENCHMARKS_PAGE, "a", encoding="utf-8") as page:
+            page.write("\n" + text)

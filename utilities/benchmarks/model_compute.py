@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from flops import step_flops  # noqa: E402
-from hardware import append_table, table_text  # noqa: E402
+from hardware import append_table  # noqa: E402
 from keras import ops  # noqa: E402
 
 from myxtts.config.config import ModelConfig  # noqa: E402
@@ -54,8 +54,7 @@ def main():
             for batch in arguments.batches]
     command = " ".join([f"KERAS_BACKEND={keras.backend.backend()} python utilities/benchmarks/model_compute.py",
                         *sys.argv[1:]])
-    show = append_table if arguments.append else lambda *table: print(table_text(*table))
-    show("Compute of a GPT training step", command, HEADER, rows)
+    append_table("Compute of a GPT training step", command, HEADER, rows, arguments.append)
 
 
 def measure(size, precision, batch, arguments):

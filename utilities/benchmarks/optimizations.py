@@ -62,14 +62,11 @@ def main():
     long_cases = [case for case in LONG_CASES if case in arguments.cases]
     if arguments.long_tokens and long_cases:
         rows += measure(long_cases, arguments.long_tokens, arguments.long_batch, arguments.repeats, losses=False)
-    from hardware import append_table, table_text
+    from hardware import append_table
 
     command = "python " + " ".join(["utilities/benchmarks/optimizations.py", *sys.argv[1:]])
     title = f"Training switches, GPT of 8 layers, width 512, batch {arguments.batch} (long: {arguments.long_batch})"
-    if arguments.append:
-        append_table(title, command, HEADER, rows)
-    else:
-        print(table_text(title, command, HEADER, rows))
+    append_table(title, command, HEADER, rows, arguments.append)
 
 
 def measure(cases, tokens, batch, repeats, losses):

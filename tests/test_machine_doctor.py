@@ -1,0 +1,164 @@
+"""`myxtts doctor`: what is read of the machine and its containers, what is measured, and what is said about it."""
+
+import contextlib
+import io
+import json
+import os
+
+import numpy as np
+import pytest
+from logical_devices import on_logical_devices, plan_of
+from tiny import tiny_run_config
+
+from myxtts.cli import doctor, machine_doctor
+from myxtts.utils import machine
+
+GB = 2**30
+MEMINFO = f"MemTotal: {16 * 2**20} kB\nMemFree: 1 kB\nMemAvailable: {12 * 2**20} kB\n"
+
+
+def fake_root(folder, files):
+    """A file system of `{path: text}` with a `/proc/meminfo` of 16 GB, 12 of them available."""
+    for path, text in {"proc/meminfo": MEMINFO, **files}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+def test_machine_without_limits_has_what_is_available(tmp_path):
+    memory = machine.read_memory(fake_root(tmp_path, {}))
+    assert (memory.total, memory.limit, memory.usable) == (16 * GB, None, 12 * GB)
+
+
+def test_limit_of_cgroup_version_2_counts_and_droppable_cache_does_not(tmp_path):
+    group = "sys/fs/cgroup/jobs/one"
+    root = fake_root(tmp_path, {"proc/self/cgroup": "0::/jobs/one\n", f"{group}/memory.max": "max\n",
+                                "sys/fs/cgroup/jobs/memory.max": f"{4 * GB}\n",
+                                "sys/fs/cgroup/jobs/memory.current": f"{3 * GB}\n",
+                                "sys/fs/cgroup/jobs/memory.stat": f"anon 5\ninactive_file {GB}\n",
+                                f"{group}/cpu.max": "150000 100000\n", "sys/fs/cgroup/jobs/cpu.max": "max 100000\n"})
+    memory = machine.read_memory(root)
+    assert (memory.limit, memory.used_of_limit, memory.usable) == (4 * GB, 2 * GB, 2 * GB)
+    assert machine.read_processor(root).quota == 1.5
+
+
+def test_limit_of_cgroup_version_1_is_found_under_the_containers_own_root(tmp_path):
+    root = fake_root(tmp_path, {
+        "proc/self/cgroup": "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{8 * GB}\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GB}\n", "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"})
+    memory = machine.read_memory(root)
+    assert (memory.limit, memory.usable) == (8 * GB, 7 * GB) and machine.read_processor(root).quota == 2.0
+
+
+def test_limit_beyond_the_machine_is_none(tmp_path):
+    root = fake_root(tmp_path, {"proc/self/cgroup": "4:memory:/\n",
+                                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                                "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GB}\n"})
+    assert machine.read_memory(root).limit is None
+
+
+def test_memory_is_unknown_where_the_system_does_not_tell(tmp_path):
+    memory = machine.read_memory(tmp_path)
+    assert memory.total is None and memory.usable is None
+    assert machine_doctor.gigabytes(memory.usable) == "unknown"
+
+
+def test_disk_is_read_and_nothing_left_there(tmp_path):
+    disk = machine.probe_disk(tmp_path, 2**20)
+    assert disk.read_per_second > 0 and "1 MB" in disk.note and not list(tmp_path.iterdir())
+    (tmp_path / "clip.wav").write_bytes(bytes(3 * 2**20))
+    files = machine.probe_files(tmp_path, [tmp_path / "clip.wav"] * 5, most_bytes=4 * 2**20)
+    assert files.read_per_second > 0 and files.note.startswith("2 files, 6 MB")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folder_that_cannot_be_written_is_said_not_measured(tmp_path):
+    tmp_path.chmod(0o500)
+    assert machine.probe_disk(tmp_path).note == "not measured: Permission denied"
+
+
+def test_cache_that_cannot_be_passed_by_gives_no_speed(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fadvise")
+    disk = machine.probe_disk(tmp_path, 2**20)
+    assert disk.read_per_second is None and disk.note.startswith("not measured")
+
+
+@on_logical_devices
+def measured(folder):
+    from myxtts.training.measurement import measure_training, synthetic_waves
+
+    config = tiny_run_config(checkpoint_dir=folder)
+    waves = synthetic_waves(config, 1.0, 3)
+    return measure_training(config, plan_of("single"), folder, 0.5, 0.2), [np.asarray(field) for field in waves]
+
+
+def test_measured_steps_are_real_ones_on_clips_of_the_length_asked_for(tmp_path):
+    times, (index, wav, lengths, text, *_) = measured(tmp_path)
+    assert times and min(times) > 0 and not list(tmp_path.rglob("*.safetensors"))
+    assert wav.shape == (3, 21 * 1024) and lengths.tolist() == [21 * 1024] * 3 and text.shape == (3, 7)
+
+
+def findings(**changes):
+    """What `examine` finds on a small machine with one GPU, but for `changes`."""
+    gpu = {"id": "0", "name": "NVIDIA L4", "memory_mb": 23034}
+    found = {
+        "versions": {"python": "3.12", "myxtts": None},
+        "processor": {"name": "CPU", "cores": 8, "quota": 2.0, "load": 0.1, "instructions": ["avx2"]},
+        "memory": {"total": 32 * GB, "available": 30 * GB, "limit": 8 * GB, "used_of_limit": GB, "usable": 7 * GB},
+        "gpus": {"listed": [gpu], "driver": "550.1", "reason": None},
+        "disks": [{"folder": ".", "free": 100 * GB, "read_per_second": 200 * 2**20, "note": "one file"}],
+        "tensorflow": {"built_for": "CUDA", "cuda": "12.5", "cudnn": "9", "xla_fails": None,
+                       "gpus": [{"name": "NVIDIA L4", "compute_capability": [8, 9]}]},
+        "precision": {"flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}}, "plan": "single: all on GPU 0",
+        "training": {"size": "tiny", "batch_size": 16, "clip_seconds": 6.0, "precision": "float32", "steps": 40,
+                     "step_seconds": 0.25, "steps_per_second": 4.0, "audio_seconds_per_second": 384.0}}
+    return {**found, **changes}
+
+
+def test_description_tells_limits_speeds_and_a_plain_verdict():
+    text = machine_doctor.describe(findings())
+    for words in ("myxtts not installed", "limited to 2 cores' worth", "limit of the container 8.0 GB", "7.0 GB can be used",
+                  "0: NVIDIA L4, 23034 MB; driver 550.1", "reads 200 MB/s", "compute capability 8.9", "bfloat16 60000 GFLOP/s "
+                  "(6.0 x)", "XLA: compiles", "single: all on GPU 0", "nothing to choose",
+                  "This machine will train `tiny` at about 4 steps/s (batches of 16 clips of 6 s, float32; 384 s of recordings "
+                  "per second; median of 40 steps)."):
+        assert words in text
+    assert "Other work" not in text and "no GPU" not in text
+
+
+def test_what_is_wrong_is_said_in_the_verdict():
+    cpu_only = {**findings()["tensorflow"], "gpus": []}
+    assert any("TensorFlow can use none" in line for line in machine_doctor.verdict(findings(tensorflow=cpu_only)))
+    unknown = {"listed": None, "driver": None, "reason": "no NVIDIA driver"}
+    lines = machine_doctor.verdict(findings(tensorflow=cpu_only, gpus=unknown))
+    assert any("no GPU to train on" in line for line in lines)
+    assert "NVIDIA GPUs: unknown (no NVIDIA driver)" in machine_doctor.describe(findings(tensorflow=cpu_only, gpus=unknown))
+    slow = [{"folder": "data", "free": GB, "read_per_second": 5 * 2**20, "note": "one file"},
+            {"folder": "nfs", "free": GB, "read_per_second": None, "note": "not measured: Permission denied"}]
+    lines = machine_doctor.verdict(findings(disks=slow, training=None))
+    assert "data reads 5 MB/s" in lines[0] and lines[1] == "Reading from nfs was not measured: Permission denied."
+    busy = {**findings()["processor"], "load": 3.0}
+    assert any("load 3.0 on 8 cores" in line for line in machine_doctor.verdict(findings(processor=busy)))
+
+
+@on_logical_devices
+def examined(folder):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = doctor.main(["--seconds", "0", "--checkpoint-dir", folder, "--json", f"{folder}/found.json"])
+    return code, out.getvalue()
+
+
+def test_command_examines_this_machine_and_writes_json(tmp_path):
+    code, text = examined(str(tmp_path))
+    assert code == 0 and [line for line in text.splitlines() if line.endswith(":")][:2] == ["VERSIONS:", "HARDWARE:"]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["training"] is None and found["precision"]["flops"]["float32"] > 0
+    assert found["tensorflow"]["xla_fails"] is None and found["memory"]["usable"] > 0
+
+
+def test_folder_that_is_not_there_is_one_sentence(capsys):
+    assert doctor.main(["--checkpoint-dir", "/not/there"]) == 2
+    assert capsys.readouterr().err == "Error: --checkpoint-dir must be a folder that is there. /not/there is not one.\n"
