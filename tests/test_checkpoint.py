@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -88,6 +90,21 @@ def test_a_crash_while_writing_leaves_the_old_checkpoints_alone(store, monkeypat
     assert store.steps() == [1] and store.best_step() == 1
     assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001", "best.json"}
     store.verify(1)
+
+
+def test_disk_that_fills_up_is_an_os_error_and_leaves_the_old_checkpoints_alone(store):
+    store.write(1, tensors(1.0), {})
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
+    try:
+        with pytest.raises(OSError, match="model.safetensors.*File too large"):
+            store.write(2, {"model": {"a": np.zeros(50_000, np.float32)}}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert store.newest_sound(pytest.fail) == 1
+    assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
 
 
 def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):

@@ -85,7 +85,7 @@ def test_bad_flag_is_one_sentence(capsys, tiny_corpus, tmp_path, argv, words):
 
 
 @pytest.mark.parametrize("content, words", [
-    ("model: [", ["cannot be read"]), ("modell: {}", ["Did you mean model?"]),
+    ("model: [", ["cannot be read"]), ("model: " + 2000 * "[", ["cannot be read"]), ("modell: {}", ["Did you mean model?"]),
     ("data: {batch_size: two}", ["data.batch_size", "whole number"]),
 ])
 def test_corrupt_config_is_one_sentence(capsys, tmp_path, content, words):
@@ -121,6 +121,26 @@ def test_gpt_stage_without_a_dvae_is_one_sentence(capsys, tiny_corpus, tiny_yaml
     line = sentence_of(capsys, train.main, "--train-data", tiny_corpus, "--config", tiny_yaml, "--stage", "gpt",
                        "--checkpoint-dir", tmp_path / "run")
     assert "needs a trained DVAE" in line and "--stage dvae" in line
+
+
+def test_resume_never_starts_a_run(capsys, tiny_corpus, tiny_yaml, tmp_path):
+    argv = ["--train-data", tiny_corpus, "--config", tiny_yaml, "--checkpoint-dir", tmp_path / "run", "--resume"]
+    assert "holds no checkpoint" in sentence_of(capsys, train.main, *argv)
+    assert "give one of the two" in sentence_of(capsys, train.main, *argv, "--init-from", tmp_path)
+    assert "not allowed with" in sentence_of(capsys, train.main, *argv, "--reset-training")
+    assert not (tmp_path / "run").exists()
+
+
+def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch):
+    def breaks(arguments):
+        raise error
+
+    monkeypatch.setattr(train, "config_from_arguments", breaks)
+    for error, code, words in ((OSError(5, "Input/output error", "/mnt/x"), 2, "Input/output error: '/mnt/x'"),
+                               (KeyboardInterrupt(), 130, "Stopped at once")):
+        assert train.main([]) == code
+        said = capsys.readouterr().err
+        assert words in said and "Traceback" not in said
 
 
 def test_download_without_a_folder_is_one_sentence(capsys, tiny_yaml):

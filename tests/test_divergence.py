@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from test_trainer import Recorder, frozen_dvae, open_run
 
-from myxtts.training.divergence import DivergenceGuard, TrainingDiverged
+from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
 from myxtts.training.trainer import XTTSTrainer
 
 
@@ -101,3 +101,12 @@ def test_run_without_a_good_checkpoint_stops(tiny_corpus, tmp_path):
         trainer.train(dataset)
     found = json.loads((tmp_path / "diverged_gpt_step_3.json").read_text())
     assert found["weights_not_finite"] == ["audio_head/bias"]
+
+
+def test_what_broke_goes_to_the_log_where_it_cannot_be_written(tiny_corpus, tmp_path, caplog):
+    trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, set())
+    trainer.train_step.optimizer.learning_rate.assign(0.25)
+    trainer.config.training.checkpoint_dir = str(tmp_path / "gone")
+    bad = [{"step": 1, "clips": [0], "not_finite": ["mel"]}]
+    assert write_divergence(trainer, bad, dataset.train) == "the log"
+    assert dataset.train[0].id in caplog.text and "'learning_rate': 0.25" in caplog.text

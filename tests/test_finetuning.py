@@ -1,6 +1,7 @@
 """Starting from another run's weights: vocabulary growth, LoRA, and what a fresh run takes over."""
 
 import dataclasses
+import shutil
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tiny import tiny_model_config, tiny_run_config, write_run
 
-from myxtts.cli.run import train_stages
+from myxtts.cli.run import _with_origin, load_tokenizer_model, train_stages
 from myxtts.cli.starting_weights import adopt, starting_weights
 from myxtts.config.config import ConfigError
 from myxtts.models.xtts import XTTS
@@ -97,3 +98,52 @@ def test_source_and_run_must_differ(source, tiny_corpus):
     folder = source[0]
     with pytest.raises(ConfigError, match="another folder"):
         adopt(tiny_run_config(tiny_corpus, folder, training={"init_from": str(folder)}))
+
+
+def test_gpt_stage_refuses_a_dvae_that_is_not_trained_to_the_end(source, tmp_path):
+    _, model, config = source
+    weights = {name: variable.numpy() for name, variable in model.part_weights("dvae").items()}
+    training = dataclasses.replace(config.training, checkpoint_dir=str(tmp_path / "run"))
+    CheckpointStore(tmp_path / "run/dvae").write(3, {"model": weights}, {"finished": False})
+    with pytest.raises(CheckpointError, match="trained to the end.*stopped at step 3.*--stage dvae --max-steps 3"):
+        load_tokenizer_model(dataclasses.replace(config, training=training), "CPU:0")
+
+
+def test_source_with_an_unfinished_dvae_is_refused(source, tmp_path):
+    folder = source[0]
+    CheckpointStore(folder / "dvae").write(5, {"model": {}}, {"finished": False})
+    with pytest.raises(CheckpointError, match="--init-from needs a DVAE that is trained to the end"):
+        adopt(tiny_run_config(None, tmp_path / "run", training={"init_from": str(folder)}))
+
+
+def test_run_with_a_dvae_of_its_own_does_not_take_the_gpt_of_another(source, tmp_path):
+    folder = source[0]
+    config = tiny_run_config(None, tmp_path / "run", training={"init_from": str(folder)})
+    shutil.copytree(folder / "dvae", tmp_path / "run/dvae")
+    adopt(config)
+    tensors, state = CheckpointStore(folder / "dvae").read(4, ["model"])
+    tensors["model"]["mel_stats"] = tensors["model"]["mel_stats"] + 1
+    CheckpointStore(tmp_path / "run/dvae").write(9, tensors, state)
+    with pytest.raises(CheckpointError, match="holds a DVAE of its own"):
+        adopt(config)
+
+
+def test_init_from_is_refused_where_a_run_that_began_otherwise_would_go_on(tmp_path):
+    began = {}
+    for name, origin in (("scratch", None), ("tuned", str(tmp_path / "source"))):
+        state = {"position": 8, "config": {"training": {"init_from": origin}}}
+        CheckpointStore(tmp_path / name / "gpt").write(8, {}, state)
+        began[name] = lambda asked, name=name: _with_origin(
+            tiny_run_config(None, tmp_path / name, training={"init_from": asked}), tmp_path / name).training.init_from
+    assert began["scratch"](None) is None
+    assert began["tuned"](None) == began["tuned"](str(tmp_path / "source")) == str(tmp_path / "source")
+    with pytest.raises(ConfigError, match="began from scratch and is at step 8"):
+        began["scratch"](str(tmp_path / "source"))
+    with pytest.raises(ConfigError, match=r"began from .*source and is at step 8. Leave --init-from out"):
+        began["tuned"](str(tmp_path / "elsewhere"))
+
+
+def test_weights_without_a_run_are_no_folder_to_train_in(source, tmp_path):
+    config = tiny_run_config(None, source[0])
+    with pytest.raises(ConfigError, match="weights without a run.*--init-from"):
+        _with_origin(config, source[0])

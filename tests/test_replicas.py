@@ -23,7 +23,7 @@ def batches(num, bad_at=None):
     return made
 
 
-def train(num_replicas, precision, accumulation, bad_at=None):
+def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
     """Losses, weights and state after `STEPS` steps of a small masked regression, as plain arrays.
 
     It computes in float32 under either policy: `mixed_float16` turns the loss scaling on, and the comparison stays exact.
@@ -66,7 +66,7 @@ def train(num_replicas, precision, accumulation, bad_at=None):
     with strategy.scope():
         objective = Regression()
         step = TrainStep(objective, strategy, StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1),
-                         accumulation, precision)
+                         accumulation, precision, ema=ema)
 
     def placed(batch):
         if num_replicas == 1:
@@ -84,6 +84,8 @@ def train(num_replicas, precision, accumulation, bad_at=None):
     state = {name: local(v.value if isinstance(v, keras.Variable) else v) for name, v in step.state_variables().items()}
     return {"losses": losses, "weights": weights,
             "state": {name: [part.numpy() for part in parts] for name, parts in state.items()},
+            "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages.variables().items()}
+            if ema else None,
             "counted": [part.numpy() for part in local(objective.counted)]}
 
 

@@ -53,3 +53,14 @@ def test_samples_are_spoken_with_the_weights_of_the_moment(speaking):
 def test_picture_of_a_text_with_dollar_signs(tmp_path):
     draw_mel(np.zeros((8, 80), np.float32), "from $_ to $^", tmp_path / "mel.png")
     assert (tmp_path / "mel.png").is_file()
+
+
+def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, caplog):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    speaker, trainer, _ = speaking
+    monkeypatch.setattr("myxtts.cli.samples.write_wav", full)
+    speaker.on_start(trainer, 10, "")
+    speaker.on_sample(trainer)
+    assert "sample sentences of step 1 could not be written" in caplog.text and "No space left" in caplog.text

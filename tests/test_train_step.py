@@ -1,6 +1,10 @@
 """The train step: update, decay groups, clipping, finite check, accumulation, loss scaling, repeatability."""
 
 import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -55,10 +59,10 @@ class Quadratic:
         self.statistics.assign_add(statistics["rows"])
 
 
-def quadratic_step(accumulation=1, precision="float32", start=2.0, **stage):
+def quadratic_step(accumulation=1, precision="float32", start=2.0, xla=False, ema=0.0, **stage):
     settings = {"learning_rate": 0.1, "weight_decay": 0.0, "gradient_clip": 0.0, **stage}
     objective = Quadratic(start)
-    return objective, TrainStep(objective, strategy(), StageConfig(**settings), accumulation, precision)
+    return objective, TrainStep(objective, strategy(), StageConfig(**settings), accumulation, precision, xla=xla, ema=ema)
 
 
 def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8):
@@ -279,3 +283,68 @@ def test_step_in_mixed_precision_stays_near_float32(precision, tolerance):
     assert losses[precision]["finite"] == 1.0
     for name in ("mel", "text", "gradient_norm"):
         assert losses[precision][name] == pytest.approx(losses["float32"][name], rel=tolerance)
+
+
+COMPILING = """
+import sys
+sys.path[:0] = {path!r}
+import tensorflow as tf
+from test_train_step import quadratic_step
+_, step = quadratic_step(xla=True)
+for rows in (2, 3, 2, 4, 3):
+    step([tf.ones((rows, 3))], 0.1, (0, 0))
+print("COMPILATIONS", step.compilations, step.most_compilations(3))
+"""
+
+
+def test_compilations_are_as_many_as_xla_makes(tmp_path):
+    # XLA writes out each program that it compiles; TensorFlow has no counter that Python can read.
+    here = Path(__file__).resolve().parent
+    result = subprocess.run([sys.executable, "-c", COMPILING.format(path=[str(here), str(here.parent)])],
+                            env={**os.environ, "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
+                            capture_output=True, text=True, check=True)
+    programs = {path.name.split(".")[0] for path in tmp_path.glob("module_*.before_optimizations.txt")}
+    assert len(programs) == 4
+    assert result.stdout.splitlines()[-1] == "COMPILATIONS 4 4"
+
+
+def test_compiled_step_equals_the_plain_one():
+    accumulation, found = 2, []
+    for xla in (False, True):
+        objective, step = quadratic_step(accumulation, xla=xla, ema=0.5, gradient_clip=0.5, weight_decay=0.1)
+        losses = []
+        for number, rows in enumerate((2, 3, 2)):
+            batches = [BATCH[:1].repeat(rows, 0) * (part + 1) for part in range(accumulation)]
+            losses.append({name: float(value) for name, value in step(batches, 0.1, (0, number)).items()})
+        found.append((losses, [v.numpy() for v in (*step.variables, *step.averages.averages)], float(objective.statistics)))
+    for one, other in zip(*(losses for losses, _, _ in found)):
+        assert one == pytest.approx(other, rel=1e-5)
+    for one, other in zip(*(variables for _, variables, _ in found)):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert found[0][2] == found[1][2] == (2 + 3 + 2) * accumulation
+
+
+def test_step_taken_again_after_an_error_gives_the_same_weights():
+    found = []
+    for fails in (False, True):
+        objective, step = quadratic_step(accumulation=2)
+        if fails:
+            accumulate, finish = step._accumulate, step._finish
+            step._finish = lambda *arguments: (_ for _ in ()).throw(
+                tf.errors.ResourceExhaustedError(None, None, "no memory"))
+            with pytest.raises(tf.errors.ResourceExhaustedError):
+                step([BATCH, BATCH], 0.1, (0, 0))
+            step._accumulate, step._finish = accumulate, finish
+            assert step.forget_partial_step()
+        step([BATCH, BATCH], 0.1, (0, 0))
+        found.append([v.numpy() for v in step.variables])
+    np.testing.assert_array_equal(*found)
+
+
+def test_error_while_weights_change_is_told_apart():
+    _, step = quadratic_step()
+    step([BATCH], 0.1, (0, 0))
+    step._updates_begun.assign_add(1)  # as an error in the middle of the update leaves it
+    assert not step.forget_partial_step()
+    step([BATCH], 0.1, (0, 1))
+    assert step.forget_partial_step()

@@ -20,11 +20,14 @@ class Recorder(Callback):
     """Keeps what a trainer says, and stops it after `stop_after` steps."""
 
     def __init__(self, trainer=None, stop_after=None):
-        self.losses, self.validation, self.calls = {}, {}, []
+        self.losses, self.validation, self.calls, self.ledgers = {}, {}, [], []
         self.trainer, self.stop_after = trainer, stop_after
 
     def on_start(self, trainer, total_steps, placement):
         self.calls.append(("start", trainer.step, total_steps))
+
+    def on_ledger(self, ledger):
+        self.ledgers.append(ledger)
 
     def on_step(self, step):
         if step == self.stop_after:

@@ -21,6 +21,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter
 from myxtts.training.divergence import TrainingDiverged
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+from myxtts.training.overtraining import has_stopped
 from myxtts.training.preparation import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
@@ -143,7 +144,13 @@ def _finished(home, stage, config):
     if step is None:
         return False
     asked = config.stage(stage).max_steps
-    return store.read(step, ())[1]["finished"] and (asked is None or step >= asked)
+    state = store.read_state(step)
+    return state["finished"] and (asked is None or step >= asked or _overtrained(state, config.training))
+
+
+def _overtrained(state, training):
+    detector = state.get("parts", {}).get("overtraining")
+    return detector is not None and has_stopped(detector, training.overtraining_patience)
 
 
 def _train_stage(stage, config, plan, dataset, monitor):

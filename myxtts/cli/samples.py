@@ -1,5 +1,6 @@
 """Sample sentences spoken during training, into a folder and into TensorBoard."""
 
+import logging
 from pathlib import Path
 
 import matplotlib
@@ -14,6 +15,9 @@ from myxtts.training.callbacks import Callback
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402  the backend must be chosen first
+
+
+logger = logging.getLogger(__name__)
 
 
 class SampleSpeaker(Callback):
@@ -58,10 +62,17 @@ class SampleSpeaker(Callback):
             voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
             speeches = self._synthesizer.speak_batch(texts, voices, [clip.language for clip in self._clips],
                                                      seed=trainer.config.training.seed)
+        try:
+            self._write(trainer.step, speeches)
+        except OSError as error:
+            logger.error("The sample sentences of step %d could not be written to %s: %s. Training goes on.", trainer.step,
+                         self.folder, error)
+
+    def _write(self, step, speeches):
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._writer.as_default(step=trainer.step):
+        with self._writer.as_default(step=step):
             for clip, speech in zip(self._clips, speeches):
-                stem = self.folder / f"step_{trainer.step:06d}_{clip.id.replace('/', '_')}"
+                stem = self.folder / f"step_{step:06d}_{clip.id.replace('/', '_')}"
                 write_wav(f"{stem}.wav", speech.samples, speech.sample_rate)
                 draw_mel(speech.mel, clip.id, f"{stem}.png")
                 picture = pyplot.imread(f"{stem}.png")[None]

@@ -57,7 +57,11 @@ def build_parser():
     training.add_argument("--config", metavar="FILE", help="YAML file, see configs/; flags given here win over it")
     training.add_argument("--model-size", choices=MODEL_SIZES, help="capacity preset (default: tiny)")
     training.add_argument("--stage", choices=(*STAGES, "all"), help="what to train (default: all that is missing)")
-    training.add_argument("--batch-size", type=int, help="clips per batch (default: 16)")
+    training.add_argument("--batch-size", type=_batch_size, metavar="N|auto",
+                          help="clips per batch; auto finds by trial how many fit at once, and accumulates them to the batch "
+                          "of the configuration (default: 16)")
+    training.add_argument("--memory-budget", type=int, metavar="MB",
+                          help="memory that the trials of --batch-size auto may take on a CPU (default: half of what is free)")
     training.add_argument("--epochs", type=int, help="passes over the data (default: 500)")
     training.add_argument("--max-steps", type=int, help="stop each stage after this many optimizer steps")
     training.add_argument("--grad-accum", type=int, help="batches per optimizer step (default: 1)")
@@ -95,6 +99,18 @@ def add_optimization_flags(parser):
     switches.add_argument("--ema", type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY",
                           help=f"validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY} "
                           "without a number, 0 for off)")
+    switches.add_argument("--overtraining-patience", type=int, metavar="N",
+                          help="end a stage at its best after N validations that turn up while the training loss falls "
+                          "(default: 0, only warn)")
+
+
+def _batch_size(text):
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of clips, or auto. Received: {text}") from None
 
 
 def _indices(text):
@@ -115,7 +131,8 @@ FLAG_TO_SETTING = {
     "tensorboard_log_dir": "training.tensorboard_log_dir", "init_from": "training.init_from",
     "lora_rank": "training.lora_rank", "optimizations": "training.optimizations", "strict": "training.strict",
     "xla": "training.xla", "ema": "training.ema", "gradient_checkpointing": "training.gradient_checkpointing",
-    "attention": "training.attention",
+    "attention": "training.attention", "memory_budget": "training.memory_budget_mb",
+    "overtraining_patience": "training.overtraining_patience",
 }
 """Where each flag goes; flags of a stage go to both stages."""
 STAGE_FLAGS = {"max_steps": "max_steps", "lr": "learning_rate", "batch_size": "batch_size"}
@@ -127,6 +144,9 @@ def config_from_arguments(arguments):
 
     path = arguments.config or (None if arguments.train_data else SAMPLE_CONFIG)
     values = read_yaml(path) if path else {}
+    if arguments.batch_size == "auto":
+        arguments.batch_size = None
+        values = merge(values, {"training": {"automatic_batch_size": True}})
     for flag, setting in FLAG_TO_SETTING.items():
         section, name = setting.split(".")
         if getattr(arguments, flag) is not None:

@@ -99,7 +99,7 @@ def _read_yaml(path, above):
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         raise ConfigError(f"--config must be a YAML file. {path} is not there.") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason}.") from None
     if not isinstance(values, dict):

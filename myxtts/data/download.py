@@ -14,6 +14,9 @@ from myxtts.data.corpora import CorpusError
 LJSPEECH_URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 UNPACKED_BYTES_LIMIT = 8 * 2 ** 30
 """LJSpeech unpacks to 3.6 GB; an archive that claims more is not LJSpeech."""
+UNPACKED_FILES_LIMIT = 50_000
+"""LJSpeech has 13,103."""
+_DAMAGED = (OSError, EOFError, ValueError, tarfile.TarError)
 
 
 def download_ljspeech(folder, url=LJSPEECH_URL):
@@ -47,7 +50,7 @@ def download_ljspeech(folder, url=LJSPEECH_URL):
         if folder.exists():
             folder.rmdir()
         os.replace(corpus, folder)
-    except (OSError, tarfile.TarError, ValueError) as error:
+    except _DAMAGED as error:
         raise CorpusError(f"LJSpeech could not be fetched from {url}: {error}. Try again, or download and unpack it by "
                           f"hand into {folder}.") from error
     finally:
@@ -72,6 +75,8 @@ def _unpack(archive, folder):
         for member in tar:
             size += member.size
             if size > UNPACKED_BYTES_LIMIT:
-                raise ValueError(f"the archive unpacks to more than {UNPACKED_BYTES_LIMIT // 2 ** 30} GB")
+                raise ValueError(f"the archive unpacks to more than {UNPACKED_BYTES_LIMIT} bytes")
             members.append(member)
+            if len(members) > UNPACKED_FILES_LIMIT:
+                raise ValueError(f"the archive holds more than {UNPACKED_FILES_LIMIT} files")
         tar.extractall(folder, members, filter="data")

@@ -22,20 +22,19 @@ class WeightAverages:
 
     def __init__(self, named, decay, strategy):
         self.decay = decay
-        self.weights = list(named.values())
-        self.averages = [tf.Variable(tf.zeros(v.shape), trainable=False, name="average") for v in self.weights]
-        self._names = list(named)
+        self.weights = dict(named)
+        self.averages = [tf.Variable(tf.zeros(v.shape), trainable=False, name="average") for v in named.values()]
         self._strategy = strategy
         self.restart()
 
     def variables(self):
         """The averages by name."""
-        return {f"average/{name}": v for name, v in zip(self._names, self.averages)}
+        return {f"average/{name}": v for name, v in zip(self.weights, self.averages)}
 
     def restart(self):
         """Sets each average to its weight."""
         def assign():
-            for average, weight in zip(self.averages, self.weights):
+            for average, weight in zip(self.averages, self.weights.values()):
                 average.assign(weight.value)
 
         self._strategy.run(assign)
@@ -48,7 +47,7 @@ class WeightAverages:
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.decay, (1.0 + step) / (10.0 + step))
-        for average, weight in zip(self.averages, self.weights):
+        for average, weight in zip(self.averages, self.weights.values()):
             average.assign_add((weight.value - average) * rate)
 
     @contextmanager
@@ -62,7 +61,7 @@ class WeightAverages:
 
     def _exchange(self):
         def exchange():
-            for average, weight in zip(self.averages, self.weights):
+            for average, weight in zip(self.averages, self.weights.values()):
                 held = tf.identity(weight.value)
                 weight.assign(average.read_value())
                 average.assign(held)

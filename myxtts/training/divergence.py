@@ -76,19 +76,29 @@ class DivergenceGuard:
 
 
 def write_divergence(trainer, bad_steps, clips):
-    """Writes a file that names the clips of the last bad steps and what was not finite; returns its path.
+    """Writes a file that names the clips of the last bad steps and what was not finite.
+
+    Where it cannot be written it goes to the log instead.
 
     Args:
         trainer: `XTTSTrainer`.
         bad_steps: From `DivergenceGuard.watch`.
         clips: The training set.
+
+    Returns:
+        Where it stands, in words.
     """
     weights = trainer.train_step.objective.trainable()
     path = f"{trainer.config.training.checkpoint_dir}/diverged_{trainer.stage}_step_{trainer.step}.json"
-    write_json(path, {
+    found = {
         "stage": trainer.stage, "step": trainer.step, "learning_rate": float(trainer.train_step.optimizer.learning_rate),
         "weights_not_finite": [name for name, v in weights.items() if not np.isfinite(v.numpy()).all()],
-        "bad_steps": [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps]})
+        "bad_steps": [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps]}
+    try:
+        write_json(path, found)
+    except OSError as error:
+        logger.error("%s could not be written: %s. What it would say: %s", path, error, found)
+        return "the log"
     return path
 
 

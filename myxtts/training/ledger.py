@@ -83,7 +83,8 @@ class LedgerKeeper:
     def ledger(self):
         """The `Ledger`; to be called after a step that was applied."""
         return Ledger(tuple(row(self._trainer) for row in (
-            self._precision, self._loss_scaling, *self._memory_rows(), self._xla, self._averages, self._accumulation)))
+            self._precision, self._loss_scaling, *self._memory_rows(), self._xla, self._averages, self._accumulation,
+            self._batch)))
 
     def _memory_rows(self):
         # The DVAE has neither attention nor blocks to recompute.
@@ -153,9 +154,19 @@ class LedgerKeeper:
         value = trainer.config.training.gradient_accumulation
         step = trainer.train_step
         accumulators = len(step.accumulators())
+        parts = trainer.micro_batches.parts
+        why = f", since memory ran out for {trainer.stage_config.batch_size} at once" if parts > 1 else ""
         return LedgerRow("gradient accumulation", str(value), str(step.micro_batches),
-                         f"{step.micro_batches} batches of {trainer.stage_config.batch_size} in the last update, "
-                         f"{accumulators} accumulators", value == step.micro_batches)
+                         f"{step.micro_batches} times a gradient in the last update, {accumulators} accumulators{why}",
+                         value == step.micro_batches)
+
+    def _batch(self, trainer):
+        settings, clips = trainer.config.training, trainer.micro_batches.clips
+        wanted = trainer.stage_config.batch_size * settings.gradient_accumulation
+        found = clips * trainer.train_step.micro_batches
+        requested = f"{wanted} an update" + (", auto at once" if settings.automatic_batch_size else "")
+        return LedgerRow("batch size", requested, f"{clips} x {trainer.train_step.micro_batches}",
+                         f"{clips} clips at once make {found} an update", wanted == found)
 
 
 def count_products(graph):

@@ -2,6 +2,8 @@
 
 import math
 
+from myxtts.training.run_state import restore
+
 WARN_AFTER = 5
 """Diverging validations before a warning, where no patience is set."""
 
@@ -46,7 +48,8 @@ class OvertrainingDetector:
             loss: Validation loss.
 
         Returns:
-            `warning` at the validation that half the patience is used up at, `stop` once it all is, else None.
+            What to tell the user, at the validation that half the patience is used up at and at the one that ends it, at
+            which `stopped` is set; else None.
         """
         self._read()
         training = self._sum / self._count if self._count else math.inf
@@ -55,17 +58,19 @@ class OvertrainingDetector:
             self._best, self._best_step, self._training_at_best, self.diverging = loss, step, training, 0
         elif math.isfinite(loss) and loss > self._best and training < self._training_at_best:
             self.diverging += 1
-            if self.patience and self.diverging >= self.patience:
-                self.stopped = True
-                return "stop"
-            if self.diverging == (max(1, self.patience // 2) if self.patience else WARN_AFTER):
-                return "warning"
+            self.stopped = 0 < self.patience <= self.diverging
+            if self.stopped or self.diverging == (max(1, self.patience // 2) if self.patience else WARN_AFTER):
+                return self._describe(loss)
         return None
 
-    def describe(self, loss):
-        """One sentence about the divergence seen at the last validation, whose loss is given."""
-        return (f"Overtraining: {self.diverging} validations since step {self._best_step} have a loss above its "
-                f"{self._best:.4f}, the last {loss:.4f}, while the training loss fell below its {self._training_at_best:.4f}.")
+    def _describe(self, loss):
+        count = "1 validation has" if self.diverging == 1 else f"{self.diverging} validations have"
+        seen = (f"Overtraining: {count} a loss above the {self._best:.4f} of step "
+                f"{self._best_step}, the last {loss:.4f}, while the training loss fell on.")
+        if self.stopped:
+            return f"{seen} The stage ends with the checkpoint of step {self._best_step}, the best."
+        way_out = f"It ends after {self.patience}" if self.patience else "--overtraining-patience N would end it after N"
+        return f"{seen} {way_out}; more data, a larger dropout or a smaller model helps."
 
     def _read(self):
         for loss, finite in self._unread:
@@ -88,7 +93,29 @@ class OvertrainingDetector:
         self._training_at_best = math.inf if state["training_at_best"] is None else state["training_at_best"]
         self._sum, self._count = state["sum"], state["count"]
         self._unread.clear()
-        self.stopped = state["stopped"] and 0 < self.patience <= self.diverging
+        self.stopped = has_stopped(state, self.patience)
+
+
+def end_at_best(trainer):
+    """Takes a trainer whose detector has stopped it back to its best checkpoint, which becomes the stage's last.
+
+    Whatever reads the stage, speech and the stage that builds on it alike, then reads the best. Later checkpoints are
+    renamed to `overtrained_step_…`.
+    """
+    store, detector, history = trainer.store, trainer.overtraining.state(), trainer.history
+    best = store.best_step()
+    for step in store.steps():
+        if step > best:
+            store.put_away(step, "overtrained")
+    restore(trainer, store, best)
+    trainer.overtraining.restore(detector)
+    trainer.history = history
+    trainer.save(last=True, finished=True)
+
+
+def has_stopped(state, patience):
+    """Whether a run with this `OvertrainingDetector.state` was stopped, and would be again with this patience."""
+    return state["stopped"] and 0 < patience <= state["diverging"]
 
 
 def _number(value):

@@ -18,11 +18,16 @@ from myxtts.utils.checkpoint import CheckpointError, assign_by_name
 
 logger = logging.getLogger(__name__)
 
+TRAINED = "trained"
+"""Tensor file of a run with weight averages: the weights that training goes on with. `model`, which everything else reads,
+then holds the averages: what was validated and what speaks."""
+
 _WITHOUT_EFFECT = {"training.checkpoint_dir", "training.tensorboard_log_dir", "training.stage", "training.reset_training",
                    "training.init_from", "training.log_every_steps", "training.checkpoint_every_steps",
                    "training.keep_checkpoints", "training.sample_every_steps", "training.num_samples", "data.train_data",
                    "data.val_data", "data.vocabulary", "data.num_workers", "data.cache_mb", "data.pipeline_buffer_size",
-                   "data.model_start_delay", "data.data_gpu", "data.model_gpu"}
+                   "data.model_start_delay", "data.data_gpu", "data.model_gpu", "training.strict",
+                   "training.overtraining_patience", "training.automatic_batch_size", "training.memory_budget_mb"}
 """Settings that a resumed run may change without changing its losses; a changed data set is told by its digest."""
 
 
@@ -38,14 +43,19 @@ def snapshot(trainer, finished):
     """
     weights = trainer.model.part_weights(trainer.stage)
     tensors = {"optimizer": {name: v.numpy() for name, v in trainer.train_step.state_variables().items()}}
-    if trainer.lora is None:
-        tensors["model"] = {name: v.numpy() for name, v in weights.items()}
-    else:
-        tensors["model"], tensors["lora"] = trainer.lora.split(weights)
+    with trainer.averaged_weights():
+        if trainer.lora is None:
+            tensors["model"] = {name: v.numpy() for name, v in weights.items()}
+        else:
+            tensors["model"], tensors["lora"] = trainer.lora.split(weights)
+    averages = trainer.train_step.averages
+    if averages is not None:
+        tensors[TRAINED] = {name: v.numpy() for name, v in averages.weights.items()}
     state = {"stage": trainer.stage, "finished": finished, "lineage": trainer.lineage, "history": list(trainer.history),
              "best": trainer.best, "position": trainer.position, "data": trainer.data_digest,
              "bad_steps_in_row": int(tensors["optimizer"]["bad_steps_in_row"]),
              "parts": {name: part.state() for name, part in trainer.saved_parts.items()},
+             "averaged": averages is not None, "ledger": trainer.ledger and trainer.ledger.state(),
              "versions": _versions(), "config": asdict(trainer.config)}
     return tensors, state
 
@@ -56,8 +66,8 @@ def restore(trainer, store, step):
     Raises:
         CheckpointError: It is damaged, of another model, or was trained on the codes of another DVAE.
     """
-    names = ("model", "optimizer", *(["lora"] if trainer.lora else []))
     state = store.read_state(step)
+    names = ("model", "optimizer", *(["lora"] if trainer.lora else []), *([TRAINED] if state.get("averaged") else []))
     where = str(store.path(step))
     if "position" not in state:
         raise CheckpointError(f"{where} holds weights without a run to go on with. Start from them with --init-from.")
@@ -72,6 +82,11 @@ def restore(trainer, store, step):
     tensors, _ = store.read(step, names)
     assign_by_name(trainer.model.part_weights(trainer.stage), {**tensors["model"], **tensors.get("lora", {})}, where)
     assign_by_name(trainer.train_step.state_variables(), tensors["optimizer"], where)
+    averages = trainer.train_step.averages
+    if averages is not None:
+        averages.restart()
+    if TRAINED in tensors:
+        assign_by_name(dict(trainer.objective.trainable()), tensors[TRAINED], where)
     if trainer.stage == "dvae":
         trainer.tokenizer_model.mel_stats.assign(trainer.model.mel_stats.numpy())
     trainer.step, trainer.position, trainer.history = step, state["position"], state["history"]

@@ -63,24 +63,28 @@ class TrainStep:
         self._accumulators = []
         if accumulation > 1:
             self.make_accumulators()
-        self.traces = 0
-        self.graph = None
-        """The graph that was traced last, of a function that computes gradients."""
         self.micro_batches = 0
         """Batches whose gradients went into the last update."""
         self.xla = xla
-        self._compiled_shapes = set()
         self._updates_begun = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_begun")
         self._updates_done = 0
+        self.forget_traces()
+
+    def forget_traces(self):
+        """Traces anew from here on, as if no batch had been seen."""
+        self.traces = 0
+        self.graph = None
+        """The graph that was traced last, of a function that computes gradients."""
+        self._compiled_shapes = set()
         self._gradients, self._apply = self._replica_gradients, self._apply_gradients
-        if xla:
+        if self.xla:
             self._gradients = tf.function(self._gradients, jit_compile=True)
-            if strategy.num_replicas_in_sync == 1:  # with several, the optimizer leaves the replica, which XLA cannot
+            if self.strategy.num_replicas_in_sync == 1:  # with several, the optimizer leaves the replica: XLA cannot
                 self._apply = tf.function(self._apply, jit_compile=True)
         # XLA compiles for each shape in any case; with the shape known when traced, loops over it can be unrolled.
-        self._whole = tf.function(self._whole_step, reduce_retracing=not xla)
+        self._whole = tf.function(self._whole_step, reduce_retracing=not self.xla)
         self._counts = tf.function(self._reduced_counts, reduce_retracing=True)
-        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=not xla)
+        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=not self.xla)
         self._finish = tf.function(self._finish_step, reduce_retracing=True)
 
     def state_variables(self):
@@ -114,7 +118,8 @@ class TrainStep:
         """
         for accumulator in self._accumulators:
             self.strategy.run(lambda a=accumulator: a.assign(tf.zeros_like(a)))
-        return int(self._updates_begun) == self._updates_done
+        done, self._updates_done = self._updates_done, int(self._updates_begun)
+        return done == self._updates_done
 
     def accumulators(self):
         """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""

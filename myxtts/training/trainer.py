@@ -13,12 +13,14 @@ import tensorflow as tf
 
 from myxtts.config.config import ConfigError
 from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.batch_size import MicroBatches, fit_batch_size, with_batch
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.lora import LoRA
 from myxtts.training.objectives import DVAEObjective, GPTObjective
 from myxtts.training.optimizations import settle_switches
+from myxtts.training.overtraining import OvertrainingDetector, end_at_best
 from myxtts.training.preparation import Preparation
 from myxtts.training.run_state import data_digest, restore, snapshot
 from myxtts.training.schedules import warmup_cosine
@@ -76,7 +78,10 @@ class XTTSTrainer:
         """Identifies the training clips that the position counts in."""
         self.finished = False
         self.divergence = DivergenceGuard(config.training.max_bad_steps)
-        self.saved_parts = {"divergence": self.divergence}
+        self.overtraining = OvertrainingDetector(config.training.overtraining_patience)
+        self.micro_batches = MicroBatches(self)
+        self.saved_parts = {"divergence": self.divergence, "overtraining": self.overtraining,
+                            "micro_batches": self.micro_batches}
         """What else a checkpoint keeps, by name; see `run_state.py`."""
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
@@ -120,6 +125,18 @@ class XTTSTrainer:
                                        config.training.seed)
         self._evaluate = None
 
+    def use_batch(self, batch_size, accumulation):
+        """Takes batches of another size from here on, and this many for an update; the data set must, too."""
+        self.config = with_batch(self.config, self.stage, batch_size, accumulation)
+        self.stage_config = self.config.stage(self.stage)
+        if accumulation > 1:
+            self.make_accumulators()
+
+    def make_accumulators(self):
+        """Makes what several batches an update need, on the model device."""
+        with self._model_scope():
+            self.train_step.make_accumulators()
+
     def _model_scope(self):
         stack = ExitStack()
         stack.enter_context(self.strategy.scope())
@@ -143,24 +160,27 @@ class XTTSTrainer:
         Returns:
             The last validation losses by name.
         """
-        settings = self.config.training
-        accumulation = settings.gradient_accumulation
+        if self.config.training.automatic_batch_size:
+            dataset = fit_batch_size(self, dataset)
         total = self.total_steps(dataset.plan(self.stage).batches_per_epoch)
         validation_loader = dataset.validation_loader(self.stage)
         placement = require_placement(self._placed_variables(), self._placement_plan())
         self._call(callbacks, "on_start", self, total, placement)
         self._take_up(dataset, total)
-        keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
+        self._keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
         validation = {}
-        if self.step >= total:
+        if self.step >= total or self.overtraining.stopped:
             return validation
         with self.writer:
-            while self.step < total and not self.stop_requested.is_set():
+            while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
                 try:
                     validation = self._train_until(total, dataset, callbacks, validation_loader)
                 except TrainingDiverged as error:
                     self.writer.wait()
                     go_back(self, error)
+            if self.overtraining.stopped:
+                self.writer.wait()
+                end_at_best(self)
         self._call(callbacks, "on_end", self)
         return validation
 
@@ -194,11 +214,11 @@ class XTTSTrainer:
                     raise RuntimeError(f"The data ended at step {self.step} of {total}.")
                 with tf.device(self.model_device):
                     self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
-                losses = self.train_step(group, self._learning_rate(total), (settings.seed, self.step))
+                losses = self.micro_batches.step(group, self._learning_rate(total), (settings.seed, self.step))
                 self.step += 1
                 self.position += accumulation
                 if self.ledger is None and losses["finite"]:
-                    self._open_ledger(keeper, callbacks)
+                    self._open_ledger(callbacks)
                 recent.append(losses)
                 self.clock.tick()
                 self.writer.poll()
@@ -211,6 +231,8 @@ class XTTSTrainer:
                 is_best = False
                 if self.step % settings.validate_every_steps == 0 or at_end:
                     validation, is_best = self._validate(callbacks, validation_loader)
+                if self.overtraining.stopped:
+                    break
                 stopping = self.stop_requested.is_set()
                 if self.step % settings.checkpoint_every_steps == 0 or is_best or at_end or stopping:
                     self.save(last=at_end or stopping, finished=at_end)
@@ -219,8 +241,8 @@ class XTTSTrainer:
                         self._call(callbacks, "on_sample", self)
         return validation
 
-    def _open_ledger(self, keeper, callbacks):
-        self.ledger = keeper.ledger()
+    def _open_ledger(self, callbacks):
+        self.ledger = self._keeper.ledger()
         self._call(callbacks, "on_ledger", self.ledger)
         if self.config.training.strict:
             self.ledger.require()
@@ -278,6 +300,7 @@ class XTTSTrainer:
 
     def _watch(self, group, losses, dataset):
         clips = [part.index for batch in group for part in self.strategy.experimental_local_results(batch)]
+        self.overtraining.watch(losses[self.objective.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(self.step, clips, losses)
         if bad_steps is not None:
             found = write_divergence(self, bad_steps, dataset.train)
@@ -321,6 +344,9 @@ class XTTSTrainer:
             self.best = (main, self.step)
         self.history.append({"step": self.step, **losses})
         self._call(callbacks, "on_validation", self.step, losses, is_best)
+        advice = self.overtraining.update(self.step, main)
+        if advice:
+            logger.warning("%s", advice)
         return losses, is_best
 
     def save(self, last=False, finished=False):

@@ -20,6 +20,7 @@ import stat
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from myxtts.utils.tensor_file import CheckpointError, read_tensors, tensor_names
@@ -127,6 +128,15 @@ def _digest(path):
     return hasher.hexdigest()
 
 
+def _save_tensors(path, arrays):
+    try:
+        # Not `ascontiguousarray`, which makes a scalar an array of one.
+        save_file({key: np.asarray(value, order="C") for key, value in arrays.items()}, path)
+    except SafetensorError as error:
+        # The library hides what the operating system said: a full disk, a folder that is gone.
+        raise OSError(f"{path.name}: {error}") from error
+
+
 def _sync(path):
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -189,6 +199,9 @@ class CheckpointStore:
 
         Returns:
             Its folder.
+
+        Raises:
+            OSError: It could not be written; the checkpoints before are as they were.
         """
         self._sound.pop(step, None)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -198,9 +211,7 @@ class CheckpointStore:
         temporary.mkdir()
         try:
             for name, arrays in tensors.items():
-                # Not `ascontiguousarray`, which makes a scalar an array of one.
-                save_file({key: np.asarray(value, order="C") for key, value in arrays.items()},
-                          temporary / f"{name}.safetensors")
+                _save_tensors(temporary / f"{name}.safetensors", arrays)
             write_json(temporary / STATE, {"step": step, **state})
             files = sorted(temporary.iterdir())
             for file in files:

@@ -1,6 +1,6 @@
 """Which number formats the hardware computes matrix products in."""
 
-from pathlib import Path
+from myxtts.utils.machine import read_processor
 
 BFLOAT16_CAPABILITY = (8, 0)
 """CUDA compute capability from which tensor cores take bfloat16 (Ampere)."""
@@ -24,7 +24,7 @@ def choose_precision(requested, device):
         The policy, and why, in words.
     """
     if "GPU" not in device.upper():
-        has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & _cpu_flags())
+        has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
         hardware = f"this CPU has {'' if has_bfloat16 else 'no '}bfloat16 instructions"
         return ("mixed_bfloat16" if has_bfloat16 else "float32") if requested == "auto" else requested, hardware
     capability = _compute_capability()
@@ -40,18 +40,6 @@ def choose_precision(requested, device):
     if requested == "mixed_bfloat16" and capability < BFLOAT16_CAPABILITY:
         return "float32", f"{hardware} has no bfloat16; --precision auto takes what it has"
     return requested, hardware
-
-
-def _cpu_flags():
-    """Instruction sets of the first processor; empty where /proc does not tell."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.is_file():
-        return set()
-    for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
 
 
 def _compute_capability():

@@ -1,0 +1,115 @@
+"""Weight averages: their values, their place, what is validated and saved with them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from logical_devices import on_logical_devices
+from safetensors.numpy import load_file
+from test_replicas import train
+from test_train_step import BATCH, quadratic_step
+from test_trainer import Recorder, dvae_trainer, open_run
+
+from myxtts.training.trainer import XTTSTrainer
+from myxtts.utils.checkpoint import assign_by_name
+
+SETTINGS = {"dvae": {"max_steps": 6, "crop_seconds": 0.4}, "training": {"ema": 0.6}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def eagerly():
+    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def test_averages_follow_the_weights_of_applied_steps_with_a_rising_decay():
+    objective, step = quadratic_step(ema=0.15)
+    weights, expected = objective.weights["layer/kernel"], np.full(3, 2.0)
+    for number, batch in enumerate([BATCH, BATCH * np.float32(np.nan), BATCH, BATCH]):
+        step([batch], 0.1, (0, number))
+        if number != 1:
+            decay = min(0.15, (1 + max(0, number - 1)) / (10 + max(0, number - 1)))
+            expected = decay * expected + (1 - decay) * weights.numpy()
+    np.testing.assert_allclose(step.averages.variables()["average/layer/kernel"].numpy(), expected, rtol=1e-6)
+    assert not np.allclose(expected, weights.numpy())
+
+
+def test_weights_are_as_before_after_their_averages_took_their_place():
+    objective, step = quadratic_step(ema=0.9)
+    step([BATCH], 0.1, (0, 0))
+    kernel, average = objective.weights["layer/kernel"], step.averages.variables()["average/layer/kernel"]
+    before = kernel.numpy().copy(), average.numpy().copy()
+    with pytest.raises(KeyboardInterrupt), step.averages.in_place_of_weights():
+        np.testing.assert_array_equal(kernel.numpy(), before[1])
+        raise KeyboardInterrupt
+    np.testing.assert_array_equal(kernel.numpy(), before[0])
+    np.testing.assert_array_equal(average.numpy(), before[1])
+    step([BATCH], 0.1, (0, 1))
+    # Neither shares its memory with the other.
+    assert not np.array_equal(kernel.numpy(), average.numpy()) and not np.array_equal(average.numpy(), before[1])
+
+
+@on_logical_devices
+def averages_of(num_replicas):
+    return train(num_replicas, "float32", 2, ema=0.5)["averages"]
+
+
+def test_replicas_keep_the_averages_of_one_device():
+    one, two = averages_of(1), averages_of(2)
+    for name, (expected,) in one.items():
+        assert len(two[name]) == 2
+        for value in two[name]:
+            np.testing.assert_allclose(value, expected, rtol=1e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny_corpus, tmp_path_factory):
+    """A DVAE run of six steps with averages: its dataset, trainer and recorder."""
+    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("averaged"), **SETTINGS)
+    trainer, recorder = dvae_trainer(dataset), Recorder()
+    trainer.train(dataset, [recorder])
+    return dataset, trainer, recorder
+
+
+def test_averages_are_validated_and_stand_in_the_model_file(unbroken):
+    dataset, trainer, recorder = unbroken
+    folder = trainer.store.path(6)
+    averages, trained = load_file(folder / "model.safetensors"), load_file(folder / "trained.safetensors")
+    assert set(trained) == set(trainer.objective.trainable())
+    for name, variable in trainer.objective.trainable().items():
+        np.testing.assert_array_equal(trained[name], variable.numpy())
+        assert not np.array_equal(averages[f"dvae/{name}"], trained[name]), name
+    assert all(variable.device.endswith("CPU:0") for variable in trainer.train_step.averages.averages)
+    plain = dataclasses.replace(dataset.config.training, ema=0.0, checkpoint_dir=str(folder / "nothing_there"))
+    other = XTTSTrainer(dataclasses.replace(dataset.config, training=plain), stage="dvae")
+    assign_by_name(other.model.part_weights("dvae"), averages, "the averages")
+    with_averages = other.evaluate(dataset.validation_loader("dvae"))
+    assign_by_name(other.objective.trainable(), trained, "the weights")
+    with_weights = other.evaluate(dataset.validation_loader("dvae"))
+    assert with_averages == recorder.validation[6][0] != with_weights
+
+
+def test_resumed_run_with_averages_equals_an_unbroken_one(tiny_corpus, tmp_path, unbroken):
+    losses, validation = {}, {}
+    for stop_after in (3, None):
+        dataset = open_run(tiny_corpus, tmp_path, **SETTINGS)
+        trainer = dvae_trainer(dataset)
+        recorder = Recorder(trainer, stop_after)
+        trainer.train(dataset, [recorder])
+        losses.update(recorder.losses)
+        validation.update(recorder.validation)
+    assert losses == unbroken[2].losses and validation == unbroken[2].validation
+    for one, other in zip(trainer.train_step.averages.averages, unbroken[1].train_step.averages.averages):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+def test_run_goes_on_from_the_trained_weights_when_averages_are_turned_off(unbroken):
+    dataset, trainer, _ = unbroken
+    off = dataclasses.replace(dataset.config.training, ema=0.0)
+    without = XTTSTrainer(dataclasses.replace(dataset.config, training=off), stage="dvae")
+    for name, variable in without.objective.trainable().items():
+        np.testing.assert_array_equal(variable.numpy(), trainer.objective.trainable()[name].numpy())
+    assert without.train_step.averages is None and without.step == 6

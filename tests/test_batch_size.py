@@ -1,0 +1,232 @@
+"""Batches that do not fit: splitting, backing off when memory runs out, and the automatic batch size."""
+
+import logging
+import types
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from logical_devices import on_logical_devices, plan_of
+from test_trainer import Recorder, dvae_trainer, open_run
+
+from myxtts.cli import train
+from myxtts.training import batch_size
+from myxtts.training.batch_size import MicroBatches, OutOfMemory, fit_batch_size, longest_batch
+from myxtts.training.preparation import measure_mel_stats
+from myxtts.training.trainer import XTTSTrainer
+
+SETTINGS = dict(dvae={"max_steps": 4, "crop_seconds": 0.4}, training={"validate_every_steps": 4})
+
+
+def exhausted(*_):
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9,9]\nmore")
+
+
+def out_of_memory_above(monkeypatch, step, clips):
+    """Lets a train step fail as a GPU does, after its gradients, for batches of more than `clips`."""
+    for name in ("_whole", "_accumulate"):
+        function = getattr(step, name)
+        monkeypatch.setattr(step, name, lambda batch, *rest, f=function: exhausted() if len(batch.index) > clips
+                            else f(batch, *rest))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def eagerly():
+    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny_corpus, tmp_path_factory):
+    """Losses and weights of a run that has enough memory."""
+    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("enough"), **SETTINGS)
+    trainer, recorder = dvae_trainer(dataset), Recorder()
+    trainer.train(dataset, [recorder])
+    return recorder.losses, {name: v.numpy() for name, v in trainer.objective.trainable().items()}
+
+
+def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_path, monkeypatch, caplog, unbroken):
+    losses = {}
+    for stop_after in (3, None):
+        dataset = open_run(tiny_corpus, tmp_path, **SETTINGS)
+        trainer = dvae_trainer(dataset)
+        recorder = Recorder(trainer, stop_after)
+        if stop_after:
+            after_one = types.MethodType(lambda self, step: step == 1 and out_of_memory_above(
+                monkeypatch, trainer.train_step, 2), recorder)
+            monkeypatch.setattr(recorder, "on_log", lambda step, *rest: (Recorder.on_log(recorder, step, *rest),
+                                                                         after_one(step)))
+        else:
+            assert trainer.micro_batches.parts == 2 and len(trainer.train_step.accumulators())
+        with caplog.at_level(logging.WARNING, "myxtts"):
+            trainer.train(dataset, [recorder])
+        losses.update(recorder.losses)
+    said = [line for line in caplog.messages if "Memory ran out" in line]
+    assert len(said) == 1
+    assert "at step 2 with 4 clips at once: from here on 2 at once, in 2 parts that make the same batch of 4" in said[0]
+    assert "OOM when allocating tensor with shape[9,9]" in said[0] and "more" not in said[0].split("[9,9]")[1]
+    for step, expected in unbroken[0].items():
+        for name in ("loss", "reconstruction", "commitment", "gradient_norm"):
+            assert losses[step][name] == pytest.approx(expected[name], rel=1e-4), (step, name)
+    for name, variable in trainer.objective.trainable().items():
+        np.testing.assert_allclose(variable.numpy(), unbroken[1][name], atol=1e-4, err_msg=name)
+
+
+class Stub:
+    """What `MicroBatches` needs of a trainer, around a train step that may fail."""
+
+    def __init__(self, fails, whole=True, batch_size=6):
+        self.strategy, self.model_devices, self.model_device = tf.distribute.OneDeviceStrategy("/CPU:0"), ["/CPU:0"], "/CPU:0"
+        self.stage_config = types.SimpleNamespace(batch_size=batch_size)
+        self.step, self.made = 7, 0
+        self.taken = []
+        self.whole, self.fails = whole, fails
+        self.train_step = self
+
+    def __call__(self, batches, learning_rate, seed):
+        if max(len(batch) for (batch,) in batches) > self.fails:
+            exhausted()
+        self.taken = [batch.numpy().tolist() for (batch,) in batches]
+        return "losses"
+
+    def forget_partial_step(self):
+        return self.whole
+
+    def make_accumulators(self):
+        self.made += 1
+
+
+class Rows(NamedTuple):
+    """A batch of one field."""
+
+    rows: object
+
+
+def test_batch_is_split_further_until_it_fits_and_stays_split():
+    trainer = Stub(fails=2)
+    micro = MicroBatches(trainer)
+    group = [Rows(tf.range(6)), Rows(tf.range(6, 12))]
+    assert micro.step(group, 0.1, (0, 0)) == "losses"
+    assert trainer.taken == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+    assert (micro.parts, micro.clips, trainer.made) == (3, 2, 2)
+
+
+@pytest.mark.parametrize("stub, words", [
+    (Stub(fails=0), "no memory for one clip at a time"),
+    (Stub(fails=0, whole=False), "while step 8 changed the weights.*--batch-size 3"),
+])
+def test_out_of_memory_that_cannot_be_mended_is_one_sentence(stub, words):
+    with pytest.raises(OutOfMemory, match=words):
+        MicroBatches(stub).step([Rows(tf.range(6))], 0.1, (0, 0))
+
+
+def run_state(trainer):
+    """Everything that training changes, as arrays."""
+    step = trainer.train_step
+    named = {**trainer.model.part_weights("dvae"), **step.state_variables(), **step.accumulators()}
+    return {name: v.numpy().copy() for name, v in named.items()}
+
+
+def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace(
+        tiny_corpus, tmp_path, monkeypatch, caplog, unbroken):
+    settings = {**SETTINGS, "training": {**SETTINGS["training"], "automatic_batch_size": True}}
+    dataset = open_run(tiny_corpus, tmp_path, **settings)
+    trainer = dvae_trainer(dataset)
+    before, tried, call = run_state(trainer), [], type(trainer.train_step).__call__
+
+    def step(self, batches, rate, seed):
+        tried.append(len(batches[0].index))
+        return call(self, batches, rate, seed) if tried[-1] <= 2 else exhausted()
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "myxtts"):
+        patch.setattr(type(trainer.train_step), "__call__", step)
+        fitted = fit_batch_size(trainer, dataset)
+    assert tried == [1, 2, 4]
+    assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (2, 2)
+    assert fitted.plan("dvae").batch_size == 2 and dataset.plan("dvae").batch_size == 4
+    assert any("Batch size auto: 2 clips at once, 2 times an update of 4" in line and "4 does not fit: OOM" in line
+               for line in caplog.messages)
+    after = run_state(trainer)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    assert all((after[name] == 0).all() for name in after.keys() - before.keys())
+    assert trainer.train_step.traces == 0 and trainer.step == 0
+
+    # A run of that size, asked for by hand, is the same one, and goes on as it began.
+    stats = measure_mel_stats(dataset.train_loader("dvae"), 2)
+    by_hand = open_run(tiny_corpus, tmp_path / "by_hand", dvae={**SETTINGS["dvae"], "batch_size": 2},
+                       training={**SETTINGS["training"], "gradient_accumulation": 2})
+    recorders = Recorder(trainer, 2), Recorder(), Recorder()
+    monkeypatch.setattr("myxtts.training.trainer.fit_batch_size", lambda trainer, dataset: fitted)
+    trainer.train(dataset, [recorders[0]])
+    monkeypatch.setattr("myxtts.training.trainer.fit_batch_size", fit_batch_size)
+    again = open_run(tiny_corpus, tmp_path, **settings)
+    dvae_trainer(again).train(again, [recorders[1]])
+    XTTSTrainer(by_hand.config, stage="dvae", mel_stats=stats).train(by_hand, [recorders[2]])
+    assert {**recorders[0].losses, **recorders[1].losses} == recorders[2].losses
+    assert recorders[1].ledgers[0].row("batch size").effective == "2 x 2"
+
+
+@pytest.mark.parametrize("budget_mb, taken_mb, found, words", [
+    (1000, lambda clips: 100 + 50 * clips, 4, ""),
+    (240, lambda clips: 100 + 50 * clips, 2, "4 would take some 300 MB, and the budget is 240 MB"),
+    (160, lambda clips: 100 + 50 * clips, 1, "2 takes 200 MB, and the budget is 160 MB"),
+])
+def test_trials_on_a_cpu_stay_in_the_memory_budget(tiny_corpus, tmp_path, monkeypatch, caplog, budget_mb, taken_mb, found,
+                                                  words):
+    dataset = open_run(tiny_corpus, tmp_path, training={"automatic_batch_size": True, "memory_budget_mb": budget_mb})
+    trainer = types.SimpleNamespace(step=0, stage="dvae", config=dataset.config, model_devices=("/CPU:0",),
+                                    model_device="/CPU:0", stage_config=dataset.config.stage("dvae"))
+    trainer.use_batch = lambda size, accumulation: setattr(
+        trainer, "stage_config", batch_size.with_batch(dataset.config, "dvae", size, accumulation).stage("dvae"))
+    monkeypatch.setattr(batch_size, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(batch_size, "_trial", lambda trainer, dataset, size, parts: taken_mb(size) * 2 ** 20)
+    with caplog.at_level(logging.INFO, "myxtts"):
+        fit_batch_size(trainer, dataset)
+    assert trainer.stage_config.batch_size == found
+    assert words in caplog.messages[-1]
+    dataset.config.training.memory_budget_mb = 10
+    with pytest.raises(OutOfMemory, match="not even 1 clip at once.*--memory-budget"):
+        trainer.stage_config = dataset.config.stage("dvae")
+        fit_batch_size(trainer, dataset)
+
+
+def test_trial_batch_is_as_long_as_any_of_the_data_set(tiny_corpus, tmp_path):
+    dataset = open_run(tiny_corpus, tmp_path, data={"num_buckets": 3})
+    for stage in ("dvae", "gpt"):
+        batch, loader = longest_batch(dataset, stage, 3), dataset.train_loader(stage)
+        real = [loader(position) for position in range(2 * loader.plan.batches_per_epoch)]
+        assert batch.wav.shape == (3, max(one.wav.shape[1] for one in real))
+        assert batch.text.shape == (3, max(one.text.shape[1] for one in real))
+        assert batch.conditioning.shape == (3, real[0].conditioning.shape[1])
+        for field, like in zip(batch, real[0]):
+            assert field.dtype == like.dtype
+
+
+@on_logical_devices
+def mirrored_split():
+    """Shards of a batch of eight on two replicas, split in two."""
+    trainer = types.SimpleNamespace(model_devices=plan_of("mirrored").model_devices)
+    trainer.strategy = tf.distribute.MirroredStrategy(trainer.model_devices, tf.distribute.ReductionToOneDevice())
+    shards = [Rows(tf.range(4)), Rows(tf.range(4, 8))]
+    batch = trainer.strategy.experimental_distribute_values_from_function(
+        lambda context: shards[context.replica_id_in_sync_group])
+    micro = MicroBatches(trainer)
+    micro.parts = 2
+    return [[(part[0].numpy().tolist(), part[0].device[-6:]) for part in trainer.strategy.experimental_local_results(piece)]
+            for piece in micro._split(batch)]
+
+
+def test_batch_of_replicas_is_split_on_each_of_them():
+    assert mirrored_split() == [[([0, 1], ":CPU:1"), ([4, 5], ":CPU:2")],
+                                [([2, 3], ":CPU:1"), ([6, 7], ":CPU:2")]]
+
+
+def test_batch_size_auto_is_read_from_the_command_line():
+    config = train.config_from_arguments(train.build_parser().parse_args(
+        ["--train-data", "x", "--batch-size", "auto", "--memory-budget", "500", "--grad-accum", "2"]))
+    assert config.training.automatic_batch_size and config.training.memory_budget_mb == 500
+    assert (config.data.batch_size, config.stage("gpt").batch_size, config.training.gradient_accumulation) == (16, 16, 2)

@@ -1,0 +1,146 @@
+"""The ledger of the training switches: what it observes, and that it notices what does not do what was asked for."""
+
+import pytest
+import tensorflow as tf
+from test_objectives import dvae_batch, gpt_batch
+from test_trainer import Recorder, dvae_trainer, open_run
+from tiny import tiny_run_config
+
+from myxtts.config.config import ConfigError, TrainingConfig
+from myxtts.config.optimizations import PRESETS, SWITCHES, requested_switches
+from myxtts.models.xtts import XTTS
+from myxtts.training import optimizations
+from myxtts.training.averaging import WeightAverages
+from myxtts.training.ledger import LedgerDifference, count_clusters, count_products
+from myxtts.training.objectives import DVAEObjective, GPTObjective
+from myxtts.training.optimizations import TrainingOptimizer, settle_switches
+from myxtts.utils import precision
+from myxtts.utils.machine import Processor
+
+FLOAT32 = XTTS
+"""The real class, when a test has put another in its place."""
+
+
+def ledger_of(corpus, folder, **training):
+    """A trainer after two DVAE steps."""
+    dataset = open_run(corpus, folder, dvae={"max_steps": 2, "crop_seconds": 0.4},
+                       training={"validate_every_steps": 9, **training})
+    trainer, recorder = dvae_trainer(dataset), Recorder()
+    trainer.train(dataset, [recorder])
+    return trainer, recorder
+
+
+def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
+    trainer, recorder = ledger_of(tiny_corpus, tmp_path, optimizations="aggressive", precision="mixed_bfloat16", ema=0.9,
+                                  gradient_accumulation=2, strict=True)
+    ledger = trainer.ledger
+    assert recorder.ledgers == [ledger] and all(row.as_requested for row in ledger.rows)
+    precision_row = ledger.row("precision")
+    assert (precision_row.requested, precision_row.effective) == ("mixed_bfloat16 (given)", "mixed_bfloat16")
+    # All but the codebook's distances and sums.
+    assert "13 of 15 matrix products of the step in bfloat16" in precision_row.reason
+    assert ledger.row("loss scaling").effective == "off"
+    assert (ledger.row("XLA").requested, ledger.row("XLA").effective) == ("on (preset aggressive)", "on")
+    assert "2 programs compiled so far, at most 2 for 1 shapes" in ledger.row("XLA").reason
+    assert ledger.row("weight averages").effective == "0.9"
+    assert ledger.row("gradient accumulation").effective == "2"
+    assert trainer.store.read_state(2)["ledger"] == ledger.state()
+    lines = str(ledger).splitlines()
+    assert lines[0].split() == ["optimisation", "requested", "effective", "reason"] and len(lines) == 1 + len(ledger.rows)
+
+
+def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypatch):
+    # A model of another policy than the run's, averages that stand still, and no compiler.
+    monkeypatch.setattr("myxtts.training.trainer.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
+    monkeypatch.setattr(WeightAverages, "update", lambda averages, step: None)
+    monkeypatch.setattr(optimizations, "_xla_refusal", lambda device: "libdevice is missing")
+    trainer, _ = ledger_of(tiny_corpus, tmp_path, precision="mixed_float16", ema=0.5, xla=True)
+    found = {row.optimisation: (row.effective, row.as_requested) for row in trainer.ledger.rows}
+    assert found["precision"] == ("float32", False)
+    assert found["weight averages"] == ("standing still", False)
+    assert found["XLA"] == ("off", False)
+    assert "libdevice is missing" in trainer.ledger.row("XLA").reason
+    assert trainer.ledger.row("loss scaling").effective.startswith("dynamic, now ")
+    assert "! float32" in str(trainer.ledger)
+    with pytest.raises(LedgerDifference, match="--strict: precision was to be mixed_float16.*XLA was to be on"):
+        trainer.ledger.require()
+
+
+def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(optimizations, "_xla_refusal", lambda device: "libdevice is missing")
+    with pytest.raises(LedgerDifference, match="XLA was to be on"):
+        ledger_of(tiny_corpus, tmp_path, xla=True, strict=True)
+    assert not (tmp_path / "dvae").exists() or not list((tmp_path / "dvae").glob("step_*"))
+
+
+@tf.function
+def product(x):
+    return tf.matmul(x, x)
+
+
+def test_products_and_clusters_are_counted_in_called_functions_too():
+    compiled = tf.function(lambda x: tf.matmul(x, x), jit_compile=True)
+    whole = tf.function(lambda x: product(x) + tf.cast(compiled(tf.cast(x, tf.bfloat16)), tf.float32))
+    graph = whole.get_concrete_function(tf.TensorSpec((2, 2))).graph
+    assert count_products(graph) == {"float32": 1, "bfloat16": 1}
+    assert count_clusters(graph) == 1
+
+
+@pytest.mark.parametrize("requested, capability, flags, chosen", [
+    ("auto", None, {"avx2"}, "float32"), ("auto", None, {"avx512_bf16"}, "mixed_bfloat16"),
+    ("auto", (9, 0), (), "mixed_bfloat16"), ("auto", (8, 0), (), "mixed_bfloat16"), ("auto", (7, 5), (), "mixed_float16"),
+    ("auto", (6, 1), (), "float32"), ("mixed_bfloat16", (7, 0), (), "float32"),
+    ("mixed_bfloat16", (8, 6), (), "mixed_bfloat16"), ("mixed_float16", (6, 1), (), "mixed_float16"),
+    ("mixed_float16", None, (), "mixed_float16"), ("mixed_bfloat16", None, {"avx2"}, "mixed_bfloat16"),
+    ("float32", (9, 0), (), "float32"),
+])
+def test_precision_is_what_the_hardware_can(monkeypatch, requested, capability, flags, chosen):
+    monkeypatch.setattr(precision, "_compute_capability", lambda: capability)
+    monkeypatch.setattr(precision, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
+    policy, reason = precision.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
+    assert policy == chosen and reason
+
+
+def test_explicit_switch_wins_over_the_preset_and_the_preset_over_the_default():
+    training = TrainingConfig(optimizations="aggressive", xla=False)
+    found = requested_switches(training)
+    assert found["xla"] == (False, "given") and found["precision"] == ("auto", "preset aggressive")
+    assert found["ema"] == (0.0, "default")
+    assert set(found) == set(SWITCHES)
+    for preset in PRESETS.values():
+        assert preset.keys() <= SWITCHES.keys()
+
+
+def test_training_optimizer_puts_its_switches_into_a_configuration():
+    config = TrainingOptimizer("aggressive", xla=False, ema=0.99, strict=True).apply(tiny_run_config(
+        training={"precision": "mixed_float16"}))
+    switches = settle_switches(config.training, None, "/CPU:0")
+    assert (switches.xla, switches.ema, config.training.strict) == (False, 0.99, True)
+    assert switches.requested["precision"] == ("auto", "preset aggressive")
+    assert "xla: False (given)" in TrainingOptimizer("aggressive", xla=False).describe()
+    for arguments, words in ((("swift",), "--optimizations must be one of none, conservative"), ((), "A switch must be")):
+        with pytest.raises(ConfigError, match=words):
+            TrainingOptimizer(*arguments, **({} if arguments else {"speed": 3}))
+
+
+SENSITIVE = {"Softmax", "LogSoftmax", "Rsqrt", "ArgMin", "SparseSoftmaxCrossEntropyWithLogits", "Mean", "SquaredDifference"}
+"""Operations of softmax, norms, codebook search and losses."""
+
+
+@pytest.mark.parametrize("stage", ["gpt", "dvae"])
+def test_softmax_norms_losses_and_codebook_search_stay_in_float32(stage):
+    config = tiny_run_config()
+    model = XTTS(config.model, parts=(stage,), precision="mixed_bfloat16")
+    objective = (GPTObjective if stage == "gpt" else DVAEObjective)(model, config)
+    batch = (gpt_batch if stage == "gpt" else dvae_batch)(2)
+    traced = tf.function(lambda b: objective.loss_sums(b, tf.constant([0, 0]))).get_concrete_function(batch)
+    operations = traced.graph.get_operations()
+    found = {op.type for op in operations} & SENSITIVE
+    assert found >= ({"Softmax", "Rsqrt", "SparseSoftmaxCrossEntropyWithLogits"} if stage == "gpt" else {"ArgMin"})
+    for op in operations:
+        if op.type in SENSITIVE:
+            assert op.inputs[0].dtype == tf.float32, op.name
+    for losses in tf.nest.flatten(traced.structured_outputs):
+        assert losses.dtype == tf.float32
+    products = count_products(traced.graph)
+    assert products["bfloat16"] > 4 * products["float32"]

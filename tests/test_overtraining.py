@@ -1,0 +1,109 @@
+"""Overtraining: what counts as it, the warning, the stop at the best checkpoint, and an exact resume."""
+
+import json
+import logging
+
+import pytest
+import tensorflow as tf
+from test_trainer import Recorder, dvae_trainer, open_run
+
+from myxtts.training.overtraining import WARN_AFTER, OvertrainingDetector
+from myxtts.training.trainer import XTTSTrainer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def eagerly():
+    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def feed(detector, pairs, first_step=1):
+    """What the detector says at each of `(training loss, validation loss)`."""
+    said = []
+    for step, (training, validation) in enumerate(pairs, first_step):
+        detector.watch(tf.constant(training), tf.constant(True))
+        detector.watch(tf.constant(float("nan")), tf.constant(False))  # a step that was not applied
+        said.append(detector.update(step, validation))
+    return said
+
+
+LEARNS = [(3.0, 3.0), (2.0, 2.5), (1.5, 2.2)]
+OVERTRAINS = [(1.4 - 0.1 * n, 2.3 + 0.1 * n) for n in range(6)]
+
+
+def test_divergence_warns_at_half_the_patience_and_stops_at_its_end():
+    detector = OvertrainingDetector(4)
+    said = feed(detector, LEARNS + OVERTRAINS[:4])
+    assert [bool(line) for line in said] == [False, False, False, False, True, False, True]
+    assert "Overtraining: 2 validations have a loss above the 2.2000 of step 3, the last 2.4000" in said[4]
+    assert "ends with the checkpoint of step 3" in said[6] and detector.stopped
+
+
+def test_without_patience_there_is_one_warning_and_no_stop():
+    detector = OvertrainingDetector(0)
+    said = feed(detector, LEARNS + OVERTRAINS * 2)
+    assert [index for index, line in enumerate(said) if line] == [len(LEARNS) + WARN_AFTER - 1]
+    assert not detector.stopped
+
+
+@pytest.mark.parametrize("pairs", [
+    [(3.0 - 0.1 * n, 3.0 - 0.1 * n) for n in range(20)],  # both fall
+    LEARNS + [(1.6, 2.3)] * 20,  # a plateau: the training loss is not below what it was at the best
+    LEARNS + [(1.4, 2.2)] * 20,  # no worse than the best
+    LEARNS + [(1.4, float("nan"))] * 20,
+    (LEARNS + OVERTRAINS[:1]) + [(1.0, 2.1), (0.9, 2.2)] + [(0.8, 2.0), (0.7, 2.1)],  # each time a new best in between
+])
+def test_other_courses_are_not_overtraining(pairs):
+    detector = OvertrainingDetector(2)
+    feed(detector, pairs)
+    assert not detector.stopped
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_detector_taken_up_from_json_says_what_an_unbroken_one_says(cut):
+    pairs = LEARNS + OVERTRAINS
+    whole, before, after = OvertrainingDetector(5), OvertrainingDetector(5), OvertrainingDetector(5)
+    expected = feed(whole, pairs)
+    said = feed(before, pairs[:cut])
+    before.watch(tf.constant(9.0), tf.constant(True))  # steps of an interval that is cut in two
+    whole_again = OvertrainingDetector(5)
+    feed(whole_again, pairs[:cut])
+    whole_again.watch(tf.constant(9.0), tf.constant(True))
+    after.restore(json.loads(json.dumps(before.state())))
+    assert after.state() == whole_again.state()
+    if cut < 8:
+        assert feed(after, pairs[cut:], cut + 1) == feed(whole_again, pairs[cut:], cut + 1)
+    assert said == expected[:cut]
+
+
+def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_path, monkeypatch, caplog):
+    course = {1: 3.0, 2: 2.0, 3: 2.5, 4: 2.6, 5: 2.7}
+    monkeypatch.setattr(XTTSTrainer, "evaluate",
+                        lambda trainer, loader: {"reconstruction": course[trainer.step], "commitment": 0.0})
+    settings = dict(dvae={"max_steps": 9, "crop_seconds": 0.4, "learning_rate": 1e-5},
+                    training={"validate_every_steps": 1, "checkpoint_every_steps": 4, "overtraining_patience": 3})
+    dataset = open_run(tiny_corpus, tmp_path, **settings)
+    trainer, recorder = dvae_trainer(dataset), Recorder()
+    # Training losses of such a short run are chance; only their course matters here.
+    watch = trainer.overtraining.watch
+    monkeypatch.setattr(trainer.overtraining, "watch",
+                        lambda loss, finite: watch(tf.constant(9.0 - trainer.step), finite))
+    with caplog.at_level(logging.WARNING, "myxtts"):
+        trainer.train(dataset, [recorder])
+    assert sorted(recorder.losses) == [1, 2, 3, 4, 5] and recorder.calls[-1][0] == "end"
+    assert [line for line in caplog.messages if "Overtraining: 1 validation has a loss above" in line and "It ends after 3" in line]
+    assert [line for line in caplog.messages if "ends with the checkpoint of step 2, the best" in line]
+    assert trainer.store.steps() == [2] and trainer.store.best_step() == 2
+    assert (tmp_path / "dvae/overtrained_step_00000004").is_dir()
+    state = trainer.store.read_state(2)
+    assert state["finished"] and state["parts"]["overtraining"]["stopped"]
+    assert [entry["step"] for entry in state["history"]] == [1, 2, 3, 4, 5]
+
+    again, recorder = XTTSTrainer(dataset.config, stage="dvae"), Recorder()
+    again.train(dataset, [recorder])
+    assert again.step == 2 and not recorder.losses
+    more_patience = open_run(tiny_corpus, tmp_path, **{**settings, "training": {**settings["training"],
+                                                                             "overtraining_patience": 30}})
+    assert not XTTSTrainer(more_patience.config, stage="dvae").overtraining.stopped
