@@ -111,7 +111,10 @@ def findings(**changes):
         "disks": [{"folder": ".", "free": 100 * GB, "read_per_second": 200 * 2**20, "note": "one file"}],
         "tensorflow": {"built_for": "CUDA", "cuda": "12.5", "cudnn": "9", "xla_fails": None,
                        "gpus": [{"name": "NVIDIA L4", "compute_capability": [8, 9]}]},
-        "precision": {"flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}}, "plan": "single: all on GPU 0",
+        "precision": {"size": 1024, "flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}}, "plan": "single: all on GPU 0",
+        "automatic": {"precision": "mixed_bfloat16", "precision_reason": "compute capability 8.9 has bfloat16",
+                      "attention": "standard", "attention_reason": "slower at the longest", "room": 22 * GB,
+                      "clip_seconds": 11.6, "largest_batch": {"float32": 30, "mixed_bfloat16": 44}},
         "training": {"size": "tiny", "batch_size": 16, "clip_seconds": 6.0, "precision": "float32", "steps": 40,
                      "step_seconds": 0.25, "steps_per_second": 4.0, "audio_seconds_per_second": 384.0}}
     return {**found, **changes}
@@ -122,6 +125,8 @@ def test_description_tells_limits_speeds_and_a_plain_verdict():
     for words in ("myxtts not installed", "limited to 2 cores' worth", "limit of the container 8.0 GB", "7.0 GB can be used",
                   "0: NVIDIA L4, 23034 MB; driver 550.1", "reads 200 MB/s", "compute capability 8.9", "bfloat16 60000 GFLOP/s "
                   "(6.0 x)", "XLA: compiles", "single: all on GPU 0", "nothing to choose",
+                  "--precision auto: mixed_bfloat16 (compute capability 8.9 has bfloat16)",
+                  "--attention auto: standard (slower", "11.6 s that the memory plan fits into 22.0 GB: 30 in float32, 44 in",
                   "This machine will train `tiny` at about 4 steps/s (batches of 16 clips of 6 s, float32; 384 s of recordings "
                   "per second; median of 40 steps)."):
         assert words in text
@@ -139,6 +144,11 @@ def test_what_is_wrong_is_said_in_the_verdict():
             {"folder": "nfs", "free": GB, "read_per_second": None, "note": "not measured: Permission denied"}]
     lines = machine_doctor.verdict(findings(disks=slow, training=None))
     assert "data reads 5 MB/s" in lines[0] and lines[1] == "Reading from nfs was not measured: Permission denied."
+    slow = findings(precision={"size": 1024, "flops": {"float32": 2e10, "bfloat16": 1e10, "float16": 1e10}})
+    assert any("measured slower than those of float32: 10 against 20" in line for line in machine_doctor.choices(slow))
+    hidden = {**findings()["automatic"], "largest_batch": None, "attention": None, "attention_reason": "not measured"}
+    lines = machine_doctor.choices(findings(automatic=hidden))
+    assert "--attention auto: unknown (not measured)" in lines and lines[-1].startswith("Largest batch: unknown")
     busy = {**findings()["processor"], "load": 3.0}
     assert any("load 3.0 on 8 cores" in line for line in machine_doctor.verdict(findings(processor=busy)))
 
@@ -155,6 +165,7 @@ def test_command_examines_this_machine_and_writes_json(tmp_path):
     code, text = examined(str(tmp_path))
     assert code == 0 and [line for line in text.splitlines() if line.endswith(":")][:2] == ["VERSIONS:", "HARDWARE:"]
     found = json.loads((tmp_path / "found.json").read_text())
+    assert found["automatic"]["largest_batch"]["float32"] > 0 and found["automatic"]["attention"] is None
     assert found["training"] is None and found["precision"]["flops"]["float32"] > 0
     assert found["tensorflow"]["xla_fails"] is None and found["memory"]["usable"] > 0
 

@@ -1,22 +1,21 @@
 """`myxtts doctor`: what this machine is, what TensorFlow can use of it, what the automatic settings would choose, and how
 fast it trains, from a measurement. Each check is a small function; what cannot be known is said to be unknown."""
 
+import contextlib
 import os
 import platform
 import tempfile
-import time
 from dataclasses import asdict, replace
 from importlib import metadata
 from statistics import median
 
+from myxtts.config.optimizations import requested_switches
+from myxtts.models.memory import RESERVED_GB, Optimizations, Shapes, largest_batch
 from myxtts.utils.device_plan import ACCELERATOR_VARIABLES
-from myxtts.utils.gpu_monitor import NVMLUnavailable, list_gpus, nvml
+from myxtts.utils.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus, nvml
 from myxtts.utils.machine import BYTES_PER_GB, probe_disk, probe_files, read_memory, read_processor
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "librosa", "soundfile", "tokenizers", "safetensors")
-PRODUCT_SIZE = 1024
-"""Rows and columns of the matrices whose product is timed in each precision."""
-PRODUCT_SECONDS = 0.3
 CLIP_SECONDS = 6.0
 """Length of the clips in the measured steps: about the mean of read-speech corpora."""
 VOCABULARY = 512
@@ -48,8 +47,11 @@ def examine(config, seconds, folder, data_files=()):
 
     plan = early_gpu_configuration()
     found["tensorflow"] = tensorflow_build()
-    found["precision"] = precision(plan)
+    from myxtts.training.measurement import PRODUCT_SIZE, product_rates
+
+    found["precision"] = {"size": PRODUCT_SIZE, "flops": product_rates(plan.model_device)}
     found["plan"] = plan.describe()
+    found["automatic"] = automatic(config, plan, found, seconds > 0)
     found["training"] = training(config, plan, seconds) if seconds else None
     return found
 
@@ -93,50 +95,53 @@ def tensorflow_build():
     """What TensorFlow is built for, which GPUs it can use, and whether XLA compiles here."""
     import tensorflow as tf
 
+    from myxtts.training.measurement import xla_failure
+
     build = tf.sysconfig.get_build_info()
     details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")]
-    try:
-        tf.function(lambda x: x @ x, jit_compile=True)(tf.eye(2))
-        xla = None
-    except (tf.errors.OpError, ValueError) as error:
-        xla = str(error).splitlines()[0]
     return {"built_for": "CUDA" if build["is_cuda_build"] else "ROCm" if build["is_rocm_build"] else "CPU",
             "cuda": build.get("cuda_version"), "cudnn": build.get("cudnn_version"),
             "gpus": [{"name": one.get("device_name"), "compute_capability": one.get("compute_capability")}
-                     for one in details], "xla_fails": xla}
+                     for one in details], "xla_fails": xla_failure()}
 
 
-def precision(plan):
-    """Floating-point operations per second of a matrix product in each format on the training device."""
-    import tensorflow as tf
+def automatic(config, plan, found, measures):
+    """What `--precision auto` and `--attention auto` choose on the training device, why, and the largest batch that the
+    memory planner lets in. The attention is measured, for some seconds, where `measures` says so."""
+    from myxtts.utils.precision import choose_precision
 
-    rates = {}
-    with tf.device(plan.model_device):
-        for dtype in ("float32", "bfloat16", "float16"):
-            x = tf.cast(tf.random.stateless_normal((PRODUCT_SIZE, PRODUCT_SIZE), (0, 0)), dtype)
-            product = tf.function(tf.matmul)
-            product(x, x).numpy()
-            count, began = 0, time.perf_counter()
-            while time.perf_counter() - began < PRODUCT_SECONDS:
-                product(x, x).numpy()
-                count += 1
-            rates[dtype] = 2 * PRODUCT_SIZE**3 * count / (time.perf_counter() - began)
-    return {"flops": rates}
+    policy, reason = choose_precision("auto", plan.model_device)
+    chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
+    if measures:
+        from myxtts.training.attention_choice import choose_attention
+
+        attention = choose_attention(config.model, policy, plan.model_device)
+        chosen.update(attention=attention.form, attention_reason=attention.reason)
+    room = found["memory"]["usable"]
+    if found["tensorflow"]["gpus"]:
+        listed = found["gpus"]["listed"]
+        room = None if listed is None else int(BYTES_PER_MB * min(gpu["memory_mb"] for gpu in listed)
+                                               - RESERVED_GB * BYTES_PER_GB)
+    shapes = Shapes.of_data(config.data, batch=1)
+    model = replace(config.model, num_text_tokens=config.model.num_text_tokens or VOCABULARY)
+    fits = None if room is None else {name: largest_batch(model, shapes, Optimizations(precision=name), room)
+                                      for name in dict.fromkeys(("float32", policy))}
+    return {**chosen, "room": room, "clip_seconds": config.data.max_seconds, "largest_batch": fits}
 
 
 def training(config, plan, seconds):
     """Steps per second of the GPT stage on this machine, on clips of `CLIP_SECONDS` of noise."""
-    import contextlib
-
     from myxtts.training.measurement import measure_training
+    from myxtts.utils.precision import choose_precision
 
     config = replace(config, model=replace(config.model, num_text_tokens=config.model.num_text_tokens or VOCABULARY))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
         times = measure_training(config, plan, folder, CLIP_SECONDS, seconds)
     batch = config.stage("gpt").batch_size
+    policy, _ = choose_precision(requested_switches(config.training)["precision"][0], plan.model_device)
     step = median(times)
     return {"size": config.model.size, "batch_size": batch, "clip_seconds": CLIP_SECONDS,
-            "precision": config.training.precision, "steps": len(times), "step_seconds": step, "steps_per_second": 1 / step,
+            "precision": policy, "steps": len(times), "step_seconds": step, "steps_per_second": 1 / step,
             "audio_seconds_per_second": batch * CLIP_SECONDS / step}
 
 
@@ -173,7 +178,7 @@ def describe(found):
     lines += ["", "TENSORFLOW:", f"  Built for {build['built_for']}{cuda}; uses {', '.join(used) or 'the CPU, no GPU'}",
               f"  XLA: {'fails: ' + build['xla_fails'] if build['xla_fails'] else 'compiles'}"]
     rates = found["precision"]["flops"]
-    lines += [f"  Matrix products of {PRODUCT_SIZE}: " + ", ".join(
+    lines += [f"  Matrix products of {found['precision']['size']}: " + ", ".join(
         f"{name} {rate / 1e9:.0f} GFLOP/s" + ("" if name == "float32" else f" ({rate / rates['float32']:.1f} x)")
         for name, rate in rates.items())]
     return "\n".join([*lines, "", "AUTOMATIC CHOICES:", *(f"  {line}" for line in choices(found)), "", "VERDICT:",
@@ -197,6 +202,19 @@ def choices(found):
     lines += ["--device-plan auto: one device to train on, nothing to choose" if count < 2 else
               f"--device-plan auto: {count} GPUs; measures single, dual{' and mirrored' if count > 2 else ''} and takes the "
               "quickest"]
+    auto, rates = found["automatic"], found["precision"]["flops"]
+    lines += [f"--precision auto: {auto['precision']} ({auto['precision_reason']})"]
+    dtype = auto["precision"].removeprefix("mixed_")
+    if rates[dtype] < rates["float32"]:
+        lines += [f"  but its matrix products were measured slower than those of float32: {rates[dtype] / 1e9:.0f} against "
+                  f"{rates['float32'] / 1e9:.0f} GFLOP/s. Compare --precision {auto['precision']} with float32."]
+    lines += [f"--attention auto: {auto['attention'] or 'unknown'} ({auto['attention_reason']})"]
+    if auto["largest_batch"] is None:
+        lines += ["Largest batch: unknown, as the memory of the GPU is"]
+    else:
+        fits = ", ".join(f"{batch} in {name}" for name, batch in auto["largest_batch"].items())
+        lines += [f"Largest batch of clips up to {auto['clip_seconds']:g} s that the memory plan fits into "
+                  f"{gigabytes(auto['room'])}: {fits} (`myxtts plan` has the rest)"]
     return lines
 
 

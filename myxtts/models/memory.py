@@ -2,13 +2,15 @@
 
 Weights are counted exactly, layer by layer. Activations are what the backward pass needs of the forward pass, counted from
 the operations of each layer as TensorFlow runs them without XLA; each function says which tensors those are. The peak of a
-step comes at the start of the backward pass, when all of them are there, or at the update, when all gradients are; the
-larger of the two counts. `utilities/benchmarks/memory_plan.py` holds the prediction against measured peaks.
+step comes at the start of the backward pass, when all of them are there, or at the update, when all gradients are, or (long
+conditioning, short text) at the start of the conditioning encoder's part; the largest of the three counts.
+`utilities/benchmarks/memory_plan.py` holds the prediction against measured peaks.
 
 Symbols in comments: W width, h heads, V vocabulary.
 """
 
-from dataclasses import dataclass, fields
+from bisect import bisect_right
+from dataclasses import dataclass, fields, replace
 
 from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 
@@ -20,6 +22,10 @@ CONDITIONING_HOP = 256
 """Samples at 22 050 Hz between conditioning frames."""
 TOKENS_PER_SECOND = 7
 """Text tokens that go with a second of speech, roughly."""
+MOST_CLIPS = 2**16
+"""A batch that no GPU holds."""
+RESERVED_GB = 1.0
+"""Of a GPU, for CUDA's context, libraries' workspaces and fragments. A usual figure, not a measured one."""
 LORA_WIDTHS = 16
 """Widths of one block's adapters together: in and out of qkv 1 + 3, projection 1 + 1, MLP 1 + 4 and 4 + 1."""
 
@@ -38,9 +44,14 @@ class Shapes:
     """Conditioning frames."""
 
     @classmethod
-    def of_seconds(cls, batch, seconds, conditioning_seconds):
-        """Sizes of a batch whose longest clip and conditioning clip have these lengths."""
-        return cls(batch, round(TOKENS_PER_SECOND * seconds), int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1,
+    def of_data(cls, data, batch, seconds=None):
+        """Sizes of a batch whose longest clip has `seconds`, or `data.max_seconds` for None, by the rules of a
+        `DataConfig`."""
+        seconds = seconds or data.max_seconds
+        # Conditioning clips are no longer than the clips that they come from.
+        conditioning_seconds = min(seconds, data.conditioning_seconds[1])
+        return cls(batch, min(round(TOKENS_PER_SECOND * seconds), data.max_text_length),
+                   int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1,
                    int(conditioning_seconds * MODEL_SAMPLE_RATE) // CONDITIONING_HOP + 1)
 
 
@@ -79,7 +90,10 @@ class MemoryPlan:
     activations: int
     """What the forward pass leaves for the backward pass."""
     working: int
-    """What the one layer that is being computed takes besides."""
+    """What the one block that is being computed takes besides."""
+    conditioning: int
+    """What there is when the backward pass reaches the conditioning encoder: its activations, its work, and the gradients
+    of the trunk. More than at the beginning only where conditioning clips are long and texts short."""
 
     @property
     def resident(self):
@@ -88,8 +102,9 @@ class MemoryPlan:
 
     @property
     def step(self):
-        """Bytes that a step takes on top: at the start of its backward pass, or at the update."""
-        return max(self.activations + self.working, self.gradients)
+        """Bytes that a step takes on top: at the start of its backward pass, at the conditioning encoder's, or at the
+        update."""
+        return max(self.activations + self.working, self.conditioning, self.gradients)
 
     @property
     def peak(self):
@@ -171,7 +186,7 @@ def _kept_by_attention(heads, queries, keys, width, dropout, optimizations):
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # the softmax's denominators, and the output before heads are merged
     if optimizations.gradient_checkpointing:
-        return heads * keys * dropout
+        return heads * keys * FLOAT * dropout  # the random numbers that the mask is made of
     return heads * keys * (FLOAT + (number + 1 if dropout else number * (number < FLOAT)))
 
 
@@ -182,24 +197,30 @@ def _checkpointed_block(width, number, dropout):
 
 
 def conditioning_activations(model, frames, optimizations):
-    """Bytes per clip that the conditioning encoder and the perceiver's reading of it keep.
+    """Bytes per clip that the conditioning encoder keeps.
 
-    A block keeps the group norm's input in float32 and its output (2 W), query, key and value (3 W) and merged heads (W);
-    its softmax in float32. A perceiver layer keeps latents and frames in one (W), and their keys and values.
+    Its input; and of each block the group norm's input in float32 and its output (2 W), query, key and value (3 W), merged
+    heads (W) and the softmax.
     """
     width, number = model.width, optimizations.compute_bytes
+    linear = (FLOAT + number) * width + 4 * width * number
     if optimizations.gradient_checkpointing:
         linear = (1 + 1 + 3 + 1) * width * number
-    else:
-        linear = width * (FLOAT + number) + 4 * width * number
     linear += _kept_by_attention(model.conditioning_heads, frames, frames, width, False, optimizations)
-    blocks = model.conditioning_blocks * frames * linear
+    return frames * (model.num_mels * FLOAT + model.conditioning_blocks * linear)
+
+
+def perceiver_activations(model, frames, optimizations):
+    """Bytes per clip that the perceiver keeps.
+
+    Of each layer latents and frames in one (W), their keys and values, the softmax; and of the latents themselves twice
+    their width, query and merged heads, and about eight hidden widths of the gated MLP.
+    """
+    width, number = model.width, optimizations.compute_bytes
     context, attended = frames + model.num_latents, model.perceiver_heads * model.perceiver_head_width
     softmax = model.perceiver_heads * model.num_latents * context * (FLOAT + number * (number < FLOAT))
-    # Of the latents: themselves twice, query and merged heads; of the gated MLP about eight hidden widths.
     own = model.num_latents * (2 * width + 2 * attended + 8 * (width * 8 // 3)) * number
-    return blocks + frames * model.num_mels * FLOAT + model.perceiver_depth * (
-        context * (width + 2 * attended) * number + softmax + own)
+    return model.perceiver_depth * (context * (width + 2 * attended) * number + softmax + own)
 
 
 def logits_bytes(model, shapes):
@@ -228,22 +249,37 @@ def plan_memory(model, shapes, optimizations=Optimizations(), train_text_rows=Fa
     # After the last block: the slice without latents, two norms as above, and the parts for either head.
     top = shapes.batch * positions * model.width * (2 * (2 * FLOAT + number) + number)
     mask = shapes.batch * positions**2
-    activations = model.layers * block + top + mask + shapes.batch * conditioning_activations(
-        model, shapes.frames, optimizations) + logits_bytes(model, shapes)
+    conditioning = shapes.batch * conditioning_activations(model, shapes.frames, optimizations)
+    perceiver = shapes.batch * perceiver_activations(model, shapes.frames, optimizations)
+    activations = model.layers * block + top + mask + conditioning + perceiver + logits_bytes(model, shapes)
     if number < FLOAT:
         activations += count * number
     if rank:
         activations += kernels * number  # each adapted kernel with its adapters added
     accumulating = optimizations.accumulation > 1
+    softmax = shapes.batch * model.conditioning_heads * shapes.frames**2 * FLOAT
+    if optimizations.attention == "memory-efficient" or not model.conditioning_blocks:
+        softmax = 0
     return MemoryPlan(
         parameters=FLOAT * (count + frozen), slots=2 * FLOAT * trained, averages=FLOAT * trained * optimizations.ema,
         accumulators=FLOAT * trained * accumulating, gradients=2 * FLOAT * trained, activations=activations,
-        working=working_bytes(model, shapes, positions, optimizations))
+        working=working_bytes(model, shapes.batch, positions, optimizations),
+        conditioning=conditioning + 2 * softmax + FLOAT * trained)
 
 
-def working_bytes(model, shapes, positions, optimizations):
-    """Bytes of the layer at work when the backward pass begins: the loss's gradients of the logits, or those inside the
-    last block, whichever is more."""
-    number, width = optimizations.compute_bytes, model.width
-    mlp = shapes.batch * positions * 3 * 4 * width * number
-    return max(logits_bytes(model, shapes), mlp)
+def working_bytes(model, batch, positions, optimizations):
+    """Bytes of the block at work when the backward pass begins, beyond what it keeps.
+
+    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W). Without
+    checkpointing there is next to nothing: what the backward pass of a block makes takes the place of what it lets go.
+    """
+    if not optimizations.gradient_checkpointing:
+        return 0
+    return batch * positions * 5 * 4 * model.width * optimizations.compute_bytes
+
+
+def largest_batch(model, shapes, optimizations, memory_bytes, train_text_rows=False):
+    """Most clips per batch whose step fits into `memory_bytes`; 0 where not even one does. Other arguments as of
+    `plan_memory`; the batch of `shapes` does not count."""
+    return bisect_right(range(1, MOST_CLIPS), memory_bytes, key=lambda batch: plan_memory(
+        model, replace(shapes, batch=batch), optimizations, train_text_rows).peak)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import WaveBatch
 from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.models.memory import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
 from myxtts.training.trainer import XTTSTrainer
 
@@ -20,8 +21,9 @@ WARMUP_STEPS = 5
 KEPT_BATCHES = 8
 """Batches that the phases after loading are timed on, in turn."""
 
-TOKENS_PER_SECOND = 7
-"""Text tokens that go with a second of speech, roughly."""
+PRODUCT_SIZE = 1024
+"""Rows and columns of the matrices whose product is timed in each number format."""
+PRODUCT_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -229,3 +231,30 @@ def measure_training(config, plan, folder, clip_seconds, budget_seconds):
         else:
             times.append(time.perf_counter() - began)
     return times
+
+
+def product_rates(device):
+    """`{format: floating-point operations per second}` of a product of square matrices on a device, by number format."""
+    rates = {}
+    product = tf.function(tf.matmul)
+    with tf.device(device):
+        for dtype in ("float32", "bfloat16", "float16"):
+            x = tf.cast(tf.random.stateless_normal((PRODUCT_SIZE, PRODUCT_SIZE), (0, 0)), dtype)
+            product(x, x)
+            sync()
+            count, began = 0, time.perf_counter()
+            while time.perf_counter() - began < PRODUCT_SECONDS:
+                product(x, x)
+                sync()
+                count += 1
+            rates[dtype] = 2 * PRODUCT_SIZE**3 * count / (time.perf_counter() - began)
+    return rates
+
+
+def xla_failure():
+    """Why XLA does not compile here, in words; None where it does."""
+    try:
+        tf.function(lambda x: x @ x, jit_compile=True)(tf.eye(2))
+    except (tf.errors.OpError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return None

@@ -1,11 +1,12 @@
 """What machine a figure was measured on, and where tables are kept."""
 
+import importlib
 import os
 import platform
 from datetime import date
 from pathlib import Path
 
-import tensorflow as tf
+import keras
 
 BENCHMARKS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
@@ -17,10 +18,24 @@ def describe_hardware():
     if cpuinfo.is_file():
         names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = names[0] if names else model
-    gpus = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
+    return (f"{model}, {len(os.sched_getaffinity(0))} cores, {', '.join(_gpus()) or 'no GPU'}, Python "
+            f"{platform.python_version()}, {_framework()}")
+
+
+def _gpus():
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [device.device_kind for device in jax.devices() if device.platform == "gpu"]
+    import tensorflow as tf
+
+    return [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
             for gpu in tf.config.get_visible_devices("GPU")]
-    return (f"{model}, {len(os.sched_getaffinity(0))} cores, {', '.join(gpus) or 'no GPU'}, Python "
-            f"{platform.python_version()}, TensorFlow {tf.__version__}")
+
+
+def _framework():
+    name = keras.backend.backend()
+    return f"{'JAX' if name == 'jax' else 'TensorFlow'} {importlib.import_module(name).__version__}"
 
 
 def append_table(title, command, header, rows, append=True):

@@ -99,7 +99,7 @@ class Saboteur:
         """Trains until the stop at step `at`, or after `seconds` where it comes from outside; returns the `Stop`."""
         from myxtts.cli.run import stops_on_signals
 
-        trainer, self.struck = self.trainer, None
+        trainer, self.struck = self.trainer, time.monotonic()
         trainer.step = trainer.position = 0
         trainer.stop_requested.clear()
         trainer.stage_config.max_steps = at + 1 if kind == "end of data" else LONGEST_RUN_STEPS * 1000
@@ -210,6 +210,16 @@ def stop_at_random(trainer, dataset, num_stops):
     return stops, before, process_state()[1:]
 
 
+def cpu_seconds(process):
+    """Processor time that a process has used; 0 for one that has ended."""
+    import psutil
+
+    if process.poll() is not None:
+        return 0.0
+    times = psutil.Process(process.pid).cpu_times()
+    return times.user + times.system
+
+
 def interrupt_process(arguments, corpus, folder, seconds):
     """Starts `train_main.py`, sends Ctrl-C `seconds` after training began, and waits; returns the `Stop`."""
     virtual = ("--virtual-devices", str(arguments.virtual_devices)) if arguments.virtual_devices else ()
@@ -224,13 +234,15 @@ def interrupt_process(arguments, corpus, folder, seconds):
         while TRAINING_BEGINS not in output.read_text() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(seconds)
-        struck = time.monotonic()
+        struck, used = time.monotonic(), cpu_seconds(process)
         process.send_signal(signal.SIGINT)
         try:
             code = process.wait(4 * LONGEST_STOP_SECONDS)
         except subprocess.TimeoutExpired:
+            # A process that still computes was starved by others, or has work that cannot be broken off; one that does not
+            # waits for something that never comes.
+            code = f"none, {cpu_seconds(process) - used:.1f} s of CPU since Ctrl-C"
             process.kill()
-            code = "none: it hangs"
         took = time.monotonic() - struck
     said = output.read_text()
     good = code == 0 and re.search(r"Stopped\. The same command goes on from .*dvae", said)

@@ -17,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import librosa  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from flops import step_flops  # noqa: E402
 from hardware import append_table  # noqa: E402
 
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
@@ -91,20 +92,6 @@ def gpt_batch(config, batch, num_text, num_codes, conditioning_frames):
                     tf.constant(rng.normal(size=(batch, conditioning_frames, 80)), tf.float32),
                     tf.constant(rng.integers(0, config.num_codes, (batch, num_codes)), tf.int32),
                     tf.fill((batch,), num_codes), tf.zeros((batch, 2), tf.int32))
-
-
-def step_flops(config, batch, num_text, num_codes, frames):
-    """Floating-point operations of matrix products in forward and backward of one GPT step, attention included."""
-    width, latents = config.width, config.num_latents
-    tokens = latents + num_text + 2 + num_codes + 5
-    trunk = config.layers * (12 * width * width * tokens + 2 * tokens * tokens * width)
-    heads = width * ((num_text + 2) * config.num_text_tokens + (num_codes + 5) * config.num_audio_tokens)
-    conditioning = 80 * width * frames + config.conditioning_blocks * (4 * width * width * frames
-                                                                      + 2 * frames * frames * width)
-    inner, hidden = config.perceiver_heads * config.perceiver_head_width, width * 8 // 3
-    perceiver = config.perceiver_depth * (width * inner * (2 * latents + 2 * (latents + frames))
-                                          + 2 * latents * (latents + frames) * inner + 3 * latents * width * hidden)
-    return 3 * 2 * batch * (trunk + heads + conditioning + perceiver)
 
 
 def matmul_rate(width, rows, repeats):

@@ -3,12 +3,15 @@
 import keras
 from keras import ops
 
+KEY_DTYPE = "uint32" if keras.backend.backend() == "jax" else "int32"
+"""Dtype of the seeds that the backend's random numbers take."""
+
 
 class GivenSeed(keras.random.SeedGenerator):
     """Hands a seed tensor of ours to `keras.random`, which takes generators and integers only."""
 
     def __init__(self, seed):  # no state variable: the base class would create one
-        self._given = seed
+        self._given = ops.cast(seed, KEY_DTYPE)
 
     def next(self, ordered=True):
         return self._given

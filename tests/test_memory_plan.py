@@ -1,0 +1,133 @@
+"""`myxtts plan`: weights against built models, terms against what they are made of, and what is printed."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import pytest
+
+from myxtts.cli import plan
+from myxtts.config.config import ModelConfig
+from myxtts.config.sizes import MODEL_SIZES
+from myxtts.models.memory import (Optimizations, Shapes, count_dvae, count_gpt, count_lora, largest_batch, plan_memory)
+from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.lora import LoRA
+from tiny import tiny_model_config
+
+ROOT = Path(__file__).resolve().parents[1]
+SHAPES = Shapes(batch=4, text=40, codes=120, frames=200)
+MODEL = ModelConfig.of_size("small", num_text_tokens=500)
+
+
+def numbers(variables):
+    return sum(math.prod(variable.shape) for variable in variables)
+
+
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_weights_are_counted_exactly_at_every_size(size):
+    config = ModelConfig.of_size(size, num_text_tokens=600)
+    with keras.StatelessScope(initialize_variables=False):  # shapes alone: `big` would take 1.7 GB
+        model = XTTS(config)
+    assert count_gpt(config) == numbers(model.part_weights("gpt").values())
+    trained = [v for v in model.part_weights("dvae").values() if v.trainable]
+    others = [v for v in model.part_weights("dvae").values() if not v.trainable]
+    assert count_dvae(config) == (numbers(trained), numbers(others))
+
+
+def test_weights_of_a_built_model_and_of_its_adapters_are_counted_exactly():
+    config = tiny_model_config(layers=3, conditioning_blocks=2)
+    model = XTTS(config, parts=("gpt",))
+    assert count_gpt(config) == numbers(model.gpt.trainable_variables)
+    lora = LoRA(model.gpt, 2, train_text_rows=True)
+    adapted = [v for name, v in named_weights(model.gpt).items() if lora.is_trained(name)]
+    assert count_lora(config, 2, True) == numbers(adapted)
+    assert count_lora(config, 2, False) == numbers(v for v in adapted if v.name.startswith("lora"))
+
+
+def test_resident_bytes_are_weights_moments_averages_and_accumulators():
+    count = 4 * count_gpt(MODEL)
+    plain = plan_memory(MODEL, SHAPES)
+    assert (plain.parameters, plain.slots, plain.averages, plain.accumulators) == (count, 2 * count, 0, 0)
+    assert plan_memory(MODEL, SHAPES, Optimizations(ema=True)).resident == plain.resident + count
+    assert plan_memory(MODEL, SHAPES, Optimizations(accumulation=4)).resident == plain.resident + count
+    lora = plan_memory(MODEL, SHAPES, Optimizations(lora_rank=8))
+    assert lora.slots == 8 * count_lora(MODEL, 8, False) and lora.gradients < plain.gradients / 20
+
+
+def test_each_optimization_takes_less_and_all_take_least():
+    peaks = [plan_memory(MODEL, replace(SHAPES, batch=16), Optimizations(**switches)).peak for switches in (
+        {}, {"precision": "mixed_bfloat16"}, {"gradient_checkpointing": True}, {"attention": "memory-efficient"},
+        {"precision": "mixed_bfloat16", "gradient_checkpointing": True, "attention": "memory-efficient"})]
+    assert peaks[-1] < min(peaks[1:4]) and max(peaks[1:4]) < peaks[0]
+
+
+def test_memory_efficient_attention_is_linear_in_the_sequence():
+    def activations(codes, attention):
+        return plan_memory(MODEL, replace(SHAPES, codes=codes), Optimizations(attention=attention)).activations
+
+    for attention, power in (("standard", 2), ("memory-efficient", 1)):
+        first, second, third = (activations(codes, attention) for codes in (100, 300, 500))
+        curved = (third - second) - (second - first)
+        # The mask of which position sees which, one byte a pair, is all that grows with the square.
+        assert (curved > 10 * 4 * 8 * 200**2) == (power == 2)
+
+
+@pytest.mark.parametrize("optimizations", [Optimizations(), Optimizations("mixed_bfloat16", True, "memory-efficient")])
+def test_largest_batch_fits_and_one_clip_more_does_not(optimizations):
+    for memory in (8 * 2**30, 24 * 2**30):
+        most = largest_batch(MODEL, SHAPES, optimizations, memory)
+        assert plan_memory(MODEL, replace(SHAPES, batch=most), optimizations).peak <= memory
+        assert plan_memory(MODEL, replace(SHAPES, batch=most + 1), optimizations).peak > memory
+    assert largest_batch(MODEL, SHAPES, optimizations, 2**20) == 0
+
+
+def test_command_plans_without_tensorflow_and_fast():
+    code = ("import sys; from myxtts.cli.main import main; main(['plan', '--model-size', 'big', '--batch-size', '2']); "
+            "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules), sys.modules")
+    began = time.process_time()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "GPT stage, size big" in done.stdout and time.process_time() - began < 5
+
+
+def printed(capsys, *argv):
+    code = plan.main(list(argv))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_command_shows_every_optimization_and_the_largest_batch(capsys, tmp_path):
+    code, text, _ = printed(capsys, "--model-size", "normal", "--batch-size", "16", "--precision", "mixed_bfloat16",
+                            "--ema", "0.999", "--grad-accum", "2", "--json", str(tmp_path / "plan.json"))
+    assert code == 0
+    for words in ("as asked", "none", "mixed precision", "gradient checkpointing", "memory-efficient attention", "all three",
+                  "LoRA of rank 16", "weight averaging (EMA)", "accumulation of 4 parts", "8 GB", "80 GB"):
+        assert words in text
+    found = json.loads((tmp_path / "plan.json").read_text())["variants"]
+    model = ModelConfig.of_size("normal", num_text_tokens=512)
+    asked = found["as asked"]
+    assert asked["averages"] == asked["accumulators"] == asked["parameters"] == 4 * count_gpt(model)
+    assert asked["peak"] == asked["resident"] + asked["step"]
+    assert found["accumulation of 4 parts"]["batch"] == 4
+    batches = list(found["none"]["largest_batch"].values())
+    assert batches == sorted(batches) and batches[-1] > batches[1]
+
+
+def test_auto_is_planned_as_what_takes_more_and_said(capsys):
+    _, text, _ = printed(capsys, "--model-size", "nano", "--precision", "auto")
+    assert "Note: precision auto is planned as float32" in text
+
+
+@pytest.mark.parametrize("argv, words", [
+    (["--gpu-memory", "0.5"], "--gpu-memory must be above 1. Received: 0.5."),
+    (["--clip-seconds", "0"], "--clip-seconds must be above 0. Received: 0."),
+    (["--text-tokens", "-3"], "--text-tokens must be above 0. Received: -3."),
+])
+def test_impossible_sizes_are_one_sentence(capsys, argv, words):
+    code, _, error = printed(capsys, *argv)
+    assert code == 2 and error == f"Error: {words}\n"

@@ -1,0 +1,131 @@
+"""Holds the memory planner (`myxtts plan`) against peaks of the real GPT train step on the CPU.
+
+    python utilities/benchmarks/memory_plan.py [--sizes nano tiny small] [--batch-size 4] [--seconds 6] [--append]
+
+Each case runs in a process of its own, which takes one step to trace and then a measured one. What stays between steps is
+the growth of the resident set (VmRSS) by building model and optimizer; what the step takes is how far its peak (VmHWM, reset
+through /proc/self/clear_refs) rises above that. Ends with exit code 1 when a prediction is off by more than 15 %.
+
+Linux only. So that the resident set is what is in use, and not what an allocator keeps for later, the processes map each
+buffer on its own (MALLOC_MMAP_THRESHOLD_) and leave oneDNN's pool out (TF_ENABLE_ONEDNN_OPTS=0).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
+from myxtts.models.memory import Optimizations, Shapes, plan_memory  # noqa: E402
+
+VOCABULARY = 512
+LARGEST_ERROR = 0.15
+CASES = {"none": Optimizations(), "mixed precision": Optimizations(precision="mixed_bfloat16"),
+         "gradient checkpointing": Optimizations(gradient_checkpointing=True),
+         "memory-efficient attention": Optimizations(attention="memory-efficient"),
+         "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
+         "accumulation of 2": Optimizations(accumulation=2)}
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_MMAP_MAX_": "1000000",
+               "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1",
+               "TF_NUM_INTEROP_THREADS": "1"}
+"""One thread: with several, TensorFlow works on several layers at once, and what they hold together depends on chance."""
+
+
+def status_bytes(name):
+    """`VmRSS` or `VmHWM` of this process in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {name}; this needs Linux.")
+
+
+def measure(size, shapes, optimizations):
+    """Resident and step bytes of one case, measured in this process."""
+    import tensorflow as tf
+    from throughput import gpt_batch
+
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.objectives import GPTObjective
+    from myxtts.training.step import TrainStep
+
+    def built(model_config):
+        config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
+        strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[0].name)
+        with strategy.scope():
+            model = XTTS(model_config, parts=("gpt",), precision=optimizations.precision)
+            model.gpt.set_memory_use(optimizations.attention, optimizations.gradient_checkpointing)
+            return TrainStep(GPTObjective(model, config), strategy, config.stage("gpt"), optimizations.accumulation,
+                             optimizations.precision)
+
+    built(ModelConfig.of_size("nano", num_text_tokens=8, layers=1))  # what Keras imports and caches at its first model
+    before = status_bytes("VmRSS")
+    model_config = ModelConfig.of_size(size, num_text_tokens=VOCABULARY)
+    step = built(model_config)
+    resident = status_bytes("VmRSS") - before
+    batches = [gpt_batch(model_config, shapes.batch, shapes.text, shapes.codes, shapes.frames)] * optimizations.accumulation
+    for number in range(2):  # the first traces, the second starts what is started late
+        step(batches, 1e-4, (0, number))["loss"].numpy()
+    before = status_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+    step(batches, 1e-4, (0, 2))["loss"].numpy()
+    return {"resident": resident, "step": status_bytes("VmHWM") - before}
+
+
+def measure_apart(size, shapes, case):
+    """`measure` in a process of its own."""
+    command = [sys.executable, __file__, "--here", json.dumps([size, asdict(shapes), case])]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT})
+    if done.returncode:
+        raise RuntimeError(f"{size}, {case} does not run: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    """Measures every case and prints the table; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=["nano", "tiny", "small"])
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of the clips (default: 6)")
+    parser.add_argument("--append", action="store_true", help="append the table to docs/benchmarks.md")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.here:
+        size, shapes, case = json.loads(arguments.here)
+        print(json.dumps(measure(size, Shapes(**shapes), CASES[case])))
+        return 0
+    from hardware import append_table
+
+    shapes = Shapes.of_data(DataConfig(), arguments.batch_size, arguments.seconds)
+    found = []
+    for size in arguments.sizes:
+        for case in arguments.cases:
+            plan = plan_memory(ModelConfig.of_size(size, num_text_tokens=VOCABULARY), shapes, CASES[case])
+            measured = measure_apart(size, shapes, case)
+            peak = measured["resident"] + measured["step"]
+            found.append({"size": size, "case": case, "measured": measured, "plan": plan.as_dict(),
+                          "error": plan.peak / peak - 1})
+            print(f"{size}, {case}: {found[-1]['error']:+.1%}; {measured} {plan.resident} {plan.step}", flush=True)
+    megabytes = 2**20
+    rows = [[one["size"], one["case"], *(f"{number / megabytes:.0f}" for number in (
+        one["measured"]["resident"], one["plan"]["resident"], one["measured"]["step"], one["plan"]["step"],
+        one["measured"]["resident"] + one["measured"]["step"], one["plan"]["peak"])), f"{one['error']:+.1%}"]
+        for one in found]
+    append_table(f"Memory planned and measured, MB: batch {shapes.batch}, {shapes.codes} codes, {shapes.text} text tokens, "
+                 f"{shapes.frames} conditioning frames", " ".join(["python utilities/benchmarks/memory_plan.py",
+                                                                  *sys.argv[1:]]),
+                 ["size", "switches", "stays, measured", "planned", "step, measured", "planned", "peak, measured", "planned",
+                  "error (goal: 15 %)"], rows, append=arguments.append)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(abs(one["error"]) > LARGEST_ERROR for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

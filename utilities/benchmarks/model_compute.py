@@ -1,0 +1,170 @@
+"""Tokens per second and share of the chip's peak (MFU) of a GPT training step, on TensorFlow or JAX.
+
+    KERAS_BACKEND=tensorflow python utilities/benchmarks/model_compute.py --sizes tiny small --batches 1 4
+    KERAS_BACKEND=jax python utilities/benchmarks/model_compute.py --sizes normal --precisions mixed_bfloat16 --batches 16
+
+The same model code, forward, backward and AdamW, compiled as a whole. It needs Keras and the backend, nothing else of the
+project's requirements. MFU counts the operations that the model needs, not those made again under
+`--gradient-checkpointing` (Chowdhery et al. 2022, appendix B). The peak is measured with a large matrix product in the
+precision of the step, unless `--peak-tflops` gives the chip's own figure. Prints a table; `--append` also writes it to
+docs/benchmarks.md with the hardware.
+"""
+
+import argparse
+import os
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+from flops import step_flops  # noqa: E402
+from hardware import append_table  # noqa: E402
+from keras import ops  # noqa: E402
+
+from myxtts.config.config import ModelConfig  # noqa: E402
+from myxtts.config.sizes import MODEL_SIZES  # noqa: E402
+from myxtts.models.gpt import teacher_forcing  # noqa: E402
+from myxtts.models.xtts import XTTS  # noqa: E402
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+LEARNING_RATE = 1e-4
+PRODUCT_SECONDS = 0.05
+"""Time that the matrix product which measures the peak is to take at least, so that starting it does not count."""
+HEADER = ["size", "precision", "batch", "tokens", "step", "tokens/s", "TFLOP/s", "peak TFLOP/s", "MFU"]
+
+
+def main():
+    """Measures each size, precision and batch and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", choices=MODEL_SIZES, default=["tiny"])
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["float32"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1], metavar="N")
+    parser.add_argument("--text", type=int, default=60, help="text tokens (default: 60)")
+    parser.add_argument("--codes", type=int, default=250, help="audio codes (default: 250, which every size holds)")
+    parser.add_argument("--frames", type=int, default=258, help="frames of the conditioning mel (default: 258)")
+    parser.add_argument("--attention", choices=("standard", "memory-efficient"), default="standard")
+    parser.add_argument("--gradient-checkpointing", action="store_true")
+    parser.add_argument("--peak-tflops", type=float, metavar="N", help="the chip's peak; without it a product is timed")
+    parser.add_argument("--repeats", type=int, default=5, help="steps that are timed, the median counts (default: 5)")
+    parser.add_argument("--append", action="store_true", help="write the table to docs/benchmarks.md")
+    arguments = parser.parse_args()
+    rows = [measure(size, precision, batch, arguments) for size in arguments.sizes for precision in arguments.precisions
+            for batch in arguments.batches]
+    command = " ".join([f"KERAS_BACKEND={keras.backend.backend()} python utilities/benchmarks/model_compute.py",
+                        *sys.argv[1:]])
+    append_table("Compute of a GPT training step", command, HEADER, rows, arguments.append)
+
+
+def measure(size, precision, batch, arguments):
+    """One row of the table."""
+    config = ModelConfig.of_size(size, num_text_tokens=512)
+    keras.utils.set_random_seed(0)
+    model = XTTS(config, parts=("gpt",), precision=precision)
+    model.gpt.set_memory_use(arguments.attention, arguments.gradient_checkpointing)
+    compute_dtype = model.gpt.compute_dtype
+    step = compiled_step(model.gpt, random_batch(config, batch, arguments))
+    spent = median_time(step, arguments.repeats)
+    tokens = batch * (config.num_latents + arguments.text + arguments.codes + 7)
+    rate = step_flops(config, batch, arguments.text, arguments.codes, arguments.frames) / spent
+    peak = 1e12 * arguments.peak_tflops if arguments.peak_tflops else product_rate(compute_dtype)
+    return [size, precision, batch, tokens, f"{1e3 * spent:.1f} ms", f"{tokens / spent:,.0f}", f"{rate / 1e12:.3g}",
+            f"{peak / 1e12:.3g}", f"{100 * rate / peak:.0f} %"]
+
+
+def random_batch(config, batch, arguments):
+    """Conditioning mel and the streams of a full batch of random numbers, without padding."""
+    random = np.random.default_rng(0)
+    mel = random.standard_normal((batch, arguments.frames, config.num_mels)).astype("float32")
+    text = random.integers(4, config.num_text_tokens, (batch, arguments.text)).astype("int32")
+    codes = random.integers(0, config.num_codes, (batch, arguments.codes)).astype("int32")
+    lengths = [np.full(batch, part.shape[1], "int32") for part in (text, codes)]
+    streams = teacher_forcing(config, *map(ops.convert_to_tensor, (text, lengths[0], codes, lengths[1])))
+    return ops.convert_to_tensor(mel), streams
+
+
+def loss_of(gpt, mel, streams, seed):
+    """Mean cross-entropy of the codes and, with XTTS's small weight, of the text."""
+    logits = gpt(gpt.mel_to_latents(mel), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed)
+    text, audio = (ops.mean(keras.losses.sparse_categorical_crossentropy(targets, part, from_logits=True))
+                   for targets, part in zip((streams.text_targets, streams.audio_targets), logits))
+    return 0.01 * text + audio
+
+
+def compiled_step(gpt, batch):
+    """A function without arguments that trains one step on `batch` and returns when it is done."""
+    optimizer = keras.optimizers.AdamW(LEARNING_RATE)
+    optimizer.build(gpt.trainable_variables)
+    make = {"tensorflow": tensorflow_step, "jax": jax_step}
+    backend = keras.backend.backend()
+    if backend not in make:
+        sys.exit(f"KERAS_BACKEND must be one of {', '.join(make)}. Received: {backend}.")
+    return make[backend](gpt, optimizer, *batch)
+
+
+def tensorflow_step(gpt, optimizer, mel, streams):
+    """`compiled_step` on TensorFlow: under XLA on a GPU, as a graph on a CPU."""
+    import tensorflow as tf
+
+    variables = gpt.trainable_variables
+
+    @tf.function(jit_compile=bool(tf.config.get_visible_devices("GPU")))
+    def step(mel, streams, seed):
+        with tf.GradientTape() as tape:
+            loss = loss_of(gpt, mel, streams, seed)
+        optimizer.apply(tape.gradient(loss, [v.value for v in variables]), variables)
+        return loss
+
+    seed = tf.constant([0, 1], tf.int32)
+    return lambda: float(step(mel, streams, seed))
+
+
+def jax_step(gpt, optimizer, mel, streams):
+    """`compiled_step` on JAX; weights and slots are handed from step to step in place."""
+    import jax
+
+    variables = gpt.trainable_variables
+
+    def loss(weights, mel, streams, seed):
+        with keras.StatelessScope(state_mapping=list(zip(variables, weights))):
+            return loss_of(gpt, mel, streams, seed)
+
+    def step(weights, slots, mel, streams, seed):
+        value, gradients = jax.value_and_grad(loss)(weights, mel, streams, seed)
+        return value, *optimizer.stateless_apply(slots, gradients, weights)
+
+    step = jax.jit(step, donate_argnums=(0, 1))
+    state = [[v.value for v in variables], [v.value for v in optimizer.variables]]
+    seed = jax.numpy.array([0, 1], "int32")
+
+    def run():
+        value, *state[:] = step(*state, mel, streams, seed)
+        return float(value)
+
+    return run
+
+
+def median_time(function, repeats):
+    """Median seconds of `repeats` calls after two that are not counted."""
+    times = []
+    for _ in range(2 + repeats):
+        began = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - began)
+    return float(np.median(times[2:]))
+
+
+def product_rate(dtype):
+    """Operations per second of square matrix products, doubled in width until one takes `PRODUCT_SECONDS`."""
+    width = 512
+    while True:
+        x = ops.cast(ops.ones((width, width)), dtype)
+        spent = median_time(lambda x=x: float(ops.matmul(x, x)[0, 0]), 3)
+        if spent >= PRODUCT_SECONDS:
+            return 2 * width ** 3 / spent
+        width *= 2
+
+
+if __name__ == "__main__":
+    main()
