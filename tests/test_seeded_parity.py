@@ -20,9 +20,8 @@ from myxtts.models.sampling import filter_logits, penalize_repetition
 from myxtts.models.xtts import XTTS
 from myxtts.training.objectives import DVAEObjective
 from parity_helpers import ReferenceObjective, channels_last, difference, greedy_codes, recipe_optimizer
-from utilities.parity.seeded_weights import (
-    STOP_BIAS, sampled_positions, seeded_integers, seeded_tensor, seeded_values,
-)
+from utilities.parity.seeded_model import seeded_model
+from utilities.parity.seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_values
 
 RELEASED = {"conditioning_blocks": 6, "perceiver_heads": 8, "vocoder_channels": 512,
             "speaker_channels": (32, 64, 128, 256)}
@@ -44,20 +43,6 @@ def small_config():
 @pytest.fixture(scope="module")
 def small(small_config):
     return seeded_model(small_config.model, ("dvae", "gpt"))
-
-
-def seeded_model(config, parts):
-    """An `XTTS` with every weight of its parts drawn by name."""
-    model = XTTS(config, parts=parts)
-    variables = {}
-    for part in parts:
-        variables |= model.part_weights(part)
-    for tensor in (*coqui.model_tensors(config), *coqui.dvae_tensors(config)):
-        if tensor.weight in variables:
-            drawn = [seeded_tensor(name, shape) for name, shape in zip(tensor.names, tensor.shapes)]
-            variables.pop(tensor.weight).assign(coqui.to_ours(drawn, tensor.layout))
-    assert not variables
-    return model
 
 
 def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):
