@@ -21,6 +21,7 @@ from myxtts.text.languages import get_language
 from myxtts.text.sentences import split_text
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
+from myxtts.utils.commons import runs_on_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +246,7 @@ class Synthesizer:
 
     def _codes_to_wav(self, latents, speaker, text_inputs, codes):
         hidden = self.model.gpt.codes_to_latents(latents, text_inputs, codes, self.config.model.start_audio_token)
-        return self.model.vocoder(hidden, speaker)
+        return self.model.vocoder(hidden, speaker, fewer_products=runs_on_cpu())
 
     def _text_inputs(self, ids):
         return [self.config.model.start_text_token, *ids, self.config.model.stop_text_token]

@@ -33,7 +33,8 @@ def attention(query, key, value, mask=None, dropout=None, seed=None):
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
     scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
     if mask is not None:
-        scores = ops.where(mask, scores, ops.cast(-1e30, "float32"))
+        # Added, since the mask is the same for all heads: choosing one by one takes three times as long on a CPU.
+        scores = scores + ops.where(mask, ops.cast(0.0, "float32"), ops.cast(-1e30, "float32"))
     weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
     if dropout is not None:
         weights = dropout(weights, seed=seed)
