@@ -138,7 +138,7 @@ class HifiganGenerator(keras.layers.Layer):
     def call(self, latents, speaker, fewer_products=False):
         x = self.latents_to_frames(latents)
         speaker = speaker[:, None, :]
-        x = self.conv_pre(x) + self.condition_pre(speaker)
+        x = self.conv_pre(x, fewer_products=fewer_products) + self.condition_pre(speaker)
         for upsample, condition, stage in zip(self.upsamples, self.conditions, self.stacks, strict=True):
             x = upsample(ops.leaky_relu(x, _SLOPE)) + condition(speaker)
             x = sum(stack(x, fewer_products=fewer_products) for stack in stage) / len(stage)

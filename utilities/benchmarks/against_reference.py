@@ -2,10 +2,11 @@
 
     python utilities/benchmarks/against_reference.py --reference-python ../reference-venv/bin/python
 
-The reference is `coqui-tts` 0.28.0 with PyTorch for CPU in an environment of its own (see `utilities/parity`). Each side
-is one process pinned to the same cores; the two take turns, one measuring while the other sleeps, and the ratio is the
-median of the ratios of neighbouring turns. Both sides' outputs are compared first. Appends the tables to
-docs/benchmarks.md.
+The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of its own: `pip install torch==2.13.0`,
+`pip install coqui-tts==0.28.0 six soundfile`, `pip install --no-deps torchaudio==2.11.0 torchcodec==0.17.0`, and in case
+`torchaudio` was built for CUDA, its `.so` files removed. Each side is one process pinned to the same cores; the two take
+turns, one measuring while the other waits, and the ratio is the median of the ratios of neighbouring turns. Both sides'
+outputs are compared first. Takes about ten minutes on two cores of its own; appends the tables to docs/benchmarks.md.
 """
 
 import argparse
@@ -21,8 +22,6 @@ from hardware import append_table
 from reference_cases import CASES
 
 FOLDER = Path(__file__).resolve().parent
-TURN_SECONDS = 0.6
-"""A turn repeats what is quicker than this."""
 LARGEST_SHARE_APART = 0.01
 """Most values of an output that may differ: codes whose two nearest vectors are as good as equally far."""
 
@@ -70,11 +69,10 @@ def measure(case_name, ours, theirs, repeats, clock):
     """One row of the table: what, our time, the reference's time, ratio, its spread, goal."""
     case = CASES[case_name]
     check_same_work(case, ours.ask(prepare=case_name), theirs.ask(prepare=case_name))
-    calls = {side: max(1, round(TURN_SECONDS / side.ask(calls=1)[clock])) for side in (ours, theirs)}
     pairs = []
     for turn in range(repeats):
         order = (ours, theirs) if turn % 2 else (theirs, ours)
-        seconds = {side: side.ask(calls=calls[side])[clock] for side in order}
+        seconds = {side: side.ask()[clock] for side in order}
         pairs.append((seconds[ours], seconds[theirs]))
     ratios = [slow / quick for quick, slow in pairs]
     return [case.what, *(f"{1e3 * statistics.median(column):.0f} ms" for column in zip(*pairs)),

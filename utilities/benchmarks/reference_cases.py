@@ -75,9 +75,8 @@ def vocoder_inputs():
 def serve(worker):
     """Obeys one JSON request per line of standard input, and answers each by one on standard output.
 
-    `{"prepare": case}` builds a case and warms it up; the answer has values of its output. `{"calls": n}` runs it that
-    often; the answer has the seconds per call, of the clock and of the processor. What libraries print goes to
-    standard error.
+    `{"prepare": case}` builds a case and warms it up; the answer has values of its output. `{}` runs it once; the answer
+    has the seconds, of the clock and of the processor. What libraries print goes to standard error.
 
     Args:
         worker: Object whose method of the name of `Case.kind` returns a function to be timed and a function that gives
@@ -96,8 +95,6 @@ def serve(worker):
             answer = {"size": values.size, "values": values[::max(1, values.size // 1000)].tolist()}
         else:
             began, began_cpu = time.perf_counter(), time.process_time()
-            for _ in range(request["calls"]):
-                run()
-            answer = {"wall": (time.perf_counter() - began) / request["calls"],
-                      "cpu": (time.process_time() - began_cpu) / request["calls"]}
+            run()
+            answer = {"wall": time.perf_counter() - began, "cpu": time.process_time() - began_cpu}
         print(json.dumps(answer), file=answers, flush=True)

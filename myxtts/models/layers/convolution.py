@@ -11,7 +11,7 @@ from keras import ops
 
 from myxtts.models.layers.minimal_filtering import minimal_filtering
 
-_WORTH_FILTERING = 768
+_WORTH_FILTERING = 700
 """Taps times channels from which minimal filtering is quicker than oneDNN's convolution (docs/experiments.md)."""
 
 
@@ -111,9 +111,8 @@ class Conv1D(_Convolution):
     rank = 1
 
     def call(self, x, fewer_products=False):
-        worth = self.kernel_size * min(x.shape[-1], self.filters) >= _WORTH_FILTERING and self.kernel_size % 2 == 1
-        if not (fewer_products and worth and 1 < self.kernel_size and self._keeps_length()
-                and self.compute_dtype == "float32"):
+        worth = self.kernel_size > 1 and self.kernel_size * min(x.shape[-1], self.filters) >= _WORTH_FILTERING
+        if not (fewer_products and worth and self._keeps_length() and self.compute_dtype == "float32"):
             return super().call(x)
         x = minimal_filtering(x, ops.convert_to_tensor(self.kernel), self.dilation)
         return x if self.bias is None else x + self.bias

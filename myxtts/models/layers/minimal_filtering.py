@@ -16,11 +16,11 @@ def minimal_filtering(x, kernel, dilation=1):
 
     A tile of four outputs needs six products per channel pair for three taps and seven for four, instead of twelve and
     sixteen; longer kernels are sums over groups of four taps. What is saved in products is paid in memory traffic, and
-    part of it in precision: worth it on a CPU, with 128 channels and more.
+    part of it in precision: worth it on a CPU, for wide layers.
 
     Args:
         x: `(B, T, C)`.
-        kernel: `(k, C, filters)`, k odd.
+        kernel: `(k, C, filters)`; `dilation (k - 1)` must be even.
         dilation: Distance of the taps.
 
     Returns:
