@@ -150,9 +150,10 @@ def test_sampling_distributions_differ(arrays):
 def check_dvae(dvae, arrays, prefix, rows, frames, step):
     mel = channels_last(seeded_values(f"{prefix}/mel", (rows, 80, frames)))
     sure = arrays[f"{prefix}/dvae_margin"] > 1e-3
-    codes = dvae.encode(mel).numpy()
-    np.testing.assert_array_equal(codes[sure], arrays[f"{prefix}/dvae_codes"][sure])
-    assert len(np.unique(codes)) > 3
+    for fewer_products in (False, True):
+        codes = dvae.encode(mel, fewer_products).numpy()
+        np.testing.assert_array_equal(codes[sure], arrays[f"{prefix}/dvae_codes"][sure])
+        assert len(np.unique(codes)) > 3
     decoded = dvae.decode(tf.constant(arrays[f"{prefix}/dvae_codes"], tf.int32)).numpy().transpose(0, 2, 1)
     assert difference(decoded[..., ::step], arrays[f"{prefix}/dvae_decoded"]) < 1e-4
 
@@ -186,8 +187,9 @@ def check_decoder(model, arrays, prefix):
     speaker = model.speaker_encoder(wav)
     assert difference(speaker, arrays[f"{prefix}/speaker"]) < 1e-4
     latents = tf.constant(seeded_values(f"{prefix}/latents", (1, 6, model.config.width)))
-    waveform = model.vocoder(latents, tf.constant(arrays[f"{prefix}/speaker"]))
-    assert difference(waveform[0], arrays[f"{prefix}/waveform"]) < 1e-3
+    for fewer_products in (False, True):
+        waveform = model.vocoder(latents, tf.constant(arrays[f"{prefix}/speaker"]), fewer_products=fewer_products)
+        assert difference(waveform[0], arrays[f"{prefix}/waveform"]) < 1e-3
 
 
 def test_speaker_vector_or_waveform_differs(arrays, small_config):
