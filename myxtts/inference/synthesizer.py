@@ -81,6 +81,9 @@ class Synthesizer:
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
         self._to_latents = tf.function(self._wav_to_latents, reduce_retracing=True)
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), reduce_retracing=True)
+        # A graph takes little more than half of the time that single operations take.
+        self._to_speaker = tf.function(lambda wav: model.speaker_encoder(wav),
+                                       input_signature=[tf.TensorSpec([None, None], tf.float32)])
         self._to_wav = tf.function(self._codes_to_wav, reduce_retracing=True)
         self._generators = {}
 
@@ -147,7 +150,7 @@ class Synthesizer:
             limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
             heard = [resample(recording[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
                      for recording in recordings]
-            speaker = np.mean([self.model.speaker_encoder(wav).numpy() for wav in heard], axis=0)
+            speaker = np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0)
         return Voice(latents, speaker)
 
     def _reference_chunks(self, samples):
