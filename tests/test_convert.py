@@ -1,6 +1,7 @@
 """`myxtts convert`: every layout of a released checkpoint becomes the same model, every flaw is named, and back."""
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,6 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import soundfile
 
 from myxtts.cli.main import main
 from myxtts.config.config import ModelConfig
@@ -22,6 +24,7 @@ from myxtts.models.xtts import PARTS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
 from myxtts.utils.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
+from tiny import voiced
 from utilities.parity.seeded_weights import seeded_tensor, seeded_values
 
 MINIMAL = ModelConfig(
@@ -292,6 +295,31 @@ def test_a_model_without_dvae_loses_its_mel_scale(tmp_path, capsys):
     assert not (tmp_path / "out" / "dvae").exists()
     stats = CheckpointStore(tmp_path / "out" / "gpt").read(0, ("mel_stats",))[0]["mel_stats"]["mel_stats"]
     np.testing.assert_array_equal(stats, state_dicts(MINIMAL)[0]["mel_stats"])
+
+
+def test_a_model_without_dvae_does_not_speak_or_speaks_with_another_scale(tmp_path, capsys):
+    release = write_release(tmp_path / "in", dvae=False)
+    folders = tmp_path / "plain", tmp_path / "with_dvae"
+    assert convert("--from-coqui", release / "model.pth", "--output", folders[0]) == 0
+    write_torch_checkpoint(tmp_path / "dvae.pth", state_dicts(MINIMAL)[1])
+    assert convert("--from-coqui", release / "model.pth", "--dvae", tmp_path / "dvae.pth", "--output", folders[1]) == 0
+    reference = tmp_path / "voice.wav"
+    soundfile.write(reference, voiced(1.0, 150, 1), 22050)
+    spoken = []
+    for folder in folders:
+        say = ["say", "--checkpoint", folder, "--text", "the fox", "--output", folder / "out.wav"]
+        assert main([*map(str, say), "--reference-audio", str(reference)]) == 0
+        samples, rate = soundfile.read(folder / "out.wav")
+        assert rate == 24000 and len(samples)
+        spoken.append(samples)
+    # The decoder speaks in both; the latents, and so the codes, would be others with another mel scale.
+    np.testing.assert_array_equal(*spoken)
+    assert main([*map(str, ["say", "--checkpoint", folders[0], "--text", "the fox", "--output", tmp_path / "bo.wav"]),
+                 "--speaker", "Bo/Li"]) == 0
+    shutil.rmtree(folders[0] / "decoder")
+    capsys.readouterr()
+    assert main([*map(str, say), "--speaker", "Bo/Li", "--checkpoint", str(folders[0])]) == 2
+    assert "no trained dvae and no waveform decoder" in capsys.readouterr().err
 
 
 def test_a_named_voice_is_not_read(converted, tmp_path):

@@ -20,9 +20,8 @@ from myxtts.models.sampling import filter_logits, penalize_repetition
 from myxtts.models.xtts import XTTS
 from myxtts.training.objectives import DVAEObjective
 from parity_helpers import ReferenceObjective, channels_last, difference, greedy_codes, recipe_optimizer
-from utilities.parity.seeded_weights import (
-    STOP_BIAS, sampled_positions, seeded_integers, seeded_tensor, seeded_values,
-)
+from utilities.parity.seeded_model import seeded_model
+from utilities.parity.seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_values
 
 RELEASED = {"conditioning_blocks": 6, "perceiver_heads": 8, "vocoder_channels": 512,
             "speaker_channels": (32, 64, 128, 256)}
@@ -44,20 +43,6 @@ def small_config():
 @pytest.fixture(scope="module")
 def small(small_config):
     return seeded_model(small_config.model, ("dvae", "gpt"))
-
-
-def seeded_model(config, parts):
-    """An `XTTS` with every weight of its parts drawn by name."""
-    model = XTTS(config, parts=parts)
-    variables = {}
-    for part in parts:
-        variables |= model.part_weights(part)
-    for tensor in (*coqui.model_tensors(config), *coqui.dvae_tensors(config)):
-        if tensor.weight in variables:
-            drawn = [seeded_tensor(name, shape) for name, shape in zip(tensor.names, tensor.shapes)]
-            variables.pop(tensor.weight).assign(coqui.to_ours(drawn, tensor.layout))
-    assert not variables
-    return model
 
 
 def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):
@@ -165,9 +150,10 @@ def test_sampling_distributions_differ(arrays):
 def check_dvae(dvae, arrays, prefix, rows, frames, step):
     mel = channels_last(seeded_values(f"{prefix}/mel", (rows, 80, frames)))
     sure = arrays[f"{prefix}/dvae_margin"] > 1e-3
-    codes = dvae.encode(mel).numpy()
-    np.testing.assert_array_equal(codes[sure], arrays[f"{prefix}/dvae_codes"][sure])
-    assert len(np.unique(codes)) > 3
+    for fewer_products in (False, True):
+        codes = dvae.encode(mel, fewer_products).numpy()
+        np.testing.assert_array_equal(codes[sure], arrays[f"{prefix}/dvae_codes"][sure])
+        assert len(np.unique(codes)) > 3
     decoded = dvae.decode(tf.constant(arrays[f"{prefix}/dvae_codes"], tf.int32)).numpy().transpose(0, 2, 1)
     assert difference(decoded[..., ::step], arrays[f"{prefix}/dvae_decoded"]) < 1e-4
 
@@ -201,8 +187,9 @@ def check_decoder(model, arrays, prefix):
     speaker = model.speaker_encoder(wav)
     assert difference(speaker, arrays[f"{prefix}/speaker"]) < 1e-4
     latents = tf.constant(seeded_values(f"{prefix}/latents", (1, 6, model.config.width)))
-    waveform = model.vocoder(latents, tf.constant(arrays[f"{prefix}/speaker"]))
-    assert difference(waveform[0], arrays[f"{prefix}/waveform"]) < 1e-3
+    for fewer_products in (False, True):
+        waveform = model.vocoder(latents, tf.constant(arrays[f"{prefix}/speaker"]), fewer_products=fewer_products)
+        assert difference(waveform[0], arrays[f"{prefix}/waveform"]) < 1e-3
 
 
 def test_speaker_vector_or_waveform_differs(arrays, small_config):

@@ -11,7 +11,7 @@ import soundfile
 from myxtts.audio.files import AudioError
 from myxtts.config.config import MODEL_SAMPLE_RATE, SamplingConfig
 from myxtts.inference import synthesizer as synthesizer_module
-from myxtts.inference.synthesizer import PAUSE_SECONDS, SpeechError, Synthesizer
+from myxtts.inference.synthesizer import PAUSE_SECONDS, SPOKEN_TOGETHER, SpeechError, Synthesizer
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -173,6 +173,27 @@ def test_unknown_characters_are_left_out_with_a_warning(synthesizer, voice, capl
     with caplog.at_level(logging.WARNING, "myxtts.inference"):
         speech = synthesizer.speak("one ض two", voice, "en")
     assert len(speech.samples) and "ARABIC LETTER DAD" in caplog.text
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_sentence_that_the_vocabulary_has_no_letter_of_is_left_out(synthesizer, voice, monkeypatch):
+    spoken = []
+    batch = synthesizer.speak_batch
+    monkeypatch.setattr(synthesizer, "speak_batch", lambda texts, *rest: (spoken.extend(texts), batch(texts, *rest))[1])
+    synthesizer.speak("one two three. ضضض ضضض ضضض. four five six.", voice, "en")
+    assert len(spoken) and not any("ض" in piece for piece in spoken)
+    with pytest.raises(SpeechError, match="no letter or digit of it"):
+        synthesizer.speak("ضضض", voice, "en")
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_long_text_is_drawn_in_bounded_batches(synthesizer, voice, monkeypatch, biased):
+    biased(synthesizer.config.model.stop_audio_token, 1e9)
+    sizes = []
+    batch = synthesizer.speak_batch
+    monkeypatch.setattr(synthesizer, "speak_batch", lambda texts, *rest: (sizes.append(len(texts)), batch(texts, *rest))[1])
+    synthesizer.speak("one two three four. " * 40, voice, "en")
+    assert sum(sizes) > SPOKEN_TOGETHER and max(sizes) == SPOKEN_TOGETHER
 
 
 def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):

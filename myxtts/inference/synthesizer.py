@@ -13,6 +13,7 @@ from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.loading import config_from_dict
+from myxtts.models.coqui_import import MEL_STATS
 from myxtts.models.dvae import MEL_FRAMES_PER_CODE
 from myxtts.models.sampling import EXCLUDED, sample
 from myxtts.models.xtts import XTTS
@@ -20,6 +21,7 @@ from myxtts.text.languages import get_language
 from myxtts.text.sentences import split_text
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
+from myxtts.utils.commons import runs_on_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,8 @@ DECODER_SAMPLE_RATE = 24000
 SPEAKER_SAMPLE_RATE = 16000
 PAUSE_SECONDS = 0.25
 """Silence between the sentences of one text."""
+SPOKEN_TOGETHER = 8
+"""Pieces of a long text whose codes are drawn in one batch: more would take memory and wait for the longest."""
 SHORTEST_CHUNK_SECONDS = 0.33
 """A shorter last piece of the reference is dropped when there are others."""
 
@@ -53,8 +57,8 @@ class Speech:
     """`(S,)` float32."""
     sample_rate: int
     """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
-    mel: np.ndarray
-    """`(T, num_mels)` log-mel that the codes stand for."""
+    mel: np.ndarray | None
+    """`(T, num_mels)` log-mel that the codes stand for; None without a DVAE."""
     codes: np.ndarray
     """`(C,)` int32, without the stop code."""
     stopped: bool
@@ -65,7 +69,7 @@ class Synthesizer:
     """Speaks with a trained model.
 
     Args:
-        model: `XTTS` with `dvae` and `gpt` parts.
+        model: `XTTS` with `gpt` and at least one of `decoder`, which gives the sound where it is there, and `dvae`.
         tokenizer: `XTTSTokenizer`.
         config: `XTTSConfig` of the run.
     """
@@ -76,7 +80,11 @@ class Synthesizer:
         self.config = config
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
         self._to_latents = tf.function(self._wav_to_latents, reduce_retracing=True)
-        self._decode = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), reduce_retracing=True)
+        self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), reduce_retracing=True)
+        # A graph takes little more than half of the time that single operations take.
+        self._to_speaker = tf.function(lambda wav: model.speaker_encoder(wav),
+                                       input_signature=[tf.TensorSpec([None, None], tf.float32)])
+        self._to_wav = tf.function(self._codes_to_wav, reduce_retracing=True)
         self._generators = {}
 
     @classmethod
@@ -95,11 +103,12 @@ class Synthesizer:
             raise CheckpointError(f"--checkpoint must be the folder of a training run. {folder} is not a folder.")
         config = config_from_dict(read_json(folder / "config.json"))
         stores = {part: CheckpointStore(folder / part) for part in ("dvae", "gpt", "decoder")}
-        for part in ("dvae", "gpt"):
-            if not stores[part].steps():
-                raise CheckpointError(f"{folder} has no trained {part} yet. Train it with: python train_main.py --stage "
-                                      f"{part} --checkpoint-dir {folder} --train-data …")
         parts = [part for part in stores if stores[part].steps()]
+        for part, instead in (("gpt", None), ("dvae", "decoder")):
+            if part not in parts and instead not in parts:
+                nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
+                raise CheckpointError(f"{folder} has no trained {part}{nor}. Train it with: python train_main.py --stage "
+                                      f"{part} --checkpoint-dir {folder} --train-data …")
         if "decoder" not in parts:
             logger.info("No trained waveform decoder in %s: the mel is turned into sound by Griffin-Lim.", folder)
         model = XTTS(config.model, parts=parts)
@@ -107,9 +116,12 @@ class Synthesizer:
             steps = stores[part].steps()
             step = stores[part].best_step() if which == "best" and part == "gpt" else None
             step = step if step in steps else steps[-1]
-            tensors, state = stores[part].read(step, ("model",))
+            scale_here = part == "gpt" and "dvae" not in parts
+            tensors, state = stores[part].read(step, ("model", MEL_STATS) if scale_here else ("model",))
+            if scale_here:
+                assign_by_name({MEL_STATS: model.mel_stats}, tensors[MEL_STATS], str(stores[part].path(step)))
             codes_from = state.get("lineage", {}).get("dvae")
-            if codes_from and codes_from != stores["dvae"].digest(stores["dvae"].steps()[-1]):
+            if "dvae" in parts and codes_from and codes_from != stores["dvae"].digest(stores["dvae"].steps()[-1]):
                 raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
                                       "Train the GPT anew with --stage gpt --reset-training.")
             assign_by_name(model.part_weights(part), tensors["model"], str(stores[part].path(step)))
@@ -138,7 +150,7 @@ class Synthesizer:
             limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
             heard = [resample(recording[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
                      for recording in recordings]
-            speaker = np.mean([self.model.speaker_encoder(wav).numpy() for wav in heard], axis=0)
+            speaker = np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0)
         return Voice(latents, speaker)
 
     def _reference_chunks(self, samples):
@@ -169,10 +181,14 @@ class Synthesizer:
             `Speech`.
         """
         pieces = self._pieces(text, language)
-        spoken = self.speak_batch(pieces, [voice] * len(pieces), [language] * len(pieces), sampling, seed)
+        spoken = []
+        for start in range(0, len(pieces), SPOKEN_TOGETHER):
+            some = pieces[start:start + SPOKEN_TOGETHER]
+            spoken += self.speak_batch(some, [voice] * len(some), [language] * len(some), sampling, seed)
         pause = np.zeros(int(PAUSE_SECONDS * spoken[0].sample_rate), np.float32)
         samples = [piece for one in spoken for piece in (one.samples, pause)][:-1]
-        return Speech(np.concatenate(samples), spoken[0].sample_rate, np.concatenate([one.mel for one in spoken]),
+        mel = np.concatenate([one.mel for one in spoken]) if "dvae" in self.model.parts else None
+        return Speech(np.concatenate(samples), spoken[0].sample_rate, mel,
                       np.concatenate([one.codes for one in spoken]), all(one.stopped for one in spoken))
 
     def speak_batch(self, texts, voices, languages, sampling=None, seed=0, max_codes=None):
@@ -196,14 +212,13 @@ class Synthesizer:
 
     def _check(self, text, language, max_tokens=None):
         """Raises `SpeechError` for a text that cannot be spoken; warns of characters that are left out."""
-        reason = self.tokenizer.check(text, language, max_tokens)
-        if reason and "not in the vocabulary" in reason:
-            logger.warning("%r: %s; they are not spoken.", text, reason)
-        elif reason:
+        if reason := self.tokenizer.check(text, language, max_tokens, allow_unknown=True):
             raise SpeechError(f"{text!r} cannot be spoken by this model: {reason}.")
+        if unknown := self.tokenizer.unknown_characters(text, language):
+            logger.warning("%r: %s; they are not spoken.", text, unknown)
 
     def _pieces(self, text, language):
-        """Whole sentences where they fit the model, else parts of sentences."""
+        """Whole sentences where they fit the model, else parts of sentences; those with nothing to say are left out."""
         self._check(text, language)
         limit = get_language(language).char_limit
         pieces = split_text(text, language, limit)
@@ -211,25 +226,30 @@ class Synthesizer:
                 self.config.model.max_text_tokens:
             limit = limit * 3 // 4
             pieces = split_text(text, language, limit)
-        return pieces
+        return [piece for piece in pieces if self.tokenizer.check(piece, language, allow_unknown=True) is None]
 
     def _codes_to_speech(self, codes, stopped, voice, ids):
         if not stopped:
             logger.warning("Speech did not end by itself within %d codes; it was cut there.", len(codes))
         if not len(codes):
             logger.warning("Speech ended at once: the model has nothing to say. Try another seed.")
-            floor = np.full((MEL_FRAMES_PER_CODE, DVAE_MEL.num_mels), np.log(DVAE_MEL.log_floor), np.float32)
-            rate = MODEL_SAMPLE_RATE if voice.speaker is None else DECODER_SAMPLE_RATE
-            return Speech(np.zeros(CODE_STRIDE_SAMPLES, np.float32), rate, floor, codes, stopped)
-        mel = self._decode(tf.constant(codes[None]))[0].numpy()
-        if voice.speaker is None:
-            return Speech(log_mel_to_wav(mel), MODEL_SAMPLE_RATE, mel, codes, stopped)
+            mel = np.full((MEL_FRAMES_PER_CODE, DVAE_MEL.num_mels), np.log(DVAE_MEL.log_floor), np.float32)
+            return Speech(np.zeros(CODE_STRIDE_SAMPLES, np.float32), self._sample_rate(),
+                          mel if "dvae" in self.model.parts else None, codes, stopped)
+        mel = self._to_mel(tf.constant(codes[None]))[0].numpy() if "dvae" in self.model.parts else None
+        if "decoder" not in self.model.parts:
+            return Speech(log_mel_to_wav(mel), self._sample_rate(), mel, codes, stopped)
         stop = [self.config.model.stop_audio_token] if stopped else []
-        latents = self.model.gpt.codes_to_latents(
-            tf.constant(voice.latents), tf.constant([self._text_inputs(ids)], tf.int32),
-            tf.constant([[*codes, *stop]], tf.int32), self.config.model.start_audio_token)
-        samples = self.model.vocoder(latents, tf.constant(voice.speaker)).numpy()[0]
-        return Speech(samples.reshape(-1), DECODER_SAMPLE_RATE, mel, codes, stopped)
+        samples = self._to_wav(tf.constant(voice.latents), tf.constant(voice.speaker),
+                               tf.constant([self._text_inputs(ids)], tf.int32), tf.constant([[*codes, *stop]], tf.int32))
+        return Speech(samples[0].numpy(), self._sample_rate(), mel, codes, stopped)
+
+    def _sample_rate(self):
+        return DECODER_SAMPLE_RATE if "decoder" in self.model.parts else MODEL_SAMPLE_RATE
+
+    def _codes_to_wav(self, latents, speaker, text_inputs, codes):
+        hidden = self.model.gpt.codes_to_latents(latents, text_inputs, codes, self.config.model.start_audio_token)
+        return self.model.vocoder(hidden, speaker, fewer_products=runs_on_cpu())
 
     def _text_inputs(self, ids):
         return [self.config.model.start_text_token, *ids, self.config.model.stop_text_token]

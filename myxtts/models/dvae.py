@@ -17,7 +17,7 @@ class DVAEResidualBlock(keras.layers.Layer):
     Args:
         channels: Input and output channels.
 
-    Call arguments: `x` `(B, T, channels)`.
+    Call arguments: `x` `(B, T, channels)`; `fewer_products` as of `Conv1D`.
     """
 
     def __init__(self, channels, **kwargs):
@@ -32,8 +32,9 @@ class DVAEResidualBlock(keras.layers.Layer):
             layer.build(input_shape)
         self.built = True
 
-    def call(self, x):
-        return x + self.conv_2(ops.relu(self.conv_1(ops.relu(self.conv_0(x)))))
+    def call(self, x, fewer_products=False):
+        hidden = ops.relu(self.conv_0(x, fewer_products=fewer_products))
+        return x + self.conv_2(ops.relu(self.conv_1(hidden, fewer_products=fewer_products)))
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -93,23 +94,24 @@ class DVAE(keras.layers.Layer):
         self.decoder_output = conv("decoder_output", hidden, self.num_mels, 1)
         self.built = True
 
-    def mel_to_vectors(self, mel):
+    def mel_to_vectors(self, mel, fewer_products=False):
         """Encoder output before quantisation: `(B, T, num_mels)` -> `(B, ceil(T / 4), codebook_width)`."""
         x = ops.relu(self.encoder_conv_1(ops.relu(self.encoder_conv_0(mel))))
         for block in self.encoder_blocks:
-            x = block(x)
+            x = block(x, fewer_products=fewer_products)
         return self.encoder_output(x)
 
-    def encode(self, mel):
+    def encode(self, mel, fewer_products=False):
         """Quantizes a mel spectrogram.
 
         Args:
             mel: Normalised log-mel, `(B, T, num_mels)`, 86 frames per second.
+            fewer_products: As of `Conv1D`: quicker on a CPU.
 
         Returns:
             Codes, `(B, ceil(ceil(T / 2) / 2))` int32, each in `[0, num_codes)`.
         """
-        return self.quantizer.nearest(self.mel_to_vectors(mel))
+        return self.quantizer.nearest(self.mel_to_vectors(mel, fewer_products))
 
     def decode(self, codes):
         """Codes `(B, N)` -> normalised log-mel `(B, 4 N, num_mels)`."""

@@ -23,6 +23,8 @@ class ResidualStack(keras.layers.Layer):
     Args:
         kernel_size: Taps of every convolution, odd.
         dilations: Dilation of the first convolution of each residual step; the second has none.
+
+    Call arguments: `x`; `fewer_products` as of `Conv1D`.
     """
 
     def __init__(self, kernel_size, dilations, **kwargs):
@@ -43,9 +45,10 @@ class ResidualStack(keras.layers.Layer):
         for layer in self.dilated + self.plain:
             layer.build(input_shape)
 
-    def call(self, x):
+    def call(self, x, fewer_products=False):
         for dilated, plain in zip(self.dilated, self.plain, strict=True):
-            x = x + plain(ops.leaky_relu(dilated(ops.leaky_relu(x, _SLOPE)), _SLOPE))
+            hidden = dilated(ops.leaky_relu(x, _SLOPE), fewer_products=fewer_products)
+            x = x + plain(ops.leaky_relu(hidden, _SLOPE), fewer_products=fewer_products)
         return x
 
     def compute_output_shape(self, input_shape):
@@ -60,7 +63,7 @@ class HifiganGenerator(keras.layers.Layer):
 
     Latents are first interpolated to one frame per `hop_length` output samples. Weights are plain: weight norm is
     folded when a checkpoint is converted, see `coqui.fold_weight_norm`. The whole batch is computed as given, padding
-    included; cut the waveform of `n` latents at `num_samples(n)`.
+    included; cut the waveform of `n` latents at `num_samples(n)`. The call argument `fewer_products` is that of `Conv1D`.
 
     Args:
         channels: Width of the first convolution; each stage halves it.
@@ -132,13 +135,13 @@ class HifiganGenerator(keras.layers.Layer):
         self.conv_post = Conv1D(1, 7, use_bias=False, dtype=dtype, name="conv_post")
         self.conv_post.build((None, None, width))
 
-    def call(self, latents, speaker):
+    def call(self, latents, speaker, fewer_products=False):
         x = self.latents_to_frames(latents)
         speaker = speaker[:, None, :]
-        x = self.conv_pre(x) + self.condition_pre(speaker)
+        x = self.conv_pre(x, fewer_products=fewer_products) + self.condition_pre(speaker)
         for upsample, condition, stage in zip(self.upsamples, self.conditions, self.stacks, strict=True):
             x = upsample(ops.leaky_relu(x, _SLOPE)) + condition(speaker)
-            x = sum(stack(x) for stack in stage) / len(stage)
+            x = sum(stack(x, fewer_products=fewer_products) for stack in stage) / len(stage)
         x = self.conv_post(ops.leaky_relu(x, _LAST_SLOPE))
         return ops.tanh(ops.cast(x[..., 0], "float32"))
 
@@ -161,7 +164,7 @@ class HifiganGenerator(keras.layers.Layer):
         batch, num_latents, _ = latents_shape
         return (batch, None if num_latents is None else self.num_samples(num_latents))
 
-    def compute_output_spec(self, latents, speaker):
+    def compute_output_spec(self, latents, speaker, fewer_products=False):
         return keras.KerasTensor(self.compute_output_shape(latents.shape, speaker.shape), dtype="float32")
 
     def get_config(self):

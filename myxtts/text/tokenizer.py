@@ -209,13 +209,16 @@ class XTTSTokenizer:
         text = "".join(self._pieces.get(int(token_id), "") for token_id in ids)
         return text.replace(SPACE, " ").replace(STOP, "").replace(UNKNOWN, "")
 
-    def check(self, text: str, language: str, max_tokens: int | None = None) -> str | None:
+    def check(
+        self, text: str, language: str, max_tokens: int | None = None, *, allow_unknown: bool = False
+    ) -> str | None:
         """Tells why a text cannot be used as it is.
 
         Args:
             text: Text as written.
             language: Language code.
             max_tokens: Most ids that `encode` may return; None for no limit.
+            allow_unknown: Characters that the vocabulary does not have are no reason; they say nothing, either.
 
         Returns:
             None when the text is good, else the reason: an unsupported language, nothing to say, characters that the
@@ -230,14 +233,33 @@ class XTTSTokenizer:
         cleaned = self._clean(text, language.code)
         if not any(character.isalnum() for character in cleaned):
             return "no text: no letter or digit in it"
-        if not self._characters.issuperset(cleaned):
-            unknown = sorted(set(self._replace_unknown(cleaned, language.code)) - self._characters)
-            names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
-            return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
+        if allow_unknown:
+            if not any(character.isalnum() and character in self._characters for character in cleaned):
+                return "no text: the vocabulary has no letter or digit of it"
+        elif unknown := self.unknown_characters(text, language.code):
+            return unknown
         num_tokens = len(self._encode_cleaned(cleaned, language.tag))
         if max_tokens is not None and num_tokens > max_tokens:
             return f"text too long: {num_tokens} tokens, at most {max_tokens}"
         return None
+
+    def unknown_characters(self, text: str, language: str) -> str | None:
+        """Names the characters of a cleaned text that the vocabulary does not have; None where it has them all.
+
+        Args:
+            text: Text as written.
+            language: Language code.
+
+        Raises:
+            ValueError: The language is not supported.
+        """
+        code = get_language(language).code
+        cleaned = self._clean(text, code)
+        if self._characters.issuperset(cleaned):
+            return None
+        unknown = sorted(set(self._replace_unknown(cleaned, code)) - self._characters)
+        names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
+        return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
 
     @property
     def num_tokens(self) -> int:

@@ -109,11 +109,13 @@ class GPTObjective:
         return {"text": tf.reduce_sum(tf.cast(streams.text_target_mask, tf.float32)),
                 "mel": tf.reduce_sum(tf.cast(audio_mask, tf.float32))}
 
+    def _latents(self, batch):
+        return self.gpt.mel_to_latents(batch.conditioning_mel)
+
     def loss_sums(self, batch, seed=None):
         """Sums of the losses; `seed` `(2,)` int32 turns dropout on."""
         streams, audio_mask = self._streams(batch)
-        latents = self.gpt.mel_to_latents(batch.conditioning_mel)
-        text_logits, audio_logits = self.gpt(latents, streams.text_inputs, streams.audio_inputs,
+        text_logits, audio_logits = self.gpt(self._latents(batch), streams.text_inputs, streams.audio_inputs,
                                              key_mask=streams.key_mask, seed=seed)
         smoothing = self.config.training.label_smoothing if seed is not None else 0.0
         return {

@@ -8,6 +8,7 @@ from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
 from myxtts.config.config import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, DVAEBatch, GPTBatch, WaveBatch
 from myxtts.models.dvae import MEL_FRAMES_PER_CODE
+from myxtts.utils.commons import runs_on_cpu
 
 LOG_FLOOR = -11.512925
 """ln(1e-5), the smallest log-mel."""
@@ -72,7 +73,7 @@ class Preparation:
 
     def _gpt_batch(self, batch, step):
         wav, wav_lengths, change = self._change(batch, step)
-        codes = self.model.dvae.encode(self._log_mel(self._mel, wav, change))
+        codes = self.model.dvae.encode(self._log_mel(self._mel, wav, change), fewer_products=runs_on_cpu(self.device))
         # A waveform of exactly n strides gives one code more than it has strides.
         codes = codes[:, :tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
         conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning

@@ -28,6 +28,15 @@ def get_device_context(device: str | None = None):
     return tf.device(device)
 
 
+def runs_on_cpu(device: str | None = None) -> bool:
+    """Whether `device`, or else the default device of this process, is a CPU."""
+    import tensorflow as tf
+
+    if device is None:
+        return not tf.config.get_visible_devices("GPU")
+    return tf.DeviceSpec.from_string(device).device_type == "CPU"
+
+
 def ensure_gpu_placement(tensor):
     """The tensor on a GPU: itself when it is on one (whichever) or when there is none, else a copy on the first.
 

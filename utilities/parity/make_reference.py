@@ -109,7 +109,7 @@ def small_gpt(out):
     (0.01 * text_loss + mel_loss).backward()
     parameters = list(gpt.named_parameters())
     out["gradients"] = sampled_gradients(parameters)
-    adamw_step(gpt, parameters)
+    torch.optim.AdamW(adamw_groups(gpt), lr=1e-3, betas=(0.9, 0.96), eps=1e-8).step()
     out["adamw"] = np.stack([sampled(parameter.detach().numpy()) for _, parameter in sorted(parameters)])
 
     gpt = make_xtts(SMALL).gpt
@@ -127,15 +127,14 @@ def small_gpt(out):
     out["greedy_codes"] = codes.numpy().astype(np.int16)
 
 
-def adamw_step(gpt, parameters):
-    """One step of the recipe's optimizer, which leaves biases, norms and embedding tables undecayed."""
+def adamw_groups(gpt):
+    """The recipe's parameter groups, which leave biases, norms and embedding tables undecayed."""
     spared = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.Embedding)
     plain = {id(parameter) for module in gpt.modules() if isinstance(module, spared)
              for parameter in module.parameters()}
-    plain |= {id(parameter) for name, parameter in parameters if name.endswith("bias")}
-    groups = [{"params": [p for _, p in parameters if id(p) not in plain], "weight_decay": 1e-2},
-              {"params": [p for _, p in parameters if id(p) in plain], "weight_decay": 0.0}]
-    torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.96), eps=1e-8).step()
+    plain |= {id(parameter) for name, parameter in gpt.named_parameters() if name.endswith("bias")}
+    return [{"params": [p for p in gpt.parameters() if id(p) not in plain], "weight_decay": 1e-2},
+            {"params": [p for p in gpt.parameters() if id(p) in plain], "weight_decay": 0.0}]
 
 
 def sampling(out):

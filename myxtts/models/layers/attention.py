@@ -46,7 +46,8 @@ def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep
         earlier = (position[None, :] <= position[:, None])[None, None]
         mask = earlier if mask is None else ops.logical_and(earlier, mask)
     if mask is not None:
-        scores = ops.where(mask, scores, ops.cast(-1e30, "float32"))
+        # Added, since the mask is the same for all heads: choosing one by one takes three times as long on a CPU.
+        scores = scores + ops.where(mask, ops.cast(0.0, "float32"), ops.cast(-1e30, "float32"))
     weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
     if keep is not None:
         weights = dropout.apply(weights, keep)

@@ -9,6 +9,11 @@ import math
 import keras
 from keras import ops
 
+from myxtts.models.layers.minimal_filtering import minimal_filtering
+
+_WORTH_FILTERING = 700
+"""Taps times channels from which minimal filtering is quicker than oneDNN's convolution (docs/experiments.md)."""
+
 
 class _Convolution(keras.layers.Layer):
     """Shared part of `Conv1D` and `Conv2D`; `rank` is the number of spatial axes."""
@@ -52,7 +57,7 @@ class _Convolution(keras.layers.Layer):
         self.kernel, self.bias = _add_kernel_and_bias(self, shape, self.use_bias)
 
     def call(self, x):
-        keeps_length = self.stride == 1 and 2 * self.padding == self.dilation * (self.kernel_size - 1)
+        keeps_length = self._keeps_length()
         if self.padding and not keeps_length:
             x = ops.pad(x, [[0, 0]] + [[self.padding, self.padding]] * self.rank + [[0, 0]])
         x = ops.conv(
@@ -64,6 +69,9 @@ class _Convolution(keras.layers.Layer):
             dilation_rate=self.dilation,
         )
         return x if self.bias is None else x + self.bias
+
+    def _keeps_length(self):
+        return self.stride == 1 and 2 * self.padding == self.dilation * (self.kernel_size - 1)
 
     def compute_output_shape(self, input_shape):
         reach = self.dilation * (self.kernel_size - 1) - 2 * self.padding
@@ -96,9 +104,18 @@ class Conv1D(_Convolution):
         use_bias: Whether to add a bias.
         kernel_initializer: Keras initializer, with which the bias starts at zero; None for PyTorch's default, kernel
             and bias uniform within 1 / sqrt(fan in).
+
+    Call arguments: `x`; `fewer_products` computes wide float32 layers by minimal filtering, for inference on a CPU.
     """
 
     rank = 1
+
+    def call(self, x, fewer_products=False):
+        worth = self.kernel_size > 1 and self.kernel_size * min(x.shape[-1], self.filters) >= _WORTH_FILTERING
+        if not (fewer_products and worth and self._keeps_length() and self.compute_dtype == "float32"):
+            return super().call(x)
+        x = minimal_filtering(x, ops.convert_to_tensor(self.kernel), self.dilation)
+        return x if self.bias is None else x + self.bias
 
 
 class Conv2D(_Convolution):

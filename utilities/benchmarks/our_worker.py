@@ -1,0 +1,110 @@
+"""Our side of `against_reference.py`."""
+
+import os
+import sys
+from pathlib import Path
+
+from reference_cases import (
+    CLIP_SECONDS, CONDITIONING_SECONDS, GPT_SIZES, NUM_TEXT_TOKENS, REFERENCE_CHUNK_SECONDS, REFERENCE_SECONDS,
+    gpt_inputs, noise, serve, vocoder_inputs,
+)
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
+from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
+from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
+from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.training.objectives import GPTObjective  # noqa: E402
+from myxtts.training.preparation import Preparation  # noqa: E402
+from myxtts.training.step import TrainStep  # noqa: E402
+from utilities.parity.seeded_model import seeded_model  # noqa: E402
+
+RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))
+RELEASED = ModelConfig.of_size("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, layers=1)
+"""The released shape, with one layer of the trunk, which nothing measured at this size goes through."""
+
+
+class GivenLatents(GPTObjective):
+    """The GPT's objective with the conditioning encoder left out; the batch carries latents instead of mel."""
+
+    def trainable(self):
+        return {name: variable for name, variable in super().trainable().items()
+                if not name.startswith(("conditioning_encoder/", "perceiver/"))}
+
+    def _latents(self, batch):
+        return batch.conditioning_mel
+
+
+class OurWorker:
+    """Builds each case of `reference_cases.CASES` with our classes, called as the trainer and `Synthesizer` do."""
+
+    def gpt(self, size, with_encoder):
+        shape = GPT_SIZES[size]
+        model_config = ModelConfig.of_size("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, **shape,
+                                           conditioning_heads=shape["heads"])
+        config = XTTSConfig(model=model_config, data=RECIPE.data, training=RECIPE.training)
+        drawn = gpt_inputs(shape["width"])
+        rows, num_text = drawn["text"].shape
+        conditioning = drawn["mel"].transpose(0, 2, 1) if with_encoder else drawn["latents"]
+        batch = GPTBatch(tf.range(rows), tf.constant(drawn["text"], tf.int32), tf.fill((rows,), num_text),
+                         tf.constant(conditioning), tf.constant(drawn["codes"], tf.int32),
+                         tf.fill((rows,), drawn["codes"].shape[1]), tf.zeros((rows, 2), tf.int32))
+        strategy = tf.distribute.OneDeviceStrategy("/device:CPU:0")
+        with strategy.scope():
+            model = seeded_model(model_config, ("gpt",))
+            objective = (GPTObjective if with_encoder else GivenLatents)(model, config)
+            step = TrainStep(objective, strategy, config.stage("gpt"))
+
+        def losses():
+            sums, _ = objective.loss_sums(batch)
+            counts = objective.counts(batch)
+            return np.array([sums[name] / counts[name] for name in ("text", "mel")])
+
+        return lambda: step([batch], 5e-6, (0, 0))["loss"].numpy(), losses
+
+    def features(self):
+        model = seeded_model(RELEASED, ("dvae",))
+        prepare = Preparation("gpt", model, "/device:CPU:0", augment=False, seed=0)
+        wav, conditioning = noise("wav", CLIP_SECONDS, 8), noise("conditioning", CONDITIONING_SECONDS, 8)
+        ones = np.ones((8, 1), np.int32)
+        batch = WaveBatch(*map(tf.constant, (
+            ones[:, 0], wav, ones[:, 0] * wav.shape[1], ones, ones[:, 0], conditioning, np.zeros((8, 2), np.int32))))
+
+        def run():
+            prepared = prepare(batch)
+            return prepared.conditioning_mel.numpy(), prepared.codes.numpy()
+
+        return run, lambda: run()[1]
+
+    def latents(self):
+        sampling = SamplingConfig(reference_seconds=REFERENCE_SECONDS, reference_chunk_seconds=REFERENCE_CHUNK_SECONDS)
+        config = XTTSConfig(model=RELEASED, data=RECIPE.data, sampling=sampling)
+        synthesizer = Synthesizer(seeded_model(RELEASED, ("dvae", "gpt", "decoder")), None, config)
+        wav = noise("reference", REFERENCE_SECONDS)[0]
+
+        def output():
+            voice = synthesizer.voice(wav)
+            return np.concatenate([voice.latents.reshape(-1), voice.speaker.reshape(-1)])
+
+        return output, output
+
+    def vocoder(self):
+        model = seeded_model(RELEASED, ("decoder",))
+        latents, speaker = (tf.constant(array) for array in vocoder_inputs())
+        decode = tf.function(lambda latents, speaker: model.vocoder(latents, speaker, fewer_products=True))
+
+        def run():
+            return decode(latents, speaker).numpy()
+
+        return run, run
+
+
+if __name__ == "__main__":
+    tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    serve(OurWorker())

@@ -1,0 +1,100 @@
+"""What `against_reference.py` measures: sizes and inputs that both sides draw alike, and how a side is driven.
+
+Needs NumPy only, since one side runs in the reference's environment and the other in ours.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
+
+from seeded_weights import seeded_integers, seeded_values  # noqa: E402
+
+SAMPLE_RATE = 22050
+NUM_TEXT_TOKENS = 6681
+NUM_CODES = 1024
+GPT_SIZES = {"small": dict(layers=4, width=256, heads=4), "medium": dict(layers=8, width=512, heads=8)}
+NUM_LATENTS = 32
+CLIP_SECONDS = 11
+CONDITIONING_SECONDS = 6
+REFERENCE_SECONDS = 12
+REFERENCE_CHUNK_SECONDS = 4
+VOCODER_CODES = 100
+
+
+class Case(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    """Heading."""
+    kind: str
+    """`gpt`, `features`, `latents` or `vocoder`: the method of a worker that prepares it."""
+    arguments: tuple
+    """Arguments of that method."""
+    goal: float
+    """Ratio of the reference's time to ours that is asked for."""
+    tolerance: float
+    """How far the two sides' outputs may be apart, relative to the largest value: they must do the same work."""
+
+
+CASES = {
+    **{f"gpt-{size}{suffix}": Case(f"GPT train step, {size}, {conditioning}", "gpt", (size, encoder), 1.3, 1e-3)
+       for size in GPT_SIZES
+       for suffix, encoder, conditioning in (("", True, "with the conditioning encoder"),
+                                             ("-latents", False, "latents given"))},
+    "features": Case(f"features and DVAE codes, 8 clips of {CLIP_SECONDS} s", "features", (), 1.5, 1e-3),
+    "latents": Case(f"conditioning latents and speaker vector, {REFERENCE_SECONDS} s", "latents", (), 1.2, 1e-3),
+    "vocoder": Case(f"waveform decoder, {VOCODER_CODES} codes", "vocoder", (), 1.2, 1e-2),
+}
+
+
+def gpt_inputs(width):
+    """Full rows, without padding: text, codes, conditioning mel `(B, 80, F)` and latents `(B, 32, width)`."""
+    return dict(text=seeded_integers("speed/text", (8, 60), NUM_TEXT_TOKENS - 300) + 300,
+                codes=seeded_integers("speed/codes", (8, 200), NUM_CODES),
+                mel=seeded_values("speed/mel", (8, 80, 1 + CONDITIONING_SECONDS * SAMPLE_RATE // 256)),
+                latents=seeded_values("speed/latents", (8, NUM_LATENTS, width)))
+
+
+def noise(name, seconds, rows=1):
+    """`(rows, samples)` float32, noise whose level moves, in [-1, 1]."""
+    samples = seconds * SAMPLE_RATE // 1024 * 1024
+    level = 0.02 + 0.2 * seeded_values(f"speed/{name}/level", (rows, samples // 1024)) ** 2
+    return (level.repeat(1024, axis=1) * seeded_values(f"speed/{name}", (rows, samples))).clip(-1, 1).astype("float32")
+
+
+def vocoder_inputs():
+    """Latents `(1, codes, 1024)` and speaker vector `(1, 512)`."""
+    return seeded_values("speed/vocoder", (1, VOCODER_CODES, 1024)), seeded_values("speed/speaker", (1, 512)) / 20
+
+
+def serve(worker):
+    """Obeys one JSON request per line of standard input, and answers each by one on standard output.
+
+    `{"prepare": case}` builds a case and warms it up; the answer has values of its output. `{}` runs it once; the answer
+    has the seconds, of the clock and of the processor. What libraries print goes to standard error.
+
+    Args:
+        worker: Object whose method of the name of `Case.kind` returns a function to be timed and a function that gives
+            a NumPy array to compare.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    run = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "prepare" in request:
+            case = CASES[request["prepare"]]
+            run, output = getattr(worker, case.kind)(*case.arguments)
+            values = output().reshape(-1)
+            run()
+            answer = {"size": values.size, "values": values[::max(1, values.size // 1000)].tolist()}
+        else:
+            began, began_cpu = time.perf_counter(), time.process_time()
+            run()
+            answer = {"wall": time.perf_counter() - began, "cpu": time.process_time() - began_cpu}
+        print(json.dumps(answer), file=answers, flush=True)

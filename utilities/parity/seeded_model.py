@@ -1,0 +1,19 @@
+"""An `XTTS` whose weights are drawn by name, equal to those that `make_reference.py` gives the reference."""
+
+from myxtts.models import coqui
+from myxtts.models.xtts import XTTS
+from utilities.parity.seeded_weights import seeded_tensor
+
+
+def seeded_model(config, parts):
+    """An `XTTS` with every weight of its parts drawn by name; the mel scale is drawn with the `dvae` part."""
+    model = XTTS(config, parts=parts)
+    variables = {}
+    for part in parts:
+        variables |= model.part_weights(part)
+    for tensor in (*coqui.model_tensors(config), *coqui.dvae_tensors(config)):
+        if tensor.weight in variables:
+            drawn = [seeded_tensor(name, shape) for name, shape in zip(tensor.names, tensor.shapes)]
+            variables.pop(tensor.weight).assign(coqui.to_ours(drawn, tensor.layout))
+    assert not variables
+    return model
