@@ -55,7 +55,8 @@ def choose_attention(model_config, precision, device):
     dtype = keras.DTypePolicy(precision).compute_dtype
     dropout = Dropout(model_config.dropout)
     with tf.device(device):
-        steps = {form: _layer(form, dropout, (None, heads, None, width), dtype) for form in (STANDARD, MEMORY_EFFICIENT)}
+        shape = (None, heads, None, width)
+        steps = {form: _layer(form, dropout, shape, dtype) for form in (STANDARD, MEMORY_EFFICIENT)}
         ratios, crossover, length = {}, None, longest
         while length >= min(SHORTEST, longest):
             tensors = [tf.random.stateless_normal((1, heads, length, width), (0, i), dtype=dtype) for i in range(3)]

@@ -3,8 +3,8 @@
     KERAS_BACKEND=tensorflow python utilities/benchmarks/model_compute.py --sizes tiny small --batches 1 4
     KERAS_BACKEND=jax python utilities/benchmarks/model_compute.py --sizes normal --precisions mixed_bfloat16 --batches 16
 
-The same model code, forward, backward and AdamW, compiled as a whole. It needs Keras and the backend, nothing else of the
-project's requirements. MFU counts the operations that the model needs, not those made again under
+The same model code, forward, backward and AdamW, compiled as a whole. It needs Keras and the backend, nothing else of
+the project's requirements. MFU counts the operations that the model needs, not those made again under
 `--gradient-checkpointing` (Chowdhery et al. 2022, appendix B). The peak is measured with a large matrix product in the
 precision of the step, unless `--peak-tflops` gives the chip's own figure. Prints a table; `--append` also writes it to
 docs/benchmarks.md with the hardware.
@@ -86,7 +86,8 @@ def random_batch(config, batch, arguments):
 
 def loss_of(gpt, mel, streams, seed):
     """Mean cross-entropy of the codes and, with XTTS's small weight, of the text."""
-    logits = gpt(gpt.mel_to_latents(mel), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed)
+    logits = gpt(gpt.mel_to_latents(mel), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask,
+                 seed=seed)
     text, audio = (ops.mean(keras.losses.sparse_categorical_crossentropy(targets, part, from_logits=True))
                    for targets, part in zip((streams.text_targets, streams.audio_targets), logits))
     return 0.01 * text + audio

@@ -2,10 +2,10 @@
 
     python utilities/benchmarks/optimizations.py --append
 
-Every case is a process of its own with the real train step on the same batch, set up from the same settings as a run. Steps
-alternate with those of a process without any switch, so that whatever else the machine does strikes both, and the table has
-the median of the ratios. The loss after 50 steps is that of a smaller model on one batch. Prints a table; `--append`
-also writes it to docs/benchmarks.md with the hardware.
+Every case is a process of its own with the real train step on the same batch, set up from the same settings as a run.
+Steps alternate with those of a process without any switch, so that whatever else the machine does strikes both, and the
+table has the median of the ratios. The loss after 50 steps is that of a smaller model on one batch. Prints a table;
+`--append` also writes it to docs/benchmarks.md with the hardware.
 """
 
 import argparse
@@ -38,8 +38,8 @@ MEDIUM = dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_
 SMALL = dict(layers=4, width=128, heads=4, conditioning_blocks=2, conditioning_heads=4, perceiver_heads=4)
 NUM_TEXT, CONDITIONING_FRAMES = 60, 258
 LOSS_STEPS, LOSS_TOKENS = 50, 200
-HEADER = ["tokens", "switch", "step", "time ratio", "peak memory", "memory ratio", "process peak", "loss after 50 steps",
-          "seen in the step"]
+HEADER = ["tokens", "switch", "step", "time ratio", "peak memory", "memory ratio", "process peak",
+          "loss after 50 steps", "seen in the step"]
 
 
 def main():
@@ -48,7 +48,8 @@ def main():
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE",
                         help=f"of {', '.join(CASES)} (default: all of them)")
     parser.add_argument("--tokens", type=int, default=900, help="sequence length, conditioning and text included")
-    parser.add_argument("--long-tokens", type=int, default=2000, help="length for attention's second row; 0 leaves it out")
+    parser.add_argument("--long-tokens", type=int, default=2000,
+                        help="length for attention's second row; 0 leaves it out")
     parser.add_argument("--batch", type=int, default=2, help="sequences per step, an even number (default: 2)")
     parser.add_argument("--long-batch", type=int, default=1, help="the same at the long length (default: 1)")
     parser.add_argument("--repeats", type=int, default=4, help="pairs of steps per case (default: 4)")
@@ -179,8 +180,11 @@ class Step:
         return time.perf_counter() - began
 
     def peak_memory(self):
-        """Bytes at the peak of a step, after one that traces: in use by the allocator (weights and optimizer included), and
-        the growth of the process since before the model was made. The allocator counts on GPUs, and on CPUs under oneDNN."""
+        """Bytes at the peak of a step, after one that traces.
+
+        In use by the allocator, weights and optimizer included, where it counts (GPUs, and CPUs under oneDNN); and the
+        growth of the process since before the model was made.
+        """
         self.take()
         memory = self.tf.config.experimental
         try:
@@ -205,7 +209,8 @@ class Step:
 
         graph = self.step.graph
         products = count_products(graph)
-        found = [f"{max(products, key=products.get)} products", *(f"{n} {form}" for form, n in attention_forms(graph).items())]
+        found = [f"{max(products, key=products.get)} products"]
+        found += [f"{number} {form}" for form, number in attention_forms(graph).items()]
         blocks, clusters = len(recomputed_blocks(graph)), count_clusters(graph)
         found += [f"{blocks} blocks recomputed"] * bool(blocks) + [f"{clusters} XLA clusters"] * bool(clusters)
         found += [f"{self.step.micro_batches} micro-batches"] * (self.step.micro_batches > 1)

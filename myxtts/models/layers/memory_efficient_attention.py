@@ -1,8 +1,8 @@
 """Exact attention in memory linear in the sequence: keys in chunks, an online softmax, chunks recomputed backwards.
 
-Forward and backward are those of FlashAttention (Dao et al. 2022, algorithms 1 and 4; the online softmax is Milakov and
-Gimelshein 2018, algorithm 3), with one loop over chunks of keys. Under a causal mask a chunk is read only by the queries
-at and after it, so about half of the products that the standard form takes are never made.
+Forward and backward are those of FlashAttention (Dao et al. 2022, algorithms 1 and 4; the online softmax is Milakov
+and Gimelshein 2018, algorithm 3), with one loop over chunks of keys. Under a causal mask a chunk is read only by the
+queries at and after it, so about half of the products that the standard form takes are never made.
 """
 
 from keras import ops
@@ -103,9 +103,9 @@ class _Chunks:
     def _loop(self, chunk, after, *carried):
         """Runs `chunk(index, start, after, *carried) -> (after, *carried)` over the chunks of keys.
 
-        `after` is a zero that the result before it gives. A chunk's keys and dropout seed are made to depend on it: without
-        that a parallel executor makes the masks and scores of all chunks, and of all layers, at once, which is the memory
-        that chunks are there to save.
+        `after` is a zero that the result before it gives. A chunk's keys and dropout seed are made to depend on it:
+        without that a parallel executor makes the masks and scores of all chunks, and of all layers, at once, which is
+        the memory that chunks are there to save.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):

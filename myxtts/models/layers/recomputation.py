@@ -10,8 +10,8 @@ def recomputed(block, function, *tensors):
     """Calls `function(*tensors)`, keeping `tensors` and the result for the backward pass and nothing in between.
 
     Operations that the gradient does not need, such as a product at the end of the segment, are not made twice: graph
-    and compiler prune them. What is to be the same the second time, dropout masks too, is drawn outside of `function` or
-    from a given seed.
+    and compiler prune them. What is to be the same the second time, dropout masks too, is drawn outside of `function`
+    or from a given seed.
 
     Args:
         block: Name of the block that the segment belongs to, a mark in the graph's operation names; None calls
