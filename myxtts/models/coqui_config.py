@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 from myxtts.config.config import (
-    CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, MODEL_SIZES, DataConfig, ModelConfig, SamplingConfig, XTTSConfig,
+    CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, DataConfig, ModelConfig, SamplingConfig, XTTSConfig,
 )
+from myxtts.config.sizes import MODEL_SIZES
 from myxtts.models.coqui import SPEAKER_BLOCKS
 from myxtts.utils.checkpoint import CheckpointError
 from myxtts.utils.torch_checkpoint import StubObject
