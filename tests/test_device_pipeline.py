@@ -243,6 +243,8 @@ def consume(kind, at, draw):
         return batch
 
     if kind == "interrupt":
+        # A shell that starts the tests in its background lets them ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.001 + 0.004 * at, os.kill, (os.getpid(), signal.SIGINT)).start()
     with DevicePipeline(batches(), prepare, unchanged, draw.choice([1, 1, 2, 5])) as pipeline:
         for _ in pipeline:
