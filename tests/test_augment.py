@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.audio.augment import (
-    CHANGED_SHARE, GAIN_NEPERS, PITCH_RANGE, change_speed, change_speed_of_loop, draw_change, limit_speed, move_envelope,
-)
-from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
+from myxtts.audio.augment import SPEED_RANGE, change_speed, change_speed_of_loop, draw_change, limit_speed
 
 SAMPLE_RATE = 22050
 
@@ -15,10 +12,6 @@ SAMPLE_RATE = 22050
 def tone(hz, num_samples, padded):
     samples = np.sin(2 * np.pi * hz * np.arange(num_samples) / SAMPLE_RATE)
     return np.pad(samples, (0, padded - num_samples)).astype(np.float32)
-
-
-def drawn(rows, seed, position, on=True):
-    return draw_change(tf.fill([rows], 8000), 16384, DVAE_MEL, seed, position, on)
 
 
 def strongest_hz(samples):
@@ -52,41 +45,13 @@ def test_loop_goes_on_from_its_start():
 
 
 def test_change_is_a_function_of_seed_and_position():
-    first, again, other = (drawn(64, 3, position) for position in (5, 5, 6))
-    for one, same in zip(first, again):
-        np.testing.assert_array_equal(one, same)
-    assert (first.speed.numpy() != other.speed.numpy()).mean() > 0.5
-    assert np.abs(np.log(first.speed)).max() <= PITCH_RANGE + 1e-6
-    assert np.abs(2 * np.log(first.gain)).max() <= GAIN_NEPERS + 1e-6
-
-
-def test_some_clips_stay_as_they_were_recorded():
-    change = drawn(400, 0, 0)
-    as_recorded = change.speed.numpy() == 1.0
-    assert as_recorded.mean() == pytest.approx(1.0 - CHANGED_SHARE, abs=0.08)
-    assert (change.gain.numpy()[as_recorded] == 1.0).all() and not change.offset.numpy()[as_recorded].any()
+    first, again, other = (draw_change(64, 80, 3, position, True) for position in (5, 5, 6))
+    np.testing.assert_array_equal(first.offset, again.offset)
+    assert np.abs(first.speed - other.speed).min() > 0
+    assert np.abs(np.log(first.speed)).max() <= SPEED_RANGE + 1e-6
+    assert len(set(first.speed.numpy().tolist())) == 64
 
 
 def test_switched_off_change_changes_nothing():
-    change = drawn(4, 0, 0, on=False)
+    change = draw_change(4, 80, 0, 0, False)
     assert (change.speed.numpy() == 1.0).all() and not change.offset.numpy().any()
-    np.testing.assert_allclose(change.envelope.numpy(), np.broadcast_to(np.eye(80), (4, 80, 80)), atol=1e-5)
-
-
-@pytest.mark.parametrize("factor", [0.85, 1.2])
-def test_envelope_moves_formants_and_leaves_harmonics(factor):
-    # A sawtooth of 150 Hz through one broad resonance: the resonance moves, the harmonics stay.
-    time = np.arange(16384) / SAMPLE_RATE
-    sawtooth = sum(np.sin(2 * np.pi * 150.0 * k * time) / (1 + ((150.0 * k - 1500.0) / 400.0) ** 2) for k in range(1, 50))
-    log_mel = MelSpectrogram(DVAE_MEL)(sawtooth[None].astype(np.float32) * 0.1)[0, 8:-8].numpy().mean(axis=0)
-    moved = log_mel @ move_envelope(tf.constant([factor]), DVAE_MEL).numpy()[0].T
-    centre_hz = (DVAE_MEL.filterbank() * np.linspace(0, SAMPLE_RATE / 2, 513)[:, None]).sum(0) / DVAE_MEL.filterbank().sum(0)
-
-    def resonance_hz(bands):
-        weights = np.exp(bands) * (centre_hz > 600) * (centre_hz < 4000)
-        return (weights * centre_hz).sum() / weights.sum()
-
-    assert resonance_hz(moved) / resonance_hz(log_mel) == pytest.approx(factor, abs=0.06)
-    low = slice(2, 16)  # harmonics are resolved there
-    fine = [np.diff(bands[low]) for bands in (log_mel, moved)]
-    assert np.corrcoef(*fine)[0, 1] > 0.95

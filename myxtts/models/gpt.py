@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import keras
-import numpy as np
 from keras import ops
 
 from myxtts.models.conditioning_encoder import ConditioningEncoder
@@ -13,8 +12,6 @@ from myxtts.models.layers.linear import torch_linear
 from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, layer_norm
 from myxtts.models.perceiver import PerceiverResampler
 
-CODEBOOK_SHARE = 0.85
-"""Part of the variance of a code's untrained row that comes from the codebook."""
 TRAILING_STOPS = 3
 """Stop codes that a training row keeps visible after its own codes."""
 
@@ -164,27 +161,6 @@ class GPT(keras.layers.Layer):
                 block.recomputed_as = f"{name}_{number}" if recompute else None
         for layer in (*(block.attention for block in self.blocks), *self.conditioning_encoder.blocks):
             layer.form = attention
-
-    def start_from_codebook(self, codebook, seed):
-        """Lets untrained rows of codes start from the DVAE's codebook: codes that sound alike start alike.
-
-        Rows of the code table and of the audio head become a random projection of the codebook (which keeps distances,
-        Johnson and Lindenstrauss 1984) with a little of what they were. Their spread stays what it was.
-
-        Args:
-            codebook: `(num_codes, codebook_width)` array.
-            seed: Of the projections.
-        """
-        rng = np.random.default_rng(seed)
-        centred = codebook - codebook.mean(axis=0)
-        for variable, transposed in ((self.audio_embedding, False), (self.audio_head.kernel, True)):
-            table = ops.convert_to_numpy(variable)
-            rows = np.array(table.T if transposed else table)
-            projected = centred @ rng.standard_normal((centred.shape[1], self.width))
-            own = rows[:len(codebook)]
-            rows[:len(codebook)] = (CODEBOOK_SHARE ** 0.5 * projected * (own.std() / projected.std())
-                                    + (1.0 - CODEBOOK_SHARE) ** 0.5 * own)
-            variable.assign(rows.T if transposed else rows)
 
     def mel_to_latents(self, mel):
         """Conditioning latents: conditioning mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.augment import change_speed, change_speed_of_loop, draw_change
+from myxtts.audio.augment import change_speed, change_speed_of_loop, draw_change, limit_speed
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
 from myxtts.config.config import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, DVAEBatch, GPTBatch, WaveBatch
@@ -49,20 +49,20 @@ class Preparation:
             return self._prepare(batch, step)
 
     def _change(self, batch, step):
-        """The batch's waveforms and lengths after a change of voice, and the change itself; None without augmentation."""
+        """The batch's waveforms and lengths after a change of voice, and the change itself."""
+        on = tf.logical_and(self.augment, step >= 0)
+        change = draw_change(tf.shape(batch.wav)[0], self._mel.spec.num_mels, self.seed, step, on)
+        change = change._replace(speed=limit_speed(change.speed, batch.wav_lengths, tf.shape(batch.wav)[1]))
         if not self.augment:
-            return batch.wav, batch.wav_lengths, None
-        change = draw_change(batch.wav_lengths, tf.shape(batch.wav)[1], self._mel.spec, self.seed, step, step >= 0)
+            return batch.wav, batch.wav_lengths, change
         wav, lengths = change_speed(batch.wav, batch.wav_lengths, change.speed)
-        return wav * change.gain[:, None], lengths, change
+        return wav, lengths, change
 
     def _log_mel(self, extractor, wav, change):
         log_mel = extractor(wav)
-        if change is not None:
-            changed = tf.matmul(log_mel, change.envelope, transpose_b=True) + change.offset
-            # Silence stays silence in any voice.
-            log_mel = tf.where(log_mel > LOG_FLOOR + 1e-3, tf.maximum(changed, LOG_FLOOR), log_mel)
-        return self.model.normalize_mel(log_mel)
+        # Silence stays silence at any level.
+        changed = tf.where(log_mel > LOG_FLOOR + 1e-3, tf.maximum(log_mel + change.offset, LOG_FLOOR), log_mel)
+        return self.model.normalize_mel(changed if self.augment else log_mel)
 
     def _dvae_batch(self, batch, step):
         wav, wav_lengths, change = self._change(batch, step)
@@ -76,10 +76,8 @@ class Preparation:
         codes = self.model.dvae.encode(self._log_mel(self._mel, wav, change), fewer_products=runs_on_cpu(self.device))
         # A waveform of exactly n strides gives one code more than it has strides.
         codes = codes[:, :tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
-        conditioning, span = batch.conditioning, tf.cast(batch.conditioning_span, tf.float32) / CODE_STRIDE_SAMPLES
-        if change is not None:
-            conditioning = change_speed_of_loop(conditioning, change.speed) * change.gain[:, None]
-            span = span / change.speed[:, None]
+        conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning
+        span = tf.cast(batch.conditioning_span, tf.float32) / change.speed[:, None] / CODE_STRIDE_SAMPLES
         span = tf.cast(tf.stack([tf.floor(span[:, 0]), tf.math.ceil(span[:, 1])], axis=1), tf.int32)
         return GPTBatch(batch.index, batch.text, batch.text_lengths,
                         self._log_mel(self._conditioning_mel, conditioning, change), codes,

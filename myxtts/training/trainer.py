@@ -101,9 +101,6 @@ class XTTSTrainer:
                 self.model.gpt.set_memory_use(self.switches.attention, self.switches.gradient_checkpointing)
             if starting_weights is not None:
                 assign_by_name(self.model.part_weights(stage), starting_weights, "--init-from")
-            elif stage == "gpt" and model is None and tokenizer_model is not None:
-                codebook = tokenizer_model.dvae.quantizer.codebook.numpy()
-                self.model.gpt.start_from_codebook(codebook, config.training.seed)
             self.lora = None
             if stage == "gpt" and config.training.lora_rank:
                 self.lora = LoRA(self.model.gpt, config.training.lora_rank, config.data.extend_vocabulary)

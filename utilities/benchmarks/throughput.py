@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import librosa  # noqa: E402
 import numpy as np  # noqa: E402
