@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-SPEED_RANGE = 0.16
+SPEED_RANGE = 0.05
 """Speed, and with it pitch and formants, changes by up to this either way, as a natural logarithm."""
 GAIN_NEPERS = 0.7
 """Level changes by up to this either way: 3 dB, as an offset of the log power."""
-EQUALIZER_NEPERS = 0.4
-"""Each of the slow curves over the mel bands goes up to this either way: 1.7 dB."""
+EQUALIZER_NEPERS = 0.25
+"""Each of the slow curves over the mel bands goes up to this either way: 1.1 dB."""
 EQUALIZER_CURVES = 4
 
 
