@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from myxtts.audio.files import AudioError
 from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, DataConfig
 from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
 from myxtts.data.buckets import BatchPlan, SequentialPlan
@@ -310,3 +311,12 @@ def test_lengths_of_a_stream_are_whole_strides(tiny_corpus, tmp_path):
     for stage in ("dvae", "gpt"):
         for batch in dataset.stream(stage, "/CPU:0", 0, 2):
             assert batch.wav.shape[1] % CODE_STRIDE_SAMPLES == 0
+
+
+def test_recording_that_vanishes_in_a_run_is_named(tmp_path):
+    corpus = make_tiny_corpus(tmp_path / "corpus")
+    dataset = LJSpeechDataset.open(tiny_run_config(corpus, tmp_path / "run"))
+    for clip in (corpus / "wavs").iterdir():
+        clip.unlink()
+    with pytest.raises(AudioError, match=r"wavs.*\.wav"):
+        next(iter(dataset.stream("dvae", "/CPU:0", 0, 2)))

@@ -9,8 +9,8 @@ from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, ConfigE
 from myxtts.data.buckets import BatchPlan, SequentialPlan
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
-from myxtts.data.pipeline import (BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, prefetch_to,
-                                   wave_dataset)
+from myxtts.data.pipeline import (BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, own_errors,
+                                  prefetch_to, wave_dataset)
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -96,10 +96,14 @@ class LJSpeechDataset:
         return self._loader(self.validation, plan, stage, training=False)
 
     def stream(self, stage, device, start=0, stop=None):
-        """tf.data stream of training batches `start` to `stop`; its elements live on `device`."""
-        data = self.config.data
-        dataset = wave_dataset(self.train_loader(stage), start, stop, data.num_workers)
-        return prefetch_to(dataset, device, data.pipeline_buffer_size)
+        """Training batches `start` to `stop`, read by tf.data; the elements live on `device`.
+
+        Raises:
+            AudioError, OSError: While iterating: a recording that was there at the start cannot be read any more.
+        """
+        data, loader = self.config.data, self.train_loader(stage)
+        dataset = wave_dataset(loader, start, stop, data.num_workers)
+        return own_errors(prefetch_to(dataset, device, data.pipeline_buffer_size), loader)
 
     def _loader(self, clips, plan, stage, training):
         data = self.config.data

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import load_samples
+from myxtts.audio.files import AudioError, load_samples
 from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch
 
@@ -83,6 +83,8 @@ class BatchLoader:
         self.crop_samples = crop_samples
         self.max_shift = max_shift if training else 0
         self.training = training
+        self.failure = None
+        """What a reading thread could not read; see `own_errors`."""
         self._by_speaker = {}
         for index, clip in enumerate(clips):
             self._by_speaker.setdefault((clip.speaker, clip.language), []).append(index)
@@ -149,8 +151,15 @@ def fill(samples, length, padding):
 
 def wave_dataset(loader, start=0, stop=None, num_workers=8):
     """Batches `start` to `stop` of `loader` (without end for None), read in parallel, in order."""
+    def load(position):
+        try:
+            return tuple(loader(position))
+        except (AudioError, OSError) as error:
+            loader.failure = error
+            raise
+
     def read(position):
-        values = tf.numpy_function(lambda at: tuple(loader(at)), [position],
+        values = tf.numpy_function(load, [position],
                                    [tf.as_dtype(dtype) for dtype in WAVE_DTYPES])
         batch = WaveBatch(*values)
         for value, rank in zip(batch, WAVE_RANKS):
@@ -164,6 +173,19 @@ def wave_dataset(loader, start=0, stop=None, num_workers=8):
     options.autotune.enabled = True
     last = np.iinfo(np.int64).max if stop is None else stop
     return tf.data.Dataset.range(start, last).map(read, num_parallel_calls=num_workers).with_options(options)
+
+
+def own_errors(dataset, loader):
+    """Iterates over a dataset made by `wave_dataset`, and raises what `loader` raised where TensorFlow has its text alone.
+
+    A recording that vanishes in the middle of a run thus ends it as it would have before the run.
+    """
+    try:
+        yield from dataset
+    except tf.errors.OpError as error:
+        if loader.failure is None:
+            raise
+        raise loader.failure from error
 
 
 def prefetch_to(dataset, device, buffer_size):
