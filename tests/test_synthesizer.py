@@ -1,5 +1,6 @@
 """Speaking with a tiny random model: sound, seeds, sentences, limits, and what a folder must hold."""
 
+import json
 import dataclasses
 import logging
 
@@ -292,3 +293,13 @@ def test_gpt_of_another_dvae_is_refused(synthesizer, run_folder):
     CheckpointStore(run_folder / "gpt").write(5, {"model": weights}, {"lineage": {"dvae": "0" * 32}}, best=True)
     with pytest.raises(CheckpointError, match="another DVAE"):
         Synthesizer.load(run_folder)
+
+
+def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_folder, monkeypatch):
+    monkeypatch.setattr("myxtts.inference.synthesizer.XTTS", None)  # nothing may be built
+    settings = json.loads((run_folder / "config.json").read_text())
+    settings["model"]["width"] = 65536
+    (run_folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match="config.json describes a gpt of"):
+        Synthesizer.load(run_folder)
+

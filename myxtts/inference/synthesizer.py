@@ -15,6 +15,7 @@ from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.loading import config_from_dict
 from myxtts.models.coqui_import import MEL_STATS
 from myxtts.models.dvae import MEL_FRAMES_PER_CODE
+from myxtts.models.memory import count_dvae, count_gpt
 from myxtts.models.sampling import EXCLUDED, sample
 from myxtts.models.xtts import XTTS
 from myxtts.text.languages import get_language
@@ -111,6 +112,7 @@ class Synthesizer:
                                       f"{part} --checkpoint-dir {folder} --train-data …")
         if "decoder" not in parts:
             logger.info("No trained waveform decoder in %s: the mel is turned into sound by Griffin-Lim.", folder)
+        _check_claims(config.model, {part: stores[part] for part in parts})
         model = XTTS(config.model, parts=parts)
         for part in parts:
             steps = stores[part].steps()
@@ -278,6 +280,20 @@ class Synthesizer:
             self._generators[key] = make_generator(self.model.gpt, self.config.model, sampling, key[0])
         return self._generators[key](tf.constant(latents), tf.constant(text), tf.constant(mask),
                                      tf.constant(seed, tf.int32)).numpy()
+
+
+def _check_claims(model_config, stores):
+    """Raises for a `config.json` whose model is far larger than the weights beside it: making it could take all memory."""
+    counts = {"gpt": count_gpt(model_config), "dvae": sum(count_dvae(model_config))}
+    for part in counts.keys() & stores.keys():
+        step = stores[part].steps()[-1]
+        stores[part].verify(step)  # a damaged file is not taken for a wrong config.json
+        file = stores[part].path(step) / "model.safetensors"
+        claimed, held = 4 * counts[part], file.stat().st_size
+        if claimed > 4 * held + 2**20:  # weights may be kept in half precision
+            raise CheckpointError(f"config.json describes a {part} of {claimed / 2**20:,.0f} MB, and {file} holds "
+                                  f"{held / 2**20:,.0f} MB. They do not belong together: take the config.json that was "
+                                  "written with these weights.")
 
 
 def _read_vocabulary(path):
