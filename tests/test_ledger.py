@@ -53,7 +53,7 @@ def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypa
     # A model of another policy than the run's, averages that stand still, and no compiler.
     monkeypatch.setattr("myxtts.training.trainer.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
     monkeypatch.setattr(WeightAverages, "update", lambda averages, step: None)
-    monkeypatch.setattr(optimizations, "_xla_refusal", lambda device: "libdevice is missing")
+    monkeypatch.setattr(optimizations, "xla_refusal", lambda device: "libdevice is missing")
     trainer, _ = ledger_of(tiny_corpus, tmp_path, precision="mixed_float16", ema=0.5, xla=True)
     found = {row.optimisation: (row.effective, row.as_requested) for row in trainer.ledger.rows}
     assert found["precision"] == ("float32", False)
@@ -67,7 +67,7 @@ def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypa
 
 
 def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(optimizations, "_xla_refusal", lambda device: "libdevice is missing")
+    monkeypatch.setattr(optimizations, "xla_refusal", lambda device: "libdevice is missing")
     with pytest.raises(LedgerDifference, match="XLA was to be on"):
         ledger_of(tiny_corpus, tmp_path, xla=True, strict=True)
     assert not (tmp_path / "dvae").exists() or not list((tmp_path / "dvae").glob("step_*"))

@@ -247,11 +247,9 @@ def main(argv=None):
 
 def _main(argv):
     arguments = parse(argv)
-    from myxtts.cli.train import config_from_arguments, configure_devices, with_data
+    from myxtts.cli.train import config_from_arguments, set_up
 
-    config = config_from_arguments(arguments)
-    plan = configure_devices(config, arguments)
-    config = with_data(config, arguments.download_ljspeech)
+    config, plan = set_up(config_from_arguments(arguments), arguments)
     from myxtts.training.measurement import open_trainer
 
     with tempfile.TemporaryDirectory() as folder:

@@ -112,12 +112,10 @@ def choose(measured):
 
 def measure_here(argv):
     """Body of the measuring process: prints one line of JSON last."""
-    from myxtts.cli.train import build_parser, config_from_arguments, configure_devices, with_data
+    from myxtts.cli.train import build_parser, config_from_arguments, set_up
 
     arguments = build_parser().parse_args(argv)
-    config = config_from_arguments(arguments)
-    plan = configure_devices(config, arguments)
-    config = with_data(config, arguments.download_ljspeech)
+    config, plan = set_up(config_from_arguments(arguments), arguments)
     from myxtts.training.measurement import measure_pipeline, open_trainer
 
     with tempfile.TemporaryDirectory() as folder:

@@ -46,7 +46,7 @@ def examine(config, seconds, folder, data_files=()):
     from myxtts.utils.devices import early_gpu_configuration
 
     plan = early_gpu_configuration()
-    found["tensorflow"] = tensorflow_build()
+    found["tensorflow"] = tensorflow_build(plan.model_device)
     from myxtts.training.measurement import PRODUCT_SIZE, product_rates
 
     found["precision"] = {"size": PRODUCT_SIZE, "flops": product_rates(plan.model_device)}
@@ -91,18 +91,18 @@ def gpus():
         return {"listed": None, "driver": None, "reason": str(error)}
 
 
-def tensorflow_build():
-    """What TensorFlow is built for, which GPUs it can use, and whether XLA compiles here."""
+def tensorflow_build(device):
+    """What TensorFlow is built for, which GPUs it can use, and why XLA does not compile for `device`, or None."""
     import tensorflow as tf
 
-    from myxtts.training.measurement import xla_failure
+    from myxtts.training.optimizations import xla_refusal
 
     build = tf.sysconfig.get_build_info()
     details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")]
     return {"built_for": "CUDA" if build["is_cuda_build"] else "ROCm" if build["is_rocm_build"] else "CPU",
             "cuda": build.get("cuda_version"), "cudnn": build.get("cudnn_version"),
             "gpus": [{"name": one.get("device_name"), "compute_capability": one.get("compute_capability")}
-                     for one in details], "xla_fails": xla_failure()}
+                     for one in details], "xla_fails": xla_refusal(device)}
 
 
 def automatic(config, plan, found, measures):

@@ -13,9 +13,9 @@ from myxtts.cli.train import build_parser as build_training_parser
 from myxtts.cli.train import config_from_arguments
 from myxtts.config.optimizations import requested_switches
 from myxtts.models.memory import FLOAT, RESERVED_GB, Optimizations, Shapes, count_dvae, largest_batch, plan_memory
+from myxtts.utils.machine import BYTES_PER_GB
 
 GPU_GB = (8, 12, 16, 24, 48, 80)
-BYTES_PER_GB = 2**30
 VOCABULARY = 512
 """Text tokens while no tokenizer is known: what `data.vocabulary_size` allows by default."""
 SHOWN_LORA_RANK = 16

@@ -173,9 +173,7 @@ def main(argv=None):
 
         arguments = build_parser().parse_args([*argv, *quickest_flags(arguments, config, argv)])
         config = config_from_arguments(arguments)
-    # Before anything that could initialise TensorFlow.
-    plan = configure_devices(config, arguments)
-    config = with_data(config, arguments.download_ljspeech)
+    config, plan = set_up(config, arguments)
     from myxtts.cli.run import train_stages
 
     train_stages(config, plan)
@@ -191,6 +189,16 @@ def _require_run(arguments, config):
     if not any(CheckpointStore(home / stage).steps() for stage in STAGES):
         raise UserError(f"--resume needs a run to go on with, and {home} holds no checkpoint. Name its --checkpoint-dir, or "
                         "leave --resume out to start one.")
+
+
+def set_up(config, arguments):
+    """Devices, before anything that could initialise TensorFlow, and then data.
+
+    Returns:
+        The `XTTSConfig` with its training set, and the `DevicePlan`.
+    """
+    plan = configure_devices(config, arguments)
+    return with_data(config, arguments.download_ljspeech), plan
 
 
 def configure_devices(config, arguments):

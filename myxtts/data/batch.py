@@ -28,6 +28,21 @@ WAVE_DTYPES = WaveBatch(np.int32, np.float32, np.int32, np.int32, np.int32, np.f
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2)
 
 
+def noise_batch(num_clips, num_samples, num_tokens, num_conditioning_samples, num_text_tokens):
+    """A `WaveBatch` of arrays without padding: noise and random text, for measurements.
+
+    Args:
+        num_clips, num_samples, num_tokens, num_conditioning_samples: B, S, L and R.
+        num_text_tokens: Size of the vocabulary.
+    """
+    draw = np.random.default_rng(0)
+    return WaveBatch(
+        np.zeros(num_clips, np.int32), 0.1 * draw.standard_normal((num_clips, num_samples), np.float32),
+        np.full(num_clips, num_samples, np.int32), draw.integers(0, num_text_tokens, (num_clips, num_tokens), np.int32),
+        np.full(num_clips, num_tokens, np.int32),
+        0.1 * draw.standard_normal((num_clips, num_conditioning_samples), np.float32), np.zeros((num_clips, 2), np.int32))
+
+
 class DVAEBatch(NamedTuple):
     """What the DVAE trains on, made on the data device. T mel frames, a multiple of 4."""
 

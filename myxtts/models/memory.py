@@ -169,7 +169,7 @@ def block_activations(model, positions, optimizations):
     tanh-GELU its input and the tanh, the sum, the half and the product (5 x 4 W). Byte masks of both residual dropouts
     (2 W). For each head and pair of positions the softmax in float32, and of its dropout the mask and the result.
     Lower precision halves all but the norms' own float32 numbers and the softmax, and adds copies of the kernels, which
-    `step_activations` counts.
+    `plan_memory` counts.
     """
     width, number = model.width, optimizations.compute_bytes
     dropout = model.dropout > 0

@@ -7,11 +7,10 @@ import copy
 import logging
 from dataclasses import replace
 
-import numpy as np
 import tensorflow as tf
 
 from myxtts.config.config import ConfigError
-from myxtts.data.batch import WaveBatch
+from myxtts.data.batch import noise_batch
 from myxtts.models.xtts import named_weights
 from myxtts.utils.machine import read_memory
 from myxtts.utils.memory_use import PeakMemory, resident_bytes
@@ -217,10 +216,5 @@ def longest_batch(dataset, stage, size):
     loader = dataset.train_loader(stage)
     num_samples, num_tokens = (max(lengths) for lengths in zip(*loader.plan.shapes))
     conditioning = loader.conditioning.max_samples if loader.conditioning else 0
-    noise = np.random.default_rng(0)
-    full = np.full(size, num_samples, np.int32)
-    return WaveBatch(*map(tf.constant, (
-        np.zeros(size, np.int32), 0.1 * noise.standard_normal((size, num_samples), np.float32), full,
-        np.full((size, num_tokens), dataset.config.model.start_text_token, np.int32),
-        np.full(size, num_tokens, np.int32), 0.1 * noise.standard_normal((size, conditioning), np.float32),
-        np.zeros((size, 2), np.int32))))
+    noise = noise_batch(size, num_samples, num_tokens, conditioning, dataset.config.model.num_text_tokens)
+    return tf.nest.map_structure(tf.constant, noise)

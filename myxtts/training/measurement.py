@@ -4,11 +4,10 @@ import time
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
-import numpy as np
 import tensorflow as tf
 
 from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.data.batch import WaveBatch
+from myxtts.data.batch import noise_batch
 from myxtts.data.ljspeech import LJSpeechDataset
 from myxtts.models.memory import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
@@ -194,12 +193,8 @@ def synthetic_waves(config, seconds, batch_size):
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
-    draw = np.random.default_rng(0)
-    noise = draw.normal(0.0, 0.1, (2, batch_size, max(samples, conditioning))).astype(np.float32)
-    text = draw.integers(0, config.model.num_text_tokens, (batch_size, tokens), np.int32)
-    return WaveBatch(*map(tf.constant, (
-        np.arange(batch_size, dtype=np.int32), noise[0, :, :samples], np.full(batch_size, samples, np.int32), text,
-        np.full(batch_size, tokens, np.int32), noise[1, :, :conditioning], np.zeros((batch_size, 2), np.int32))))
+    noise = noise_batch(batch_size, samples, tokens, conditioning, config.model.num_text_tokens)
+    return tf.nest.map_structure(tf.constant, noise)
 
 
 def measure_training(config, plan, folder, clip_seconds, budget_seconds):
@@ -249,12 +244,3 @@ def product_rates(device):
                 count += 1
             rates[dtype] = 2 * PRODUCT_SIZE**3 * count / (time.perf_counter() - began)
     return rates
-
-
-def xla_failure():
-    """Why XLA does not compile here, in words; None where it does."""
-    try:
-        tf.function(lambda x: x @ x, jit_compile=True)(tf.eye(2))
-    except (tf.errors.OpError, ValueError) as error:
-        return str(error).splitlines()[0]
-    return None

@@ -48,7 +48,7 @@ def settle_switches(training, model_config, device):
         choice = choose_attention(model_config, values["precision"], device)
         values["attention"], reasons["attention"] = choice.form, choice.reason
     if values["xla"]:
-        refusal = _xla_refusal(device)
+        refusal = xla_refusal(device)
         if refusal:
             values["xla"], reasons["xla"] = False, f"XLA cannot compile for {device}: {refusal}"
     return Switches(**values, requested=requested, reasons=reasons)
@@ -90,7 +90,7 @@ class TrainingOptimizer:
         return "\n".join(f"{name}: {value} ({source})" for name, (value, source) in requested.items())
 
 
-def _xla_refusal(device):
+def xla_refusal(device):
     """What TensorFlow says when it cannot compile for `device`; None when it can."""
     double = tf.function(lambda x: x + x, jit_compile=True)
     try:

@@ -96,7 +96,7 @@ class TrainStep:
     @property
     def compilations(self):
         """Programs that XLA has made for the batches so far."""
-        return self.most_compilations(len(self._compiled_shapes)) if self.xla and self._compiled_shapes else 0
+        return self.most_compilations(len(self._compiled_shapes)) if self._compiled_shapes else 0
 
     def most_compilations(self, num_shapes):
         """Programs that XLA makes for batches of `num_shapes` shapes: the gradients' for each, on each replica, and the
@@ -148,8 +148,9 @@ class TrainStep:
             losses = self._step(batches, learning_rate, tf.constant(seed, tf.int32))
         self.micro_batches = len(batches)
         self._updates_done += 1
-        self._compiled_shapes.update(tuple(tuple(field.shape) for field in tf.nest.flatten(self._first(batch)))
-                                     for batch in batches)
+        if self.xla:
+            self._compiled_shapes.update(tuple(tuple(field.shape) for field in tf.nest.flatten(self._first(batch)))
+                                         for batch in batches)
         return losses
 
     def _step(self, batches, learning_rate, seed):

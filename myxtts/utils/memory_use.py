@@ -16,6 +16,15 @@ def resident_bytes():
     return int(statm.read_text().split()[1]) * resource.getpagesize()
 
 
+def peak_resident_bytes():
+    """Most main memory that this process has held at one time, in bytes; None where /proc does not tell."""
+    status = Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.is_file() else ():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
 class PeakMemory:
     """A `with` block during which the most memory that this process holds is sampled, every few milliseconds."""
 

@@ -28,7 +28,7 @@ def own_run_folder(folder):
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"\\0" * 4096)
+            file.write(bytes(4096))
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise CheckpointError(f"--checkpoint-dir must be a folder that can be written to. {folder}: {error.strerror}. Free "

@@ -1,24 +1,24 @@
 """What machine a figure was measured on, and where tables are kept."""
 
 import importlib
-import os
 import platform
+import sys
 from datetime import date
 from pathlib import Path
 
 import keras
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from myxtts.utils.machine import read_processor  # noqa: E402  the checkout must be on the path first
 
 BENCHMARKS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 
 def describe_hardware():
     """One line: processor, cores that this process may use, GPUs, versions."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0] if names else model
-    return (f"{model}, {len(os.sched_getaffinity(0))} cores, {', '.join(_gpus()) or 'no GPU'}, Python "
+    cpu = read_processor()
+    return (f"{cpu.name}, {cpu.cores} cores, {', '.join(_gpus()) or 'no GPU'}, Python "
             f"{platform.python_version()}, {_framework()}")
 
 

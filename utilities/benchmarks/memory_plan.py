@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.models.memory import Optimizations, Shapes, plan_memory  # noqa: E402
+from myxtts.utils.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
 
 VOCABULARY = 512
 LARGEST_ERROR = 0.15
@@ -34,14 +35,6 @@ ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "655
                "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1",
                "TF_NUM_INTEROP_THREADS": "1"}
 """One thread: with several, TensorFlow works on several layers at once, and what they hold together depends on chance."""
-
-
-def status_bytes(name):
-    """`VmRSS` or `VmHWM` of this process in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}; this needs Linux.")
 
 
 def measure(size, shapes, optimizations):
@@ -63,17 +56,17 @@ def measure(size, shapes, optimizations):
                              optimizations.precision)
 
     built(ModelConfig.of_size("nano", num_text_tokens=8, layers=1))  # what Keras imports and caches at its first model
-    before = status_bytes("VmRSS")
+    before = resident_bytes()
     model_config = ModelConfig.of_size(size, num_text_tokens=VOCABULARY)
     step = built(model_config)
-    resident = status_bytes("VmRSS") - before
+    resident = resident_bytes() - before
     batches = [gpt_batch(model_config, shapes.batch, shapes.text, shapes.codes, shapes.frames)] * optimizations.accumulation
     for number in range(2):  # the first traces, the second starts what is started late
         step(batches, 1e-4, (0, number))["loss"].numpy()
-    before = status_bytes("VmRSS")
+    before = resident_bytes()
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     step(batches, 1e-4, (0, 2))["loss"].numpy()
-    return {"resident": resident, "step": status_bytes("VmHWM") - before}
+    return {"resident": resident, "step": peak_resident_bytes() - before}
 
 
 def measure_apart(size, shapes, case):

@@ -18,6 +18,9 @@ from pathlib import Path
 from statistics import median
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from myxtts.utils.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
 
 CASES = {
     "none": {},
@@ -147,7 +150,7 @@ class Step:
         from myxtts.training.optimizations import settle_switches
         from myxtts.training.step import TrainStep
 
-        self.tf, self.rss_before = tf, _process_memory("VmRSS")
+        self.tf, self.rss_before = tf, resident_bytes()
         device = (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
         self.device = device.removeprefix("/device:")
         training = TrainingConfig(**CASES[case])
@@ -191,10 +194,10 @@ class Step:
             memory.reset_memory_stats(self.device)
         except ValueError:
             self.take()
-            return {"allocator": None, "process": _process_memory("VmHWM") - self.rss_before}
+            return {"allocator": None, "process": peak_resident_bytes() - self.rss_before}
         self.take()
         return {"allocator": memory.get_memory_info(self.device)["peak"],
-                "process": _process_memory("VmHWM") - self.rss_before}
+                "process": peak_resident_bytes() - self.rss_before}
 
     def loss_after(self, steps, seed):
         """Loss of the step after `steps` steps on the one batch."""
@@ -215,12 +218,6 @@ class Step:
         found += [f"{blocks} blocks recomputed"] * bool(blocks) + [f"{clusters} XLA clusters"] * bool(clusters)
         found += [f"{self.step.micro_batches} micro-batches"] * (self.step.micro_batches > 1)
         return ", ".join(found + ["averages"] * (self.step.averages is not None))
-
-
-def _process_memory(field):
-    """`VmRSS` or `VmHWM` of this process in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 if __name__ == "__main__":

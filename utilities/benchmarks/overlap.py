@@ -140,11 +140,9 @@ def others_seconds():
 def main(argv=None):
     arguments = parse(argv)
     os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")
-    from myxtts.cli.train import config_from_arguments, configure_devices, with_data
+    from myxtts.cli.train import config_from_arguments, set_up
 
-    config = config_from_arguments(arguments)
-    plan = configure_devices(config, arguments)
-    config = with_data(config, arguments.download_ljspeech)
+    config, plan = set_up(config_from_arguments(arguments), arguments)
     # One bucket: every batch has one shape, that of the longest clip, so steps differ by chance alone.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, num_buckets=1))
     found = []

@@ -263,11 +263,9 @@ def table(stops):
 def main(argv=None):
     """Stops what was asked for; returns the exit code."""
     arguments = parse(argv)
-    from myxtts.cli.train import config_from_arguments, configure_devices, with_data
+    from myxtts.cli.train import config_from_arguments, set_up
 
-    config = config_from_arguments(arguments)
-    plan = configure_devices(config, arguments)
-    config = with_data(config, arguments.download_ljspeech)
+    config, plan = set_up(config_from_arguments(arguments), arguments)
     from hardware import append_table
 
     from myxtts.training.measurement import open_trainer

@@ -16,18 +16,8 @@ HIDDEN = -1e30
 def memory_efficient_attention(query, key, value, key_mask=None, causal=False, dropout=None, seed=None):
     """Equals `attention` of `layers/attention.py`; takes `O(T + S)` memory, forward and backward.
 
-    Dropout masks are drawn for one chunk at a time, so they are other numbers than the standard form draws.
-
-    Args:
-        query: `(B, heads, T, D)`.
-        key, value: `(B, heads, S, D)`.
-        key_mask: `(B, S)` bool, False keys are not seen; None shows all.
-        causal: Query `i` sees keys `0` to `i`; T and S are equal.
-        dropout: `Dropout` on the attention probabilities, or None.
-        seed: Seed of that dropout.
-
-    Returns:
-        `(B, heads, T, D)`.
+    Shapes and arguments are those of `attention`, but that `dropout` draws its masks here from `seed`, for one chunk at a
+    time: they are other numbers than the standard form draws.
     """
     def differentiable(query, key, value):
         chunks = _Chunks(query, key, value, key_mask, causal, dropout, seed)
