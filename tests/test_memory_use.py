@@ -89,6 +89,18 @@ def test_compiled_memory_efficient_attention_equals_the_standard_one(short_chunk
     assert_all_close(compiled(*tensors), expected, 1e-5)
 
 
+def test_bounds_of_chunks_are_constants_of_the_graph(short_chunks):
+    # XLA evaluates a slice's bounds, and all that they come from, while it compiles: minutes at 900 positions.
+    tensors, _ = random_inputs(11, 11)
+    dropout = Dropout(0.4, site=2)
+    graph = tf.function(lambda *t: output_and_gradients(
+        lambda q, k, v: memory_efficient_attention(q, k, v, None, True, dropout, SEED), t)).get_concrete_function(*tensors).graph
+    slices = [operation for operation in graph.get_operations() if operation.type in ("Slice", "StridedSlice")]
+    assert slices
+    for operation in slices:
+        assert all(tf.get_static_value(bound) is not None for bound in operation.inputs[1:]), operation.name
+
+
 def test_gradient_of_memory_efficient_attention_knows_its_dropout(short_chunks):
     (query, key, value, direction), _ = random_inputs(10, 10)
     dropout = Dropout(0.4, site=2)
@@ -134,6 +146,7 @@ def peak_bytes(function, length):
 def peaks_by_length():
     """`{form: {length: bytes}}`; for a process of its own, since TensorFlow's CPU allocator counts under oneDNN alone."""
     layers.memory_efficient_attention.CHUNK = 64
+    tf.config.threading.set_inter_op_parallelism_threads(1)  # two would hold what chance has them make at one time
     forms = {"efficient": lambda q, k, v: memory_efficient_attention(q, k, v, None, True, Dropout(0.1), SEED),
              "standard": lambda q, k, v: attention(q, k, v, None, True)}
     return {form: {length: peak_bytes(function, length) for length in (512, 2048)} for form, function in forms.items()}

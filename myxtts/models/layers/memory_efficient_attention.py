@@ -95,7 +95,8 @@ class _Chunks:
 
         `after` is a zero that the result before it gives. A chunk's keys and dropout seed are made to depend on it:
         without that a parallel executor makes the masks and scores of all chunks, and of all layers, at once, which is
-        the memory that chunks are there to save.
+        the memory that chunks are there to save. It is added to the keys and not to where they start: XLA tries to
+        evaluate the bounds of a slice while it compiles, and with them all that the zero came from.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -113,8 +114,9 @@ class _Chunks:
         shape = ops.shape(self.key)
         stop = min(start + CHUNK, self.num_keys) if isinstance(start, int) else \
             ops.minimum(start + CHUNK, self.num_keys)
-        corner, size = (0, 0, start + after, 0), (*shape[:2], stop - start, shape[3])
-        return self.query[:, :, first:], ops.slice(self.key, corner, size), ops.slice(self.value, corner, size), stop
+        corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
+        key, value = (ops.slice(of, corner, size) + ops.cast(after, of.dtype) for of in (self.key, self.value))
+        return self.query[:, :, first:], key, value, stop
 
     def _scores(self, query, key, start, first, stop):
         scores = ops.cast(ops.matmul(query, _transposed(key)), "float32")
