@@ -40,6 +40,9 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
     # All but the codebook's distances and sums.
     assert "13 of 15 matrix products of the step in bfloat16" in precision_row.reason
     assert ledger.row("loss scaling").effective == "off"
+    assert (ledger.row("TF32").requested, ledger.row("TF32").effective) == ("auto (default)", "off")
+    clipping = ledger.row("gradient clipping")
+    assert clipping.requested == "global norm 1" and clipping.effective.startswith("global norm ")
     assert (ledger.row("XLA").requested, ledger.row("XLA").effective) == ("on (preset aggressive)", "on")
     assert "2 programs compiled so far, at most 2 for 1 shapes" in ledger.row("XLA").reason
     assert ledger.row("weight averages").effective == "0.9"
@@ -54,11 +57,12 @@ def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypa
     monkeypatch.setattr("myxtts.training.trainer.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
     monkeypatch.setattr(WeightAverages, "update", lambda averages, step: None)
     monkeypatch.setattr(optimizations, "xla_refusal", lambda device: "libdevice is missing")
-    trainer, _ = ledger_of(tiny_corpus, tmp_path, precision="mixed_float16", ema=0.5, xla=True)
+    trainer, _ = ledger_of(tiny_corpus, tmp_path, precision="mixed_float16", ema=0.5, xla=True, tf32=True)
     found = {row.optimisation: (row.effective, row.as_requested) for row in trainer.ledger.rows}
     assert found["precision"] == ("float32", False)
     assert found["weight averages"] == ("standing still", False)
     assert found["XLA"] == ("off", False)
+    assert found["TF32"] == ("off", False), "no CPU has it"
     assert "libdevice is missing" in trainer.ledger.row("XLA").reason
     assert trainer.ledger.row("loss scaling").effective.startswith("dynamic, now ")
     assert "! float32" in str(trainer.ledger)
@@ -109,6 +113,15 @@ def test_explicit_switch_wins_over_the_preset_and_the_preset_over_the_default():
     assert set(found) == set(SWITCHES)
     for preset in PRESETS.values():
         assert preset.keys() <= SWITCHES.keys()
+
+
+@pytest.mark.parametrize("tf32, allowed", [(None, True), (True, True), (False, False)])
+def test_tf32_is_allowed_but_where_it_is_switched_off(tf32, allowed):
+    try:
+        assert settle_switches(TrainingConfig(tf32=tf32), None, "/CPU:0").tf32 is allowed
+        assert tf.config.experimental.tensor_float_32_execution_enabled() is allowed
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
 def test_training_optimizer_puts_its_switches_into_a_configuration():

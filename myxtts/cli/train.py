@@ -90,6 +90,8 @@ def add_optimization_flags(parser):
                           help="end the run with exit code 2 when a switch does something else than asked for")
     switches.add_argument("--precision", help="mixed_bfloat16, mixed_float16, float32, or auto for what suits the hardware "
                           "(default: float32)")
+    switches.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=None,
+                          help="round factors of float32 products to 10 bits, for speed (default: where the GPU has it)")
     switches.add_argument("--gradient-checkpointing", action=argparse.BooleanOptionalAction, default=None,
                           help="GPT stage: less memory for some time, the same gradients (default: off)")
     switches.add_argument("--attention", help="GPT stage: standard, memory-efficient, or auto for what costs no time here "
@@ -130,9 +132,9 @@ FLAG_TO_SETTING = {
     "precision": "training.precision", "seed": "training.seed", "checkpoint_dir": "training.checkpoint_dir",
     "tensorboard_log_dir": "training.tensorboard_log_dir", "init_from": "training.init_from",
     "lora_rank": "training.lora_rank", "optimizations": "training.optimizations", "strict": "training.strict",
-    "xla": "training.xla", "ema": "training.ema", "gradient_checkpointing": "training.gradient_checkpointing",
-    "attention": "training.attention", "memory_budget": "training.memory_budget_mb",
-    "overtraining_patience": "training.overtraining_patience",
+    "xla": "training.xla", "tf32": "training.tf32", "ema": "training.ema",
+    "gradient_checkpointing": "training.gradient_checkpointing", "attention": "training.attention",
+    "memory_budget": "training.memory_budget_mb", "overtraining_patience": "training.overtraining_patience",
 }
 """Where each flag goes; flags of a stage go to both stages."""
 STAGE_FLAGS = {"max_steps": "max_steps", "lr": "learning_rate", "batch_size": "batch_size"}

@@ -167,6 +167,9 @@ class TrainingConfig:
     """Preset of the switches below that are left None; see `config/optimizations.py`."""
     precision: str | None = None
     """Keras dtype policy of the model being trained, or `auto` for what suits the hardware; None takes the preset's."""
+    tf32: bool | None = None
+    """Round the factors of float32 matrix products to 10 bits, which GPUs from Ampere on multiply several times quicker;
+    None takes the preset's, `auto`: where the hardware has it."""
     gradient_checkpointing: bool | None = None
     """GPT stage: keep less of each block for the backward pass and make it again there; None takes the preset's."""
     attention: str | None = None

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from myxtts.config.config import ConfigError
 from myxtts.training.graph_facts import attention_forms, nodes, recomputed_blocks
+from myxtts.utils.precision import rounds_to_tf32
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Operations that a policy of lower precision is about: matrix products and convolutions."""
@@ -80,11 +81,12 @@ class LedgerKeeper:
             else []
         self._before = [v.numpy() for v in self._watched]
 
-    def ledger(self):
-        """The `Ledger`; to be called after a step that was applied."""
-        return Ledger(tuple(row(self._trainer) for row in (
-            self._precision, self._loss_scaling, *self._memory_rows(), self._xla, self._averages, self._accumulation,
-            self._batch)))
+    def ledger(self, gradient_norm):
+        """The `Ledger`; to be called after a step that was applied, with the global norm of its gradient."""
+        rows = [row(self._trainer) for row in (
+            self._precision, self._tf32, self._loss_scaling, *self._memory_rows(), self._xla, self._averages,
+            self._accumulation, self._batch)]
+        return Ledger((*rows, self._clipping(self._trainer, gradient_norm)))
 
     def _memory_rows(self):
         # The DVAE has neither attention nor blocks to recompute.
@@ -100,6 +102,22 @@ class LedgerKeeper:
         effective = POLICIES[kind]
         return LedgerRow("precision", f"{value} ({source})", effective,
                          f"{seen}; {trainer.switches.reasons['precision']}", value in ("auto", effective))
+
+    def _tf32(self, trainer):
+        value, source = trainer.switches.requested["tf32"]
+        seen = rounds_to_tf32(trainer.model_device)
+        reason = f"{'allowed' if trainer.switches.tf32 else 'not allowed'}; float32 products on {trainer.model_device} are " \
+            f"{'rounded to 10 bits' if seen else 'exact'}"
+        return LedgerRow("TF32", f"{value if value == 'auto' else _on(value)} ({source})", _on(seen), reason,
+                         value in ("auto", seen))
+
+    def _clipping(self, trainer, gradient_norm):
+        largest, factor = trainer.stage_config.gradient_clip, float(trainer.train_step.clip_factor)
+        applied = gradient_norm * factor
+        return LedgerRow("gradient clipping", f"global norm {largest:g}" if largest else "off",
+                         "off" if not largest and factor == 1 else f"global norm {applied:.3g}",
+                         f"the first step's gradient has the norm {gradient_norm:.3g}",
+                         applied <= 1.001 * largest if largest else factor == 1)
 
     def _loss_scaling(self, trainer):
         scale = float(trainer.train_step.loss_scale)

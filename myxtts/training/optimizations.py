@@ -18,6 +18,8 @@ class Switches:
     """Keras dtype policy."""
     gradient_checkpointing: bool
     """Whether the GPT's blocks recompute what the backward pass needs."""
+    tf32: bool
+    """Whether float32 products may be rounded to TF32, where the hardware has it; a setting of the whole process."""
     attention: str
     """`standard` or `memory-efficient`."""
     xla: bool
@@ -31,7 +33,7 @@ class Switches:
 
 
 def settle_switches(training, model_config, device):
-    """Decides what is applied of what `training` asks for.
+    """Decides what is applied of what `training` asks for, and sets TF32, which TensorFlow has one setting for.
 
     Args:
         training: `TrainingConfig`.
@@ -42,6 +44,8 @@ def settle_switches(training, model_config, device):
     requested = requested_switches(training)
     values, reasons = {name: value for name, (value, _) in requested.items()}, {}
     values["precision"], reasons["precision"] = choose_precision(values["precision"], device)
+    values["tf32"] = values["tf32"] is not False
+    tf.config.experimental.enable_tensor_float_32_execution(values["tf32"])
     if model_config is None:
         values["attention"], values["gradient_checkpointing"] = "standard", False
     elif values["attention"] == "auto":

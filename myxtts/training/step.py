@@ -65,6 +65,8 @@ class TrainStep:
             self.make_accumulators()
         self.micro_batches = 0
         """Batches whose gradients went into the last update."""
+        self.clip_factor = None
+        """What the last update multiplied its gradients by to keep their global norm in bounds: a scalar tensor, up to 1."""
         self.xla = xla
         self._updates_begun = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_begun")
         self._updates_done = 0
@@ -146,7 +148,7 @@ class TrainStep:
         # is the data device where there are two.
         with tf.device(self.strategy.extended.worker_devices[0]):
             losses = self._step(batches, learning_rate, tf.constant(seed, tf.int32))
-        self.micro_batches = len(batches)
+        self.micro_batches, self.clip_factor = len(batches), losses.pop("clip_factor")
         self._updates_done += 1
         if self.xla:
             self._compiled_shapes.update(tuple(tuple(field.shape) for field in tf.nest.flatten(self._first(batch)))
@@ -238,9 +240,8 @@ class TrainStep:
         scale = self.loss_scale.read_value()
         norm = tf.linalg.global_norm(self._first(gradients)) / scale
         finite = tf.math.is_finite(norm) & tf.math.is_finite(self._weighted(sums, counts))
-        factor = 1.0 / scale
-        if self.gradient_clip:
-            factor = factor * tf.minimum(1.0, self.gradient_clip / (norm + 1e-6))
+        clip_factor = tf.minimum(1.0, self.gradient_clip / (norm + 1e-6)) if self.gradient_clip else tf.ones_like(norm)
+        factor = clip_factor / scale
 
         # Only now: the memory that a step takes is needed before, so this tells where an error left the weights.
         with tf.control_dependencies([finite]):
@@ -265,7 +266,8 @@ class TrainStep:
 
         tf.cond(finite, good, bad)
         losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
-        return {"loss": self._weighted(sums, counts), **losses, "gradient_norm": norm, "finite": finite}
+        return {"loss": self._weighted(sums, counts), **losses, "gradient_norm": norm, "finite": finite,
+                "clip_factor": clip_factor}
 
     def _apply_gradients(self, gradients, statistics, factor):
         step = tf.identity(self.optimizer.iterations.value)

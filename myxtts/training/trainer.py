@@ -219,7 +219,7 @@ class XTTSTrainer:
                 self.step += 1
                 self.position += accumulation
                 if self.ledger is None and losses["finite"]:
-                    self._open_ledger(callbacks)
+                    self._open_ledger(callbacks, losses)
                 recent.append(losses)
                 self.clock.tick()
                 self.writer.poll()
@@ -242,8 +242,8 @@ class XTTSTrainer:
                         self._call(callbacks, "on_sample", self)
         return validation
 
-    def _open_ledger(self, callbacks):
-        self.ledger = self._keeper.ledger()
+    def _open_ledger(self, callbacks, losses):
+        self.ledger = self._keeper.ledger(float(losses["gradient_norm"]))
         self._call(callbacks, "on_ledger", self.ledger)
         if self.config.training.strict:
             self.ledger.require()

@@ -42,6 +42,15 @@ def choose_precision(requested, device):
     return requested, hardware
 
 
+def rounds_to_tf32(device):
+    """Whether matrix products of float32 on `device` are rounded to TF32's 10 bits just now, seen on one of them."""
+    import tensorflow as tf
+
+    with tf.device(device):
+        product = tf.linalg.matmul(tf.fill((256, 256), 1.0 + 2.0**-13), tf.eye(256))
+    return bool(tf.reduce_all(product == 1.0))
+
+
 def _compute_capability():
     """The lowest CUDA compute capability among the visible GPUs, or None where TensorFlow tells none."""
     import tensorflow as tf
