@@ -262,6 +262,8 @@ def table(stops):
 
 def main(argv=None):
     """Stops what was asked for; returns the exit code."""
+    # A shell starts what it puts into the background with SIGINT ignored, and then an interrupt would never come.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = parse(argv)
     from myxtts.cli.train import config_from_arguments, set_up
 
