@@ -6,11 +6,11 @@ import sys
 from datetime import date
 from pathlib import Path
 
-import keras
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from myxtts.utils.machine import read_processor  # noqa: E402  the checkout must be on the path first
+
+import keras  # noqa: E402  after myxtts, which settles what TensorFlow reads when it is imported
 
 BENCHMARKS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 

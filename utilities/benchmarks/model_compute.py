@@ -17,10 +17,11 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from hardware import append_table  # noqa: E402  settles what TensorFlow reads when Keras imports it
+
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from flops import step_flops  # noqa: E402
-from hardware import append_table  # noqa: E402
 from keras import ops  # noqa: E402
 
 from myxtts.config.config import ModelConfig  # noqa: E402

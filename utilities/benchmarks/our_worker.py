@@ -12,6 +12,7 @@ from reference_cases import (
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import myxtts  # noqa: E402, F401  settles what TensorFlow reads when it is imported
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 

@@ -15,11 +15,12 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from hardware import append_table  # noqa: E402  settles what TensorFlow reads when it is imported
+
 import librosa  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from flops import step_flops  # noqa: E402
-from hardware import append_table  # noqa: E402
 
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.config import MODEL_SAMPLE_RATE, DataConfig, ModelConfig, XTTSConfig  # noqa: E402
