@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.models.layers import convolution
-from myxtts.models.layers.convolution import Conv1D
+from myxtts.models.layers.convolution import Conv1D, Conv2D
 from myxtts.models.layers.minimal_filtering import minimal_filtering
 from myxtts.models.xtts import XTTS
 from tiny import tiny_model_config
@@ -68,10 +68,31 @@ def test_layer_takes_it_where_it_is_wrong_or_slow(monkeypatch, settings_, taken)
     assert bool(calls) == taken
 
 
+@pytest.mark.parametrize("settings_, taken", [
+    ({"filters": 96, "kernel_size": 3}, True), ({"filters": 8, "kernel_size": 3}, False),
+    ({"filters": 96, "kernel_size": 3, "stride": 2}, False), ({"filters": 96, "kernel_size": 5}, False),
+    ({"filters": 96, "kernel_size": 3, "dilation": 2}, False), ({"filters": 96, "kernel_size": 3, "padding": 0}, False),
+])
+def test_square_kernel_is_filtered_where_it_is_wrong_or_slow(monkeypatch, settings_, taken):
+    calls = []
+    monkeypatch.setattr(convolution, "minimal_filtering",
+                        lambda *given_, **named: calls.append(1) or minimal_filtering(*given_, **named))
+    layer = Conv2D(**settings_)
+    x = np.random.default_rng(0).standard_normal((2, 11, 7, 80)).astype(np.float32)
+    layer.build(x.shape)
+    expected = layer(x)
+    function = tf.function(lambda x: layer(x, fewer_products=True),
+                           input_signature=[tf.TensorSpec([None, None, 7, 80], tf.float32)])
+    np.testing.assert_allclose(function(x), expected, atol=1e-4)
+    assert bool(calls) == taken
+
+
 def test_codes_or_sound_change_with_fewer_products(monkeypatch):
     monkeypatch.setattr(convolution, "_WORTH_FILTERING", 3)
     config = tiny_model_config()
     model = XTTS(config, parts=("dvae", "decoder"))
+    wav = np.random.default_rng(1).standard_normal((2, 4000)).astype(np.float32)
+    np.testing.assert_allclose(model.speaker_encoder(wav, fewer_products=True), model.speaker_encoder(wav), atol=1e-5)
     random = np.random.default_rng(0)
     mel = random.standard_normal((2, 24, 80)).astype(np.float32)
     np.testing.assert_allclose(model.dvae.mel_to_vectors(mel, fewer_products=True), model.dvae.mel_to_vectors(mel),

@@ -139,4 +139,5 @@ def test_embedding_equals_the_reference():
     encoder.build(wav.shape)
     load_reference_weights(encoder, state)
     np.testing.assert_allclose(encoder.wav_to_features(wav), features.transpose(0, 2, 1), atol=1e-4)
-    np.testing.assert_allclose(encoder(wav), embedding, atol=1e-4)
+    for fewer_products in (False, True):
+        np.testing.assert_allclose(encoder(wav, fewer_products=fewer_products), embedding, atol=1e-4)

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ class Synthesizer:
         self._to_latents = tf.function(self._wav_to_latents, reduce_retracing=True)
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), reduce_retracing=True)
         # A graph takes little more than half of the time that single operations take.
-        self._to_speaker = tf.function(lambda wav: model.speaker_encoder(wav),
+        self._to_speaker = tf.function(lambda wav: model.speaker_encoder(wav, fewer_products=runs_on_cpu()),
                                        input_signature=[tf.TensorSpec([None, None], tf.float32)])
         self._to_wav = tf.function(self._codes_to_wav, reduce_retracing=True)
         self._generators = {}
@@ -146,7 +147,10 @@ class Synthesizer:
                 reference = recording.samples
             recordings.append(reference)
         chunks = self._reference_chunks(np.concatenate(recordings))
-        latents = np.mean([self._to_latents(tf.constant(chunk[None])).numpy() for chunk in chunks], axis=0)
+        # Pieces of one length go through the encoder together; the last may be shorter.
+        batches = [list(same) for _, same in groupby(chunks, key=len)]
+        latents = np.concatenate([self._to_latents(tf.constant(np.stack(batch))).numpy() for batch in batches])
+        latents = latents.mean(axis=0, keepdims=True)
         speaker = None
         if "decoder" in self.model.parts:
             limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)

@@ -48,7 +48,7 @@ class ResidualBlock(keras.layers.Layer):
     """Two convolutions with squeeze-and-excitation on two axes.
 
     `(B, H, W, C)` becomes `(B, ceil(H / stride), ceil(W / stride), filters)`. `training` selects the statistics of the
-    batch normalisation.
+    batch normalisation; `fewer_products` is that of `Conv2D`.
 
     Args:
         filters: Output channels.
@@ -79,12 +79,12 @@ class ResidualBlock(keras.layers.Layer):
             self.shortcut_conv.build(input_shape)
             self.shortcut_norm = _batch_normalization("shortcut_norm", dtype, inner_shape)
 
-    def call(self, x, training=False):
+    def call(self, x, training=False, fewer_products=False):
         shortcut = x
         if self.shortcut_conv is not None:
             shortcut = self.shortcut_norm(self.shortcut_conv(x), training=training)
-        x = self.norm1(ops.relu(self.conv1(x)), training=training)
-        x = self.gate(self.norm2(self.conv2(x), training=training))
+        x = self.norm1(ops.relu(self.conv1(x, fewer_products=fewer_products)), training=training)
+        x = self.gate(self.norm2(self.conv2(x, fewer_products=fewer_products), training=training))
         return ops.relu(x + shortcut)
 
     def compute_output_shape(self, input_shape):
@@ -136,7 +136,7 @@ class SpeakerEncoder(keras.layers.Layer):
     """Waveforms `(B, S)` at 16 kHz to unit vectors, `(B, embedding_width)` float32.
 
     Padding counts as sound: give clips of one length, or one at a time. `training` selects the statistics of the batch
-    normalisation.
+    normalisation; `fewer_products` is that of `Conv2D`.
 
     Args:
         widths: Channels of each group of residual blocks; every group but the first halves both axes.
@@ -182,11 +182,11 @@ class SpeakerEncoder(keras.layers.Layer):
         self.project = keras.layers.Dense(self.embedding_width, dtype=dtype, name="project")
         self.project.build((None, 2 * pooled_width))
 
-    def call(self, wav, training=False):
+    def call(self, wav, training=False, fewer_products=False):
         x = ops.cast(self.wav_to_features(wav), self.compute_dtype)[..., None]
         x = self.stem_norm(ops.relu(self.stem(x)), training=training)
         for block in self.blocks:
-            x = block(x, training=training)
+            x = block(x, training=training, fewer_products=fewer_products)
         # The reference numbers pooled features channel first: channel * bands + band.
         _, _, num_bands, num_channels = x.shape
         x = ops.reshape(ops.transpose(x, (0, 1, 3, 2)), (-1, ops.shape(x)[1], num_channels * num_bands))
@@ -200,7 +200,7 @@ class SpeakerEncoder(keras.layers.Layer):
         mean, variance = ops.moments(log_mel, axes=1, keepdims=True)
         return (log_mel - mean) * ops.rsqrt(variance + _EPSILON)
 
-    def compute_output_spec(self, wav, training=False):
+    def compute_output_spec(self, wav, training=False, fewer_products=False):
         return keras.KerasTensor((wav.shape[0], self.embedding_width), dtype="float32")
 
     def get_config(self):

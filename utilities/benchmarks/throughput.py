@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # librosa's products, on the one core; more threads would wait for each other
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from hardware import append_table  # noqa: E402  settles what TensorFlow reads when it is imported

@@ -13,6 +13,8 @@ from myxtts.models.layers.minimal_filtering import minimal_filtering
 
 _WORTH_FILTERING = 700
 """Taps times channels from which minimal filtering is quicker than oneDNN's convolution (docs/experiments.md)."""
+_FILTERED_TAPS = 3
+"""Taps of square kernels that are computed so."""
 
 
 class _Convolution(keras.layers.Layer):
@@ -70,6 +72,11 @@ class _Convolution(keras.layers.Layer):
         )
         return x if self.bias is None else x + self.bias
 
+    def _is_filtered(self, x, fewer_products):
+        """Whether minimal filtering is asked for, possible and quicker."""
+        worth = self.kernel_size > 1 and self.kernel_size ** self.rank * min(x.shape[-1], self.filters) >= _WORTH_FILTERING
+        return fewer_products and worth and self._keeps_length() and self.compute_dtype == "float32"
+
     def _keeps_length(self):
         return self.stride == 1 and 2 * self.padding == self.dilation * (self.kernel_size - 1)
 
@@ -111,8 +118,7 @@ class Conv1D(_Convolution):
     rank = 1
 
     def call(self, x, fewer_products=False):
-        worth = self.kernel_size > 1 and self.kernel_size * min(x.shape[-1], self.filters) >= _WORTH_FILTERING
-        if not (fewer_products and worth and self._keeps_length() and self.compute_dtype == "float32"):
+        if not self._is_filtered(x, fewer_products):
             return super().call(x)
         x = minimal_filtering(x, ops.convert_to_tensor(self.kernel), self.dilation)
         return x if self.bias is None else x + self.bias
@@ -121,10 +127,23 @@ class Conv1D(_Convolution):
 class Conv2D(_Convolution):
     """Convolution over two axes, `(B, H, W, C)` to `(B, H', W', filters)`, with square kernels.
 
-    The kernel has the shape `(kernel_size, kernel_size, C, filters)`; arguments as of `Conv1D`, for both axes.
+    The kernel has the shape `(kernel_size, kernel_size, C, filters)`; arguments as of `Conv1D`, for both axes. W must be
+    known where `fewer_products` is asked for.
     """
 
     rank = 2
+
+    def call(self, x, fewer_products=False):
+        if not (self._is_filtered(x, fewer_products) and self.kernel_size == _FILTERED_TAPS and self.dilation == 1):
+            return super().call(x)
+        height, width, channels = ops.shape(x)[1], x.shape[2], self.kernel_size * x.shape[3]
+        padded = ops.pad(x, ((0, 0), (0, 0), (self.padding, self.padding), (0, 0)))
+        # A row's neighbours become channels; in the rows laid end to end, the taps of a column lie a row apart.
+        neighbours = ops.concatenate([padded[:, :, tap:tap + width] for tap in range(self.kernel_size)], axis=-1)
+        kernel = ops.reshape(self.kernel, (self.kernel_size, channels, self.filters))
+        x = minimal_filtering(ops.reshape(neighbours, (-1, height * width, channels)), kernel, dilation=width)
+        x = ops.reshape(x, (-1, height, width, self.filters))
+        return x if self.bias is None else x + self.bias
 
 
 class ConvTranspose1D(keras.layers.Layer):
