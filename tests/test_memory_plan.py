@@ -14,7 +14,9 @@ import pytest
 from myxtts.cli import plan
 from myxtts.config.config import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
-from myxtts.models.memory import (Optimizations, Shapes, count_dvae, count_gpt, count_lora, largest_batch, plan_memory)
+from myxtts.models.layers.memory_efficient_attention import CHUNK
+from myxtts.models.memory import (CHUNK_KEYS, Optimizations, Shapes, count_dvae, count_gpt, count_lora, largest_batch,
+                                  plan_memory)
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.lora import LoRA
 from tiny import tiny_model_config
@@ -75,6 +77,14 @@ def test_memory_efficient_attention_is_linear_in_the_sequence():
         curved = (third - second) - (second - first)
         # The mask of which position sees which, one byte a pair, is all that grows with the square.
         assert (curved > 10 * 4 * 8 * 200**2) == (power == 2)
+
+
+def test_chunks_of_attention_count_where_nothing_else_is_left():
+    optimizations = Optimizations("mixed_bfloat16", True, "memory-efficient")
+    nano = ModelConfig.of_size("nano", num_text_tokens=500)
+    steps = [plan_memory(nano, replace(SHAPES, frames=frames), optimizations).step for frames in (2048, 4096)]
+    entries = SHAPES.batch * nano.conditioning_heads * 2048 * CHUNK
+    assert CHUNK_KEYS == CHUNK and steps[1] - steps[0] > 16 * entries
 
 
 @pytest.mark.parametrize("optimizations", [Optimizations(), Optimizations("mixed_bfloat16", True, "memory-efficient")])

@@ -20,6 +20,8 @@ TEXT_MARKS, AUDIO_MARKS = 2, 5
 """Positions that teacher forcing adds to text and codes: `[START]`, `[STOP]`; one start, four stops."""
 CONDITIONING_HOP = 256
 """Samples at 22 050 Hz between conditioning frames."""
+CHUNK_KEYS = 256
+"""Keys that memory-efficient attention works on at a time."""
 TOKENS_PER_SECOND = 7
 """Text tokens that go with a second of speech, roughly."""
 MOST_CLIPS = 2**16
@@ -257,25 +259,39 @@ def plan_memory(model, shapes, optimizations=Optimizations(), train_text_rows=Fa
     if rank:
         activations += kernels * number  # each adapted kernel with its adapters added
     accumulating = optimizations.accumulation > 1
-    softmax = shapes.batch * model.conditioning_heads * shapes.frames**2 * FLOAT
-    if optimizations.attention == "memory-efficient" or not model.conditioning_blocks:
-        softmax = 0
+    attending = 0
+    if model.conditioning_blocks:
+        attending = shapes.batch * _made_by_attention(model.conditioning_heads, shapes.frames, optimizations)
     return MemoryPlan(
         parameters=FLOAT * (count + frozen), slots=2 * FLOAT * trained, averages=FLOAT * trained * optimizations.ema,
         accumulators=FLOAT * trained * accumulating, gradients=2 * FLOAT * trained, activations=activations,
         working=working_bytes(model, shapes.batch, positions, optimizations),
-        conditioning=conditioning + 2 * softmax + FLOAT * trained)
+        conditioning=conditioning + attending + FLOAT * trained)
 
 
 def working_bytes(model, batch, positions, optimizations):
     """Bytes of the block at work when the backward pass begins, beyond what it keeps.
 
-    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W). Without
-    checkpointing there is next to nothing: what the backward pass of a block makes takes the place of what it lets go.
+    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W); then,
+    where that is more, a chunk of attention. Without checkpointing there is next to nothing: what the backward pass of a
+    block makes takes the place of what it lets go.
     """
     if not optimizations.gradient_checkpointing:
         return 0
-    return batch * positions * 5 * 4 * model.width * optimizations.compute_bytes
+    mlp = positions * 5 * 4 * model.width * optimizations.compute_bytes
+    chunk = 0
+    if optimizations.attention == "memory-efficient":
+        chunk = _made_by_attention(model.heads, positions, optimizations)
+    return batch * max(mlp, chunk)
+
+
+def _made_by_attention(heads, positions, optimizations):
+    """Bytes per clip that attention makes in the backward pass: the gradients of scores and softmax; or, of one chunk,
+    probabilities, their gradient, what the softmax's derivative takes off and the product, in float32, and a copy in the
+    compute dtype."""
+    if optimizations.attention == "memory-efficient":
+        return heads * positions * min(positions, CHUNK_KEYS) * (4 * FLOAT + optimizations.compute_bytes)
+    return 2 * heads * positions**2 * FLOAT
 
 
 def largest_batch(model, shapes, optimizations, memory_bytes, train_text_rows=False):
