@@ -5,13 +5,15 @@
 Two cases. `alike`: the DVAE is sized so that data work D and training T take equally long; the asynchronous pipeline is
 compared with the synchronous one (prepare, copy, train in turn). `third`: D is a third of T; the pipeline is compared
 with training alone. Every device computes on one core: TensorFlow's single-threaded executor runs its operations. Wants
-two idle cores, and says how busy others kept the machine meanwhile.
+two idle cores, and says how busy others kept the machine meanwhile. For comparison it trains alone once more while a
+process of its own trains beside it: what both lose by that is memory and cache, which no pipeline gives back.
 """
 
 import argparse
 import dataclasses
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +29,7 @@ CALIBRATION_STEPS = 8
 MOST_WIDTH_STEPS = 64
 ROUNDS = 4
 WIDTH_STEP = 8
+NEIGHBOUR_TRAINS = "neighbour trains\n"
 GOALS = "speed-up >= 1.6, efficiency >= 0.90, variation < 20% (alike); step within 1.05 x training alone (third)"
 
 
@@ -39,6 +42,7 @@ def parse(argv):
     parser.add_argument("--steps", type=int, default=40, help="steps of each measurement (default: 40)")
     parser.add_argument("--case", choices=CASES, action="append", help="measure this case alone")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--neighbour", choices=CASES, help=argparse.SUPPRESS)
     parser.set_defaults(virtual_devices=2, batch_size=32, model_size="nano")
     return parser.parse_args(argv)
 
@@ -64,6 +68,11 @@ def one_core_trainer(config, plan, folder):
     trainer.preparation = OnOneCore(trainer.preparation)
     trainer.train_step = OnOneCore(trainer.train_step)
     return trainer, dataset
+
+
+def of_case(config, case):
+    """The configuration with the GPT of a case."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, layers=CASES[case][1]))
 
 
 def with_dvae(config, width):
@@ -99,13 +108,44 @@ def fitting_width(config, plan, folder, share):
     return steps[min(bisect_left(steps, True, key=too_long), len(steps) - 1)] * WIDTH_STEP
 
 
+class Neighbour:
+    """A process that trains without end, in a `with` block; it shares nothing with this one but the machine."""
+
+    def __init__(self, case):
+        self._process = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--neighbour", case],
+                                         stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        for line in self._process.stdout:
+            if line == NEIGHBOUR_TRAINS:
+                return self
+        raise RuntimeError("The process that was to train beside this one ended; its message stands above.")
+
+    def __exit__(self, *error):
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def train_without_end(config, plan, folder):
+    """What a `Neighbour` does."""
+    from myxtts.training.measurement import take_step
+
+    trainer, dataset = one_core_trainer(config, plan, folder)
+    wave = next(iter(trainer.stream(dataset, 0, 1)))
+    batch = trainer.transfer(trainer.preparation(wave, 0))
+    for step in range(sys.maxsize):
+        take_step(trainer, batch, step)
+        if step == 1:
+            print(NEIGHBOUR_TRAINS, end="", flush=True)
+
+
 def measure(case, config, plan, folder, num_steps):
     """Figures of one case as a dictionary; times in milliseconds. The measurements take turns, so that a machine that
     slows down slows all of them down."""
     from myxtts.training.measurement import PipelineTimes, measure_phases, measure_pipeline
 
-    share, layers = CASES[case]
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, layers=layers))
+    share, config = CASES[case][0], of_case(config, case)
     width = fitting_width(config, plan, folder, share)
     trainer, dataset = one_core_trainer(with_dvae(config, width), plan, folder)
     busy_before, began = others_seconds(), time.perf_counter()
@@ -117,14 +157,17 @@ def measure(case, config, plan, folder, num_steps):
             times.step_times += found.step_times
             times.wait_seconds += found.wait_seconds
     others = (others_seconds() - busy_before) / (time.perf_counter() - began)
+    with Neighbour(case):
+        beside = measure_phases(trainer, dataset, num_steps // ROUNDS).train
     data, train = fmean(found.data for found in alone), fmean(found.train for found in alone)
     overlapped, synchronous = whole[True], whole[False]
     return {
-        "case": case, "layers": layers, "dvae_hidden": width, "steps": len(overlapped.step_times),
+        "case": case, "layers": CASES[case][1], "dvae_hidden": width, "steps": len(overlapped.step_times),
         "data_ms": 1e3 * data, "load_ms": 1e3 * fmean(found.load for found in alone), "train_ms": 1e3 * train,
         "synchronous_ms": 1e3 * synchronous.mean, "asynchronous_ms": 1e3 * overlapped.mean,
         "speedup": synchronous.mean / overlapped.mean, "ceiling": (data + train) / max(data, train),
-        "efficiency": max(data, train) / overlapped.mean, "over_training_alone": overlapped.mean / train,
+        "efficiency": max(data, train) / overlapped.mean, "efficiency_of_two_processes": train / beside,
+        "over_training_alone": overlapped.mean / train,
         "variation": overlapped.variation, "stall": overlapped.stall, "cores_used_by_others": others,
         "step_times_ms": [1e3 * seconds for seconds in overlapped.step_times]}
 
@@ -147,6 +190,8 @@ def main(argv=None):
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, num_buckets=1))
     found = []
     with tempfile.TemporaryDirectory() as folder:
+        if arguments.neighbour:
+            train_without_end(of_case(config, arguments.neighbour), plan, folder)
         for case in arguments.case or CASES:
             figures = measure(case, config, plan, folder, arguments.steps)
             found.append(figures)
@@ -156,6 +201,7 @@ def main(argv=None):
                   f"{figures['efficiency']:.2f}, step {figures['over_training_alone']:.2f} x training alone, variation "
                   f"{100 * figures['variation']:.1f}%, stall {100 * figures['stall']:.1f}%, other processes used "
                   f"{figures['cores_used_by_others']:.2f} cores")
+            print(f"  two trainings in two processes: efficiency {figures['efficiency_of_two_processes']:.2f}")
     print(f"Goals on an idle machine: {GOALS}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
