@@ -286,12 +286,12 @@ def working_bytes(model, batch, positions, optimizations):
 
 
 def _made_by_attention(heads, positions, optimizations):
-    """Bytes per clip that attention makes in the backward pass: the gradients of scores and softmax; or, of one chunk,
-    probabilities, their gradient, what the softmax's derivative takes off and the product, in float32, and a copy in the
-    compute dtype."""
+    """Bytes per clip that attention makes in the backward pass: the gradients of scores and softmax, and before them the
+    softmax itself where it is recomputed; or, of one chunk, probabilities, their gradient, what the softmax's derivative
+    takes off and the product, in float32, and a copy in the compute dtype."""
     if optimizations.attention == "memory-efficient":
         return heads * positions * min(positions, CHUNK_KEYS) * (4 * FLOAT + optimizations.compute_bytes)
-    return 2 * heads * positions**2 * FLOAT
+    return (2 + optimizations.gradient_checkpointing) * heads * positions**2 * FLOAT
 
 
 def largest_batch(model, shapes, optimizations, memory_bytes, train_text_rows=False):
