@@ -191,3 +191,13 @@ def test_train_main_help_is_quick_and_does_without_tensorflow():
     assert "--model-size" in result.stdout
     assert result.stdout.splitlines()[-1] == "LOADED"
     assert min(seconds) < 0.3, f"train_main.py --help takes {min(seconds):.2f} s of processor time"
+
+
+@pytest.mark.parametrize("given, settled", [(None, "1"), ("0", "0")])
+def test_products_of_onednn_are_on_unless_somebody_says_otherwise(given, settled):
+    environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
+    if given is not None:
+        environment["TF_ENABLE_ONEDNN_OPTS"] = given
+    found = subprocess.run([sys.executable, "-c", "import myxtts, os; print(os.environ['TF_ENABLE_ONEDNN_OPTS'])"], cwd=ROOT,
+                           env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == settled

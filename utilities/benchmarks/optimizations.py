@@ -41,8 +41,6 @@ MEDIUM = dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_
 SMALL = dict(layers=4, width=128, heads=4, conditioning_blocks=2, conditioning_heads=4, perceiver_heads=4)
 NUM_TEXT, CONDITIONING_FRAMES = 60, 258
 LOSS_STEPS, LOSS_TOKENS = 50, 200
-COUNTING = {"TF_ENABLE_ONEDNN_OPTS": "1"}
-"""Environment in which TensorFlow's CPU allocator counts, as it does under oneDNN alone."""
 HEADER = ["tokens", "switch", "step", "time ratio", "peak memory", "memory ratio", "process peak",
           "loss after 50 steps", "seen in the step"]
 
@@ -77,14 +75,12 @@ def main():
 
 def measure(cases, tokens, batch, repeats, losses):
     """Rows of the table for `cases` at one length; the first is `none`, which the others are held against."""
-    plain_peak = peak_memory("none", tokens, batch)
     with Worker("none", tokens, batch) as plain:
-        plain_loss = plain.ask("losses", seed=0) if losses else None
+        plain_peak, plain_loss = plain.ask("memory"), plain.ask("losses", seed=0) if losses else None
         own_times, rows = [plain.ask("step") for _ in range(repeats)], []
         for case in (case for case in cases if case != "none"):
-            peak = peak_memory(case, tokens, batch)
             with Worker(case, tokens, batch) as worker:
-                worker.ask("step")
+                peak = worker.ask("memory")
                 pairs = [(plain.ask("step"), worker.ask("step")) for _ in range(repeats)]
                 own_times += [pair[0] for pair in pairs]
                 loss = worker.ask("losses", seed=0) if losses else None
@@ -98,12 +94,6 @@ def measure(cases, tokens, batch, repeats, losses):
     return rows
 
 
-def peak_memory(case, tokens, batch):
-    """`Step.peak_memory` in a process of its own, whose allocator counts."""
-    with Worker(case, tokens, batch, COUNTING) as worker:
-        return worker.ask("memory")
-
-
 def _memory(peak, plain_peak):
     in_use = peak["allocator"] or peak["process"]
     ratio = in_use / (plain_peak["allocator"] or plain_peak["process"])
@@ -113,10 +103,10 @@ def _memory(peak, plain_peak):
 class Worker:
     """A process with one case's train step, to be used in a `with` block."""
 
-    def __init__(self, case, tokens, batch, environment=None):
+    def __init__(self, case, tokens, batch):
         arguments = json.dumps({"case": case, "tokens": tokens, "batch": batch})
         self._process = subprocess.Popen([sys.executable, __file__, "--worker", arguments], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+                                         stdout=subprocess.PIPE, text=True)
 
     def ask(self, what, **values):
         """Has the process do `what` of `work` and returns its answer."""

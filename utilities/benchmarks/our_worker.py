@@ -12,11 +12,12 @@ from reference_cases import (
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import myxtts  # noqa: E402, F401  settles what TensorFlow reads when it is imported
+# Before TensorFlow: importing our package settles what TensorFlow reads when it is imported.
+from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
+
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
 from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402

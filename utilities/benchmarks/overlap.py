@@ -109,7 +109,7 @@ def fitting_width(config, plan, folder, share):
 
 
 class Neighbour:
-    """A process that trains without end, in a `with` block; it shares nothing with this one but the machine."""
+    """A process that trains as long as this one lives, in a `with` block; it shares nothing with this one but the machine."""
 
     def __init__(self, case):
         self._process = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--neighbour", case],
@@ -127,16 +127,18 @@ class Neighbour:
         self._process.stdout.close()
 
 
-def train_without_end(config, plan, folder):
+def train_beside_parent(config, plan, folder):
     """What a `Neighbour` does."""
     from myxtts.training.measurement import take_step
 
+    parent, step = os.getppid(), 0
     trainer, dataset = one_core_trainer(config, plan, folder)
     wave = next(iter(trainer.stream(dataset, 0, 1)))
     batch = trainer.transfer(trainer.preparation(wave, 0))
-    for step in range(sys.maxsize):
+    while os.getppid() == parent:
         take_step(trainer, batch, step)
-        if step == 1:
+        step += 1
+        if step == 2:
             print(NEIGHBOUR_TRAINS, end="", flush=True)
 
 
@@ -191,7 +193,8 @@ def main(argv=None):
     found = []
     with tempfile.TemporaryDirectory() as folder:
         if arguments.neighbour:
-            train_without_end(of_case(config, arguments.neighbour), plan, folder)
+            train_beside_parent(of_case(config, arguments.neighbour), plan, folder)
+            return 0
         for case in arguments.case or CASES:
             figures = measure(case, config, plan, folder, arguments.steps)
             found.append(figures)
