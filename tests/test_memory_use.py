@@ -10,11 +10,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
 from myxtts.models import layers
 from myxtts.models.layers.attention import attention
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
+from myxtts.models.layers.recomputation import recomputed
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.attention_choice import choose_attention
 from myxtts.training.graph_facts import attention_forms, recomputed_blocks
@@ -136,6 +138,11 @@ def peak_bytes(function, length):
     tensors, _ = random_inputs(length, length)
     traced = tf.function(lambda *t: output_and_gradients(function, t), input_signature=[
         tf.TensorSpec((None, 3, None, 8))] * 4).get_concrete_function()
+    return peak_of(traced, *tensors)
+
+
+def peak_of(traced, *tensors):
+    """Most bytes in use during the second call of a function, beyond those before it."""
     traced(*tensors)
     before = tf.config.experimental.get_memory_info("CPU:0")["current"]
     tf.config.experimental.reset_memory_stats("CPU:0")
@@ -152,13 +159,18 @@ def peaks_by_length():
     return {form: {length: peak_bytes(function, length) for length in (512, 2048)} for form, function in forms.items()}
 
 
-def test_peak_memory_grows_linearly_with_the_sequence():
-    script = "import json, test_memory_use; print(json.dumps(test_memory_use.peaks_by_length()))"
+def apart(function):
+    """What a function of this module gives in a process of its own."""
+    script = f"import json, test_memory_use; print(json.dumps(test_memory_use.{function}()))"
     paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
                          env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": paths})
     assert run.returncode == 0, run.stderr
-    peaks = json.loads(run.stdout.splitlines()[-1])
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_peak_memory_grows_linearly_with_the_sequence():
+    peaks = apart("peaks_by_length")
     growth = {form: by_length["2048"] / by_length["512"] for form, by_length in peaks.items()}
     assert growth["efficient"] < 7.0 < 12.0 < growth["standard"], peaks  # linear: 4, quadratic: 16
     assert peaks["efficient"]["2048"] < 0.3 * peaks["standard"]["2048"], peaks
@@ -207,6 +219,34 @@ def test_recomputed_gradients_equal_the_plain_ones_with_dropout_on(precision):
     for name, expected in plain.items():
         difference = np.linalg.norm(gradients[name].numpy() - expected.numpy())
         assert difference <= 1e-5 * np.linalg.norm(expected.numpy()), name
+
+
+def peaks_by_blocks():
+    """`{blocks: bytes}` of a gradient through so many recomputed blocks; for a process of its own, as above."""
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    x, peaks = tf.ones((512, 64)), {}
+    for blocks in (1, 8):
+        dense = [(keras.layers.Dense(1024), keras.layers.Dense(64)) for _ in range(blocks)]
+
+        @tf.function
+        def step(x, dense=dense):
+            with tf.GradientTape() as tape:
+                for number, (wide, narrow) in enumerate(dense):
+                    x = x + recomputed(f"block_{number}", lambda x, a=wide, b=narrow: b(ops.gelu(a(x))), x)
+                loss = tf.reduce_sum(x**2)
+            return tape.gradient(loss, [v.value for pair in dense for layer in pair for v in layer.trainable_variables])
+
+        for wide, narrow in dense:
+            wide.build((None, 64))
+            narrow.build((None, 1024))
+        peaks[blocks] = peak_of(step, x)
+    return peaks
+
+
+def test_what_one_block_made_again_is_let_go_before_the_next():
+    # Inputs and gradients of weights are 0.6 MB a block; what is made again is some 8.
+    peaks = apart("peaks_by_blocks")
+    assert peaks["8"] < 2 * peaks["1"], peaks
 
 
 def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
