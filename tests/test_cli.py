@@ -18,7 +18,7 @@ import yaml
 
 from myxtts.cli import main as myxtts_command
 from myxtts.cli import say, train
-from myxtts.cli.run import _finished, stops_on_signals
+from myxtts.cli.run import StoppedBeforeFirstStep, _finished, stops_on_signals
 from myxtts.utils import devices
 from tiny import make_tiny_corpus, voiced
 
@@ -262,7 +262,7 @@ def test_folder_of_recordings_is_not_changed_by_a_run(trained, tiny_corpus, tmp_
 
 
 def test_first_signal_asks_for_a_stop_and_the_second_stops_at_once():
-    trainer = SimpleNamespace(stop_requested=threading.Event())
+    trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=True)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), stops_on_signals(trainer):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -270,6 +270,14 @@ def test_first_signal_asks_for_a_stop_and_the_second_stops_at_once():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(5)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signal_before_the_first_step_stops_at_once(capfd):
+    trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=False)
+    with pytest.raises(StoppedBeforeFirstStep), stops_on_signals(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    assert trainer.stop_requested.is_set() and "SIGTERM: stopping before the first step" in capfd.readouterr().out
 
 
 def test_myxtts_lists_its_commands_and_refuses_others(capsys):

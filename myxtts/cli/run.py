@@ -182,21 +182,34 @@ def _train_stage(stage, config, plan, dataset, monitor):
     try:
         with stops_on_signals(trainer):
             trainer.train(dataset, callbacks)
+    except StoppedBeforeFirstStep:
+        pass
     except TrainingDiverged as error:
         raise UserError(str(error)) from error
     return not trainer.stop_requested.is_set()
 
 
+class StoppedBeforeFirstStep(KeyboardInterrupt):
+    """Raised where a signal strikes while there is no step to finish, such as during the first one's tracing."""
+
+
 @contextmanager
 def stops_on_signals(trainer):
-    """Ctrl-C and SIGTERM let the trainer finish its step and write a checkpoint; a second one stops at once."""
+    """Ctrl-C and SIGTERM let the trainer finish its step and write a checkpoint; a second one stops at once.
+
+    Raises:
+        StoppedBeforeFirstStep: The first one came before there was a step.
+    """
     def request(number, frame):
         if trainer.stop_requested.is_set():
             raise KeyboardInterrupt
         trainer.stop_requested.set()
+        follows = "finishing the step and writing a checkpoint; once more stops at once" if trainer.under_way else \
+            "stopping before the first step"
         # Not `print`: the signal may have struck in the middle of one, which cannot be entered twice.
-        os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: finishing the step and writing a checkpoint; "
-                 "once more stops at once\n".encode())
+        os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
+        if not trainer.under_way:
+            raise StoppedBeforeFirstStep
 
     before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

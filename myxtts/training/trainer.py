@@ -85,6 +85,8 @@ class XTTSTrainer:
         """What else a checkpoint keeps, by name; see `run_state.py`."""
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
+        self.under_way = False
+        """Whether a step was taken since this trainer was made; before that there is nothing to lose."""
         self.history = []
         self.best = None
         """`(main validation loss, step)` so far."""
@@ -216,6 +218,7 @@ class XTTSTrainer:
                 with tf.device(self.model_device):
                     self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
                 losses = self.micro_batches.step(group, self._learning_rate(total), (settings.seed, self.step))
+                self.under_way = True
                 self.step += 1
                 self.position += accumulation
                 if self.ledger is None and losses["finite"]:
