@@ -6,6 +6,7 @@ import sys
 COMMANDS = {
     "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
     "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
+    "convert-voices": ("myxtts.cli.convert_voices", "give every voice of a set of few words those that it never says"),
     "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
     "plan": ("myxtts.cli.plan", "predict the memory of training, and the largest batch for a GPU"),
     "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),
@@ -17,7 +18,7 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: myxtts COMMAND …\n")
-        print("\n".join(f"  {name:8} {help_text}" for name, (_, help_text) in COMMANDS.items()))
+        print("\n".join(f"  {name:14} {help_text}" for name, (_, help_text) in COMMANDS.items()))
         print("\n`myxtts COMMAND --help` lists its options.")
         return 0
     if argv[0] not in COMMANDS:

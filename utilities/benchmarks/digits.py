@@ -3,7 +3,8 @@
     python utilities/benchmarks/digits.py --data ../shared/data/fsdd
     python utilities/benchmarks/digits.py --data ../shared/data/fsdd --hold-out
 
-The second leaves two digits of each voice out of training (other digits for each voice) and judges those pairs alone.
+The second leaves two digits of each voice out of training (other digits for each voice), has `myxtts convert-voices` make them
+from the other voices' recordings, and judges those pairs alone.
 Each figure is one line. The judge has heard nothing but real recordings.
 """
 
@@ -50,9 +51,15 @@ def training_folder(data, output, pairs):
     return folder
 
 
-def train(folder, output, config):
-    """Runs the training command; returns (wall seconds, CPU seconds)."""
+def train(folder, output, config, convert_voices):
+    """Runs the training command, if asked after `myxtts convert-voices`; returns (wall seconds, CPU seconds) of both."""
     before, began = os.times(), time.perf_counter()
+    if convert_voices:
+        completed = output / "converted"
+        shutil.rmtree(completed, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "myxtts", "convert-voices", "--train-data", str(folder.resolve()), "--output",
+                        str(completed.resolve())], check=True, cwd=ROOT)
+        folder = completed
     subprocess.run([sys.executable, str(ROOT / "train_main.py"), "--train-data", str(folder), "--config", str(config),
                     "--checkpoint-dir", str(output / "checkpoints"), "--reset-training"], check=True)
     after = os.times()
@@ -99,7 +106,7 @@ def main():
     output = arguments.output / ("held_out" if left_out else "all")
     output.mkdir(parents=True, exist_ok=True)
     if not arguments.skip_training:
-        wall, cpu = train(training_folder(arguments.data, output, left_out), output, arguments.config)
+        wall, cpu = train(training_folder(arguments.data, output, left_out), output, arguments.config, bool(left_out))
         print(f"training, all stages: {wall / 60:.1f} min wall, {cpu / 60:.1f} min of CPU (goal: 15 min of two cores)")
     pairs = sorted(left_out) or [(speaker, digit) for speaker in speakers for digit in range(10)]
     spoken = speak_all(output / "checkpoints", arguments.data, pairs, arguments.which)
