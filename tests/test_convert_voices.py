@@ -116,5 +116,6 @@ def test_sets_that_cannot_be_completed_are_refused_with_the_reason(tmp_path, cap
     assert "0 of 6 texts recorded so often" in refusal(sentences)
     assert "all voices say all 3 words" in refusal(make_word_corpus(tmp_path / "complete", missing=None))
     assert "exists; name another" in refusal(sentences, "complete")
+    assert "never written to" in refusal(sentences, "sentences/new")
     assert "does not exist" in refusal(tmp_path / "nowhere")
     assert not (tmp_path / "new").exists()

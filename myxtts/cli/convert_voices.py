@@ -62,6 +62,8 @@ def main(argv=None):
     arguments = build_parser().parse_args(argv)
     if arguments.output.exists():
         raise UserError(f"--output must be a new folder. {arguments.output} exists; name another, or remove it.")
+    if arguments.output.resolve().is_relative_to(Path(arguments.train_data).resolve()):
+        raise UserError(f"--output must not lie in the data set, which is never written to. {arguments.output} does.")
     if arguments.clips < 1:
         raise UserError(f"--clips must be at least 1. Received: {arguments.clips}.")
     from myxtts.utils.commons import setup_logging
@@ -214,9 +216,13 @@ def write_corpus(folder, utterances, made):
     for number, utterance in enumerate(utterances):
         name = f"{number:06}{utterance.wav_path.suffix}"
         shutil.copyfile(utterance.wav_path, folder / "wavs" / name)
-        lines.append(f"wavs/{name}|{utterance.text}|{utterance.speaker}|{utterance.language}")
+        lines.append(_line(f"wavs/{name}", utterance.text, utterance.speaker, utterance.language))
     for number, one in enumerate(tqdm(made, "writing", unit="clip", disable=not sys.stdout.isatty(), leave=False)):
         name, source = f"made_{number:06}.wav", one.recording.utterance
         write_wav(folder / "wavs" / name, log_mel_to_wav(one.mel), DVAE_MEL.sample_rate)
-        lines.append(f"wavs/{name}|{source.text}|{one.voice}|{source.language}")
+        lines.append(_line(f"wavs/{name}", source.text, one.voice, source.language))
     Path(folder, "metadata.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _line(*fields):
+    return "|".join(" ".join(field.replace("|", " ").split()) for field in fields)
