@@ -182,24 +182,20 @@ def _train_stage(stage, config, plan, dataset, monitor):
     try:
         with stops_on_signals(trainer):
             trainer.train(dataset, callbacks)
-    except StoppedBeforeFirstStep:
-        pass
     except TrainingDiverged as error:
         raise UserError(str(error)) from error
     return not trainer.stop_requested.is_set()
-
-
-class StoppedBeforeFirstStep(KeyboardInterrupt):
-    """Raised where a signal strikes while there is no step to finish, such as during the first one's tracing."""
 
 
 @contextmanager
 def stops_on_signals(trainer):
     """Ctrl-C and SIGTERM let the trainer finish its step and write a checkpoint; a second one stops at once.
 
-    Raises:
-        StoppedBeforeFirstStep: The first one came before there was a step.
+    Before there is a step, such as while the first is traced, the first signal ends the block.
     """
+    class NoStepYet(KeyboardInterrupt):
+        pass
+
     def request(number, frame):
         if trainer.stop_requested.is_set():
             raise KeyboardInterrupt
@@ -209,11 +205,15 @@ def stops_on_signals(trainer):
         # Not `print`: the signal may have struck in the middle of one, which cannot be entered twice.
         os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
         if not trainer.under_way:
-            raise StoppedBeforeFirstStep
+            raise NoStepYet
 
     before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except (NoStepYet, Exception):
+        # An error of TensorFlow's own may come out of its code instead of what interrupted it.
+        if trainer.under_way or not trainer.stop_requested.is_set():
+            raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
