@@ -291,6 +291,23 @@ def test_signal_before_the_first_step_ends_the_run_at_once(capfd):
         raise RuntimeError("without a signal")
 
 
+def test_process_that_gets_a_signal_while_it_traces_ends_well(tiny_corpus, tmp_path):
+    command = [sys.executable, "train_main.py", "--train-data", str(tiny_corpus), "--checkpoint-dir", str(tmp_path / "run"),
+               "--stage", "dvae", "--batch-size", "4"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("Placement audit"):
+                time.sleep(1)
+                process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, said
+    assert "SIGTERM: stopping before the first step\n" in said
+    assert f"Stopped. The same command goes on from {tmp_path / 'run'}/dvae\n" == said[-1]
+    assert not (tmp_path / "run" / "dvae").exists() or not list((tmp_path / "run" / "dvae").glob("step_*"))
+
+
 def test_myxtts_lists_its_commands_and_refuses_others(capsys):
     assert myxtts_command.main([]) == 0
     listed = capsys.readouterr().out

@@ -41,9 +41,20 @@ def train_stages(config, plan):
     Args:
         config: `XTTSConfig` with `data.train_data` set.
         plan: `DevicePlan`, applied.
+
+    Returns:
+        Whether a signal broke a stage off before its first step, in the midst of TensorFlow's work: see `leave_at_once`.
     """
     with own_run_folder(config.training.checkpoint_dir) as home:
-        _train_stages(config, plan, home)
+        return _train_stages(config, plan, home)
+
+
+def leave_at_once():
+    """Ends the process, with code 0, without Python's clean-up: what was broken off may hold locks that it waits for."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _train_stages(config, plan, home):
@@ -69,10 +80,12 @@ def _train_stages(config, plan, home):
             if config.training.stage == "all" and not config.training.reset_training and _finished(home, stage, config):
                 print(f"Stage {stage}: trained already; --stage {stage} with a larger --max-steps trains it further")
                 continue
-            if not _train_stage(stage, config, plan, dataset, monitor):
+            trainer = _train_stage(stage, config, plan, dataset, monitor)
+            if trainer.stop_requested.is_set():
                 print(f"Stopped. The same command goes on from {home}/{stage}")
-                return
+                return not trainer.under_way
     _say_where(config, dataset)
+    return False
 
 
 def _has_begun(config, home):
@@ -184,7 +197,7 @@ def _train_stage(stage, config, plan, dataset, monitor):
             trainer.train(dataset, callbacks)
     except TrainingDiverged as error:
         raise UserError(str(error)) from error
-    return not trainer.stop_requested.is_set()
+    return trainer
 
 
 @contextmanager

@@ -176,9 +176,10 @@ def main(argv=None):
         arguments = build_parser().parse_args([*argv, *quickest_flags(arguments, config, argv)])
         config = config_from_arguments(arguments)
     config, plan = set_up(config, arguments)
-    from myxtts.cli.run import train_stages
+    from myxtts.cli.run import leave_at_once, train_stages
 
-    train_stages(config, plan)
+    if train_stages(config, plan):
+        leave_at_once()
     return 0
 
 
