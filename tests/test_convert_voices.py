@@ -80,10 +80,11 @@ def test_nearest_frames_are_the_other_voices_and_of_the_same_sound(mels):
         found = converter.convert(mel, "low", "high")
         assert found["nearest"].shape == found["shifted"].shape == mel.shape
         np.testing.assert_allclose(found["between"], (found["shifted"] + found["nearest"]) / 2)
-        assert (found["nearest"] >= frames.min(axis=0) - 1e-4).all() and (found["nearest"] <= frames.max(axis=0) + 1e-4).all()
+        assert (found["nearest"] >= frames.min(axis=0) - 1e-4).all()
+        assert (found["nearest"] <= frames.max(axis=0) + 1e-4).all()
         first = found["nearest"][4:12].mean(axis=0)
-        distances = {other: np.linalg.norm(first - np.mean([clip[4:12].mean(axis=0) for clip in mels["high", other]], axis=0))
-                     for other in WORDS}
+        others = {other: np.mean([clip[4:12].mean(axis=0) for clip in mels["high", other]], axis=0) for other in WORDS}
+        distances = {other: np.linalg.norm(first - mean) for other, mean in others.items()}
         assert min(distances, key=distances.get) == word
 
 

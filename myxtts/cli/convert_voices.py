@@ -16,6 +16,7 @@ TESTED_SHARE = 10
 MOST_SOURCES = 1000
 """Recordings of a word that are tried for one voice."""
 SOURCES_AT_A_TIME = 20
+"""Recordings whose conversions are recognised in one batch."""
 
 
 def build_parser():

@@ -32,7 +32,8 @@ class WordRecognizer:
     def __init__(self, mels, words, voices, seed=0):
         self.words, self.voices = sorted(set(words)), sorted(set(voices))
         levelled = [_levelled(mel) for mel in mels]
-        self._num_bands = 1 + int(np.flatnonzero(np.mean([clip.max(axis=0) > -_FLOOR for clip in levelled], axis=0) > 0.5)[-1])
+        share_audible = np.mean([clip.max(axis=0) > -_FLOOR for clip in levelled], axis=0)
+        self._num_bands = 1 + int(np.flatnonzero(share_audible > 0.5)[-1])
         """Bands above are empty, as in recordings from telephones."""
         self._num_frames = int(np.quantile([len(clip) for clip in levelled], _WINDOW_QUANTILE))
         self._network = _network(self._num_frames, self._num_bands, (len(self.words), len(self.voices)), seed)
