@@ -105,7 +105,8 @@ def test_command_gives_a_voice_the_word_that_it_never_says(tmp_path, capsys):
     for one in made:
         samples = load_samples(one.wav_path, MODEL_SAMPLE_RATE)
         assert 0.3 < len(samples) / MODEL_SAMPLE_RATE < 1.0 and np.abs(samples).max() > 0.01
-    assert not list(tmp_path.glob("*.part"))
+    assert {path.name for path in tmp_path.iterdir()} == {"given", "whole"}
+    assert len((output / "source_clips.csv").read_text(encoding="utf-8").splitlines()) > 36
 
 
 def test_sets_that_cannot_be_completed_are_refused_with_the_reason(tmp_path, capsys):

@@ -128,8 +128,8 @@ def real_stage(mode, stage, recompute):
     from myxtts.training.trainer import XTTSTrainer
     from myxtts.utils.devices import require_placement
 
-    config = tiny_run_config(model={"dropout": 0.0, "layers": 1}, training={"reset_training": True,
-                                                                                   "gradient_checkpointing": recompute})
+    config = tiny_run_config(model={"dropout": 0.0, "layers": 1},
+                             training={"reset_training": True, "gradient_checkpointing": recompute})
     plan = plan_of(mode)
     with tf.device(plan.data_device):
         tokenizer_model = XTTS(config.model, parts=("dvae",))

@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -67,37 +68,38 @@ def main(argv=None):
         raise UserError(f"--output must not lie in the data set, which is never written to. {arguments.output} does.")
     if arguments.clips < 1:
         raise UserError(f"--clips must be at least 1. Received: {arguments.clips}.")
+    from myxtts.data.doctor import write_report
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
-    utterances = _read(arguments)
+    inspection = _read(arguments)
+    utterances = inspection.accepted
     lacking = missing_words(utterances)
-    recordings = _with_mels(utterances)
-    made = convert_missing(recordings, lacking, arguments.clips, arguments.seed)
-    part = arguments.output.with_name(arguments.output.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    write_corpus(part, utterances, made)
-    part.rename(arguments.output)
-    print(f"Wrote {arguments.output}: {len(utterances)} recordings of {arguments.train_data} and {len(made)} made of them.\n"
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)  # where it cannot be made, not after minutes of work
+    made = convert_missing(_with_mels(utterances), lacking, arguments.clips, arguments.seed)
+    # Whole or not at all: what is half written goes when the block ends.
+    with tempfile.TemporaryDirectory(dir=arguments.output.parent, prefix=arguments.output.name) as folder:
+        write_corpus(Path(folder, "corpus"), utterances, made)
+        write_report(inspection, Path(folder, "corpus", "source_clips.csv"))
+        Path(folder, "corpus").rename(arguments.output)
+    print(f"Wrote {arguments.output}: {len(utterances)} recordings of {arguments.train_data} and {len(made)} made of them; "
+          f"what was left out, and why, stands in its source_clips.csv.\n"
           f"Train on it:\n  python train_main.py --train-data {arguments.output}")
     return 0
 
 
 def _read(arguments):
-    from tqdm import tqdm
-
+    from myxtts.cli.progress import clip_progress
     from myxtts.data.corpora import load_corpus
     from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise
 
-    corpus = load_corpus(arguments.train_data, arguments.language)
+    if arguments.max_seconds <= ClipLimits.min_seconds:
+        raise UserError(f"--max-seconds must be more than {ClipLimits.min_seconds}. Received: {arguments.max_seconds}.")
     limits = ClipLimits(max_seconds=arguments.max_seconds)
-    with tqdm(desc="checking recordings", unit="clip", disable=not sys.stdout.isatty(), leave=False) as bar:
-        def progress(done, total):
-            bar.total = total
-            bar.update(done - bar.n)
-        inspection = inspect_corpus(corpus, limits, progress=progress)
+    with clip_progress("checking recordings") as progress:
+        inspection = inspect_corpus(load_corpus(arguments.train_data, arguments.language), limits, progress=progress)
     print(summarise(inspection))
-    return inspection.accepted
+    return inspection
 
 
 def word_of(utterance):

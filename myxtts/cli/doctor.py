@@ -3,7 +3,6 @@ wrong with which clip."""
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from myxtts.cli.errors import UserError, exits_with_sentence
@@ -72,8 +71,7 @@ def check_machine(arguments):
 
 def check_data(arguments):
     """Inspects a data set and prints what is wrong with it."""
-    from tqdm import tqdm
-
+    from myxtts.cli.progress import clip_progress
     from myxtts.data.corpora import load_corpus
     from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
     from myxtts.data.splits import find_leakage
@@ -87,10 +85,7 @@ def check_data(arguments):
         return f"text not usable: {reason}" if reason else None
 
     def inspect(folder):
-        with tqdm(desc=folder, unit="clip", disable=not sys.stdout.isatty(), leave=False) as bar:
-            def progress(done, total):
-                bar.total = total
-                bar.update(done - bar.n)
+        with clip_progress(folder) as progress:
             return inspect_corpus(load_corpus(folder, arguments.language), limits, progress=progress,
                                   check_text=check_text if tokenizer else None)
 

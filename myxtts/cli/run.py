@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from myxtts.cli.errors import UserError
+from myxtts.cli.progress import clip_progress
 from myxtts.cli.samples import SampleSpeaker
 from myxtts.cli.starting_weights import adopt, adopted, starting_weights
 from myxtts.config.config import STAGES, ConfigError
@@ -63,10 +63,7 @@ def _train_stages(config, plan, home):
     config = _with_origin(config, home)
     if config.training.init_from:
         config = adopted(config, home) if _has_begun(config, home) else adopt(config)
-    with tqdm(desc="checking recordings", unit="clip", disable=not sys.stdout.isatty(), leave=False) as bar:
-        def progress(done, total):
-            bar.total = total
-            bar.update(done - bar.n)
+    with clip_progress("checking recordings") as progress:
         dataset = LJSpeechDataset.open(config, progress)
     config = dataset.config
     _check_same_model(config, home)

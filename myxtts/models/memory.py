@@ -273,16 +273,13 @@ def working_bytes(model, batch, positions, optimizations):
     """Bytes of the block at work when the backward pass begins, beyond what it keeps.
 
     Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W); then,
-    where that is more, a chunk of attention. Without checkpointing there is next to nothing: what the backward pass of a
+    where that is more, what attention makes. Without checkpointing there is next to nothing: what the backward pass of a
     block makes takes the place of what it lets go.
     """
     if not optimizations.gradient_checkpointing:
         return 0
     mlp = positions * 5 * 4 * model.width * optimizations.compute_bytes
-    chunk = 0
-    if optimizations.attention == "memory-efficient":
-        chunk = _made_by_attention(model.heads, positions, optimizations)
-    return batch * max(mlp, chunk)
+    return batch * max(mlp, _made_by_attention(model.heads, positions, optimizations))
 
 
 def _made_by_attention(heads, positions, optimizations):
