@@ -20,8 +20,7 @@ _machine = [str(i) for i in range(int(os.environ["STAND_IN_GPUS"]))]
 _cuda = _machine if _entries is None else [e for e in _entries.split(",") if e in _machine]
 _gpus = [SimpleNamespace(name=f"/physical_device:GPU:{i}", device_type="GPU", board=b) for i, b in enumerate(_cuda)]
 _cpu = SimpleNamespace(name="/physical_device:CPU:0", device_type="CPU")
-state = SimpleNamespace(visible=list(_gpus), growth=[], limits={}, soft_placement=True, policy=None, threads=0,
-                        initialised=False)
+state = SimpleNamespace(visible=list(_gpus), growth=[], limits={}, soft_placement=True, policy=None, initialised=False)
 
 
 def _changeable(kind):
@@ -61,8 +60,6 @@ config = SimpleNamespace(
     set_logical_device_configuration=_set_logical_device_configuration,
     LogicalDeviceConfiguration=lambda memory_limit=None: SimpleNamespace(memory_limit=memory_limit),
     set_soft_device_placement=lambda on: setattr(state, "soft_placement", on),
-    threading=SimpleNamespace(get_inter_op_parallelism_threads=lambda: state.threads,
-                              set_inter_op_parallelism_threads=lambda count: setattr(state, "threads", count)),
     experimental=SimpleNamespace(set_memory_growth=_set_memory_growth,
                                  set_device_policy=lambda policy: setattr(state, "policy", policy)))
 '''

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from stand_in_machine import stand_in_machine
@@ -205,14 +204,6 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
     assert tensorflow().boards() == ["0"] and tensorflow().state.growth == ["0"]
     assert tensorflow().state.soft_placement
     assert capsys.readouterr().out == "Devices: single: data and model on /GPU:0\n"
-
-
-@pytest.mark.parametrize("cores, variable, threads", [(2, {}, 3), (8, {}, 0), (2, {"TF_NUM_INTEROP_THREADS": "2"}, 0)])
-def test_each_device_has_a_thread_and_one_is_to_spare(machine, monkeypatch, cores, variable, threads):
-    tensorflow = machine(2, **variable)
-    monkeypatch.setattr(devices, "read_processor", lambda: SimpleNamespace(cores=cores))
-    early_gpu_configuration(0, 1)
-    assert tensorflow().state.threads == threads  # 0: TensorFlow's own choice, one per core
 
 
 def test_accelerator_and_virtual_devices_come_from_the_environment(machine):

@@ -159,7 +159,8 @@ def measure_pipeline(trainer, dataset, num_steps, start=0):
                 now = time.perf_counter()
                 found.step_times.append(now - began)
                 began = now
-        found.wait_seconds = batches.wait_seconds - waited
+                # Not after the last step: what the end of the data takes is no stall.
+                found.wait_seconds = batches.wait_seconds - waited
     found.spans = [(phase, start - origin, end - origin) for phase, start, end in spans]
     return found
 

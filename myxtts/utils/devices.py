@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from myxtts.utils.device_plan import (ACCELERATOR_VARIABLES, DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB, DeviceError,
                                       DevicePlan, listed, plan_devices)
 from myxtts.utils.gpu_monitor import NVMLUnavailable, list_gpus
-from myxtts.utils.machine import read_processor
 
 __all__ = ["DeviceError", "DevicePlan", "PlacementError", "Stray", "apply_plan", "audit_placement", "count_gpus",
            "current_plan", "early_gpu_configuration", "plan_devices", "require_placement"]
@@ -120,8 +119,6 @@ def apply_plan(plan: DevicePlan) -> None:
                 tf.config.set_visible_devices([], "GPU")
             if plan.virtual:
                 _configure_virtual_devices(tf, plan)
-        if plan.is_dual or plan.visible_ids:
-            _let_devices_work_at_once(tf, plan)
     if plan.is_dual:
         tf.config.set_soft_device_placement(False)
         tf.config.experimental.set_device_policy("silent")
@@ -187,25 +184,13 @@ def _configure_virtual_devices(tf, plan):
     print(f"Set visible devices: {' and '.join(f'GPU {index}' for index in plan.visible)} (virtual)")
 
 
-def _let_devices_work_at_once(tf, plan):
-    """Gives TensorFlow a thread for the function of each device and one to spare, where it would take fewer.
-
-    With as many threads as functions, now and then one is queued behind the other and a step waits for a whole batch to
-    be prepared (docs/experiments.md). TensorFlow takes one per core, which on two cores is too few.
-    """
-    wanted = 2 + plan.num_replicas
-    threads = tf.config.threading.get_inter_op_parallelism_threads() or read_processor().cores
-    if threads < wanted and "TF_NUM_INTEROP_THREADS" not in os.environ:
-        tf.config.threading.set_inter_op_parallelism_threads(wanted)
-
-
 @contextmanager
 def _initialised_runtime_explained():
-    """Turns TensorFlow's "cannot be modified after (being) initiali..." into a `DeviceError` that helps."""
+    """Turns TensorFlow's "cannot be modified after being initialized" into a `DeviceError` that helps."""
     try:
         yield
     except RuntimeError as error:
-        if "cannot be modified after" not in str(error):
+        if "after being initialized" not in str(error):
             raise
         raise DeviceError("TensorFlow's runtime must be configured before it is initialised, and it was initialised by "
                           "an operation, a tensor or a variable made earlier in this process: "

@@ -29,6 +29,9 @@ CALIBRATION_STEPS = 8
 MOST_WIDTH_STEPS = 64
 ROUNDS = 4
 WIDTH_STEP = 8
+THREADS = 8
+"""For functions and the bodies of their conditions and loops. The single-threaded executor hands a body to another thread
+and waits; with one thread per core it came to stand behind the other device's whole function now and then."""
 NEIGHBOUR_TRAINS = "neighbour trains\n"
 GOALS = "speed-up >= 1.6, efficiency >= 0.90, variation < 20% (alike); step within 1.05 x training alone (third)"
 
@@ -184,7 +187,7 @@ def others_seconds():
 
 def main(argv=None):
     arguments = parse(argv)
-    os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")
+    os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS=str(THREADS), TF_CPP_MIN_LOG_LEVEL="3")
     from myxtts.cli.train import config_from_arguments, set_up
 
     config, plan = set_up(config_from_arguments(arguments), arguments)
