@@ -53,11 +53,11 @@ def librosa_log_mel(wav, spec):
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("extra_samples", [0, 77])
-def test_log_mel_equals_librosa(name, extra_samples):
+@pytest.mark.parametrize("extra_samples, in_chunks", [(0, False), (77, False), (77, True)])
+def test_log_mel_equals_librosa(name, extra_samples, in_chunks):
     spec = SPECS[name]
     wav = make_wav(40 * spec.hop_length + extra_samples, spec.sample_rate)
-    actual = keras.ops.convert_to_numpy(MelSpectrogram(spec)(wav[None]))[0]
+    actual = keras.ops.convert_to_numpy(MelSpectrogram(spec)(wav[None], in_chunks))[0]
     expected = librosa_log_mel(wav, spec)
     assert actual.shape == expected.shape == (spec.num_frames(len(wav)), spec.num_mels)
     np.testing.assert_allclose(actual, expected, atol=1e-4)
@@ -95,12 +95,14 @@ def test_speaker_mel_equals_the_reference(reference):
     np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("in_chunks", [False, True])
 @pytest.mark.parametrize("name", ["dvae", "speaker"])
-def test_graph_with_unknown_lengths_gives_the_eager_values(name):
+def test_graph_with_unknown_lengths_gives_the_eager_values(name, in_chunks):
     spec = SPECS[name]
     wav_to_mel = MelSpectrogram(spec)
-    in_graph = tf.function(wav_to_mel, input_signature=[tf.TensorSpec((None, None), tf.float32)])
-    for num_samples in (5000, 6001):
+    in_graph = tf.function(lambda wav: wav_to_mel(wav, in_chunks),
+                           input_signature=[tf.TensorSpec((None, None), tf.float32)])
+    for num_samples in (5000, 6001, 90_000):
         wav = np.stack([make_wav(num_samples, spec.sample_rate, seed) for seed in range(2)])
         np.testing.assert_allclose(in_graph(wav), wav_to_mel(wav), atol=1e-5)
 

@@ -118,6 +118,17 @@ SPEAKER_MEL = MelSpec(
 )
 
 
+CHUNK_FRAMES = 600
+"""Frames of a chunk at most: at 1,024 samples they and their spectra take 5 MB, and smaller chunks more time in all."""
+
+
+def _pooled(filters):
+    """The bins that `(bins, bands)` filters reach, as a slice, and the filters of those: the others weigh nothing."""
+    reached = np.flatnonzero(filters.any(axis=1))
+    bins = slice(int(reached[0]), int(reached[-1]) + 1)
+    return bins, filters[bins]
+
+
 class MelSpectrogram:
     """Turns waveforms into log-mel spectrograms, eagerly or inside a graph, always in float32.
 
@@ -131,10 +142,12 @@ class MelSpectrogram:
     def __init__(self, spec, mel_stats=None):
         self.spec = spec
         self._window = spec.window_values()
+        self._window_blocks = -(-spec.win_length // spec.hop_length)
         filters = spec.filterbank()
-        # Bins above the highest band weigh nothing; leaving them out saves a quarter of the pooling.
-        self._num_bins = 1 + int(np.flatnonzero(filters.any(axis=1))[-1])
-        self._filters = filters[: self._num_bins]
+        self._filters = [_pooled(filters)]
+        # Low bands reach few bins: apart, they take a third of the products.
+        ends = [spec.num_mels // 2, spec.num_mels * 4 // 5]
+        self._filter_groups = [_pooled(group) for group in np.split(filters, ends, axis=1)]
         self._inverse_stats = None
         if mel_stats is not None:
             mel_stats = np.asarray(mel_stats, "float32")
@@ -145,12 +158,14 @@ class MelSpectrogram:
                 )
             self._inverse_stats = 1.0 / mel_stats
 
-    def __call__(self, wav):
+    def __call__(self, wav, in_chunks=False):
         """Computes the log-mel spectrogram.
 
         Args:
             wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must exceed `spec.win_length // 2`, the
                 length of the reflected ends.
+            in_chunks: A few hundred frames after the other, which on a CPU is quicker, since they stay in its caches.
+                On a GPU it would be a loop of small kernels.
 
         Returns:
             Log-mel, `(B, 1 + S // hop_length, num_mels)` float32.
@@ -166,10 +181,32 @@ class MelSpectrogram:
         if spec.preemphasis:
             previous = ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
             wav = wav - spec.preemphasis * previous
+        num_frames = spec.num_frames(ops.shape(wav)[1])
+        blocks = self._blocks(wav, num_frames)
+        if not in_chunks:
+            return self._log_mel(self._frames(blocks, num_frames), self._filters)
+        # The clips one behind the other; frames that reach from one into the next are thrown away.
+        num_clips, per_clip = ops.shape(blocks)[0], ops.shape(blocks)[1]
+        total = num_clips * per_clip
+        num_chunks = -(-total // CHUNK_FRAMES)
+        size = -(-total // num_chunks)
+        rest = ops.zeros((num_chunks * size + self._window_blocks - 1 - total, spec.hop_length))
+        blocks = ops.concatenate([ops.reshape(blocks, (-1, spec.hop_length)), rest])
+
+        def chunk(index):
+            reached = ops.slice(blocks, (index * size, 0), (size + self._window_blocks - 1, spec.hop_length))
+            return self._log_mel(self._frames(reached[None], size)[0], self._filter_groups)
+
+        mel = ops.reshape(ops.map(chunk, ops.arange(num_chunks)), (-1, spec.num_mels))[:total]
+        return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
+
+    def _log_mel(self, frames, filter_groups):
+        """`(..., F, win_length)` to `(..., F, num_mels)`."""
+        spec = self.spec
         # Only the phase depends on where the window lies in n_fft, so it is left-aligned and the transform pads it.
-        real, imaginary = ops.rfft(self._frames(wav) * self._window, fft_length=spec.n_fft)
-        power = ops.square(real[..., : self._num_bins]) + ops.square(imaginary[..., : self._num_bins])
-        mel = ops.matmul(power, self._filters)
+        real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
+        power = ops.square(real) + ops.square(imaginary)
+        mel = ops.concatenate([ops.matmul(power[..., bins], filters) for bins, filters in filter_groups], axis=-1)
         if spec.log_floor:
             mel = ops.maximum(mel, spec.log_floor)
         if spec.log_offset:
@@ -177,17 +214,18 @@ class MelSpectrogram:
         log_mel = ops.log(mel)
         return log_mel if self._inverse_stats is None else log_mel * self._inverse_stats
 
-    def _frames(self, wav):
-        """`(B, S)` to overlapping frames `(B, F, win_length)`, each centred on a multiple of the hop.
-
-        Frames are joined from non-overlapping blocks; that is several times quicker than a gather.
-        """
+    def _blocks(self, wav, num_frames):
+        """`(B, S)`, its ends mirrored so that frames are centred, to blocks of one hop, `(B, blocks, hop_length)`."""
         hop_length, win_length = self.spec.hop_length, self.spec.win_length
-        num_frames = self.spec.num_frames(ops.shape(wav)[1])
-        padded = ops.pad(wav, [[0, 0], [win_length // 2, win_length - win_length // 2]], mode="reflect")
-        block = math.gcd(hop_length, win_length)
-        stride = hop_length // block
-        span = (num_frames - 1) * stride + 1
-        num_blocks = span - 1 + win_length // block
-        blocks = ops.reshape(padded[:, : num_blocks * block], (-1, num_blocks, block))
-        return ops.concatenate([blocks[:, i : i + span : stride] for i in range(win_length // block)], axis=-1)
+        before, after = win_length // 2, win_length - win_length // 2
+        # Joined, which is quicker than padding in the mode "reflect".
+        padded = ops.concatenate([ops.flip(wav[:, 1:before + 1], axis=1), wav, ops.flip(wav[:, -after - 1:-1], axis=1),
+                                  ops.zeros((ops.shape(wav)[0], self._window_blocks * hop_length - win_length))], axis=1)
+        num_blocks = num_frames - 1 + self._window_blocks
+        return ops.reshape(padded[:, :num_blocks * hop_length], (-1, num_blocks, hop_length))
+
+    def _frames(self, blocks, num_frames):
+        """`(B, blocks, hop_length)` to overlapping frames `(B, num_frames, win_length)`; several times as quick as a gather."""
+        parts = [blocks[:, i:i + num_frames] for i in range(self._window_blocks)]
+        last = self.spec.win_length - (self._window_blocks - 1) * self.spec.hop_length
+        return ops.concatenate([*parts[:-1], parts[-1][..., :last]], axis=-1)

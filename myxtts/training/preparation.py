@@ -59,7 +59,7 @@ class Preparation:
         return wav, lengths, change
 
     def _log_mel(self, extractor, wav, change):
-        log_mel = extractor(wav)
+        log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
         # Silence stays silence at any level.
         changed = tf.where(log_mel > LOG_FLOOR + 1e-3, tf.maximum(log_mel + change.offset, LOG_FLOOR), log_mel)
         return self.model.normalize_mel(changed if self.augment else log_mel)

@@ -108,5 +108,5 @@ class OurWorker:
 
 if __name__ == "__main__":
     tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(int(sys.argv[1]))  # as TensorFlow does by itself
     serve(OurWorker())
