@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy.special import erf
 
 from layer_check import check_layer
@@ -167,6 +168,28 @@ def test_transformer_block_equals_numpy():
     gelu = 0.5 * hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden ** 3)))
     expected = x + gelu @ weights["mlp_out/kernel"] + weights["mlp_out/bias"]
     np.testing.assert_allclose(to_numpy(block(X)), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("policy, tolerance", [("float32", 1e-5), ("mixed_bfloat16", 2e-2)])
+def test_padded_hidden_values_change_neither_output_nor_gradients(policy, tolerance):
+    block = TransformerBlock(2, dtype=policy)
+    x = tf.random.stateless_normal((2, 5, 128), (0, 1))
+    block.build(x.shape)
+    block.mlp_in.bias.assign(np.linspace(-1, 1, 512))  # gelu(0) is 0, of the padding as of what is there
+
+    def output_and_gradients(pads, recomputed_as):
+        block.pads_hidden, block.recomputed_as = pads, recomputed_as
+        with tf.GradientTape() as tape:
+            y = block(x)
+            total = tf.reduce_sum(tf.square(tf.cast(y, tf.float32)))
+        return [y, *tape.gradient(total, [v.value for v in block.trainable_variables])]
+
+    in_graph = tf.function(output_and_gradients)
+    expected = output_and_gradients(False, None)
+    for recomputed_as in (None, "block"):
+        for value, other in zip(expected, in_graph(True, recomputed_as), strict=True):
+            value, other = np.asarray(value, "float32"), np.asarray(other, "float32")
+            np.testing.assert_allclose(other, value, atol=tolerance * np.abs(value).max())
 
 
 def test_conditioning_block_adds_the_normalized_input():

@@ -162,6 +162,11 @@ class GPT(keras.layers.Layer):
         for layer in (*(block.attention for block in self.blocks), *self.conditioning_encoder.blocks):
             layer.form = attention
 
+    def set_hidden_padding(self, pads):
+        """Chooses whether the trunk's MLPs pad their hidden values for the caches of a CPU; values stay the same."""
+        for block in self.blocks:
+            block.pads_hidden = pads
+
     def mel_to_latents(self, mel):
         """Conditioning latents: conditioning mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""
         return self.perceiver(self.conditioning_encoder(mel))

@@ -12,6 +12,7 @@ from myxtts.models.dvae import MEL_FRAMES_PER_CODE
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import named_weights
 from myxtts.training.losses import masked_cross_entropy, masked_squared_error
+from myxtts.utils.commons import runs_on_cpu
 
 DEAD_CODE_SHARE = 0.03
 """A code chosen less often than this share of the average is moved to where vectors are."""
@@ -91,6 +92,7 @@ class GPTObjective:
     def __init__(self, model, config, lora=None):
         self.model = model
         self.gpt = model.gpt
+        self.gpt.set_hidden_padding(runs_on_cpu())
         self.lora = lora
         self.config = config
         self.loss_weights = {"text": config.training.text_loss_weight, "mel": config.training.mel_loss_weight}

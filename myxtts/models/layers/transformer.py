@@ -10,6 +10,10 @@ from myxtts.models.layers.recomputation import recomputed
 SITES_PER_BLOCK = 3
 """Dropout sites of one block: attention probabilities and two residual branches."""
 
+HIDDEN_PADDING = 16
+"""Columns of zeros behind the MLP's hidden values where rows of a power of two would all fall into the same few lines of a
+CPU's cache: the products for weights' gradients run at twice the rate with them (docs/experiments.md)."""
+
 
 def layer_norm(name, dtype=None):
     """LayerNormalization with the reference's epsilon (Keras's own default, 1e-3, is another function)."""
@@ -40,6 +44,8 @@ class TransformerBlock(keras.layers.Layer):
         self.mlp_dropout = Dropout(dropout, site + 2)
         self.recomputed_as = None
         """Name under which this block's segments are recomputed in the backward pass; None keeps what they need."""
+        self.pads_hidden = False
+        """Whether `HIDDEN_PADDING` is added in a call, where it helps: for training on a CPU. The values are the same."""
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -58,17 +64,30 @@ class TransformerBlock(keras.layers.Layer):
         self.mlp_out.build((*input_shape[:-1], 4 * width))
         self.built = True
 
-    def _mlp(self, x, seed=None):
-        hidden = recomputed(self.recomputed_as, lambda x: self.mlp_in(self.mlp_norm(x)), x)
-        out = recomputed(self.recomputed_as, lambda h: self.mlp_out(ops.gelu(h, approximate=True)), hidden)
+    def _mlp(self, x, seed=None, padding=0):
+        hidden = recomputed(self.recomputed_as, lambda x: self._to_hidden(self.mlp_norm(x), padding), x)
+        out = recomputed(self.recomputed_as, lambda h: self._from_hidden(ops.gelu(h, approximate=True), padding), hidden)
         return x + self.mlp_dropout(out, seed=seed)
+
+    def _to_hidden(self, x, padding):
+        if not padding:
+            return self.mlp_in(x)
+        kernel = ops.pad(ops.cast(self.mlp_in.kernel, x.dtype), [[0, 0], [0, padding]])
+        return ops.add(ops.matmul(x, kernel), ops.pad(ops.cast(self.mlp_in.bias, x.dtype), [[0, padding]]))
+
+    def _from_hidden(self, hidden, padding):
+        if not padding:
+            return self.mlp_out(hidden)
+        kernel = ops.pad(ops.cast(self.mlp_out.kernel, hidden.dtype), [[0, padding], [0, 0]])
+        return ops.add(ops.matmul(hidden, kernel), ops.cast(self.mlp_out.bias, hidden.dtype))
 
     def call(self, x, key_mask=None, seed=None):
         # Segments end in their matrix products, which the gradient does not need: what is recomputed is norms, scores,
         # softmax and GELU, little work that holds most of the memory.
         qkv = recomputed(self.recomputed_as, lambda x: self.attention.qkv(self.attention_norm(x)), x)
         attended = self.attention.attend_and_project(qkv, key_mask, seed, self.recomputed_as)
-        return self._mlp(x + self.attention_dropout(attended, seed=seed), seed)
+        padding = HIDDEN_PADDING if self.pads_hidden and 4 * x.shape[-1] % 512 == 0 else 0
+        return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, padding)
 
     def prefill(self, x, key_mask):
         """Like a call without dropout, and also returns the block's keys and values."""
