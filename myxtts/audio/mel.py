@@ -225,7 +225,7 @@ class MelSpectrogram:
         return ops.reshape(padded[:, :num_blocks * hop_length], (-1, num_blocks, hop_length))
 
     def _frames(self, blocks, num_frames):
-        """`(B, blocks, hop_length)` to overlapping frames `(B, num_frames, win_length)`; several times as quick as a gather."""
+        """`(B, blocks, hop_length)` to overlapping frames `(B, num_frames, win_length)`; quicker than a gather."""
         parts = [blocks[:, i:i + num_frames] for i in range(self._window_blocks)]
         last = self.spec.win_length - (self._window_blocks - 1) * self.spec.hop_length
         return ops.concatenate([*parts[:-1], parts[-1][..., :last]], axis=-1)

@@ -11,8 +11,8 @@ SITES_PER_BLOCK = 3
 """Dropout sites of one block: attention probabilities and two residual branches."""
 
 HIDDEN_PADDING = 16
-"""Columns of zeros behind the MLP's hidden values where rows of a power of two would all fall into the same few lines of a
-CPU's cache: the products for weights' gradients run at twice the rate with them (docs/experiments.md)."""
+"""Columns of zeros behind the MLP's hidden values where rows of a power of two would all fall into the same few lines of
+a CPU's cache: the products for weights' gradients run at twice the rate with them (docs/experiments.md)."""
 
 
 def layer_norm(name, dtype=None):
@@ -45,7 +45,7 @@ class TransformerBlock(keras.layers.Layer):
         self.recomputed_as = None
         """Name under which this block's segments are recomputed in the backward pass; None keeps what they need."""
         self.pads_hidden = False
-        """Whether `HIDDEN_PADDING` is added in a call, where it helps: for training on a CPU. The values are the same."""
+        """Whether a call adds `HIDDEN_PADDING` where it helps: for training on a CPU. The values are the same."""
 
     def build(self, input_shape):
         width = input_shape[-1]
