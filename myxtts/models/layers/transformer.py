@@ -13,6 +13,8 @@ SITES_PER_BLOCK = 3
 HIDDEN_PADDING = 16
 """Columns of zeros behind the MLP's hidden values where rows of a power of two would all fall into the same few lines of
 a CPU's cache: the products for weights' gradients run at twice the rate with them (docs/experiments.md)."""
+CROWDING_WIDTH = 512
+"""Hidden values per row, or a multiple, that do so: 2,048 bytes of float32."""
 
 
 def layer_norm(name, dtype=None):
@@ -86,7 +88,7 @@ class TransformerBlock(keras.layers.Layer):
         # softmax and GELU, little work that holds most of the memory.
         qkv = recomputed(self.recomputed_as, lambda x: self.attention.qkv(self.attention_norm(x)), x)
         attended = self.attention.attend_and_project(qkv, key_mask, seed, self.recomputed_as)
-        padding = HIDDEN_PADDING if self.pads_hidden and 4 * x.shape[-1] % 512 == 0 else 0
+        padding = HIDDEN_PADDING if self.pads_hidden and 4 * x.shape[-1] % CROWDING_WIDTH == 0 else 0
         return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, padding)
 
     def prefill(self, x, key_mask):
