@@ -1,6 +1,7 @@
 """Memory-efficient attention and recomputed blocks: equal to the plain ones, and what they keep."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -71,6 +72,27 @@ def test_memory_efficient_attention_equals_the_standard_one(short_chunks, num_qu
         return output_and_gradients(lambda q, k, v: memory_efficient_attention(q, k, v, key_mask, causal), tensors)
 
     assert_all_close(efficient(*tensors), expected, 1e-5)
+
+
+@pytest.mark.parametrize("num_queries, num_keys, causal, masked", [(11, 11, True, True), (9, 4, False, False)])
+def test_gradient_of_attention_with_dropout_equals_what_tensorflow_derives(num_queries, num_keys, causal, masked):
+    tensors, key_mask = random_inputs(num_queries, num_keys)
+    key_mask = key_mask if masked else None
+    dropout = Dropout(0.4, site=2)
+    keep = dropout.keep_mask((2, 3, num_queries, num_keys), SEED)
+
+    def derived(query, key, value):
+        scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(query.shape[-1])
+        seen = tf.ones_like(scores, tf.bool)
+        if causal:
+            seen = tf.linalg.band_part(seen, -1, 0)
+        if masked:
+            seen = tf.logical_and(seen, tf.convert_to_tensor(key_mask)[:, None, None])
+        weights = tf.nn.softmax(tf.where(seen, scores, -1e30))
+        return tf.matmul(tf.where(tf.cast(keep, tf.bool), weights / 0.6, 0.0), value)
+
+    assert_all_close(output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep), tensors),
+                     output_and_gradients(derived, tensors), 1e-5)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float16", 5e-3), ("bfloat16", 4e-2)])

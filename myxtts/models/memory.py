@@ -189,7 +189,8 @@ def _kept_by_attention(heads, queries, keys, width, dropout, optimizations):
         return heads * FLOAT + width * number  # the softmax's denominators, and the output before heads are merged
     if optimizations.gradient_checkpointing:
         return heads * keys * FLOAT * dropout  # the random numbers that the mask is made of
-    return heads * keys * (FLOAT + (number + 1 if dropout else number * (number < FLOAT)))
+    output = width * number * (number == FLOAT)  # before heads are merged: the gradient in float32 reads it
+    return output + heads * keys * (FLOAT + (number + 1 if dropout else number * (number < FLOAT)))
 
 
 def _checkpointed_block(width, number, dropout):
@@ -216,12 +217,12 @@ def perceiver_activations(model, frames, optimizations):
     """Bytes per clip that the perceiver keeps.
 
     Of each layer latents and frames in one (W), their keys and values, the softmax; and of the latents themselves twice
-    their width, query and merged heads, and about eight hidden widths of the gated MLP.
+    their width, query, output and merged heads, and about eight hidden widths of the gated MLP.
     """
     width, number = model.width, optimizations.compute_bytes
     context, attended = frames + model.num_latents, model.perceiver_heads * model.perceiver_head_width
     softmax = model.perceiver_heads * model.num_latents * context * (FLOAT + number * (number < FLOAT))
-    own = model.num_latents * (2 * width + 2 * attended + 8 * (width * 8 // 3)) * number
+    own = model.num_latents * (2 * width + 3 * attended + 8 * (width * 8 // 3)) * number
     return model.perceiver_depth * (context * (width + 2 * attended) * number + softmax + own)
 
 
