@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
+from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention, transposed
 from myxtts.models.layers.recomputation import recomputed
 
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
@@ -24,7 +24,7 @@ def merge_heads(x):
     return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (ops.shape(x)[0], -1, x.shape[1] * x.shape[3]))
 
 
-def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep=None, recomputed=False):
+def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep=None, recompute=False):
     """Attention of Vaswani et al. 2017, section 3.2.1, with the softmax in float32.
 
     Args:
@@ -34,13 +34,13 @@ def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep
         causal: Query `i` sees keys `0` to `i`; T and S are equal.
         dropout: `Dropout` on the attention probabilities, or None.
         keep: What its `keep_mask` gave for them, `(B, heads, T, S)`, or None.
-        recomputed: Whether the backward pass makes all this again; the gradient then does without the output.
+        recompute: Whether the backward pass makes all this again; the gradient then does without the output.
 
     Returns:
         `(B, heads, T, D)`.
     """
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-    scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
+    scores = ops.cast(ops.matmul(query, transposed(key)), "float32")
     mask = None if key_mask is None else key_mask[:, None, None, :]
     if causal:
         position = ops.arange(ops.shape(query)[2])
@@ -49,7 +49,7 @@ def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep
     if mask is not None:
         # Added, since the mask is the same for all heads: choosing one by one takes three times as long on a CPU.
         scores = scores + ops.where(mask, ops.cast(0.0, "float32"), ops.cast(-1e30, "float32"))
-    if recomputed or keras.backend.standardize_dtype(value.dtype) != "float32":
+    if recompute or keras.backend.standardize_dtype(value.dtype) != "float32":
         return _weighted_mean(scores, value, dropout, keep)[-1]
 
     def differentiable(scores, value):
@@ -59,12 +59,11 @@ def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep
             # What the softmax's derivative takes off a row is a sum over D values here and not over S probabilities
             # (Dao et al. 2022, equation 4): two passes less over the largest arrays of a step. In half precision the
             # output is rounded, and this would be with it.
-            centre = ops.sum(ops.cast(upstream, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
-            inner = ops.matmul(upstream, ops.transpose(value, (0, 1, 3, 2)))
+            centre = ops.sum(upstream * output, axis=-1, keepdims=True)
+            inner = ops.matmul(upstream, transposed(value))
             if keep is not None:
                 inner = dropout.apply(inner, keep)
-            value_gradient = ops.matmul(ops.transpose(dropped, (0, 1, 3, 2)), upstream)
-            return weights * (ops.cast(inner, "float32") - centre), value_gradient
+            return weights * (inner - centre), ops.matmul(transposed(dropped), upstream)
 
         return output, gradients
 

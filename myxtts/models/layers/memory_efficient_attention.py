@@ -75,10 +75,10 @@ class _Chunks:
             keep = self._keep(weights, index + after)
             above = upstream[:, :, first:]
             dropped = ops.cast(self._drop(weights, keep), dtype)
-            value_part = ops.matmul(_transposed(dropped), above)
-            inner = self._drop(ops.cast(ops.matmul(above, _transposed(value)), "float32"), keep)
+            value_part = ops.matmul(transposed(dropped), above)
+            inner = self._drop(ops.cast(ops.matmul(above, transposed(value)), "float32"), keep)
             inner = ops.cast(weights * (inner - centre[:, :, first:]), dtype)
-            key_part = ops.matmul(_transposed(inner), query)
+            key_part = ops.matmul(transposed(inner), query)
             query_part = query_gradient[:, :, first:] + ops.cast(ops.matmul(inner, key), "float32")
             if self.causal:
                 query_part = ops.concatenate([query_gradient[:, :, :first], query_part], axis=2)
@@ -119,7 +119,7 @@ class _Chunks:
         return self.query[:, :, first:], key, value, stop
 
     def _scores(self, query, key, start, first, stop):
-        scores = ops.cast(ops.matmul(query, _transposed(key)), "float32")
+        scores = ops.cast(ops.matmul(query, transposed(key)), "float32")
         mask = None
         if self.causal:
             mask = (ops.arange(start, stop)[None] <= ops.arange(first, self.num_queries)[:, None])[None, None]
@@ -135,7 +135,8 @@ class _Chunks:
         return weights if keep is None else self.dropout.apply(weights, keep)
 
 
-def _transposed(x):
+def transposed(x):
+    """`(B, heads, T, D)` -> `(B, heads, D, T)`."""
     return ops.transpose(x, (0, 1, 3, 2))
 
 
