@@ -7,7 +7,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import pytest  # noqa: E402  TensorFlow reads its environment when something imports it
-
 from tiny import make_tiny_corpus  # noqa: E402
 
 

@@ -21,6 +21,7 @@ _in_helper = False
 
 def on_logical_devices(test):
     """Decorates a module-level function: it is run in the helper process. Arguments and result must be picklable."""
+
     @functools.wraps(test)
     def run(*arguments, **keywords):
         if _in_helper:
@@ -41,7 +42,7 @@ def _configure():
     threading.Thread(target=_end_with_the_suite, daemon=True).start()
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", TF_NUM_INTRAOP_THREADS="1")
     sys.path[:0] = [str(TESTS), str(TESTS.parent)]
-    from myxtts.utils.devices import early_gpu_configuration
+    from myxtts.devices.configuration import early_gpu_configuration
 
     with contextlib.redirect_stdout(None):
         early_gpu_configuration(virtual_devices=4)
@@ -53,7 +54,7 @@ def _end_with_the_suite():
 
 
 def _call(module, name, arguments, keywords):
-    from myxtts.utils import devices
+    from myxtts.devices import configuration as devices
 
     devices._applied = None  # each test configures, and says so, as a new process would
     return getattr(importlib.import_module(module), name)(*arguments, **keywords)
@@ -61,7 +62,7 @@ def _call(module, name, arguments, keywords):
 
 def plan_of(mode):
     """The `DevicePlan` of `single`, `dual`, `isolated` or `mirrored` (two replicas) on the helper's devices."""
-    from myxtts.utils.devices import plan_devices
+    from myxtts.devices.configuration import plan_devices
 
     if mode == "single":
         return plan_devices(num_gpus=0)

@@ -14,8 +14,9 @@ class ReferenceObjective(GPTObjective):
     """The GPT's objective with the reference's hidden text stop."""
 
     def _streams(self, batch):
-        streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths,
-                                  bug_compatible=True)
+        streams = teacher_forcing(
+            self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths, bug_compatible=True
+        )
         return streams, conditioning_target_mask(streams.audio_target_mask, batch.conditioning_codes)
 
     def losses(self, batch):
@@ -56,8 +57,9 @@ def difference(actual, expected):
 
 def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
     """Codes of one row by cached decoding, with codes that the reference takes for seen before the first."""
-    logits, state = gpt.prefill(latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), config.start_audio_token,
-                                max_codes)
+    logits, state = gpt.prefill(
+        latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), config.start_audio_token, max_codes
+    )
     num_prompt = state.key_mask.shape[1] - max_codes
     seen = np.zeros((1, config.num_audio_tokens), bool)
     seen[0, [1, config.start_audio_token]] = True  # the reference's placeholders for the prompt, and the start code

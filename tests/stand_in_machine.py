@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from myxtts.utils import devices
-from myxtts.utils.gpu_monitor import GPU, NVMLUnavailable
+from myxtts.devices import configuration as devices
+from myxtts.devices.gpu_monitor import GPU, NVMLUnavailable
 
 TENSORFLOW = '''
 """GPUs by CUDA's and TensorFlow's rules: CUDA_VISIBLE_DEVICES selects and orders, set_visible_devices only selects."""
@@ -79,6 +79,7 @@ def stand_in_machine(num_gpus, nvml=True, memory_mb=24000, **environment):
         A function that returns the stand-in TensorFlow once something has imported it. Its `boards()` lists the board
         behind each logical GPU, its `state` what was configured.
     """
+
     def list_gpus():
         if not nvml:
             raise NVMLUnavailable("no driver")
@@ -86,14 +87,24 @@ def stand_in_machine(num_gpus, nvml=True, memory_mb=24000, **environment):
         ids = [str(i) for i in range(num_gpus)] if visible is None else visible.split(",")
         return tuple(GPU(gpu_id, "stand-in", memory_mb) for gpu_id in ids)
 
-    with (tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ), mock.patch.dict(sys.modules),
-          mock.patch.object(sys, "path", [folder, *sys.path]), mock.patch.object(devices, "_applied", None),
-          mock.patch.object(devices, "list_gpus", list_gpus)):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict(os.environ),
+        mock.patch.dict(sys.modules),
+        mock.patch.object(sys, "path", [folder, *sys.path]),
+        mock.patch.object(devices, "_applied", None),
+        mock.patch.object(devices, "list_gpus", list_gpus),
+    ):
         package = Path(folder) / "tensorflow"
         package.mkdir()
         (package / "__init__.py").write_text(TENSORFLOW)
-        for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MYXTTS_ACCELERATOR", "URVC_ACCELERATOR",
-                     "MYXTTS_VIRTUAL_DEVICES"):
+        for name in (
+            "CUDA_VISIBLE_DEVICES",
+            "CUDA_DEVICE_ORDER",
+            "MYXTTS_ACCELERATOR",
+            "URVC_ACCELERATOR",
+            "MYXTTS_VIRTUAL_DEVICES",
+        ):
             os.environ.pop(name, None)
         os.environ.update(environment, STAND_IN_GPUS=str(num_gpus))
         for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:

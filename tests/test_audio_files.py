@@ -28,8 +28,9 @@ def voice(seconds=0.5, sample_rate=22050, peak=0.5):
 def wav_bytes(data, *, channels=1, sample_rate=22050, bits=16, tag=1, claimed=None, chunks=b""):
     """A WAV file written by hand, with any lie in its header."""
     block = max(1, channels * bits // 8)
-    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, tag, channels, sample_rate, sample_rate * block % 2**32,
-                       block % 2**16, bits)
+    form = struct.pack(
+        "<4sIHHIIHH", b"fmt ", 16, tag, channels, sample_rate, sample_rate * block % 2**32, block % 2**16, bits
+    )
     body = b"WAVE" + form + chunks + struct.pack("<4sI", b"data", len(data) if claimed is None else claimed) + data
     return struct.pack("<4sI", b"RIFF", len(body) % 2**32) + body
 
@@ -41,11 +42,22 @@ def refusal(path, **limits):
     return caught.value.reason
 
 
-@pytest.mark.parametrize("name, subtype, tolerance", [
-    ("a.wav", "PCM_16", 4e-5), ("a.wav", "PCM_24", 1e-6), ("a.wav", "PCM_32", 1e-6), ("a.wav", "FLOAT", 0),
-    ("a.wav", "DOUBLE", 1e-7), ("a.wav", "PCM_U8", 8e-3), ("a.wav", "ULAW", 2e-2), ("a.wav", "ALAW", 2e-2),
-    ("a.flac", "PCM_16", 4e-5), ("a.ogg", "VORBIS", 0.1), ("a.mp3", "MPEG_LAYER_III", 0.1),
-])
+@pytest.mark.parametrize(
+    "name, subtype, tolerance",
+    [
+        ("a.wav", "PCM_16", 4e-5),
+        ("a.wav", "PCM_24", 1e-6),
+        ("a.wav", "PCM_32", 1e-6),
+        ("a.wav", "FLOAT", 0),
+        ("a.wav", "DOUBLE", 1e-7),
+        ("a.wav", "PCM_U8", 8e-3),
+        ("a.wav", "ULAW", 2e-2),
+        ("a.wav", "ALAW", 2e-2),
+        ("a.flac", "PCM_16", 4e-5),
+        ("a.ogg", "VORBIS", 0.1),
+        ("a.mp3", "MPEG_LAYER_III", 0.1),
+    ],
+)
 def test_formats_are_read_as_what_was_written(tmp_path, name, subtype, tolerance):
     samples = voice()
     soundfile.write(tmp_path / name, samples, 22050, subtype=subtype)
@@ -131,29 +143,32 @@ def test_finite_samples_near_the_end_of_float32_do_not_overflow(tmp_path):
 PCM = (voice() * 32767).astype("<i2").tobytes()
 
 
-@pytest.mark.parametrize("content, reason", [
-    (b"", "empty file"),
-    (b"RIFF", "broken header"),
-    (b"Just words, no sound.", "not audio"),
-    (b"\0" * 4096, "not audio"),
-    (b"\xff\xfeh\0i\0" * 40, "not audio"),
-    (b"RIFF\x24\0\0\0AVI LIST", "unsupported"),
-    (b"FORM\0\0\0\x2eAIFFCOMM", "unsupported"),
-    (b"\0\0\0\x20ftypM4A ", "unsupported"),
-    (wav_bytes(PCM)[:22], "broken header"),
-    (wav_bytes(PCM)[:44], "truncated"),
-    (wav_bytes(b""), "no audio"),
-    (wav_bytes(PCM)[: 44 + len(PCM) // 2], "truncated"),
-    (wav_bytes(PCM, claimed=2**30), "truncated"),
-    (wav_bytes(PCM, sample_rate=0), "sample rate"),
-    (wav_bytes(PCM, sample_rate=100), "sample rate"),
-    (wav_bytes(PCM, sample_rate=2**32 - 1), "sample rate"),
-    (wav_bytes(PCM, channels=0), "broken header"),
-    (wav_bytes(PCM, channels=64), "unsupported"),
-    (wav_bytes(PCM, bits=0), "broken header"),
-    (wav_bytes(PCM, chunks=struct.pack("<4sI", b"junk", 2**32 - 1)), "broken header"),
-    (wav_bytes(PCM, chunks=struct.pack("<4sI", b"junk", 0) * 2000), "broken header"),
-])
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"", "empty file"),
+        (b"RIFF", "broken header"),
+        (b"Just words, no sound.", "not audio"),
+        (b"\0" * 4096, "not audio"),
+        (b"\xff\xfeh\0i\0" * 40, "not audio"),
+        (b"RIFF\x24\0\0\0AVI LIST", "unsupported"),
+        (b"FORM\0\0\0\x2eAIFFCOMM", "unsupported"),
+        (b"\0\0\0\x20ftypM4A ", "unsupported"),
+        (wav_bytes(PCM)[:22], "broken header"),
+        (wav_bytes(PCM)[:44], "truncated"),
+        (wav_bytes(b""), "no audio"),
+        (wav_bytes(PCM)[: 44 + len(PCM) // 2], "truncated"),
+        (wav_bytes(PCM, claimed=2**30), "truncated"),
+        (wav_bytes(PCM, sample_rate=0), "sample rate"),
+        (wav_bytes(PCM, sample_rate=100), "sample rate"),
+        (wav_bytes(PCM, sample_rate=2**32 - 1), "sample rate"),
+        (wav_bytes(PCM, channels=0), "broken header"),
+        (wav_bytes(PCM, channels=64), "unsupported"),
+        (wav_bytes(PCM, bits=0), "broken header"),
+        (wav_bytes(PCM, chunks=struct.pack("<4sI", b"junk", 2**32 - 1)), "broken header"),
+        (wav_bytes(PCM, chunks=struct.pack("<4sI", b"junk", 0) * 2000), "broken header"),
+    ],
+)
 def test_what_is_no_sound_file_is_refused_by_name(tmp_path, content, reason):
     path = tmp_path / "a.wav"
     path.write_bytes(content)
@@ -224,7 +239,7 @@ def test_audio_errors_survive_pickling(tmp_path):
 @given(position=st.integers(0, 60), replacement=st.binary(min_size=1, max_size=8), length=st.integers(0, len(PCM) + 44))
 def test_damaged_headers_never_raise_anything_but_audio_error(tmp_path_factory, position, replacement, length):
     content = bytearray(wav_bytes(PCM))
-    content[position:position + len(replacement)] = replacement
+    content[position : position + len(replacement)] = replacement
     path = tmp_path_factory.getbasetemp() / "fuzzed.wav"
     path.write_bytes(content[:length])
     try:
@@ -236,8 +251,13 @@ def test_damaged_headers_never_raise_anything_but_audio_error(tmp_path_factory, 
 
 
 @settings(max_examples=100, deadline=None)
-@given(tag=st.integers(0, 2**16 - 1), channels=st.integers(0, 2**16 - 1), rate=st.integers(0, 2**32 - 1),
-       bits=st.integers(0, 80), claimed=st.integers(0, 2**32 - 1))
+@given(
+    tag=st.integers(0, 2**16 - 1),
+    channels=st.integers(0, 2**16 - 1),
+    rate=st.integers(0, 2**32 - 1),
+    bits=st.integers(0, 80),
+    claimed=st.integers(0, 2**32 - 1),
+)
 def test_invented_headers_never_raise_anything_but_audio_error(tmp_path_factory, tag, channels, rate, bits, claimed):
     path = tmp_path_factory.getbasetemp() / "invented.wav"
     path.write_bytes(wav_bytes(PCM[:4000], tag=tag, channels=channels, sample_rate=rate, bits=bits, claimed=claimed))
@@ -277,10 +297,14 @@ def test_write_wav_leaves_the_old_file_and_no_other_when_it_fails(tmp_path, monk
     assert (tmp_path / "out.wav").read_bytes() == before and os.listdir(tmp_path) == ["out.wav"]
 
 
-@pytest.mark.parametrize("samples, name, reason", [
-    (np.zeros(0), "a.wav", "no audio"), (np.array([0, np.nan]), "a.wav", "not finite"),
-    (voice(), "no/a.wav", "no folder"),
-])
+@pytest.mark.parametrize(
+    "samples, name, reason",
+    [
+        (np.zeros(0), "a.wav", "no audio"),
+        (np.array([0, np.nan]), "a.wav", "not finite"),
+        (voice(), "no/a.wav", "no folder"),
+    ],
+)
 def test_write_wav_refuses_what_makes_no_file(tmp_path, samples, name, reason):
     with pytest.raises(AudioError) as caught:
         write_wav(tmp_path / name, samples, 24000)

@@ -11,8 +11,8 @@ from test_replicas import train
 from test_train_step import BATCH, quadratic_step
 from test_trainer import Recorder, dvae_trainer, open_run
 
+from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.utils.checkpoint import assign_by_name
 
 SETTINGS = {"dvae": {"max_steps": 6, "crop_seconds": 0.4}, "training": {"ema": 0.6}}
 

@@ -27,8 +27,9 @@ def out_of_memory_above(monkeypatch, step, clips):
     """Lets a train step fail as a GPU does, after its gradients, for batches of more than `clips`."""
     for name in ("_whole", "_accumulate"):
         function = getattr(step, name)
-        monkeypatch.setattr(step, name, lambda batch, *rest, f=function: exhausted() if len(batch.index) > clips
-                            else f(batch, *rest))
+        monkeypatch.setattr(
+            step, name, lambda batch, *rest, f=function: exhausted() if len(batch.index) > clips else f(batch, *rest)
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,10 +56,12 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
         trainer = dvae_trainer(dataset)
         recorder = Recorder(trainer, stop_after)
         if stop_after:
-            after_one = types.MethodType(lambda self, step: step == 1 and out_of_memory_above(
-                monkeypatch, trainer.train_step, 2), recorder)
-            monkeypatch.setattr(recorder, "on_log", lambda step, *rest: (Recorder.on_log(recorder, step, *rest),
-                                                                         after_one(step)))
+            after_one = types.MethodType(
+                lambda self, step: step == 1 and out_of_memory_above(monkeypatch, trainer.train_step, 2), recorder
+            )
+            monkeypatch.setattr(
+                recorder, "on_log", lambda step, *rest: (Recorder.on_log(recorder, step, *rest), after_one(step))
+            )
         else:
             assert trainer.micro_batches.parts == 2 and len(trainer.train_step.accumulators())
         with caplog.at_level(logging.WARNING, "myxtts"):
@@ -79,7 +82,11 @@ class Stub:
     """What `MicroBatches` needs of a trainer, around a train step that may fail."""
 
     def __init__(self, fails, whole=True, batch_size=6):
-        self.strategy, self.model_devices, self.model_device = tf.distribute.OneDeviceStrategy("/CPU:0"), ["/CPU:0"], "/CPU:0"
+        self.strategy, self.model_devices, self.model_device = (
+            tf.distribute.OneDeviceStrategy("/CPU:0"),
+            ["/CPU:0"],
+            "/CPU:0",
+        )
         self.stage_config = types.SimpleNamespace(batch_size=batch_size)
         self.step, self.made = 7, 0
         self.taken = []
@@ -114,10 +121,13 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
     assert (micro.parts, micro.clips, trainer.made) == (3, 2, 2)
 
 
-@pytest.mark.parametrize("stub, words", [
-    (Stub(fails=0), "no memory for one clip at a time"),
-    (Stub(fails=0, whole=False), "while step 8 changed the weights.*--batch-size 3"),
-])
+@pytest.mark.parametrize(
+    "stub, words",
+    [
+        (Stub(fails=0), "no memory for one clip at a time"),
+        (Stub(fails=0, whole=False), "while step 8 changed the weights.*--batch-size 3"),
+    ],
+)
 def test_out_of_memory_that_cannot_be_mended_is_one_sentence(stub, words):
     with pytest.raises(OutOfMemory, match=words):
         MicroBatches(stub).step([Rows(tf.range(6))], 0.1, (0, 0))
@@ -131,7 +141,8 @@ def run_state(trainer):
 
 
 def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace(
-        tiny_corpus, tmp_path, monkeypatch, caplog, unbroken):
+    tiny_corpus, tmp_path, monkeypatch, caplog, unbroken
+):
     settings = {**SETTINGS, "training": {**SETTINGS["training"], "automatic_batch_size": True}}
     dataset = open_run(tiny_corpus, tmp_path, **settings)
     trainer = dvae_trainer(dataset)
@@ -147,8 +158,10 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     assert tried == [1, 2, 4]
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (2, 2)
     assert fitted.plan("dvae").batch_size == 2 and dataset.plan("dvae").batch_size == 4
-    assert any("Batch size auto: 2 clips at once, 2 times an update of 4" in line and "4 does not fit: OOM" in line
-               for line in caplog.messages)
+    assert any(
+        "Batch size auto: 2 clips at once, 2 times an update of 4" in line and "4 does not fit: OOM" in line
+        for line in caplog.messages
+    )
     after = run_state(trainer)
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
@@ -157,8 +170,12 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
 
     # A run of that size, asked for by hand, is the same one, and goes on as it began.
     stats = measure_mel_stats(dataset.train_loader("dvae"), 2)
-    by_hand = open_run(tiny_corpus, tmp_path / "by_hand", dvae={**SETTINGS["dvae"], "batch_size": 2},
-                       training={**SETTINGS["training"], "gradient_accumulation": 2})
+    by_hand = open_run(
+        tiny_corpus,
+        tmp_path / "by_hand",
+        dvae={**SETTINGS["dvae"], "batch_size": 2},
+        training={**SETTINGS["training"], "gradient_accumulation": 2},
+    )
     recorders = Recorder(trainer, 2), Recorder(), Recorder()
     monkeypatch.setattr("myxtts.training.trainer.fit_batch_size", lambda trainer, dataset: fitted)
     trainer.train(dataset, [recorders[0]])
@@ -170,20 +187,31 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     assert recorders[1].ledgers[0].row("batch size").effective == "2 x 2"
 
 
-@pytest.mark.parametrize("budget_mb, taken_mb, found, words", [
-    (1000, lambda clips: 100 + 50 * clips, 4, "Tried 1 (150 MB), 2 (200 MB), 4 (300 MB)"),
-    (240, lambda clips: 100 + 50 * clips, 2, "4 would take some 300 MB, and the budget is 240 MB"),
-    (160, lambda clips: 100 + 50 * clips, 1, "2 takes 200 MB, and the budget is 160 MB"),
-])
-def test_trials_on_a_cpu_stay_in_the_memory_budget(tiny_corpus, tmp_path, monkeypatch, caplog, budget_mb, taken_mb, found,
-                                                  words):
+@pytest.mark.parametrize(
+    "budget_mb, taken_mb, found, words",
+    [
+        (1000, lambda clips: 100 + 50 * clips, 4, "Tried 1 (150 MB), 2 (200 MB), 4 (300 MB)"),
+        (240, lambda clips: 100 + 50 * clips, 2, "4 would take some 300 MB, and the budget is 240 MB"),
+        (160, lambda clips: 100 + 50 * clips, 1, "2 takes 200 MB, and the budget is 160 MB"),
+    ],
+)
+def test_trials_on_a_cpu_stay_in_the_memory_budget(
+    tiny_corpus, tmp_path, monkeypatch, caplog, budget_mb, taken_mb, found, words
+):
     dataset = open_run(tiny_corpus, tmp_path, training={"automatic_batch_size": True, "memory_budget_mb": budget_mb})
-    trainer = types.SimpleNamespace(step=0, stage="dvae", config=dataset.config, model_devices=("/CPU:0",),
-                                    model_device="/CPU:0", stage_config=dataset.config.stage("dvae"))
+    trainer = types.SimpleNamespace(
+        step=0,
+        stage="dvae",
+        config=dataset.config,
+        model_devices=("/CPU:0",),
+        model_device="/CPU:0",
+        stage_config=dataset.config.stage("dvae"),
+    )
     trainer.use_batch = lambda size, accumulation: setattr(
-        trainer, "stage_config", batch_size.with_batch(dataset.config, "dvae", size, accumulation).stage("dvae"))
+        trainer, "stage_config", batch_size.with_batch(dataset.config, "dvae", size, accumulation).stage("dvae")
+    )
     monkeypatch.setattr(batch_size, "resident_bytes", lambda: 0)
-    monkeypatch.setattr(batch_size, "_trial", lambda trainer, dataset, size, parts: taken_mb(size) * 2 ** 20)
+    monkeypatch.setattr(batch_size, "_trial", lambda trainer, dataset, size, parts: taken_mb(size) * 2**20)
     with caplog.at_level(logging.INFO, "myxtts"):
         fit_batch_size(trainer, dataset)
     assert trainer.stage_config.batch_size == found
@@ -213,20 +241,29 @@ def mirrored_split():
     trainer.strategy = tf.distribute.MirroredStrategy(trainer.model_devices, tf.distribute.ReductionToOneDevice())
     shards = [Rows(tf.range(4)), Rows(tf.range(4, 8))]
     batch = trainer.strategy.experimental_distribute_values_from_function(
-        lambda context: shards[context.replica_id_in_sync_group])
+        lambda context: shards[context.replica_id_in_sync_group]
+    )
     micro = MicroBatches(trainer)
     micro.parts = 2
-    return [[(part[0].numpy().tolist(), part[0].device[-6:]) for part in trainer.strategy.experimental_local_results(piece)]
-            for piece in micro._split(batch)]
+    return [
+        [(part[0].numpy().tolist(), part[0].device[-6:]) for part in trainer.strategy.experimental_local_results(piece)]
+        for piece in micro._split(batch)
+    ]
 
 
 def test_batch_of_replicas_is_split_on_each_of_them():
-    assert mirrored_split() == [[([0, 1], ":CPU:1"), ([4, 5], ":CPU:2")],
-                                [([2, 3], ":CPU:1"), ([6, 7], ":CPU:2")]]
+    assert mirrored_split() == [[([0, 1], ":CPU:1"), ([4, 5], ":CPU:2")], [([2, 3], ":CPU:1"), ([6, 7], ":CPU:2")]]
 
 
 def test_batch_size_auto_is_read_from_the_command_line():
-    config = train.config_from_arguments(train.build_parser().parse_args(
-        ["--train-data", "x", "--batch-size", "auto", "--memory-budget", "500", "--grad-accum", "2"]))
+    config = train.config_from_arguments(
+        train.build_parser().parse_args(
+            ["--train-data", "x", "--batch-size", "auto", "--memory-budget", "500", "--grad-accum", "2"]
+        )
+    )
     assert config.training.automatic_batch_size and config.training.memory_budget_mb == 500
-    assert (config.data.batch_size, config.stage("gpt").batch_size, config.training.gradient_accumulation) == (16, 16, 2)
+    assert (config.data.batch_size, config.stage("gpt").batch_size, config.training.gradient_accumulation) == (
+        16,
+        16,
+        2,
+    )

@@ -50,9 +50,20 @@ SETS = {  # folder: (ids used, (line, reason) of each line that is not)
     "set_header_row": (["a", "b"], []),
     "set_ids_with_extension": (["a", "b"], []),
     "set_long_text": ([], [(1, "text too long for the audio")]),
-    "set_mixed": (["good1", "good2", "good_pcm24", "good_stereo_48k", "good_float32"], [
-        (3, "empty file"), (4, "broken header"), (5, "not audio"), (6, "silent"), (7, "too short"), (8, "not finite"),
-        (12, "missing file"), (13, "no text"), (14, "outside the data set")]),
+    "set_mixed": (
+        ["good1", "good2", "good_pcm24", "good_stereo_48k", "good_float32"],
+        [
+            (3, "empty file"),
+            (4, "broken header"),
+            (5, "not audio"),
+            (6, "silent"),
+            (7, "too short"),
+            (8, "not finite"),
+            (12, "missing file"),
+            (13, "no text"),
+            (14, "outside the data set"),
+        ],
+    ),
 }
 
 
@@ -103,10 +114,14 @@ def test_sets_use_and_skip_the_clips_they_should(name):
     assert not skipped or all(reason in summarise(inspection) for _, reason in skipped)
 
 
-@pytest.mark.parametrize("name, message", [
-    ("set_latin1", "is not UTF-8: line 2"), ("set_empty_metadata", "is empty: no clips"),
-    ("set_no_metadata", "no metadata.csv"),
-])
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("set_latin1", "is not UTF-8: line 2"),
+        ("set_empty_metadata", "is empty: no clips"),
+        ("set_no_metadata", "no metadata.csv"),
+    ],
+)
 def test_sets_without_a_usable_list_give_one_clear_error(name, message):
     with pytest.raises(CorpusError, match=message):
         load_corpus(BROKEN / name)
@@ -121,8 +136,12 @@ def test_persian_and_amharic_are_kept_whole(name, encoding):
 
 def test_quotes_and_tabs_are_text():
     texts = [utterance.text for utterance in load_corpus(BROKEN / "set_quotes_pipes").utterances]
-    assert texts == ['"has never been surpassed.', "in \"being\" comparatively 'modern'.",
-                     "in being, comparatively; modern,", "tab\there"]
+    assert texts == [
+        '"has never been surpassed.',
+        "in \"being\" comparatively 'modern'.",
+        "in being, comparatively; modern,",
+        "tab\there",
+    ]
 
 
 def test_the_header_is_reported():

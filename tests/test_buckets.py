@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from myxtts.config.config import CODE_STRIDE_SAMPLES
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.buckets import BatchPlan, SequentialPlan, bucket_bounds
 
 
@@ -78,8 +78,10 @@ def test_batch_depends_on_position_alone():
 
 def test_seed_and_epoch_change_the_order():
     lengths = ljspeech_like_lengths(30)
-    orders = [[make_plan(lengths, seed=seed).batch(start + i).indices for i in range(7)]
-              for seed, start in ((1, 0), (2, 0), (1, 7))]
+    orders = [
+        [make_plan(lengths, seed=seed).batch(start + i).indices for i in range(7)]
+        for seed, start in ((1, 0), (2, 0), (1, 7))
+    ]
     for one, other in itertools.combinations(orders, 2):
         assert not np.array_equal(np.concatenate(one), np.concatenate(other))
 
@@ -112,8 +114,10 @@ def test_set_smaller_than_a_batch_is_repeated():
 
 def test_padding_is_under_15_percent_on_ljspeech_like_lengths():
     lengths = ljspeech_like_lengths(2000)
-    shares = {buckets: make_plan(lengths, num_buckets=buckets, batch_size=16, extra_samples=1023).padding_share()
-              for buckets in (1, 8)}
+    shares = {
+        buckets: make_plan(lengths, num_buckets=buckets, batch_size=16, extra_samples=1023).padding_share()
+        for buckets in (1, 8)
+    }
     assert shares[8] < 0.15 < shares[1]
 
 

@@ -6,13 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
+from tiny import tiny_run_config
 
 from myxtts.config.config import StageConfig
 from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter, losses_text, timing_text
-from tiny import tiny_run_config
 
-TIMING = {"avg_ms": 125.04, "std_ms": 10.0, "steps_per_second": 7.997, "variation": 0.08, "stall": 0.015,
-          "buffer": 2.6, "buffer_capacity": 3}
+TIMING = {
+    "avg_ms": 125.04,
+    "std_ms": 10.0,
+    "steps_per_second": 7.997,
+    "variation": 0.08,
+    "stall": 0.015,
+    "buffer": 2.6,
+    "buffer_capacity": 3,
+}
 LOSSES = {"loss": 3.1234, "text": 1.2, "mel": 3.1, "gradient_norm": 0.5, "learning_rate": 1e-3, "skipped_steps": 0}
 
 
@@ -27,15 +34,24 @@ def compare_logs(monkeypatch):
 
 def stub_trainer(stage="gpt", timing=TIMING):
     return SimpleNamespace(
-        stage=stage, step=0, config=tiny_run_config(), stage_config=StageConfig(batch_size=16),
+        stage=stage,
+        step=0,
+        config=tiny_run_config(),
+        stage_config=StageConfig(batch_size=16),
         train_step=SimpleNamespace(variables=[tf.zeros((3, 4)), tf.zeros(5)], traces=2, compilations=0, scaled=False),
-        clock=SimpleNamespace(report=lambda whole_run=False: timing))
+        clock=SimpleNamespace(report=lambda whole_run=False: timing),
+    )
 
 
 def test_log_line_holds_the_words_of_the_contract():
     line = timing_text(TIMING)
-    for words in ("Avg: 125.0ms, Std: 10.0ms", "Throughput: 8.00 steps/sec", "Variation: 8.0%", "stall 1.5%",
-                  "buffer 3/3"):
+    for words in (
+        "Avg: 125.0ms, Std: 10.0ms",
+        "Throughput: 8.00 steps/sec",
+        "Variation: 8.0%",
+        "stall 1.5%",
+        "buffer 3/3",
+    ):
         assert words in line
     assert timing_text({}) == ""
     assert losses_text(LOSSES) == "loss 3.1234 | text 1.2000 | mel 3.1000 | gradient_norm 0.5000 | lr 1.0e-03"
@@ -50,9 +66,17 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
     progress.on_validation(10, {"mel": 2.5}, True)
     progress.on_end(trainer)
     said = capsys.readouterr().out
-    for words in ("Stage gpt: 100 steps", "17 weights", "Placement audit", "Batch size: 16", "step 10/100",
-                  "00:11 left", "gpt validation at step 10: mel 2.5000 (best so far)", "FINAL REPORT",
-                  "Traces of the train step: 2"):
+    for words in (
+        "Stage gpt: 100 steps",
+        "17 weights",
+        "Placement audit",
+        "Batch size: 16",
+        "step 10/100",
+        "00:11 left",
+        "gpt validation at step 10: mel 2.5000 (best so far)",
+        "FINAL REPORT",
+        "Traces of the train step: 2",
+    ):
         assert words in said, words
     assert "High timing variation" not in said and "\r" not in said
 

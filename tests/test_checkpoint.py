@@ -10,14 +10,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.utils import checkpoint
-from myxtts.utils.checkpoint import (CheckpointError, CheckpointStore, CheckpointVersionError, assign_by_name, read_json,
-                                     write_json, write_manifest)
+from myxtts.storage import checkpoint
+from myxtts.storage.checkpoint import (
+    CheckpointError,
+    CheckpointStore,
+    CheckpointVersionError,
+    assign_by_name,
+    read_json,
+    write_json,
+    write_manifest,
+)
 
 
 def tensors(value=1.0):
-    return {"model": {"gpt/kernel": np.full((2, 3), value, np.float32), "gpt/steps": np.array(7, np.int64)},
-            "optimizer": {"momentum": np.arange(4, dtype=np.float32)}}
+    return {
+        "model": {"gpt/kernel": np.full((2, 3), value, np.float32), "gpt/steps": np.array(7, np.int64)},
+        "optimizer": {"momentum": np.arange(4, dtype=np.float32)},
+    }
 
 
 @pytest.fixture
@@ -50,8 +59,12 @@ def test_the_newest_and_the_best_are_kept(store):
         store.write(step, tensors(step), {}, best=step == 2)
     assert store.steps() == [2, 5, 6]
     assert store.best_step() == 2
-    assert {entry.name for entry in store.folder.iterdir()} == \
-        {"step_00000002", "step_00000005", "step_00000006", "best.json"}
+    assert {entry.name for entry in store.folder.iterdir()} == {
+        "step_00000002",
+        "step_00000005",
+        "step_00000006",
+        "best.json",
+    }
 
 
 def test_a_step_written_again_is_replaced(store):
@@ -137,7 +150,7 @@ def damage(folder, kind):
     elif kind == "manifest of something else":
         (folder / "manifest.json").write_text('{"name": "x"}')
     elif kind == "manifest is a list":
-        (folder / "manifest.json").write_text('[1]')
+        (folder / "manifest.json").write_text("[1]")
     elif kind == "missing manifest":
         (folder / "manifest.json").unlink()
     elif kind == "altered manifest":
@@ -156,10 +169,24 @@ def damage(folder, kind):
         (folder / "manifest.json").write_text("[" * 200_000)
 
 
-@pytest.mark.parametrize("kind", ["truncated", "flipped bit", "missing file", "altered state", "empty manifest",
-                                  "manifest of something else", "manifest is a list", "missing manifest",
-                                  "altered manifest", "manifest of another file", "link to the outside", "pipe",
-                                  "nested without end"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "truncated",
+        "flipped bit",
+        "missing file",
+        "altered state",
+        "empty manifest",
+        "manifest of something else",
+        "manifest is a list",
+        "missing manifest",
+        "altered manifest",
+        "manifest of another file",
+        "link to the outside",
+        "pipe",
+        "nested without end",
+    ],
+)
 def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(store, kind):
     store.write(1, tensors(1.0), {})
     store.write(2, tensors(2.0), {})
@@ -179,7 +206,7 @@ def test_any_flipped_bit_of_the_manifest_is_noticed(store):
     content = manifest.read_bytes()
     for place in range(len(content)):
         flipped = bytes([content[place] ^ 1 << place % 8])
-        manifest.write_bytes(content[:place] + flipped + content[place + 1:])
+        manifest.write_bytes(content[:place] + flipped + content[place + 1 :])
         with pytest.raises(CheckpointError) as error:
             store.verify(1)
         assert not isinstance(error.value, CheckpointVersionError), (place, flipped)

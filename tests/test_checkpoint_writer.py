@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from myxtts.utils import checkpoint_writer
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore
-from myxtts.utils.checkpoint_writer import CheckpointWriter
+from myxtts.storage import checkpoint_writer
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.checkpoint_writer import CheckpointWriter
 
 TENSORS = {"model": {"a": np.arange(3, dtype=np.float32)}}
 
@@ -76,12 +76,16 @@ def test_failed_writes_are_reported_and_survived_until_they_are_too_many(writer,
         disk.errors.append(full())
         writer.start(step, TENSORS, {})
     writer.wait()
-    assert [record.getMessage().split(": [")[0].split(" could")[0] for record in caplog.records] == \
-        ["The checkpoint of step 2", "The checkpoint of step 3"]
+    assert [record.getMessage().split(": [")[0].split(" could")[0] for record in caplog.records] == [
+        "The checkpoint of step 2",
+        "The checkpoint of step 3",
+    ]
     assert "No space left on device. The last good one is that of step 1. Training goes on; try 2 of 3" in caplog.text
     disk.errors.append(full())
     writer.start(4, TENSORS, {})
-    with pytest.raises(CheckpointError, match="step 4 could not be written.*last good one is that of step 1.*try 3 of 3"):
+    with pytest.raises(
+        CheckpointError, match="step 4 could not be written.*last good one is that of step 1.*try 3 of 3"
+    ):
         writer.wait()
     assert writer.store.steps() == [1]
 
@@ -115,7 +119,9 @@ def test_the_last_checkpoint_is_tried_several_times_and_then_an_error(writer, di
     writer.write_last(1, TENSORS, {})
     assert writer.store.steps() == [1]
     disk.errors[:] = [full(), full(), full()]
-    with pytest.raises(CheckpointError, match="step 2 could not be written.*last good one is that of step 1.*try 3 of 3"):
+    with pytest.raises(
+        CheckpointError, match="step 2 could not be written.*last good one is that of step 1.*try 3 of 3"
+    ):
         writer.write_last(2, TENSORS, {})
     assert disk.errors == []
 

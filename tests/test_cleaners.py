@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_reference import REFERENCE, digest, skip_without_packages
 
 from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
-from text_reference import REFERENCE, digest, skip_without_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT.parent / "shared" / "reference" / "text_golden.json"
@@ -46,8 +46,11 @@ def test_cleaned_text_equals_the_golden_file():
 @pytest.mark.parametrize(
     ("language", "text", "words"),
     [
-        ("en", 'Dr. "Vale" paid $12.50 & 5% for 1,204 pins.',
-         "doctor vale paid twelve dollars, fifty cents and five percent for one thousand, two hundred and four pins."),
+        (
+            "en",
+            'Dr. "Vale" paid $12.50 & 5% for 1,204 pins.',
+            "doctor vale paid twelve dollars, fifty cents and five percent for one thousand, two hundred and four pins.",
+        ),
         ("en", "Lt.Col. Ash", "lieutenantcol. ash"),
         ("de", "Das sind 2 Millionen, also 12,50€!", "das sind zwei millionen, also zwölf euro und fünfzig cent!"),
         ("tr", "İpek Özgür", "ipek özgür"),
@@ -69,12 +72,17 @@ def test_persian_keeps_non_joiners_and_diacritics_and_drops_what_is_not_seen():
 
 @pytest.mark.parametrize(
     ("package", "language", "text"),
-    [("pypinyin", "zh", "你好"), ("hangul-romanize", "ko", "안녕"), ("cutlet", "ja", "猫"), ("num2words", "en", "7 cats")],
+    [
+        ("pypinyin", "zh", "你好"),
+        ("hangul-romanize", "ko", "안녕"),
+        ("cutlet", "ja", "猫"),
+        ("num2words", "en", "7 cats"),
+    ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(package, language, text):
     code = f"""
 import sys
-sys.modules[{package.replace('-', '_')!r}] = None
+sys.modules[{package.replace("-", "_")!r}] = None
 from myxtts.text.cleaners import clean_text
 assert clean_text("Plain text, Mr. Pike & co!", "en") == "plain text, mister pike and co!"
 try:

@@ -15,18 +15,31 @@ from types import SimpleNamespace
 import pytest
 import soundfile
 import yaml
+from tiny import make_tiny_corpus, voiced
 
 from myxtts.cli import main as myxtts_command
 from myxtts.cli import say, train
-from myxtts.cli.run import _finished, stops_on_signals
-from myxtts.utils import devices
-from tiny import make_tiny_corpus, voiced
+from myxtts.devices import configuration as devices
+from myxtts.runs.run import _finished, stops_on_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY_MODEL = dict(
-    size="nano", max_text_tokens=24, max_audio_tokens=48, layers=1, width=16, heads=2, conditioning_blocks=1,
-    conditioning_heads=2, num_latents=2, perceiver_heads=2, perceiver_head_width=8, num_codes=16, dvae_hidden=8,
-    dvae_residual_blocks=1, codebook_width=8)
+    size="nano",
+    max_text_tokens=24,
+    max_audio_tokens=48,
+    layers=1,
+    width=16,
+    heads=2,
+    conditioning_blocks=1,
+    conditioning_heads=2,
+    num_latents=2,
+    perceiver_heads=2,
+    perceiver_head_width=8,
+    num_codes=16,
+    dvae_hidden=8,
+    dvae_residual_blocks=1,
+    codebook_width=8,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +51,31 @@ def devices_as_before(monkeypatch):
 def tiny_yaml(tmp_path_factory):
     """A configuration file of a run of two steps a stage."""
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
-    path.write_text(yaml.safe_dump({
-        "model": TINY_MODEL,
-        "data": {"max_seconds": 1.5, "max_text_length": 20, "batch_size": 3, "num_buckets": 2, "num_workers": 1,
-                 "pipeline_buffer_size": 2, "validation_share": 0.2},
-        "training": {"dvae": {"max_steps": 2}, "gpt": {"max_steps": 2}, "log_every_steps": 1,
-                     "validate_every_steps": 2, "checkpoint_every_steps": 2, "sample_every_steps": 2,
-                     "num_samples": 1}}))
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "model": TINY_MODEL,
+                "data": {
+                    "max_seconds": 1.5,
+                    "max_text_length": 20,
+                    "batch_size": 3,
+                    "num_buckets": 2,
+                    "num_workers": 1,
+                    "pipeline_buffer_size": 2,
+                    "validation_share": 0.2,
+                },
+                "training": {
+                    "dvae": {"max_steps": 2},
+                    "gpt": {"max_steps": 2},
+                    "log_every_steps": 1,
+                    "validate_every_steps": 2,
+                    "checkpoint_every_steps": 2,
+                    "sample_every_steps": 2,
+                    "num_samples": 1,
+                },
+            }
+        )
+    )
     return path
 
 
@@ -63,31 +94,39 @@ def sentence_of(capsys, main, *argv):
     return last
 
 
-@pytest.mark.parametrize("argv, words", [
-    (["--model-size", "huge"], ["--model-size", "huge", "nano"]),
-    (["--batch-size", "0"], ["data.batch_size", "1 or more", "0"]),
-    (["--batch-size", "many"], ["--batch-size", "many"]),
-    (["--lr", "-1"], ["learning_rate", "-1"]),
-    (["--epochs", "0"], ["training.epochs", "0"]),
-    (["--max-mel-frames", "1022"], ["max_mel_frames", "1022", "1020 or 1024"]),
-    (["--max-text-length", "999"], ["--max-text-length", "200", "999"]),
-    (["--stage", "vocoder"], ["--stage", "vocoder", "dvae"]),
-    (["--precision", "float8"], ["training.precision", "float8", "mixed_bfloat16"]),
-    (["--config", "nowhere.yaml"], ["--config", "nowhere.yaml is not there"]),
-    (["--model-gpus", "1,x"], ["--model-gpus", "1,x"]),
-    (["--data-gpu", "0"], ["--data-gpu", "--model-gpu"]),
-    (["--enable-static-shapes", "--disable-static-shapes"], ["not allowed with"]),
-])
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["--model-size", "huge"], ["--model-size", "huge", "nano"]),
+        (["--batch-size", "0"], ["data.batch_size", "1 or more", "0"]),
+        (["--batch-size", "many"], ["--batch-size", "many"]),
+        (["--lr", "-1"], ["learning_rate", "-1"]),
+        (["--epochs", "0"], ["training.epochs", "0"]),
+        (["--max-mel-frames", "1022"], ["max_mel_frames", "1022", "1020 or 1024"]),
+        (["--max-text-length", "999"], ["--max-text-length", "200", "999"]),
+        (["--stage", "vocoder"], ["--stage", "vocoder", "dvae"]),
+        (["--precision", "float8"], ["training.precision", "float8", "mixed_bfloat16"]),
+        (["--config", "nowhere.yaml"], ["--config", "nowhere.yaml is not there"]),
+        (["--model-gpus", "1,x"], ["--model-gpus", "1,x"]),
+        (["--data-gpu", "0"], ["--data-gpu", "--model-gpu"]),
+        (["--enable-static-shapes", "--disable-static-shapes"], ["not allowed with"]),
+    ],
+)
 def test_bad_flag_is_one_sentence(capsys, tiny_corpus, tmp_path, argv, words):
     line = sentence_of(capsys, train.main, "--train-data", tiny_corpus, "--checkpoint-dir", tmp_path / "run", *argv)
     assert all(word in line for word in words), line
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("content, words", [
-    ("model: [", ["cannot be read"]), ("model: " + 2000 * "[", ["cannot be read"]), ("modell: {}", ["Did you mean model?"]),
-    ("data: {batch_size: two}", ["data.batch_size", "whole number"]),
-])
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("model: [", ["cannot be read"]),
+        ("model: " + 2000 * "[", ["cannot be read"]),
+        ("modell: {}", ["Did you mean model?"]),
+        ("data: {batch_size: two}", ["data.batch_size", "whole number"]),
+    ],
+)
 def test_corrupt_config_is_one_sentence(capsys, tmp_path, content, words):
     path = tmp_path / "bad.yaml"
     path.write_text(content)
@@ -100,26 +139,55 @@ def test_bad_data_folder_is_one_sentence(capsys, tmp_path, tiny_yaml):
     (tmp_path / "no_list/wavs").mkdir(parents=True)
     soundfile.write(tmp_path / "no_list/wavs/a.wav", voiced(0.5, 110, 0), 22050)
     for folder, words in [("nowhere", "nowhere"), ("empty", "empty"), ("no_list", "metadata.csv")]:
-        line = sentence_of(capsys, train.main, "--train-data", tmp_path / folder, "--config", tiny_yaml,
-                           "--checkpoint-dir", tmp_path / "run")
+        line = sentence_of(
+            capsys,
+            train.main,
+            "--train-data",
+            tmp_path / folder,
+            "--config",
+            tiny_yaml,
+            "--checkpoint-dir",
+            tmp_path / "run",
+        )
         assert words in line, line
 
 
 def test_bad_vocabulary_is_one_sentence(capsys, tiny_corpus, tiny_yaml, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     for name in ("nowhere.json", "bad.json"):
-        line = sentence_of(capsys, train.main, "--train-data", tiny_corpus, "--config", tiny_yaml,
-                           "--vocabulary", tmp_path / name, "--checkpoint-dir", tmp_path / "run")
+        line = sentence_of(
+            capsys,
+            train.main,
+            "--train-data",
+            tiny_corpus,
+            "--config",
+            tiny_yaml,
+            "--vocabulary",
+            tmp_path / name,
+            "--checkpoint-dir",
+            tmp_path / "run",
+        )
         assert name in line and "--vocabulary" in line, line
     (tmp_path / "run/vocab.json").write_text("{")
-    line = sentence_of(capsys, train.main, "--train-data", tiny_corpus, "--config", tiny_yaml,
-                       "--checkpoint-dir", tmp_path / "run")
+    line = sentence_of(
+        capsys, train.main, "--train-data", tiny_corpus, "--config", tiny_yaml, "--checkpoint-dir", tmp_path / "run"
+    )
     assert "run/vocab.json" in line and "own vocabulary" in line
 
 
 def test_gpt_stage_without_a_dvae_is_one_sentence(capsys, tiny_corpus, tiny_yaml, tmp_path):
-    line = sentence_of(capsys, train.main, "--train-data", tiny_corpus, "--config", tiny_yaml, "--stage", "gpt",
-                       "--checkpoint-dir", tmp_path / "run")
+    line = sentence_of(
+        capsys,
+        train.main,
+        "--train-data",
+        tiny_corpus,
+        "--config",
+        tiny_yaml,
+        "--stage",
+        "gpt",
+        "--checkpoint-dir",
+        tmp_path / "run",
+    )
     assert "needs a trained DVAE" in line and "--stage dvae" in line
 
 
@@ -136,8 +204,10 @@ def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch):
         raise error
 
     monkeypatch.setattr(train, "config_from_arguments", breaks)
-    for error, code, words in ((OSError(5, "Input/output error", "/mnt/x"), 2, "Input/output error: '/mnt/x'"),
-                               (KeyboardInterrupt(), 130, "Stopped at once")):
+    for error, code, words in (
+        (OSError(5, "Input/output error", "/mnt/x"), 2, "Input/output error: '/mnt/x'"),
+        (KeyboardInterrupt(), 130, "Stopped at once"),
+    ):
         assert train.main([]) == code
         said = capsys.readouterr().err
         assert words in said and "Traceback" not in said
@@ -149,9 +219,31 @@ def test_download_without_a_folder_is_one_sentence(capsys, tiny_yaml):
 
 def test_flags_win_over_the_file(tiny_yaml):
     parser = train.build_parser()
-    config = train.config_from_arguments(parser.parse_args(
-        ["--config", str(tiny_yaml), "--batch-size", "5", "--lr", "0.1", "--max-steps", "9", "--num-workers", "4",
-         "--buffer-size", "7", "--grad-accum", "2", "--enable-static-shapes", "--train-data", "x", "--seed", "3"]))
+    config = train.config_from_arguments(
+        parser.parse_args(
+            [
+                "--config",
+                str(tiny_yaml),
+                "--batch-size",
+                "5",
+                "--lr",
+                "0.1",
+                "--max-steps",
+                "9",
+                "--num-workers",
+                "4",
+                "--buffer-size",
+                "7",
+                "--grad-accum",
+                "2",
+                "--enable-static-shapes",
+                "--train-data",
+                "x",
+                "--seed",
+                "3",
+            ]
+        )
+    )
     assert config.data.batch_size == config.stage("gpt").batch_size == config.stage("dvae").batch_size == 5
     assert config.stage("dvae").learning_rate == config.stage("gpt").learning_rate == 0.1
     assert config.stage("dvae").max_steps == 9 and config.training.gradient_accumulation == 2
@@ -215,28 +307,49 @@ def test_run_of_another_size_leaves_the_run_alone(trained, capsys):
 def test_say_speaks_with_what_was_trained(trained, tiny_corpus, tmp_path, capsys):
     out = tmp_path / "out.wav"
     reference = tiny_corpus / "wavs/low_one.wav"
-    assert say.main(["--checkpoint", str(trained[1]), "--text", "one two", "--reference-audio", str(reference),
-                     "--output", str(out)]) == 0
+    assert (
+        say.main(
+            [
+                "--checkpoint",
+                str(trained[1]),
+                "--text",
+                "one two",
+                "--reference-audio",
+                str(reference),
+                "--output",
+                str(out),
+            ]
+        )
+        == 0
+    )
     samples, rate = soundfile.read(out)
     assert rate == 22050 and len(samples)
     assert str(out) in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"--checkpoint": "nowhere"}, ["--checkpoint", "nowhere is not a folder"]),
-    ({"--checkpoint": "."}, ["config.json", "is not there"]),
-    ({"--reference-audio": "nobody.wav"}, ["nobody.wav"]),
-    ({"--text": "  "}, ["no text"]),
-    ({"--language": "xx"}, ["xx"]),
-    ({"--temperature": "-1"}, ["--temperature", "-1"]),
-    ({"--top-p": "0"}, ["--top-p", "0"]),
-    ({"--top-k": "some"}, ["--top-k", "some"]),
-    ({"--output": "no/such/folder/out.wav"}, ["no/such/folder"]),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"--checkpoint": "nowhere"}, ["--checkpoint", "nowhere is not a folder"]),
+        ({"--checkpoint": "."}, ["config.json", "is not there"]),
+        ({"--reference-audio": "nobody.wav"}, ["nobody.wav"]),
+        ({"--text": "  "}, ["no text"]),
+        ({"--language": "xx"}, ["xx"]),
+        ({"--temperature": "-1"}, ["--temperature", "-1"]),
+        ({"--top-p": "0"}, ["--top-p", "0"]),
+        ({"--top-k": "some"}, ["--top-k", "some"]),
+        ({"--output": "no/such/folder/out.wav"}, ["no/such/folder"]),
+    ],
+)
 def test_say_with_something_wrong_is_one_sentence(trained, tiny_corpus, tmp_path, monkeypatch, capsys, change, words):
     monkeypatch.chdir(tmp_path)
-    given = {"--checkpoint": trained[1], "--text": "one", "--reference-audio": tiny_corpus / "wavs/low_one.wav",
-             "--output": tmp_path / "out.wav", **change}
+    given = {
+        "--checkpoint": trained[1],
+        "--text": "one",
+        "--reference-audio": tiny_corpus / "wavs/low_one.wav",
+        "--output": tmp_path / "out.wav",
+        **change,
+    }
     line = sentence_of(capsys, say.main, *[part for item in given.items() for part in item])
     assert all(word in line for word in words), line
     assert not (tmp_path / "out.wav").exists()
@@ -255,8 +368,9 @@ def test_stage_whose_finished_checkpoint_is_damaged_is_not_finished(trained, tin
 def test_folder_of_recordings_is_not_changed_by_a_run(trained, tiny_corpus, tmp_path):
     fresh = make_tiny_corpus(tmp_path / "fresh")
     for folder in (tiny_corpus, fresh):
-        assert {path.relative_to(folder) for path in folder.rglob("*")} == \
-            {path.relative_to(fresh) for path in fresh.rglob("*")}
+        assert {path.relative_to(folder) for path in folder.rglob("*")} == {
+            path.relative_to(fresh) for path in fresh.rglob("*")
+        }
     for path in fresh.rglob("*.*"):
         assert (tiny_corpus / path.relative_to(fresh)).read_bytes() == path.read_bytes()
 
@@ -292,10 +406,26 @@ def test_signal_before_the_first_step_ends_the_run_at_once(capfd):
 
 
 def test_process_that_gets_a_signal_while_it_traces_ends_well(tiny_corpus, tmp_path):
-    command = [sys.executable, "train_main.py", "--train-data", str(tiny_corpus), "--checkpoint-dir", str(tmp_path / "run"),
-               "--stage", "dvae", "--batch-size", "4"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+    command = [
+        sys.executable,
+        "train_main.py",
+        "--train-data",
+        str(tiny_corpus),
+        "--checkpoint-dir",
+        str(tmp_path / "run"),
+        "--stage",
+        "dvae",
+        "--batch-size",
+        "4",
+    ]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
         said = []
         for line in process.stdout:
             said.append(line)
@@ -324,7 +454,12 @@ def test_every_command_has_help(command, capsys):
 
 
 def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):
-    result = subprocess.run([sys.executable, "train_main.py", "--config", str(tmp_path / "nowhere.yaml")], cwd=ROOT,
-                            capture_output=True, text=True, env=dict(os.environ))
+    result = subprocess.run(
+        [sys.executable, "train_main.py", "--config", str(tmp_path / "nowhere.yaml")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+    )
     assert result.returncode == 2
     assert result.stderr.startswith("Error: ") and len(result.stderr.strip().splitlines()) == 1

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ import yaml
 
 from myxtts.config import config as config_module
 from myxtts.config import model as model_module
-from myxtts.config.config import ConfigError, DataConfig, ModelConfig, TrainingConfig, XTTSConfig
+from myxtts.config.checks import ConfigError
+from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict, merge, read_yaml
 from myxtts.config.sizes import MODEL_SIZES
 
@@ -51,14 +52,14 @@ def test_every_size_builds_a_whole_configuration(size):
 
 
 def test_big_is_the_released_v2_shape():
-    model = ModelConfig.of_size("big")
+    model = ModelConfig("big")
     assert (model.layers, model.width, model.heads) == (30, 1024, 16)
     assert (model.max_audio_tokens, model.max_text_tokens, model.num_audio_tokens) == (605, 402, 1026)
     assert (model.start_audio_token, model.stop_audio_token, model.max_codes) == (1024, 1025, 602)
     assert (model.conditioning_blocks, model.conditioning_heads, model.num_latents) == (6, 16, 32)
     assert (model.perceiver_depth, model.perceiver_heads, model.perceiver_head_width) == (2, 8, 64)
     assert (model.dvae_hidden, model.codebook_width, model.dvae_residual_blocks, model.num_codes) == (512, 512, 3, 1024)
-    assert (model.vocoder_channels, model.speaker_channels, model.speaker_width) == (512, (32, 64, 128, 256), 512)
+    assert (model.decoder_channels, model.speaker_channels, model.speaker_width) == (512, (32, 64, 128, 256), 512)
 
 
 def test_contract_defaults():
@@ -81,9 +82,14 @@ def test_every_setting_has_a_docstring():
 
 
 def test_configuration_survives_json():
-    config = config_from_dict({"model": {"size": "nano", "dropout": 0.2}, "data": {"conditioning_seconds": [1, 2]},
-                               "training": {"dvae": {"crop_seconds": 1.0}}})
-    assert config_from_dict(json.loads(json.dumps(asdict(config)))) == config
+    config = config_from_dict(
+        {
+            "model": {"size": "nano", "dropout": 0.2},
+            "data": {"conditioning_seconds": [1, 2]},
+            "training": {"dvae": {"crop_seconds": 1.0}},
+        }
+    )
+    assert config_from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_stage_settings_keep_the_stage_defaults():
@@ -94,60 +100,66 @@ def test_stage_settings_keep_the_stage_defaults():
     assert config.stage("gpt").batch_size == 16
 
 
-@pytest.mark.parametrize("values, words", [
-    ({"model": {"with": 3}}, ["model.with", "Did you mean width?"]),
-    ({"data": {"batchsize": 3}}, ["data.batchsize", "Did you mean batch_size?"]),
-    ({"trainig": {}}, ["trainig", "Did you mean training?"]),
-    ({"training": {"gpt": {"max_step": 3}}}, ["training.gpt.max_step", "Did you mean max_steps?"]),
-    ({"training": {"zzzz": 3}}, ["training.zzzz is not a setting", "Known:"]),
-    ({3: {}}, ["3 is not a setting"]),
-])
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"model": {"with": 3}}, ["model.with", "Did you mean width?"]),
+        ({"data": {"batchsize": 3}}, ["data.batchsize", "Did you mean batch_size?"]),
+        ({"trainig": {}}, ["trainig", "Did you mean training?"]),
+        ({"training": {"gpt": {"max_step": 3}}}, ["training.gpt.max_step", "Did you mean max_steps?"]),
+        ({"training": {"zzzz": 3}}, ["training.zzzz is not a setting", "Known:"]),
+        ({3: {}}, ["3 is not a setting"]),
+    ],
+)
 def test_unknown_setting_names_the_nearest_known_one(values, words):
     with pytest.raises(ConfigError) as error:
         config_from_dict(values)
     assert all(word in str(error.value) for word in words)
 
 
-@pytest.mark.parametrize("values, words", [
-    ({"model": 5}, ["model", "mapping", "5"]),
-    ({"model": ["width"]}, ["model", "mapping"]),
-    ({"training": {"gpt": 5}}, ["training.gpt", "mapping"]),
-    ({"model": {"size": "huge"}}, ["--model-size", "nano", "big", "huge"]),
-    ({"model": {"size": ["nano"]}}, ["model.size", "text"]),
-    ({"model": {"width": 10, "heads": 4}}, ["model.width", "multiple", "10 and 4"]),
-    ({"model": {"heads": 0}}, ["model.heads", "1 or more", "0"]),
-    ({"model": {"dropout": 1.0}}, ["model.dropout", "below 1"]),
-    ({"model": {"dropout": float("nan")}}, ["model.dropout", "nan"]),
-    ({"model": {"speaker_channels": 8}}, ["model.speaker_channels", "list"]),
-    ({"data": {"batch_size": "16"}}, ["data.batch_size", "whole number", "'16'"]),
-    ({"data": {"batch_size": 2.5}}, ["data.batch_size", "whole number", "2.5"]),
-    ({"data": {"batch_size": True}}, ["data.batch_size", "whole number", "True"]),
-    ({"data": {"batch_size": 0}}, ["data.batch_size", "0"]),
-    ({"data": {"batch_size": None}}, ["data.batch_size", "whole number"]),
-    ({"data": {"augment": 1}}, ["data.augment", "true or false"]),
-    ({"data": {"augment": "no way"}}, ["data.augment", "true or false"]),
-    ({"data": {"train_data": 7}}, ["data.train_data", "text"]),
-    ({"data": {"max_mel_frames": 1022}}, ["data.max_mel_frames", "multiple of 4", "1022", "1020 or 1024"]),
-    ({"data": {"max_mel_frames": 4000}}, ["--max-mel-frames", "1028", "4000"]),
-    ({"data": {"max_seconds": 60.0}}, ["data.max_seconds", "60"]),
-    ({"data": {"max_text_length": 300}}, ["--max-text-length", "200", "300"]),
-    ({"data": {"conditioning_seconds": [6, 3]}}, ["data.conditioning_seconds", "shorter first"]),
-    ({"data": {"conditioning_seconds": [6]}}, ["data.conditioning_seconds", "list of 2"]),
-    ({"data": {"conditioning_source": "other"}}, ["data.conditioning_source", "other"]),
-    ({"data": {"min_seconds": 20.0}}, ["data.min_seconds", "20.0"]),
-    ({"data": {"validation_share": 1.0}}, ["data.validation_share", "1.0"]),
-    ({"data": {"data_gpu": -1}}, ["data.data_gpu", "-1"]),
-    ({"training": {"stage": "vocoder"}}, ["--stage", "dvae, gpt", "vocoder"]),
-    ({"training": {"precision": "float8"}}, ["training.precision", "float8"]),
-    ({"training": {"gpt": {"learning_rate": -1}}}, ["learning_rate", "-1"]),
-    ({"training": {"gpt": {"learning_rate": "fast"}}}, ["learning_rate", "a number", "fast"]),
-    ({"training": {"gpt": {"crop_seconds": 1.0}}}, ["training.gpt.crop_seconds", "text"]),
-    ({"training": {"gpt": {"betas": [0.9, 1.0]}}}, ["betas", "1.0"]),
-    ({"training": {"gradient_accumulation": 0}}, ["training.gradient_accumulation", "0"]),
-    ({"sampling": {"temperature": -0.1}}, ["--temperature", "-0.1"]),
-    ({"sampling": {"top_p": 0}}, ["--top-p", "0"]),
-    ({"sampling": {"repetition_penalty": 0}}, ["--repetition-penalty", "0"]),
-])
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"model": 5}, ["model", "mapping", "5"]),
+        ({"model": ["width"]}, ["model", "mapping"]),
+        ({"training": {"gpt": 5}}, ["training.gpt", "mapping"]),
+        ({"model": {"size": "huge"}}, ["--model-size", "nano", "big", "huge"]),
+        ({"model": {"size": ["nano"]}}, ["model.size", "text"]),
+        ({"model": {"width": 10, "heads": 4}}, ["model.width", "multiple", "10 and 4"]),
+        ({"model": {"heads": 0}}, ["model.heads", "1 or more", "0"]),
+        ({"model": {"dropout": 1.0}}, ["model.dropout", "below 1"]),
+        ({"model": {"dropout": float("nan")}}, ["model.dropout", "nan"]),
+        ({"model": {"speaker_channels": 8}}, ["model.speaker_channels", "list"]),
+        ({"data": {"batch_size": "16"}}, ["data.batch_size", "whole number", "'16'"]),
+        ({"data": {"batch_size": 2.5}}, ["data.batch_size", "whole number", "2.5"]),
+        ({"data": {"batch_size": True}}, ["data.batch_size", "whole number", "True"]),
+        ({"data": {"batch_size": 0}}, ["data.batch_size", "0"]),
+        ({"data": {"batch_size": None}}, ["data.batch_size", "whole number"]),
+        ({"data": {"augment": 1}}, ["data.augment", "true or false"]),
+        ({"data": {"augment": "no way"}}, ["data.augment", "true or false"]),
+        ({"data": {"train_data": 7}}, ["data.train_data", "text"]),
+        ({"data": {"max_mel_frames": 1022}}, ["data.max_mel_frames", "multiple of 4", "1022", "1020 or 1024"]),
+        ({"data": {"max_mel_frames": 4000}}, ["--max-mel-frames", "1028", "4000"]),
+        ({"data": {"max_seconds": 60.0}}, ["data.max_seconds", "60"]),
+        ({"data": {"max_text_length": 300}}, ["--max-text-length", "200", "300"]),
+        ({"data": {"conditioning_seconds": [6, 3]}}, ["data.conditioning_seconds", "shorter first"]),
+        ({"data": {"conditioning_seconds": [6]}}, ["data.conditioning_seconds", "list of 2"]),
+        ({"data": {"conditioning_source": "other"}}, ["data.conditioning_source", "other"]),
+        ({"data": {"min_seconds": 20.0}}, ["data.min_seconds", "20.0"]),
+        ({"data": {"validation_share": 1.0}}, ["data.validation_share", "1.0"]),
+        ({"data": {"data_gpu": -1}}, ["data.data_gpu", "-1"]),
+        ({"training": {"stage": "vocoder"}}, ["--stage", "dvae, gpt", "vocoder"]),
+        ({"training": {"precision": "float8"}}, ["training.precision", "float8"]),
+        ({"training": {"gpt": {"learning_rate": -1}}}, ["learning_rate", "-1"]),
+        ({"training": {"gpt": {"learning_rate": "fast"}}}, ["learning_rate", "a number", "fast"]),
+        ({"training": {"gpt": {"crop_seconds": 1.0}}}, ["training.gpt.crop_seconds", "text"]),
+        ({"training": {"gpt": {"betas": [0.9, 1.0]}}}, ["betas", "1.0"]),
+        ({"training": {"gradient_accumulation": 0}}, ["training.gradient_accumulation", "0"]),
+        ({"sampling": {"temperature": -0.1}}, ["--temperature", "-0.1"]),
+        ({"sampling": {"top_p": 0}}, ["--top-p", "0"]),
+        ({"sampling": {"repetition_penalty": 0}}, ["--repetition-penalty", "0"]),
+    ],
+)
 def test_bad_value_is_named_with_its_rule(values, words):
     with pytest.raises(ConfigError) as error:
         config_from_dict(values)
@@ -194,14 +206,17 @@ def test_include_loop_is_named(tmp_path, monkeypatch, chain):
         read_yaml("a.yaml")
 
 
-@pytest.mark.parametrize("content, words", [
-    ("a: [", "cannot be read"),
-    ("- 1", "mapping"),
-    ("just text", "mapping"),
-    (b"\xff\xfe\x00", "cannot be read"),
-    ("include: 5", "include:"),
-    ("include: missing.yaml", "missing.yaml is not there"),
-])
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("a: [", "cannot be read"),
+        ("- 1", "mapping"),
+        ("just text", "mapping"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        ("include: 5", "include:"),
+        ("include: missing.yaml", "missing.yaml is not there"),
+    ],
+)
 def test_bad_file_is_one_sentence(tmp_path, content, words):
     path = tmp_path / "bad.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import pytest
-
 from layer_check import check_layer
+
 from myxtts.models.layers.convolution import Conv1D, Conv2D, ConvTranspose1D
 
 

@@ -9,16 +9,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from parity_helpers import ReferenceObjective, channels_last, difference, greedy_codes, recipe_optimizer
 
 from myxtts.config.config import SamplingConfig
 from myxtts.data.batch import DVAEBatch, GPTBatch
 from myxtts.inference.synthesizer import Synthesizer, make_generator
-from myxtts.models import coqui
-from myxtts.models.coqui_import import CoquiFiles, import_coqui
+from myxtts.interchange import coqui
+from myxtts.interchange.coqui_import import CoquiFiles, import_coqui
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.sampling import filter_logits, penalize_repetition
 from myxtts.training.objectives import DVAEObjective
-from parity_helpers import ReferenceObjective, channels_last, difference, greedy_codes, recipe_optimizer
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
 pytestmark = pytest.mark.skipif(not PARITY.is_dir(), reason="the shared folder with reference values is not there")
@@ -37,8 +37,14 @@ def reference_train():
 @pytest.fixture(scope="module")
 def synthesizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parity") / "model"
-    files = CoquiFiles(PARITY / "model.pth", PARITY / "vocab.json", PARITY / "dvae.pth", PARITY / "mel_stats.pth",
-                       PARITY / "speakers_xtts.pth", PARITY / "config.json")
+    files = CoquiFiles(
+        PARITY / "model.pth",
+        PARITY / "vocab.json",
+        PARITY / "dvae.pth",
+        PARITY / "mel_stats.pth",
+        PARITY / "speakers_xtts.pth",
+        PARITY / "config.json",
+    )
     import_coqui(files, folder)
     return Synthesizer.load(folder)
 
@@ -53,10 +59,14 @@ def batch(reference):
     """The batch that losses, logits and gradients of the reference belong to."""
     code_lengths = -(-reference["gpt/wav_lengths"] // 1024)
     return GPTBatch(
-        tf.range(3), tf.constant(reference["gpt/text_inputs"], tf.int32),
-        tf.constant(reference["gpt/text_lengths"], tf.int32), channels_last(reference["gpt/cond_mels"][:, 0]),
-        tf.constant(reference["gpt/audio_codes"][:, :code_lengths.max()], tf.int32),
-        tf.constant(code_lengths, tf.int32), tf.zeros((3, 2), tf.int32))
+        tf.range(3),
+        tf.constant(reference["gpt/text_inputs"], tf.int32),
+        tf.constant(reference["gpt/text_lengths"], tf.int32),
+        channels_last(reference["gpt/cond_mels"][:, 0]),
+        tf.constant(reference["gpt/audio_codes"][:, : code_lengths.max()], tf.int32),
+        tf.constant(code_lengths, tf.int32),
+        tf.zeros((3, 2), tf.int32),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +88,12 @@ def text(reference):
 def gpt_arrays(arrays, prefix, config):
     """Reference arrays of GPT parameters under `prefix`, by our names and in our layouts."""
     tensors = [tensor for tensor in coqui.model_tensors(config) if tensor.part == "gpt"]
-    return {tensor.weight.removeprefix("gpt/"):
-            coqui.to_ours([arrays[prefix + tensor.names[0].removeprefix("gpt.")]], tensor.layout) for tensor in tensors}
+    return {
+        tensor.weight.removeprefix("gpt/"): coqui.to_ours(
+            [arrays[prefix + tensor.names[0].removeprefix("gpt.")]], tensor.layout
+        )
+        for tensor in tensors
+    }
 
 
 def test_conditioning_latents_of_a_mel_differ(model, reference):
@@ -90,8 +104,9 @@ def test_conditioning_latents_of_a_mel_differ(model, reference):
 
 @pytest.mark.parametrize("seconds, chunk, name", [(30.0, 4.0, "len30_chunk4"), (6.0, 6.0, "len6_chunk6")])
 def test_voice_of_a_recording_differs(synthesizer, reference, monkeypatch, seconds, chunk, name):
-    monkeypatch.setattr(synthesizer.config, "sampling",
-                        SamplingConfig(reference_seconds=seconds, reference_chunk_seconds=chunk))
+    monkeypatch.setattr(
+        synthesizer.config, "sampling", SamplingConfig(reference_seconds=seconds, reference_chunk_seconds=chunk)
+    )
     voice = synthesizer.voice(reference["audio/ref1_22k"])
     assert difference(voice.latents, reference[f"cond/latents_{name}"]) < 1e-4
     if seconds == 30.0:
@@ -109,8 +124,9 @@ def test_dvae_codes_and_decoding_differ(model, reference):
 
 
 def test_teacher_forcing_masks_or_logits_differ(model, synthesizer, batch, reference):
-    streams = teacher_forcing(synthesizer.config.model, batch.text, batch.text_lengths, batch.codes,
-                              batch.code_lengths, bug_compatible=True)
+    streams = teacher_forcing(
+        synthesizer.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths, bug_compatible=True
+    )
     expected_mask = np.concatenate([reference["gpt/noidx/mask_text"], reference["gpt/noidx/mask_mel"]], axis=1)
     np.testing.assert_array_equal(streams.key_mask, expected_mask)
     latents = model.gpt.mel_to_latents(batch.conditioning_mel)
@@ -133,7 +149,7 @@ def test_losses_differ(objective, batch, reference):
 
 def test_the_text_stop_is_shown_unless_bug_compatible(synthesizer, batch):
     streams = teacher_forcing(synthesizer.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
-    shown = streams.key_mask.numpy()[:, :streams.text_inputs.shape[1]].sum(axis=1)
+    shown = streams.key_mask.numpy()[:, : streams.text_inputs.shape[1]].sum(axis=1)
     np.testing.assert_array_equal(shown, batch.text_lengths.numpy() + 2)
 
 
@@ -174,8 +190,14 @@ def test_greedy_codes_differ(model, synthesizer, reference, text):
 
 
 def test_greedy_codes_under_a_repetition_penalty_differ(model, synthesizer, reference, text):
-    codes = greedy_codes(model.gpt, tf.constant(reference["cond/latents_len30_chunk4"]), text,
-                         SamplingConfig(temperature=0.0, repetition_penalty=5.0), synthesizer.config.model, 40)
+    codes = greedy_codes(
+        model.gpt,
+        tf.constant(reference["cond/latents_len30_chunk4"]),
+        text,
+        SamplingConfig(temperature=0.0, repetition_penalty=5.0),
+        synthesizer.config.model,
+        40,
+    )
     np.testing.assert_array_equal([codes], reference["gen/greedy_rep5"])
 
 
@@ -221,10 +243,12 @@ def test_dvae_training_step_differs(synthesizer, reference_train):
     quantizer = model.dvae.quantizer
     before = [variable.numpy() for variable in quantizer.variables]
     objective.apply_statistics(statistics)
-    after = {"embed": quantizer.codebook.numpy().T, "embed_avg": quantizer.codebook_sum.numpy().T,
-             "cluster_size": quantizer.cluster_size.numpy()}
+    after = {
+        "embed": quantizer.codebook.numpy().T,
+        "embed_avg": quantizer.codebook_sum.numpy().T,
+        "cluster_size": quantizer.cluster_size.numpy(),
+    }
     for variable, value in zip(quantizer.variables, before):
         variable.assign(value)
     for name, value in after.items():
         assert difference(value, reference_train[f"dvae_train/ema_{name}"]) < 1e-5, name
-

@@ -36,33 +36,49 @@ def test_ljspeech_takes_the_normalized_text_and_else_the_text(tmp_path):
     corpus = load_corpus(root, language="de")
     assert corpus.format == "ljspeech" and corpus.given == 3 and corpus.notes == ()
     assert [(u.id, u.text, u.line) for u in corpus.utterances] == [
-        ("a", "in nineteen eighty-four", 1), ("b", "only this", 2), ("c", "two columns", 3)]
+        ("a", "in nineteen eighty-four", 1),
+        ("b", "only this", 2),
+        ("c", "two columns", 3),
+    ]
     assert {(u.speaker, u.language) for u in corpus.utterances} == {("Speaker One", "de")}
     assert corpus.utterances[0].wav_path == root.resolve() / "wavs" / "a.wav"
 
 
 def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(tmp_path):
     decomposed = unicodedata.normalize("NFD", "é")
-    make_corpus(tmp_path, f"a|one\nb.mp3|two\nsub/c|three\nwavs/d.wav|four\n{tmp_path}/e|five\né|six\ng\\h|seven\n",
-                ["a.flac", "b.mp3", "sub/c.ogg", "d", decomposed, "g/h"])
+    make_corpus(
+        tmp_path,
+        f"a|one\nb.mp3|two\nsub/c|three\nwavs/d.wav|four\n{tmp_path}/e|five\né|six\ng\\h|seven\n",
+        ["a.flac", "b.mp3", "sub/c.ogg", "d", decomposed, "g/h"],
+    )
     make_corpus(tmp_path, None, ["e"], folder=".")
     os.rename(tmp_path / "wavs" / "d.wav", tmp_path / "wavs" / "d.WAV")
     corpus = load_corpus(tmp_path)
     assert not corpus.rejections
     assert [u.wav_path.relative_to(tmp_path.resolve()).as_posix() for u in corpus.utterances] == [
-        "wavs/a.flac", "wavs/b.mp3", "wavs/sub/c.ogg", "wavs/d.WAV", "e.wav", f"wavs/{decomposed}.wav", "wavs/g/h.wav"]
+        "wavs/a.flac",
+        "wavs/b.mp3",
+        "wavs/sub/c.ogg",
+        "wavs/d.WAV",
+        "e.wav",
+        f"wavs/{decomposed}.wav",
+        "wavs/g/h.wav",
+    ]
     assert [u.id for u in corpus.utterances] == ["a", "b", "sub/c", "d", "e", "é", "g/h"]
 
 
-@pytest.mark.parametrize("header, line, expected", [
-    ("audio_file|text|speaker_name", "wavs/a.wav|hello|Ann", ("hello", "Ann", "en")),
-    ("id|text|normalized|speaker|language", "a|1|one|Ann|pt_BR", ("one", "Ann", "pt-br")),
-    ("speaker|text|id", "Ann|hello|a", ("hello", "Ann", "en")),
-    ("file_name|duration|sentence", "a.wav|0.2|hello", ("hello", None, "en")),
-])
+@pytest.mark.parametrize(
+    "header, line, expected",
+    [
+        ("audio_file|text|speaker_name", "wavs/a.wav|hello|Ann", ("hello", "Ann", "en")),
+        ("id|text|normalized|speaker|language", "a|1|one|Ann|pt_BR", ("one", "Ann", "pt-br")),
+        ("speaker|text|id", "Ann|hello|a", ("hello", "Ann", "en")),
+        ("file_name|duration|sentence", "a.wav|0.2|hello", ("hello", None, "en")),
+    ],
+)
 def test_a_header_names_the_columns(tmp_path, header, line, expected):
     corpus = load_corpus(make_corpus(tmp_path, f"{header}\n{line}\n"))
-    utterance, = corpus.utterances
+    (utterance,) = corpus.utterances
     text, speaker, language = expected
     assert (utterance.text, utterance.speaker, utterance.language) == (text, speaker or tmp_path.name, language)
     assert corpus.format == "header" and "Line 1" in corpus.notes[0]
@@ -115,10 +131,15 @@ def test_a_folder_per_speaker_in_either_layout(tmp_path):
     corpus = load_corpus(tmp_path)
     assert corpus.format == "speaker folders"
     assert [(u.id, u.speaker, u.text) for u in corpus.utterances] == [
-        ("Ann/a", "Ann", "hello"), ("Bob/a", "Bob", "two lines")]
+        ("Ann/a", "Ann", "hello"),
+        ("Bob/a", "Bob", "two lines"),
+    ]
     assert [(r.id, r.reason, r.path) for r in corpus.rejections] == [
-        ("b", "no text", "Ann/metadata.csv"), ("Bob/b", "unreadable text", "Bob/b.txt"),
-        ("Bob/c", "no text", "Bob/c.txt"), ("Bob/d", "missing file", "Bob/d.wav")]
+        ("b", "no text", "Ann/metadata.csv"),
+        ("Bob/b", "unreadable text", "Bob/b.txt"),
+        ("Bob/c", "no text", "Bob/c.txt"),
+        ("Bob/d", "missing file", "Bob/d.wav"),
+    ]
     assert "The folder notes was left out" in corpus.notes[0]
 
 
@@ -137,14 +158,17 @@ def test_encodings_with_a_mark_and_all_line_ends(tmp_path, encoding, line_end):
     assert [(u.id, u.text, u.line) for u in corpus.utterances] == [("a", text, 1), ("b", "two", 2)]
 
 
-@pytest.mark.parametrize("content, message", [
-    (b"", "is empty: no clips"),
-    (b"\n \n", "is empty: no clips"),
-    (b"id|text\n", "is empty: no clips"),
-    ("a|x\nb|größe\n".encode("latin-1"), "is not UTF-8: line 2 holds the byte 0xF6"),
-    ("a|x\nb|y\n".encode("utf-16-le"), "not UTF-8"),
-    ("a|x\nb|y\n".encode("utf-16")[:-1], "is not UTF-16"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "is empty: no clips"),
+        (b"\n \n", "is empty: no clips"),
+        (b"id|text\n", "is empty: no clips"),
+        ("a|x\nb|größe\n".encode("latin-1"), "is not UTF-8: line 2 holds the byte 0xF6"),
+        ("a|x\nb|y\n".encode("utf-16-le"), "not UTF-8"),
+        ("a|x\nb|y\n".encode("utf-16")[:-1], "is not UTF-16"),
+    ],
+)
 def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, message):
     with pytest.raises(CorpusError, match=message) as caught:
         load_corpus(make_corpus(tmp_path, content))
@@ -170,15 +194,28 @@ def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
         load_corpus(root)
 
 
-@pytest.mark.parametrize("name, reason", [
-    ("../outside", "outside the data set"), ("wavs/../../outside", "outside the data set"),
-    ("../wavs/b", "outside the data set"),
-    ("{parent}/outside", "outside the data set"), ("..\\outside", "outside the data set"),
-    ("C:\\outside", "outside the data set"), ("//host/outside", "outside the data set"),
-    ("link", "outside the data set"), ("folder/outside", "outside the data set"), ("~/outside", "missing file"),
-    ("a\0", "bad id"), ("n" * 600, "bad id"), ("n" * 400, "missing file"), ("m" * 300 + "/x", "unreadable"),
-    ("./", "no id"), ("", "no id"), ("file/x", "missing file"),
-])
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("../outside", "outside the data set"),
+        ("wavs/../../outside", "outside the data set"),
+        ("../wavs/b", "outside the data set"),
+        ("{parent}/outside", "outside the data set"),
+        ("..\\outside", "outside the data set"),
+        ("C:\\outside", "outside the data set"),
+        ("//host/outside", "outside the data set"),
+        ("link", "outside the data set"),
+        ("folder/outside", "outside the data set"),
+        ("~/outside", "missing file"),
+        ("a\0", "bad id"),
+        ("n" * 600, "bad id"),
+        ("n" * 400, "missing file"),
+        ("m" * 300 + "/x", "unreadable"),
+        ("./", "no id"),
+        ("", "no id"),
+        ("file/x", "missing file"),
+    ],
+)
 def test_names_cannot_leave_the_folder(tmp_path, monkeypatch, name, reason):
     root = make_corpus(tmp_path / "set", f"{name.format(parent=tmp_path)}|x\nb|y\n")
     make_corpus(tmp_path, None, ["outside"], folder=".")
@@ -211,7 +248,7 @@ def test_names_from_a_list_cannot_steer_the_terminal(tmp_path):
 
 
 names = st.one_of(st.sampled_from(["a", "b", "a.wav", "wavs/b.wav", "../a", "/a", "c"]), st.text(max_size=8))
-cells = st.one_of(st.sampled_from(["hello", "", " ", "!?", "\"quoted", "tab\there"]), st.text(max_size=12))
+cells = st.one_of(st.sampled_from(["hello", "", " ", "!?", '"quoted', "tab\there"]), st.text(max_size=12))
 lines = st.one_of(st.lists(cells, max_size=6).map("|".join), st.tuples(names, cells, cells).map("|".join), st.text())
 
 

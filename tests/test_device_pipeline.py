@@ -95,8 +95,9 @@ def test_next_batch_is_prepared_while_the_consumer_works_on_this_one():
 
 def test_synchronous_pipeline_prepares_when_it_is_asked():
     events = []
-    pipeline = SynchronousPipeline(range(3), lambda batch, position: events.append(f"prepare {position}") or batch,
-                                   unchanged)
+    pipeline = SynchronousPipeline(
+        range(3), lambda batch, position: events.append(f"prepare {position}") or batch, unchanged
+    )
     with pipeline:
         for batch in pipeline:
             events.append(f"train {batch}")
@@ -141,8 +142,10 @@ def test_head_start_is_the_least_wait_and_short_data_ends_it():
         assert list(pipeline) == [0]
 
 
-@pytest.mark.parametrize("stage", ["reading a batch on the host", "preparing a batch on the data device",
-                                   "copying a batch to the model device"])
+@pytest.mark.parametrize(
+    "stage",
+    ["reading a batch on the host", "preparing a batch on the data device", "copying a batch to the model device"],
+)
 def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
     release = threading.Event()
 
@@ -151,8 +154,11 @@ def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
             release.wait(10.0)
         return value
 
-    pipeline = DevicePipeline((stuck(i, "reading") for i in range(5)), lambda batch, _: stuck(batch, "preparing"),
-                              lambda batch: stuck(batch, "copying"))
+    pipeline = DevicePipeline(
+        (stuck(i, "reading") for i in range(5)),
+        lambda batch, _: stuck(batch, "preparing"),
+        lambda batch: stuck(batch, "copying"),
+    )
     with pytest.raises(PipelineStuck, match=f"holds 0 of 1 batches after 0 s; the producer is stuck {stage}"):
         with pipeline:
             try:
@@ -173,6 +179,7 @@ def prepare_until(fails_at):
         if position == fails_at:
             raise Broken("features failed")
         return batch
+
     return prepare
 
 
@@ -181,12 +188,14 @@ def transfer_until(fails_at):
         if batch == fails_at:
             raise Broken("copy failed")
         return batch
+
     return transfer
 
 
 @pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
-@pytest.mark.parametrize("where, words", [("read", "unreadable clip"), ("prepare", "features failed"),
-                                          ("transfer", "copy failed")])
+@pytest.mark.parametrize(
+    "where, words", [("read", "unreadable clip"), ("prepare", "features failed"), ("transfer", "copy failed")]
+)
 def test_error_of_the_producer_comes_out_after_the_batches_before_it(make, where, words):
     at = {"read": None, "prepare": None, "transfer": None, where: 3}
     with make(read(at["read"]), prepare_until(at["prepare"]), transfer_until(at["transfer"]), 2) as pipeline:

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ from logical_devices import on_logical_devices
 from stand_in_machine import stand_in_machine
 from tiny import tiny_run_config
 
-from myxtts.cli import device_planner
-from myxtts.cli.device_planner import Measured, candidates, choose, quickest_flags
-from myxtts.cli.errors import UserError
 from myxtts.cli.train import build_parser, config_from_arguments
+from myxtts.config.checks import UserError
+from myxtts.runs import device_choice as device_planner
+from myxtts.runs.device_choice import Measured, candidates, choose, quickest_flags
 
 
 def measured(**seconds):
@@ -25,16 +24,22 @@ def measured(**seconds):
 
 def test_ways_to_use_the_devices():
     assert [name for name, _ in candidates(1)] == ["single"]
-    assert dict(candidates(2)) == {"single": ("--virtual-devices", "0"), "dual": ("--data-gpu", "0", "--model-gpu", "1")}
+    assert dict(candidates(2)) == {
+        "single": ("--virtual-devices", "0"),
+        "dual": ("--data-gpu", "0", "--model-gpu", "1"),
+    }
     assert dict(candidates(4))["mirrored"] == ("--data-gpu", "0", "--model-gpus", "1,2,3")
 
 
 def test_quickest_is_taken_and_compared_with_single():
     best, lines = choose(measured(single=0.4, dual=0.25, mirrored=0.2))
     assert best.name == "mirrored"
-    assert lines == ["  single: 400.0 ms per step", "  dual: 250.0 ms per step, 1.60 x the speed of single",
-                     "  mirrored: 200.0 ms per step, 2.00 x the speed of single",
-                     "Device plan auto: mirrored, the quickest of 3 that run."]
+    assert lines == [
+        "  single: 400.0 ms per step",
+        "  dual: 250.0 ms per step, 1.60 x the speed of single",
+        "  mirrored: 200.0 ms per step, 2.00 x the speed of single",
+        "Device plan auto: mirrored, the quickest of 3 that run.",
+    ]
 
 
 def test_dual_slower_than_single_is_reported_as_such():
@@ -52,8 +57,9 @@ def test_plan_that_does_not_run_is_named_and_left_out():
         choose(measured(single=None, dual=None))
 
 
-@pytest.mark.parametrize("flags", [["--data-gpu", "0"], ["--model-gpu", "1"], ["--model-gpus", "1,2"],
-                                   ["--enable-memory-isolation"]])
+@pytest.mark.parametrize(
+    "flags", [["--data-gpu", "0"], ["--model-gpu", "1"], ["--model-gpus", "1,2"], ["--enable-memory-isolation"]]
+)
 def test_naming_devices_as_well_is_an_error(flags):
     arguments = build_parser().parse_args(["--train-data", "x", "--device-plan", "auto", *flags])
     with pytest.raises(UserError, match="--device-plan auto chooses the devices itself"):
@@ -72,7 +78,7 @@ def test_each_plan_is_measured_in_a_process_with_its_flags(monkeypatch, capsys):
     argv = ["--train-data", "x", "--virtual-devices", "3"]
     arguments = build_parser().parse_args(argv)
     flags = quickest_flags(arguments, config_from_arguments(arguments), argv)
-    assert [command[1:3] for command in started] == [["-m", "myxtts.cli.device_planner"]] * 3
+    assert [command[1:3] for command in started] == [["-m", "myxtts.runs.device_choice"]] * 3
     assert [command[3:7] for command in started] == [argv] * 3
     assert flags == ("--data-gpu", "0", "--model-gpus", "1,2")
     assert "measuring 12 steps of single, dual, mirrored" in capsys.readouterr().out
@@ -102,6 +108,6 @@ def measure_in_helper(argv):
 def test_measuring_process_times_the_real_pipeline(tmp_path, tiny_corpus):
     settings = Path(tmp_path) / "tiny.yaml"  # JSON is YAML
     config = tiny_run_config(tiny_corpus, tmp_path / "run", model={"layers": 1}, data={"num_buckets": 1})
-    settings.write_text(json.dumps(asdict(config)))
+    settings.write_text(json.dumps(config.to_dict()))
     found = json.loads(measure_in_helper(["--config", str(settings), "--virtual-devices", "2"]))
     assert found["step_seconds"] > 0 and found["devices"].startswith("dual: ")

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from stand_in_machine import stand_in_machine
 
-from myxtts.utils import devices
-from myxtts.utils.devices import DeviceError, early_gpu_configuration, plan_devices
-from myxtts.utils.gpu_monitor import GPU
+from myxtts.devices import configuration as devices
+from myxtts.devices.configuration import DeviceError, early_gpu_configuration, plan_devices
+from myxtts.devices.gpu_monitor import GPU
 
 ROOT = Path(__file__).resolve().parents[1]
+
 
 @pytest.fixture
 def machine():
@@ -25,6 +26,7 @@ def machine():
 
 
 # The plan, as arithmetic.
+
 
 def test_nothing_asked_is_single_mode_on_the_first_gpu_or_the_cpu():
     for num_gpus, device in ((2, "/GPU:0"), (0, "/CPU:0")):
@@ -67,27 +69,32 @@ def test_virtual_devices_are_logical_cpus_and_say_so():
     assert any("not enforced" in note for note in swapped.notes)
 
 
-@pytest.mark.parametrize("request_, words", [
-    ({"data_gpu": 0}, ["--data-gpu alone", "Add --model-gpu"]),
-    ({"model_gpu": 0}, ["--model-gpu alone", "Add --data-gpu"]),
-    ({"model_gpus": [1, 2]}, ["--model-gpu alone"]),
-    ({"data_gpu": 0, "model_gpu": 5}, ["--model-gpu 5 is out of range", "sees 4 GPUs", "0 to 3"]),
-    ({"data_gpu": 0, "model_gpus": [1, 4]}, ["--model-gpus 4 is out of range", "0 to 3"]),
-    ({"data_gpu": -1, "model_gpu": 1}, ["--data-gpu must be a GPU number", "-1"]),
-    ({"data_gpu": 2, "model_gpu": 2}, ["must name two GPUs", "2 for both", "--enable-memory-isolation"]),
-    ({"data_gpu": 0, "model_gpus": [1, 1]}, ["each GPU once", "1,1"]),
-    ({"data_gpu": 0, "model_gpu": 1, "model_gpus": [2]}, ["exclude each other"]),
-    ({"data_gpu": 0, "model_gpu": 1, "data_gpu_memory": 0}, ["--data-gpu-memory must be more than 0 MB", "0."]),
-    ({"data_gpu": 0, "model_gpu": 1, "model_gpu_memory": -5}, ["--model-gpu-memory must be more than 0 MB", "-5"]),
-    ({"memory_isolation": True}, ["--enable-memory-isolation needs --data-gpu and --model-gpu"]),
-    ({"virtual_devices": 1}, ["--virtual-devices must be 2 or more", "1."]),
-    ({"virtual_devices": 2, "data_gpu": 0, "model_gpu": 2}, ["out of range", "2 virtual devices", "0 to 1"]),
-    ({"virtual_devices": 2, "accelerator": "cuda"}, ["demands a GPU"]),
-    ({"data_gpu": 0, "model_gpu": 1, "accelerator": "cpu"}, ["=cpu forbids"]),
-    ({"accelerator": "tpu"}, ["auto, cpu, cuda, rocm", "tpu"]),
-    ({"data_gpu": 0, "model_gpu": 0, "memory_isolation": True, "gpu_memory_mb": [16000] * 4},
-     ["memory limits of GPU 0 must fit in its 16000 MB", "24576 MB"]),
-])
+@pytest.mark.parametrize(
+    "request_, words",
+    [
+        ({"data_gpu": 0}, ["--data-gpu alone", "Add --model-gpu"]),
+        ({"model_gpu": 0}, ["--model-gpu alone", "Add --data-gpu"]),
+        ({"model_gpus": [1, 2]}, ["--model-gpu alone"]),
+        ({"data_gpu": 0, "model_gpu": 5}, ["--model-gpu 5 is out of range", "sees 4 GPUs", "0 to 3"]),
+        ({"data_gpu": 0, "model_gpus": [1, 4]}, ["--model-gpus 4 is out of range", "0 to 3"]),
+        ({"data_gpu": -1, "model_gpu": 1}, ["--data-gpu must be a GPU number", "-1"]),
+        ({"data_gpu": 2, "model_gpu": 2}, ["must name two GPUs", "2 for both", "--enable-memory-isolation"]),
+        ({"data_gpu": 0, "model_gpus": [1, 1]}, ["each GPU once", "1,1"]),
+        ({"data_gpu": 0, "model_gpu": 1, "model_gpus": [2]}, ["exclude each other"]),
+        ({"data_gpu": 0, "model_gpu": 1, "data_gpu_memory": 0}, ["--data-gpu-memory must be more than 0 MB", "0."]),
+        ({"data_gpu": 0, "model_gpu": 1, "model_gpu_memory": -5}, ["--model-gpu-memory must be more than 0 MB", "-5"]),
+        ({"memory_isolation": True}, ["--enable-memory-isolation needs --data-gpu and --model-gpu"]),
+        ({"virtual_devices": 1}, ["--virtual-devices must be 2 or more", "1."]),
+        ({"virtual_devices": 2, "data_gpu": 0, "model_gpu": 2}, ["out of range", "2 virtual devices", "0 to 1"]),
+        ({"virtual_devices": 2, "accelerator": "cuda"}, ["demands a GPU"]),
+        ({"data_gpu": 0, "model_gpu": 1, "accelerator": "cpu"}, ["=cpu forbids"]),
+        ({"accelerator": "tpu"}, ["auto, cpu, cuda, rocm", "tpu"]),
+        (
+            {"data_gpu": 0, "model_gpu": 0, "memory_isolation": True, "gpu_memory_mb": [16000] * 4},
+            ["memory limits of GPU 0 must fit in its 16000 MB", "24576 MB"],
+        ),
+    ],
+)
 def test_contradictory_requests_are_errors_that_name_the_way_out(request_, words):
     with pytest.raises(DeviceError) as error:
         plan_devices(num_gpus=4, **request_)
@@ -112,6 +119,7 @@ def test_an_unmet_accelerator_is_an_error_and_cpu_keeps_off_the_gpus():
 
 # Applying it, on stand-in GPUs.
 
+
 @pytest.mark.parametrize("pair", [(0, 1), (2, 3), (3, 1)])
 def test_the_chosen_gpus_get_the_roles_whatever_their_numbers(machine, capsys, pair):
     tensorflow = machine(4)
@@ -121,10 +129,15 @@ def test_the_chosen_gpus_get_the_roles_whatever_their_numbers(machine, capsys, p
     assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert capsys.readouterr().out.splitlines() == [
-        "Configuring Multi-GPU Mode...", f"Data Processing GPU: {pair[0]}", f"Model Training GPU: {pair[1]}",
-        f"Set visible devices: GPU {pair[0]} and GPU {pair[1]}", "Configured memory growth for data GPU",
-        "Configured memory growth for model GPU", "Multi-GPU configuration completed successfully",
-        f"Devices: {plan.describe()}"]
+        "Configuring Multi-GPU Mode...",
+        f"Data Processing GPU: {pair[0]}",
+        f"Model Training GPU: {pair[1]}",
+        f"Set visible devices: GPU {pair[0]} and GPU {pair[1]}",
+        "Configured memory growth for data GPU",
+        "Configured memory growth for model GPU",
+        "Multi-GPU configuration completed successfully",
+        f"Devices: {plan.describe()}",
+    ]
 
 
 def test_indices_count_within_the_users_own_visible_devices(machine):
@@ -144,6 +157,7 @@ def test_a_pair_outside_the_users_visible_devices_is_out_of_range(machine):
 def test_an_ascending_pair_works_when_tensorflow_is_imported_already(machine):
     tensorflow = machine(4)
     import tensorflow as _  # noqa: F401
+
     early_gpu_configuration(2, 3)
     assert tensorflow().boards() == ["2", "3"] and tensorflow().state.growth == ["2", "3"]
 
@@ -151,6 +165,7 @@ def test_an_ascending_pair_works_when_tensorflow_is_imported_already(machine):
 def test_a_reversed_pair_after_the_import_is_an_error_not_a_swap(machine):
     tensorflow = machine(4)
     import tensorflow as _  # noqa: F401
+
     with pytest.raises(DeviceError, match="GPUs 3,1 in this order need CUDA_VISIBLE_DEVICES .*=3,1 "):
         early_gpu_configuration(3, 1)
     assert tensorflow().boards() == ["0", "1", "2", "3"]
@@ -240,17 +255,21 @@ def test_an_initialised_runtime_is_an_error_that_names_who_imported_tensorflow(m
     sys.modules["my_script"] = guilty
     with pytest.raises(DeviceError) as error:
         early_gpu_configuration(0, 1)
-    for words in ("before it is initialised", "imported by my_script", "Call early_gpu_configuration before",
-                  "Visible devices cannot be modified after being initialized"):
+    for words in (
+        "before it is initialised",
+        "imported by my_script",
+        "Call early_gpu_configuration before",
+        "Visible devices cannot be modified after being initialized",
+    ):
         assert words in str(error.value)
     assert tensorflow().state.growth == []
 
 
 # The real TensorFlow, on logical CPU devices.
 
-REAL = '''
+REAL = """
 import json, sys
-from myxtts.utils.devices import (DeviceError, PlacementError, audit_placement, early_gpu_configuration,
+from myxtts.devices.configuration import (DeviceError, PlacementError, audit_placement, early_gpu_configuration,
                                   require_placement)
 found = {"light": "tensorflow" not in sys.modules}
 plan = early_gpu_configuration(virtual_devices=3)
@@ -289,7 +308,7 @@ try:
 except DeviceError as error:
     found["initialised"] = str(error)
 print("FOUND" + json.dumps(found))
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -306,8 +325,10 @@ def test_planning_imports_no_tensorflow_and_starts_no_runtime(real_run):
 
 
 def test_a_virtual_run_says_plainly_that_it_is_virtual(real_run):
-    assert "Data Processing GPU: 0\nModel Training GPU: 1,2\nSet visible devices: GPU 0 and GPU 1 and GPU 2 (virtual)" \
+    assert (
+        "Data Processing GPU: 0\nModel Training GPU: 1,2\nSet visible devices: GPU 0 and GPU 1 and GPU 2 (virtual)"
         in real_run[0]
+    )
     assert "Note: These devices are virtual: logical CPU devices" in real_run[0]
     assert "memory growth" not in real_run[0]
 

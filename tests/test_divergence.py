@@ -13,8 +13,9 @@ from myxtts.training.trainer import XTTSTrainer
 
 def watch(guard, step, finite):
     loss = tf.constant(1.0 if finite else np.nan)
-    return guard.watch(step, [tf.constant([step, step + 100])], {"loss": loss, "text": tf.constant(2.0),
-                                                                 "finite": tf.constant(finite)})
+    return guard.watch(
+        step, [tf.constant([step, step + 100])], {"loss": loss, "text": tf.constant(2.0), "finite": tf.constant(finite)}
+    )
 
 
 @pytest.mark.parametrize("limit, first_bad", [(1, 1), (3, 5), (20, 7), (20, 8)])
@@ -48,7 +49,9 @@ def test_a_row_goes_on_after_a_resume():
 def trainer_that_breaks(corpus, folder, bad_positions, once=False, **training):
     """A GPT trainer whose conditioning mels at some positions are NaN, each time or once, and its data set."""
     training = {"max_bad_steps": 3, "checkpoint_every_steps": 2, "validate_every_steps": 50, **training}
-    dataset = open_run(corpus, folder, gpt={"max_steps": 9, "warmup_steps": 0, "final_learning_rate": 1.0}, training=training)
+    dataset = open_run(
+        corpus, folder, gpt={"max_steps": 9, "warmup_steps": 0, "final_learning_rate": 1.0}, training=training
+    )
     trainer = XTTSTrainer(dataset.config, tokenizer_model=frozen_dvae(dataset.config))
     prepare = trainer.preparation
 

@@ -35,21 +35,24 @@ def make_corpus(root, clips):
 
 @pytest.fixture
 def corpus(tmp_path):
-    return make_corpus(tmp_path / "set", {
-        "good": ("hello", speech(), 22050),
-        "fast": ("many words " * 20, speech(pitch=160), 22050),
-        "slow": ("a", speech(3, 170), 22050),
-        "cut": ("hello", speech(pitch=180, fade=False), 22050),
-        "telephone": ("hello", speech(pitch=190, sample_rate=8000), 8000),
-        "clipped": ("hello", np.clip(3 * speech(pitch=200), -0.5, 0.5), 22050),
-        "copy": ("other words", speech(), 22050),
-        "silent": ("hello", 0 * speech(), 22050),
-        "long": ("hello", speech(5), 22050),
-        "mojibake": ("größer schön".encode().decode("cp1252"), speech(pitch=210), 22050),
-        "control": ("one\x07two", speech(pitch=220), 22050),
-        "lost": ("one \ufffd two", speech(pitch=230), 22050),
-        "perhaps": ("ALLÉ\xa0!", speech(pitch=240), 22050),
-    })
+    return make_corpus(
+        tmp_path / "set",
+        {
+            "good": ("hello", speech(), 22050),
+            "fast": ("many words " * 20, speech(pitch=160), 22050),
+            "slow": ("a", speech(3, 170), 22050),
+            "cut": ("hello", speech(pitch=180, fade=False), 22050),
+            "telephone": ("hello", speech(pitch=190, sample_rate=8000), 8000),
+            "clipped": ("hello", np.clip(3 * speech(pitch=200), -0.5, 0.5), 22050),
+            "copy": ("other words", speech(), 22050),
+            "silent": ("hello", 0 * speech(), 22050),
+            "long": ("hello", speech(5), 22050),
+            "mojibake": ("größer schön".encode().decode("cp1252"), speech(pitch=210), 22050),
+            "control": ("one\x07two", speech(pitch=220), 22050),
+            "lost": ("one \ufffd two", speech(pitch=230), 22050),
+            "perhaps": ("ALLÉ\xa0!", speech(pitch=240), 22050),
+        },
+    )
 
 
 def found(findings):
@@ -59,12 +62,22 @@ def found(findings):
 def test_every_reason_is_found_and_every_clip_accounted_for(corpus):
     inspection = inspect_corpus(corpus, ClipLimits(max_seconds=4), workers=2)
     assert found(inspection.rejections) == {
-        ("fast", "text too long for the audio"), ("silent", "silent"), ("long", "too long"),
-        ("mojibake", "text wrongly encoded"), ("control", "text wrongly encoded"), ("lost", "text wrongly encoded")}
+        ("fast", "text too long for the audio"),
+        ("silent", "silent"),
+        ("long", "too long"),
+        ("mojibake", "text wrongly encoded"),
+        ("control", "text wrongly encoded"),
+        ("lost", "text wrongly encoded"),
+    }
     assert found(inspection.warnings) == {
-        ("slow", "text short for the audio"), ("cut", "cut ending"), ("telephone", "low sample rate"),
-        ("telephone", "unusual sample rate"), ("clipped", "clipped"), ("copy", "duplicate audio"),
-        ("perhaps", "text perhaps wrongly encoded")}
+        ("slow", "text short for the audio"),
+        ("cut", "cut ending"),
+        ("telephone", "low sample rate"),
+        ("telephone", "unusual sample rate"),
+        ("clipped", "clipped"),
+        ("copy", "duplicate audio"),
+        ("perhaps", "text perhaps wrongly encoded"),
+    }
     accepted = [utterance.id for utterance in inspection.accepted]
     assert accepted == ["good", "slow", "cut", "telephone", "clipped", "copy", "perhaps"]
     assert inspection.given == corpus.given == 13
@@ -85,7 +98,7 @@ def test_check_text_rejects_with_its_own_reason_only_what_is_good_so_far(corpus)
         return "too many tokens: 9 tokens; the most is 8." if utterance.id == "good" else None
 
     inspection = inspect_corpus(corpus, check_text=check_text)
-    rejection, = (item for item in inspection.rejections if item.id == "good")
+    (rejection,) = (item for item in inspection.rejections if item.id == "good")
     assert (rejection.reason, rejection.detail) == ("too many tokens", "9 tokens; the most is 8.")
     assert "silent" not in asked and "good" not in [utterance.id for utterance in inspection.accepted]
 
@@ -102,7 +115,10 @@ def test_the_report_names_every_clip_and_its_reason(corpus, tmp_path):
     with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
     assert len(rows) == 13 and Counter(row["verdict"] for row in rows.values()) == {
-        "rejected": 6, "warning": 6, "accepted": 1}
+        "rejected": 6,
+        "warning": 6,
+        "accepted": 1,
+    }
     assert rows["telephone"]["reason"] == "low sample rate; unusual sample rate"
     silent, good = rows["silent"], rows["good"]
     assert (silent["reason"], silent["path"], silent["line"]) == ("silent", "wavs/silent.wav", "8")
@@ -122,8 +138,11 @@ class Decoder:
     def __init__(self, monkeypatch):
         self.paths = []
         real = doctor.read_audio
-        monkeypatch.setattr(doctor, "read_audio", lambda path, *args, **kwargs: (
-            self.paths.append(path.stem) or real(path, *args, **kwargs)))
+        monkeypatch.setattr(
+            doctor,
+            "read_audio",
+            lambda path, *args, **kwargs: self.paths.append(path.stem) or real(path, *args, **kwargs),
+        )
 
     def taken(self):
         paths, self.paths[:] = sorted(self.paths), []
@@ -156,8 +175,15 @@ def test_two_corpora_share_a_cache(corpus, tmp_path, monkeypatch):
     assert decoder.taken() == []
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:200], lambda data: data.replace(b"11025", b"11026"),
-                                    lambda data: b"", lambda data: b"\xff\x00" * 99])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:200],
+        lambda data: data.replace(b"11025", b"11026"),
+        lambda data: b"",
+        lambda data: b"\xff\x00" * 99,
+    ],
+)
 def test_a_damaged_cache_is_ignored_with_a_note_and_replaced(corpus, tmp_path, damage):
     cache = tmp_path / "cache.json"
     first = inspect_corpus(corpus, cache_path=cache)
@@ -206,14 +232,19 @@ def fuzzed_set(tmp_path_factory):
 
 
 @settings(max_examples=60, deadline=None)
-@given(damages=st.lists(st.tuples(st.sampled_from(sorted(FORMATS)), st.floats(0, 1), st.binary(max_size=40),
-                                  st.booleans()), min_size=1, max_size=5))
+@given(
+    damages=st.lists(
+        st.tuples(st.sampled_from(sorted(FORMATS)), st.floats(0, 1), st.binary(max_size=40), st.booleans()),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_accepted_and_rejected_make_up_all_that_was_given_whatever_the_damage(fuzzed_set, damages):
     root, contents = fuzzed_set
     damaged = {name: bytearray(content) for name, content in contents.items()}
     for name, place, replacement, cut in damages:
         position = int(place**3 * len(damaged[name]))
-        damaged[name][position:None if cut else position + len(replacement)] = replacement
+        damaged[name][position : None if cut else position + len(replacement)] = replacement
     for name, content in damaged.items():
         (root / "wavs" / name).write_bytes(content)
     inspection = inspect_corpus(load_corpus(root), workers=2)

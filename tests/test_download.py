@@ -33,12 +33,15 @@ def test_corpus_is_unpacked_into_the_folder_and_kept(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar.bz2", "data"}
 
 
-@pytest.mark.parametrize("members, message", [
-    ({"LJ/metadata.csv": b"a", "../outside": b"x"}, "outside"),
-    ({"LJ/metadata.csv": b"a", "LJ/link": ("/etc",)}, "link"),
-    ({"LJ/metadata.csv": b"\0" * 300_000}, "unpacks to more than"),
-    ({f"LJ/{number}": b"" for number in range(30)}, "more than 20 files"),
-])
+@pytest.mark.parametrize(
+    "members, message",
+    [
+        ({"LJ/metadata.csv": b"a", "../outside": b"x"}, "outside"),
+        ({"LJ/metadata.csv": b"a", "LJ/link": ("/etc",)}, "link"),
+        ({"LJ/metadata.csv": b"\0" * 300_000}, "unpacks to more than"),
+        ({f"LJ/{number}": b"" for number in range(30)}, "more than 20 files"),
+    ],
+)
 def test_hostile_archive_is_refused_and_leaves_nothing(tmp_path, monkeypatch, members, message):
     monkeypatch.setattr(download, "UNPACKED_BYTES_LIMIT", 200_000)
     monkeypatch.setattr(download, "UNPACKED_FILES_LIMIT", 20)

@@ -21,10 +21,10 @@ from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402
 import myxtts.audio.files  # noqa: E402, F401
 import myxtts.data.corpora  # noqa: E402, F401
 import myxtts.data.sample_corpus  # noqa: E402, F401
-import myxtts.utils.checkpoint  # noqa: E402, F401
+import myxtts.storage.checkpoint  # noqa: E402, F401
 from myxtts.cli.train import main  # noqa: E402
 from myxtts.config.config import DataConfig, XTTSConfig  # noqa: E402
-from myxtts.utils.devices import DeviceError, early_gpu_configuration  # noqa: E402
+from myxtts.devices.configuration import DeviceError, early_gpu_configuration  # noqa: E402
 
 ACCUMULATION = 2
 STEPS = 2
@@ -41,17 +41,27 @@ def watched(stage, precision="float32"):
     from tensorflow.python.eager import context
 
     from myxtts.data.ljspeech import LJSpeechDataset
+    from myxtts.devices.configuration import audit_placement
     from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
-    from myxtts.utils.devices import audit_placement
 
     plan = plan_of("dual")
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_tiny_corpus(Path(folder) / "corpus")
         config = tiny_run_config(
-            corpus, Path(folder) / "run", model={"layers": 1}, data={"num_buckets": 1, "model_start_delay": 0.0},
-            training={"gradient_accumulation": ACCUMULATION, "precision": precision, "reset_training": True,
-                      "validate_every_steps": 100}, dvae={"max_steps": STEPS}, gpt={"max_steps": STEPS})
+            corpus,
+            Path(folder) / "run",
+            model={"layers": 1},
+            data={"num_buckets": 1, "model_start_delay": 0.0},
+            training={
+                "gradient_accumulation": ACCUMULATION,
+                "precision": precision,
+                "reset_training": True,
+                "validate_every_steps": 100,
+            },
+            dvae={"max_steps": STEPS},
+            gpt={"max_steps": STEPS},
+        )
         dataset = LJSpeechDataset.open(config)
         with tf.device(plan.data_device):
             tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
@@ -61,9 +71,11 @@ def watched(stage, precision="float32"):
         def watch(phase, call):
             def watched(batch, *position):
                 result = call(batch, *position)
-                batches.append((phase, *([short_name(field.backing_device) for field in fields]
-                                         for fields in (batch, result))))
+                batches.append(
+                    (phase, *([short_name(field.backing_device) for field in fields] for fields in (batch, result)))
+                )
                 return result
+
             return watched
 
         pipeline = trainer.pipeline
@@ -78,12 +90,19 @@ def watched(stage, precision="float32"):
                 for node in graph.node:
                     operations.setdefault(short_name(node.device), set()).add(node.op.removeprefix("_Mkl"))
         context.disable_run_metadata()
-        variables = {name: short_name((variable if callable(variable.value) else variable.value).device)
-                     for name, variable in trainer._placed_variables()}
+        variables = {
+            name: short_name((variable if callable(variable.value) else variable.value).device)
+            for name, variable in trainer._placed_variables()
+        }
         tokenizer_strays = audit_placement(tokenizer_model.part_weights("dvae").items(), plan)
-        return {"variables": variables, "batches": batches, "operations": operations,
-                "traces": trainer.train_step.traces, "strays of the tokenizer": len(tokenizer_strays),
-                "without GPU kernel": without_gpu_kernel(trainer)}
+        return {
+            "variables": variables,
+            "batches": batches,
+            "operations": operations,
+            "traces": trainer.train_step.traces,
+            "strays of the tokenizer": len(tokenizer_strays),
+            "without GPU kernel": without_gpu_kernel(trainer),
+        }
 
 
 @on_logical_devices
@@ -92,8 +111,8 @@ def stray_variable():
     import keras
     import tensorflow as tf
 
-    from myxtts.training.trainer import XTTSTrainer
     from myxtts.models.xtts import XTTS
+    from myxtts.training.trainer import XTTSTrainer
 
     plan = plan_of("dual")
     config = tiny_run_config(training={"reset_training": True})
@@ -130,19 +149,26 @@ def without_gpu_kernel(trainer):
         return set(asked.list.type or [asked.type]) <= set(rule.allowed_values.list.type)
 
     def runs_on_gpu(node):
-        return any(kernel.device_type in ("GPU", "DEFAULT") and all(fits(node, rule) for rule in kernel.constraint)
-                   for kernel in kernels.get_registered_kernels_for_op(node.op).kernel)
+        return any(
+            kernel.device_type in ("GPU", "DEFAULT") and all(fits(node, rule) for rule in kernel.constraint)
+            for kernel in kernels.get_registered_kernels_for_op(node.op).kernel
+        )
 
     step, found = trainer.train_step, {}
-    traced = {"preparation": trainer.preparation._prepare, "counts": step._counts, "accumulate": step._accumulate,
-              "finish": step._finish}
+    traced = {
+        "preparation": trainer.preparation._prepare,
+        "counts": step._counts,
+        "accumulate": step._accumulate,
+        "finish": step._finish,
+    }
     for name, function in traced.items():
         for concrete in function._list_all_concrete_functions():
             graph = concrete.graph.as_graph_def()
             inner = {one.signature.name for one in graph.library.function} | {"Placeholder"}
             nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
             found.setdefault(name, set()).update(
-                node.op for node in nodes if node.op not in inner and not runs_on_gpu(node))
+                node.op for node in nodes if node.op not in inner and not runs_on_gpu(node)
+            )
     # TensorFlow has no int32 variables on GPUs.
     found["variables"] = {name for name, v in trainer._placed_variables() if tf.as_dtype(v.dtype) == tf.int32}
     return {name: sorted(missing) for name, missing in found.items()}
@@ -207,8 +233,11 @@ class PlacementTest(unittest.TestCase):
             self.assertEqual(found["traces"], 1)
 
     def test_a_stray_variable_stops_the_run_and_is_named(self):
-        self.assertRegex(stray_variable(), "^PlacementError: 1 of [0-9]+ variables are on the wrong device. "
-                         "Build them in the scope of /CPU:1: loss_scale lives on /CPU:0 instead of /CPU:1$")
+        self.assertRegex(
+            stray_variable(),
+            "^PlacementError: 1 of [0-9]+ variables are on the wrong device. "
+            "Build them in the scope of /CPU:1: loss_scale lives on /CPU:0 instead of /CPU:1$",
+        )
 
     def test_a_gpu_could_run_every_operation(self):
         for stage, found in self.found.items():
@@ -228,15 +257,24 @@ class PhysicalNumbersTest(unittest.TestCase):
                 lines, tensorflow = configured(machine, data, model)
                 self.assertEqual(tensorflow.boards(), [str(data), str(model)])
                 self.assertEqual(sorted(tensorflow.state.growth), sorted([str(data), str(model)]))
-                self.assertEqual(lines[:7], [
-                    "Configuring Multi-GPU Mode...", f"Data Processing GPU: {data}", f"Model Training GPU: {model}",
-                    f"Set visible devices: GPU {data} and GPU {model}", "Configured memory growth for data GPU",
-                    "Configured memory growth for model GPU", "Multi-GPU configuration completed successfully"])
+                self.assertEqual(
+                    lines[:7],
+                    [
+                        "Configuring Multi-GPU Mode...",
+                        f"Data Processing GPU: {data}",
+                        f"Model Training GPU: {model}",
+                        f"Set visible devices: GPU {data} and GPU {model}",
+                        "Configured memory growth for data GPU",
+                        "Configured memory growth for model GPU",
+                        "Multi-GPU configuration completed successfully",
+                    ],
+                )
 
     def test_memory_isolation_limits_instead_of_growth_and_can_share_one_gpu(self):
         with stand_in_machine(4) as machine:
-            lines, tensorflow = configured(machine, 3, 3, memory_isolation=True, data_gpu_memory=3000,
-                                           model_gpu_memory=9000)
+            lines, tensorflow = configured(
+                machine, 3, 3, memory_isolation=True, data_gpu_memory=3000, model_gpu_memory=9000
+            )
             self.assertEqual(tensorflow.boards(), ["3", "3"])
             self.assertEqual(list(tensorflow.state.limits.values()), [[3000, 9000]])
             self.assertEqual(tensorflow.state.growth, [])
@@ -285,8 +323,10 @@ class RefusedDevicesTest(unittest.TestCase):
             import tensorflow
 
             tensorflow.state.initialised = True
-            with self.assertRaisesRegex(DeviceError, "before it is initialised.*Call early_gpu_configuration before"), \
-                    contextlib.redirect_stdout(None):
+            with (
+                self.assertRaisesRegex(DeviceError, "before it is initialised.*Call early_gpu_configuration before"),
+                contextlib.redirect_stdout(None),
+            ):
                 early_gpu_configuration(0, 1)
 
 

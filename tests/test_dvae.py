@@ -67,7 +67,7 @@ def test_moving_averages_worked_example(quantizer, vectors):
 
 def test_statistics_add_up_over_batches(quantizer, vectors):
     whole = statistics_of(quantizer, vectors)
-    parts = [statistics_of(quantizer, vectors[row:row + 1]) for row in range(2)]
+    parts = [statistics_of(quantizer, vectors[row : row + 1]) for row in range(2)]
     for name in whole:
         np.testing.assert_allclose(parts[0][name] + parts[1][name], whole[name], rtol=1e-5, atol=1e-6)
 

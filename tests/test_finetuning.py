@@ -9,14 +9,14 @@ import pytest
 import tensorflow as tf
 from tiny import tiny_model_config, tiny_run_config, write_run
 
-from myxtts.cli.run import _with_origin, load_tokenizer_model, train_stages
-from myxtts.cli.starting_weights import adopt, starting_weights
-from myxtts.config.config import ConfigError
+from myxtts.config.checks import ConfigError
+from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
+from myxtts.runs.run import _with_origin, load_tokenizer_model, train_stages
+from myxtts.runs.starting_weights import adopt, starting_weights
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.lora import LoRA
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.utils.devices import plan_devices
 
 TEXTS = [("one two three four five six", "en")]
 
@@ -75,19 +75,24 @@ def test_lora_starts_as_the_plain_model_and_merges_exactly():
 def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(source, tiny_corpus, tmp_path, rank):
     folder, model, _ = source
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    config = tiny_run_config(tiny_corpus, tmp_path / "run", training={
-        "init_from": str(folder), "stage": "gpt", "lora_rank": rank, "max_validation_batches": 1})
+    config = tiny_run_config(
+        tiny_corpus,
+        tmp_path / "run",
+        training={"init_from": str(folder), "stage": "gpt", "lora_rank": rank, "max_validation_batches": 1},
+    )
     train_stages(config, plan_devices(num_gpus=0))
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     store = CheckpointStore(tmp_path / "run" / "gpt")
     tensors, _ = store.read(store.steps()[-1], ["model"])
     starting = {name: value.numpy() for name, value in model.part_weights("gpt").items()}
     changed = {name for name, value in tensors["model"].items() if not np.array_equal(value, starting[name])}
-    kernels = {name for name in starting if name.endswith("/kernel") and "/block_" in name
-               and "conditioning" not in name}
+    kernels = {
+        name for name in starting if name.endswith("/kernel") and "/block_" in name and "conditioning" not in name
+    }
     assert kernels <= changed
-    assert (changed - kernels <= {f"gpt/{name}" for name in (
-        "text_embedding", "text_head/kernel", "text_head/bias")}) == bool(rank)
+    assert (
+        changed - kernels <= {f"gpt/{name}" for name in ("text_embedding", "text_head/kernel", "text_head/bias")}
+    ) == bool(rank)
     # The same command goes on from what it wrote, adapters included.
     longer = dataclasses.replace(config.training, gpt=dataclasses.replace(config.training.gpt, max_steps=6))
     train_stages(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0))
@@ -133,8 +138,11 @@ def test_init_from_is_refused_where_a_run_that_began_otherwise_would_go_on(tmp_p
     for name, origin in (("scratch", None), ("tuned", str(tmp_path / "source"))):
         state = {"position": 8, "config": {"training": {"init_from": origin}}}
         CheckpointStore(tmp_path / name / "gpt").write(8, {}, state)
-        began[name] = lambda asked, name=name: _with_origin(
-            tiny_run_config(None, tmp_path / name, training={"init_from": asked}), tmp_path / name).training.init_from
+        began[name] = lambda asked, name=name: (
+            _with_origin(
+                tiny_run_config(None, tmp_path / name, training={"init_from": asked}), tmp_path / name
+            ).training.init_from
+        )
     assert began["scratch"](None) is None
     assert began["tuned"](None) == began["tuned"](str(tmp_path / "source")) == str(tmp_path / "source")
     with pytest.raises(ConfigError, match="began from scratch and is at step 8"):

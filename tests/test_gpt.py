@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from tiny import tiny_model_config
 
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import XTTS
-from tiny import tiny_model_config
 
 CONFIG = tiny_model_config(dropout=0.3)
 START, STOP = CONFIG.start_audio_token, CONFIG.stop_audio_token
@@ -32,9 +32,13 @@ def gpt():
 def inputs():
     """Two rows of unlike lengths: latents, text ids, text lengths, codes, code lengths."""
     random = np.random.default_rng(1)
-    return (random.standard_normal((2, CONFIG.num_latents, CONFIG.width)).astype("float32"),
-            np.array([[5, 6, 7, 8, 9], [10, 11, 0, 0, 0]], "int32"), np.array([5, 2], "int32"),
-            random.integers(0, CONFIG.num_codes, (2, 9)).astype("int32"), np.array([9, 4], "int32"))
+    return (
+        random.standard_normal((2, CONFIG.num_latents, CONFIG.width)).astype("float32"),
+        np.array([[5, 6, 7, 8, 9], [10, 11, 0, 0, 0]], "int32"),
+        np.array([5, 2], "int32"),
+        random.integers(0, CONFIG.num_codes, (2, 9)).astype("int32"),
+        np.array([9, 4], "int32"),
+    )
 
 
 def forward(gpt, latents, text, text_lengths, codes, code_lengths):
@@ -45,8 +49,13 @@ def forward(gpt, latents, text, text_lengths, codes, code_lengths):
 
 def test_teacher_forcing_worked_example():
     # Two texts of 3 and 2 tokens, two clips of 2 and 3 codes; 7 and 99 are padding of any kind.
-    streams = teacher_forcing(CONFIG, np.array([[5, 6, 7], [8, 9, 7]], "int32"), np.array([3, 2], "int32"),
-                              np.array([[1, 2, 99], [3, 4, 5]], "int32"), np.array([2, 3], "int32"))
+    streams = teacher_forcing(
+        CONFIG,
+        np.array([[5, 6, 7], [8, 9, 7]], "int32"),
+        np.array([3, 2], "int32"),
+        np.array([[1, 2, 99], [3, 4, 5]], "int32"),
+        np.array([2, 3], "int32"),
+    )
     s, e = START, STOP
     expected = {
         "text_inputs": [[3, 5, 6, 7, 0], [3, 8, 9, 0, 0]],
@@ -62,8 +71,14 @@ def test_teacher_forcing_worked_example():
     for name, values in expected.items():
         np.testing.assert_array_equal(to_numpy(getattr(streams, name)).astype(int), values, err_msg=name)
     # The reference hides the key of the text's [STOP] in training.
-    hidden = teacher_forcing(CONFIG, np.array([[5, 6, 7]], "int32"), np.array([3], "int32"),
-                             np.array([[1]], "int32"), np.array([1], "int32"), bug_compatible=True)
+    hidden = teacher_forcing(
+        CONFIG,
+        np.array([[5, 6, 7]], "int32"),
+        np.array([3], "int32"),
+        np.array([[1]], "int32"),
+        np.array([1], "int32"),
+        bug_compatible=True,
+    )
     np.testing.assert_array_equal(to_numpy(hidden.key_mask)[0, :5], [True, True, True, True, False])
 
 
@@ -83,12 +98,18 @@ def test_padding_of_text_and_codes_changes_nothing(gpt, inputs):
     padded = forward(gpt, latents, more_text, text_lengths, more_codes, code_lengths)
     for row in range(2):
         n, m = text_lengths[row], code_lengths[row]
-        alone = forward(gpt, latents[row:row + 1], text[row:row + 1, :n], text_lengths[row:row + 1],
-                        codes[row:row + 1, :m], code_lengths[row:row + 1])
+        alone = forward(
+            gpt,
+            latents[row : row + 1],
+            text[row : row + 1, :n],
+            text_lengths[row : row + 1],
+            codes[row : row + 1, :m],
+            code_lengths[row : row + 1],
+        )
         for batch in (together, padded):
             # Every position that counts as a target.
-            np.testing.assert_allclose(batch[0][row, :n + 1], alone[0][0, :n + 1], atol=1e-5)
-            np.testing.assert_allclose(batch[1][row, :m + 4], alone[1][0, :m + 4], atol=1e-5)
+            np.testing.assert_allclose(batch[0][row, : n + 1], alone[0][0, : n + 1], atol=1e-5)
+            np.testing.assert_allclose(batch[1][row, : m + 4], alone[1][0, : m + 4], atol=1e-5)
 
 
 @pytest.mark.parametrize("stream", ["text", "codes"])
@@ -102,9 +123,9 @@ def test_no_position_sees_what_comes_after_it(gpt, inputs, stream):
     changed = [np.abs(b - a).max(-1)[0] > 1e-6 for b, a in zip(before, after)]
     # Input position at + 1 holds token `at`; audio comes after all of the text.
     if stream == "text":
-        assert not changed[0][:at + 1].any() and changed[0][at + 1:].all() and changed[1].all()
+        assert not changed[0][: at + 1].any() and changed[0][at + 1 :].all() and changed[1].all()
     else:
-        assert not changed[0].any() and not changed[1][:at + 1].any() and changed[1][at + 1:].all()
+        assert not changed[0].any() and not changed[1][: at + 1].any() and changed[1][at + 1 :].all()
 
 
 def test_every_position_sees_the_latents(gpt, inputs):
@@ -118,8 +139,10 @@ def prompt(text, text_lengths):
     """`[START]` text `[STOP]` and padding, and its mask, as the synthesizer builds them."""
     rows = [[TEXT_START, *ids[:length], TEXT_STOP] for ids, length in zip(text, text_lengths)]
     longest = max(map(len, rows))
-    return (np.array([row + [0] * (longest - len(row)) for row in rows], "int32"),
-            np.array([[True] * len(row) + [False] * (longest - len(row)) for row in rows]))
+    return (
+        np.array([row + [0] * (longest - len(row)) for row in rows], "int32"),
+        np.array([[True] * len(row) + [False] * (longest - len(row)) for row in rows]),
+    )
 
 
 def cached_logits(gpt, latents, text, text_lengths, codes):
@@ -140,15 +163,16 @@ def test_cached_decoding_gives_the_logits_of_teacher_forcing(gpt, inputs):
     _, forced = forward(gpt, latents, text, text_lengths, codes, full)
     cached = cached_logits(gpt, latents, text, text_lengths, codes)
     assert np.abs(forced).max() > 1
-    np.testing.assert_allclose(cached, forced[:, :codes.shape[1] + 1], atol=1e-4)
+    np.testing.assert_allclose(cached, forced[:, : codes.shape[1] + 1], atol=1e-4)
 
 
 def test_cached_decoding_does_not_depend_on_the_other_rows(gpt, inputs):
     latents, text, text_lengths, codes, _ = inputs
     together = cached_logits(gpt, latents, text, text_lengths, codes)
     for row in range(2):
-        alone = cached_logits(gpt, latents[row:row + 1], text[row:row + 1], text_lengths[row:row + 1],
-                              codes[row:row + 1])
+        alone = cached_logits(
+            gpt, latents[row : row + 1], text[row : row + 1], text_lengths[row : row + 1], codes[row : row + 1]
+        )
         np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
 
 
@@ -159,7 +183,7 @@ def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
     assert states.shape == (2, codes.shape[1], CONFIG.width)
     predicted = to_numpy(gpt.audio_head(states))
     cached = cached_logits(gpt, latents, text, text_lengths, codes)
-    np.testing.assert_allclose(predicted, cached[:, :codes.shape[1]], atol=1e-4)
+    np.testing.assert_allclose(predicted, cached[:, : codes.shape[1]], atol=1e-4)
 
 
 def test_conditioning_latents_have_a_fixed_number_for_any_length(gpt):
@@ -196,9 +220,14 @@ def test_initial_weights_are_the_reference_s():
     config = tiny_model_config(width=64, heads=2, layers=8, num_text_tokens=500, max_text_tokens=500)
     gpt = XTTS(config, parts=("gpt",)).gpt
     block = gpt.blocks[0]
-    for weight, stddev in ((gpt.text_embedding, 1.0), (gpt.text_positions, 0.02), (block.attention.qkv.kernel, 0.02),
-                           (block.mlp_in.kernel, 0.02), (block.attention.output_projection.kernel, 0.02 / 4),
-                           (block.mlp_out.kernel, 0.02 / 4)):
+    for weight, stddev in (
+        (gpt.text_embedding, 1.0),
+        (gpt.text_positions, 0.02),
+        (block.attention.qkv.kernel, 0.02),
+        (block.mlp_in.kernel, 0.02),
+        (block.attention.output_projection.kernel, 0.02 / 4),
+        (block.mlp_out.kernel, 0.02 / 4),
+    ):
         assert to_numpy(weight).std() == pytest.approx(stddev, rel=0.1), weight.path
     assert not to_numpy(block.mlp_out.bias).any()
     assert np.abs(to_numpy(gpt.audio_head.kernel)).max() <= 1 / 8

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from myxtts.utils.gpu_monitor import GPUMonitor, NVMLUnavailable, list_gpus
+from myxtts.devices.gpu_monitor import GPUMonitor, NVMLUnavailable, list_gpus
 
 MB = 2**20
 
@@ -84,10 +84,19 @@ def wait_until(condition):
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize("visible, ids", [
-    (None, ["0", "1", "2"]), ("2,0", ["2", "0"]), ("", []), ("-1", []), ("1,7,0", ["1"]),
-    ("GPU-22,0", ["GPU-22", "0"]), ("GPU-", []), ("MIG-1", []),
-])
+@pytest.mark.parametrize(
+    "visible, ids",
+    [
+        (None, ["0", "1", "2"]),
+        ("2,0", ["2", "0"]),
+        ("", []),
+        ("-1", []),
+        ("1,7,0", ["1"]),
+        ("GPU-22,0", ["GPU-22", "0"]),
+        ("GPU-", []),
+        ("MIG-1", []),
+    ],
+)
 def test_visible_gpus_follow_cudas_rules(nvml, visible, ids):
     stand_in = nvml(3)
     assert [gpu.id for gpu in list_gpus(visible)] == ids
@@ -120,8 +129,10 @@ def test_gpus_are_reported_in_the_order_asked_with_their_roles(nvml):
     with GPUMonitor([3, 1, 2]) as monitor:
         report = monitor.report()
     assert [usage.id for usage in report.gpus] == ["3", "1", "2"]
-    assert report.log_fields(("data", "model", "model")) == \
-        "GPU util: data 40%, model 25% | GPU memory: data 400MB, model 300MB"
+    assert (
+        report.log_fields(("data", "model", "model"))
+        == "GPU util: data 40%, model 25% | GPU memory: data 400MB, model 300MB"
+    )
     assert "GPU 3 (stand-in 3): utilization mean 40%, max 40%; memory mean 400MB" in report.describe()
     assert report.as_dict()["gpus"][0]["max_memory_mb"] == 400
 
@@ -135,10 +146,15 @@ def test_a_gpu_without_utilization_reports_memory_only(nvml):
     assert "utilization not reported" in report.describe()
 
 
-@pytest.mark.parametrize("count, indices, reason", [
-    (None, None, "no NVIDIA driver: Driver Not Loaded"), (0, None, "this process may use no GPU"),
-    (2, [0, 5], "NVML knows no GPU 5"), (2, (), "this run uses no GPU"),
-])
+@pytest.mark.parametrize(
+    "count, indices, reason",
+    [
+        (None, None, "no NVIDIA driver: Driver Not Loaded"),
+        (0, None, "this process may use no GPU"),
+        (2, [0, 5], "NVML knows no GPU 5"),
+        (2, (), "this run uses no GPU"),
+    ],
+)
 def test_without_a_gpu_the_report_is_not_available_rather_than_zero(nvml, count, indices, reason):
     nvml(count)
     threads = threading.active_count()

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
 from layer_check import check_layer
-from myxtts.models.coqui import fold_weight_norm
+
+from myxtts.interchange.coqui import fold_weight_norm
+from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
 from myxtts.models.hifigan import HifiganGenerator, ResidualStack, interpolate_linearly
-from myxtts.utils.torch_checkpoint import read_torch_checkpoint
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
 TINY = {

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 import unittest
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
@@ -34,33 +33,42 @@ def command(*flags, num_buckets=2):
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         corpus = make_tiny_corpus(Path(folder) / "corpus")
-        config = tiny_run_config(data={"num_buckets": num_buckets}, dvae={"max_steps": STEPS}, gpt={"max_steps": STEPS},
-                                 training={"sample_every_steps": STEPS, "num_samples": 1, "validate_every_steps": 3})
+        config = tiny_run_config(
+            data={"num_buckets": num_buckets},
+            dvae={"max_steps": STEPS},
+            gpt={"max_steps": STEPS},
+            training={"sample_every_steps": STEPS, "num_samples": 1, "validate_every_steps": 3},
+        )
         settings = Path(folder) / "tiny.yaml"  # JSON is YAML
-        settings.write_text(json.dumps(asdict(config)))
+        settings.write_text(json.dumps(config.to_dict()))
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             code = main(["--config", str(settings), "--train-data", str(corpus), "--checkpoint-dir", str(run), *flags])
-        return {"code": code, "lines": out.getvalue().splitlines(),
-                "files": sorted(path.suffix for path in (run / "samples").iterdir()),
-                "checkpoints": sorted(path.name for path in (run / "gpt").iterdir())}
+        return {
+            "code": code,
+            "lines": out.getvalue().splitlines(),
+            "files": sorted(path.suffix for path in (run / "samples").iterdir()),
+            "checkpoints": sorted(path.name for path in (run / "gpt").iterdir()),
+        }
 
 
 @on_logical_devices
 def events_of_a_dual_run(delay_seconds):
     """When batches were prepared and trained on in a dual run whose steps take 50 ms at least, in order."""
-    import tensorflow as tf
 
     from myxtts.data.ljspeech import LJSpeechDataset
-    from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
 
     plan, events = plan_of("dual"), []
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_tiny_corpus(Path(folder) / "corpus")
-        config = tiny_run_config(corpus, Path(folder) / "run", dvae={"max_steps": STEPS},
-                                 data={"num_buckets": 1, "model_start_delay": delay_seconds},
-                                 training={"reset_training": True, "validate_every_steps": 100})
+        config = tiny_run_config(
+            corpus,
+            Path(folder) / "run",
+            dvae={"max_steps": STEPS},
+            data={"num_buckets": 1, "model_start_delay": delay_seconds},
+            training={"reset_training": True, "validate_every_steps": 100},
+        )
         dataset = LJSpeechDataset.open(config)
         trainer = XTTSTrainer(dataset.config, stage="dvae", plan=plan)
         make_pipeline, step = trainer.pipeline, trainer.train_step
@@ -70,6 +78,7 @@ def events_of_a_dual_run(delay_seconds):
                 result = call(*arguments)
                 events.append((f"{phase} ended", time.monotonic()))
                 return result
+
             return watched
 
         class Step:
@@ -105,19 +114,40 @@ def position(lines, words):
 class MultiGPUModeTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.found = command("--virtual-devices", "2", "--enable-static-shapes", "--max-mel-frames", "120",
-                            "--buffer-size", "7", "--model-start-delay", "0.3")
+        cls.found = command(
+            "--virtual-devices",
+            "2",
+            "--enable-static-shapes",
+            "--max-mel-frames",
+            "120",
+            "--buffer-size",
+            "7",
+            "--model-start-delay",
+            "0.3",
+        )
         cls.lines = cls.found["lines"]
 
     def test_says_who_does_what_in_order(self):
-        expected = ["Configuring Multi-GPU Mode...", "Data Processing GPU: 0", "Model Training GPU: 1",
-                    "Set visible devices: GPU 0 and GPU 1", "Multi-GPU configuration completed successfully",
-                    "These devices are virtual", "Intelligent GPU Pipeline: Multi-GPU Mode",
-                    "Prefetching to /CPU:0 with buffer_size=7", "Multi-GPU Mode: Model will be placed on /CPU:1",
-                    "(Original GPU 1 is now mapped to CPU:1)", "Creating model on device: /CPU:1", "Stage dvae: ",
-                    "Multi-GPU Mode: Waiting 0.3s for data pipeline to warm up...", "Model training starting now",
-                    f"dvae step {STEPS}/{STEPS}", "FINAL REPORT, stage dvae", f"gpt step {STEPS}/{STEPS}",
-                    "FINAL REPORT, stage gpt"]
+        expected = [
+            "Configuring Multi-GPU Mode...",
+            "Data Processing GPU: 0",
+            "Model Training GPU: 1",
+            "Set visible devices: GPU 0 and GPU 1",
+            "Multi-GPU configuration completed successfully",
+            "These devices are virtual",
+            "Intelligent GPU Pipeline: Multi-GPU Mode",
+            "Prefetching to /CPU:0 with buffer_size=7",
+            "Multi-GPU Mode: Model will be placed on /CPU:1",
+            "(Original GPU 1 is now mapped to CPU:1)",
+            "Creating model on device: /CPU:1",
+            "Stage dvae: ",
+            "Multi-GPU Mode: Waiting 0.3s for data pipeline to warm up...",
+            "Model training starting now",
+            f"dvae step {STEPS}/{STEPS}",
+            "FINAL REPORT, stage dvae",
+            f"gpt step {STEPS}/{STEPS}",
+            "FINAL REPORT, stage gpt",
+        ]
         places = [position(self.lines, words) for words in expected]
         self.assertEqual(places, sorted(places))
         pipeline = position(self.lines, "Intelligent GPU Pipeline: Multi-GPU Mode")
@@ -134,9 +164,15 @@ class MultiGPUModeTest(unittest.TestCase):
         self.assertEqual(traces, ["  Traces of the train step: 1"] * 2)
 
     def test_report_has_what_is_watched(self):
-        report = "\n".join(self.lines[position(self.lines, "FINAL REPORT, stage gpt"):])
-        for pattern in (r"Avg: \d+\.\dms, Std: \d+\.\dms", r"Throughput: \d+\.\d\d steps/sec", r"Variation: \d+\.\d%",
-                        r"Stall: \d+\.\d%", r"Buffer: \d+\.\d of 1 batches", "GPU: not available"):
+        report = "\n".join(self.lines[position(self.lines, "FINAL REPORT, stage gpt") :])
+        for pattern in (
+            r"Avg: \d+\.\dms, Std: \d+\.\dms",
+            r"Throughput: \d+\.\d\d steps/sec",
+            r"Variation: \d+\.\d%",
+            r"Stall: \d+\.\d%",
+            r"Buffer: \d+\.\d of 1 batches",
+            "GPU: not available",
+        ):
             self.assertRegex(report, pattern)
 
     def test_speaks_and_saves_at_the_end(self):
@@ -152,9 +188,15 @@ class SingleGPUBufferedModeTest(unittest.TestCase):
 
     def test_says_so_and_trains_with_the_same_pipeline(self):
         start = position(self.lines, "Intelligent GPU Pipeline: Single-GPU Buffered Mode")
-        self.assertEqual(self.lines[start + 1:start + 5], [
-            "Buffer Size: 9", "Smart Prefetching: Enabled", "Prefetching to /CPU:0 with buffer_size=9",
-            "Creating model on device: /CPU:0"])
+        self.assertEqual(
+            self.lines[start + 1 : start + 5],
+            [
+                "Buffer Size: 9",
+                "Smart Prefetching: Enabled",
+                "Prefetching to /CPU:0 with buffer_size=9",
+                "Creating model on device: /CPU:0",
+            ],
+        )
         self.assertFalse([line for line in self.lines if "Multi-GPU" in line])
         self.assertTrue([line for line in self.lines if re.match(r"gpt step .*\| buffer 1/1 ", line)])
 
@@ -167,7 +209,9 @@ class SingleGPUBufferedModeTest(unittest.TestCase):
         data = DataConfig()
         self.assertEqual((data.data_gpu, data.model_gpu), (None, None))
         self.assertEqual((data.pipeline_buffer_size, data.model_start_delay), (50, 2.0))
-        self.assertTrue(DataConfig(data_gpu=0, model_gpu=1, pipeline_buffer_size=75, model_start_delay=2.5).is_multi_gpu)
+        self.assertTrue(
+            DataConfig(data_gpu=0, model_gpu=1, pipeline_buffer_size=75, model_start_delay=2.5).is_multi_gpu
+        )
 
 
 class OrderTest(unittest.TestCase):
@@ -195,7 +239,9 @@ class OrderTest(unittest.TestCase):
             self.assertLess(moved[number + 1], ended[number])
 
     def test_each_batch_is_prepared_then_copied_then_trained_on(self):
-        times = zip(*(self.moments(name) for name in ("preprocess ended", "transfer ended", "train began", "train ended")))
+        times = zip(
+            *(self.moments(name) for name in ("preprocess ended", "transfer ended", "train began", "train ended"))
+        )
         for moments in times:
             self.assertEqual(list(moments), sorted(moments))
 

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-
 from layer_check import check_layer
 
 

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy.special import erf
-
 from layer_check import check_layer
+from scipy.special import erf
+from tiny import tiny_model_config
+
 from myxtts.models.conditioning_encoder import ConditioningBlock, ConditioningEncoder, num_groups
 from myxtts.models.dvae import DVAE, DVAEResidualBlock
 from myxtts.models.gpt import GPT
@@ -17,7 +18,6 @@ from myxtts.models.layers.transformer import TransformerBlock
 from myxtts.models.layers.vector_quantizer import VectorQuantizer
 from myxtts.models.perceiver import PerceiverLayer, PerceiverResampler
 from myxtts.models.xtts import XTTS, named_weights
-from tiny import tiny_model_config
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((2, 5, 16)).astype("float32")
@@ -58,25 +58,41 @@ def weights_by_name(layer):
 
 def gpt_arguments():
     config = tiny_model_config()
-    names = ("num_text_tokens", "num_audio_tokens", "max_text_tokens", "max_audio_tokens", "layers", "width", "heads",
-             "dropout", "conditioning_blocks", "conditioning_heads", "num_latents", "perceiver_depth",
-             "perceiver_heads", "perceiver_head_width")
+    names = (
+        "num_text_tokens",
+        "num_audio_tokens",
+        "max_text_tokens",
+        "max_audio_tokens",
+        "layers",
+        "width",
+        "heads",
+        "dropout",
+        "conditioning_blocks",
+        "conditioning_heads",
+        "num_latents",
+        "perceiver_depth",
+        "perceiver_heads",
+        "perceiver_head_width",
+    )
     return {name: getattr(config, name) for name in names}
 
 
 LAYERS = {
     "causal_self_attention": (lambda: CausalSelfAttention(2, 0.1), X, {"key_mask": KEY_MASK}, {}),
     "transformer_block": (lambda: TransformerBlock(2, 0.1, site=3), X, {"key_mask": KEY_MASK}, {}),
-    "transformer_block_with_dropout":
-        (lambda: TransformerBlock(2, 0.5), X, {"seed": SEED}, {}),
+    "transformer_block_with_dropout": (lambda: TransformerBlock(2, 0.5), X, {"seed": SEED}, {}),
     "perceiver_layer": (lambda: PerceiverLayer(2, 4), (X, X[:, :3] + 1), {}, {}),
     "perceiver_resampler": (lambda: PerceiverResampler(3, 2, 2, 4), X, {}, {}),
     "conditioning_block": (lambda: ConditioningBlock(2), X, {}, {}),
     "conditioning_encoder": (lambda: ConditioningEncoder(16, 2, 2), X[..., :6], {}, {}),
     "dvae_residual_block": (lambda: DVAEResidualBlock(16), X, {}, {}),
     "dropout": (lambda: Dropout(0.5, site=4), X, {"seed": SEED}, {"trainable": False, "mixed_output_dtype": "float32"}),
-    "vector_quantizer": (lambda: VectorQuantizer(7, 4), np.array([[0, 3], [6, 3]], "int32"), {},
-                         {"trainable": False, "mixed_output_dtype": "float32"}),
+    "vector_quantizer": (
+        lambda: VectorQuantizer(7, 4),
+        np.array([[0, 3], [6, 3]], "int32"),
+        {},
+        {"trainable": False, "mixed_output_dtype": "float32"},
+    ),
 }
 
 
@@ -93,8 +109,13 @@ def test_gpt_keeps_the_promises_of_all_layers():
     gpt = GPT(**gpt_arguments())
     gpt.build()
     unreached = [v.path for v in gpt.trainable_variables if "conditioning_encoder" in v.path or "perceiver" in v.path]
-    check_layer(lambda: GPT(**gpt_arguments(), name=gpt.name), (latents, text, audio), mixed_output_dtype="float32",
-                unreached=unreached, dynamic_axes=((0,), (0, 1), (0, 1)))
+    check_layer(
+        lambda: GPT(**gpt_arguments(), name=gpt.name),
+        (latents, text, audio),
+        mixed_output_dtype="float32",
+        unreached=unreached,
+        dynamic_axes=((0,), (0, 1), (0, 1)),
+    )
 
 
 class Reconstruction(DVAE):
@@ -128,8 +149,9 @@ def test_attention_equals_numpy():
     actual = to_numpy(attention(query, key, value, key_mask))
     causal = to_numpy(attention(query, key[:, :, :5], value[:, :, :5], key_mask[:, :5], causal=True))
     for row in range(2):
-        np.testing.assert_allclose(actual[row], numpy_attention(query[row], key[row], value[row], key_mask[row]),
-                                   atol=1e-6)
+        np.testing.assert_allclose(
+            actual[row], numpy_attention(query[row], key[row], value[row], key_mask[row]), atol=1e-6
+        )
         expected = numpy_attention(query[row], key[row, :, :5], value[row, :, :5], CAUSAL & key_mask[row, :5])
         np.testing.assert_allclose(causal[row], expected, atol=1e-6)
 
@@ -148,8 +170,10 @@ def test_causal_self_attention_lays_its_projection_out_in_thirds():
     for row in range(2):
         query, key, value = np.split(X[row] @ weights["qkv/kernel"] + weights["qkv/bias"], 3, axis=-1)
         attended = numpy_attention(heads_of(query, 2), heads_of(key, 2), heads_of(value, 2), CAUSAL)
-        expected = np.concatenate(list(attended), axis=-1) @ weights["output_projection/kernel"] \
+        expected = (
+            np.concatenate(list(attended), axis=-1) @ weights["output_projection/kernel"]
             + weights["output_projection/bias"]
+        )
         np.testing.assert_allclose(actual[row], expected, atol=1e-5)
 
 
@@ -165,7 +189,7 @@ def test_transformer_block_equals_numpy():
     x = X + attended
     hidden = normalized(x, weights["mlp_norm/gamma"], weights["mlp_norm/beta"])
     hidden = hidden @ weights["mlp_in/kernel"] + weights["mlp_in/bias"]
-    gelu = 0.5 * hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden ** 3)))
+    gelu = 0.5 * hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)))
     expected = x + gelu @ weights["mlp_out/kernel"] + weights["mlp_out/bias"]
     np.testing.assert_allclose(to_numpy(block(X)), expected, atol=1e-4)
 
@@ -207,8 +231,11 @@ def test_conditioning_block_adds_the_normalized_input():
         # Channels are laid out head by head, and in each head as query, key, value.
         qkv = heads_of(x[row] @ weights["qkv/kernel"] + weights["qkv/bias"], 2)
         attended = numpy_attention(*np.split(qkv, 3, axis=-1))
-        expected_row = x[row] + np.concatenate(list(attended), -1) @ weights["output_projection/kernel"] \
+        expected_row = (
+            x[row]
+            + np.concatenate(list(attended), -1) @ weights["output_projection/kernel"]
             + weights["output_projection/bias"]
+        )
         np.testing.assert_allclose(actual[row], expected_row, atol=1e-4)
 
 
@@ -245,7 +272,7 @@ def test_perceiver_output_is_rms_normalized():
     resampler = PerceiverResampler(3, 1, 2, 4)
     out = to_numpy(resampler(X))
     assert out.shape == (2, 3, 16)
-    np.testing.assert_allclose((out ** 2).mean(-1), 1.0, atol=1e-5)
+    np.testing.assert_allclose((out**2).mean(-1), 1.0, atol=1e-5)
     resampler.gamma.assign(np.arange(16, dtype="float32"))
     np.testing.assert_allclose(to_numpy(resampler(X)), out * np.arange(16), atol=1e-5)
 
@@ -301,8 +328,9 @@ def test_assembled_model_shares_its_weights():
     tokenizer_model, gpt_model = (XTTS(tiny_model_config(), parts=(part,)) for part in ("dvae", "gpt"))
     model = XTTS.assemble(tiny_model_config(), tokenizer_model, gpt_model)
     assert model.part_weights("gpt").items() == gpt_model.part_weights("gpt").items()
-    assert {name: id(v) for name, v in model.part_weights("dvae").items()} == \
-        {name: id(v) for name, v in tokenizer_model.part_weights("dvae").items()}
+    assert {name: id(v) for name, v in model.part_weights("dvae").items()} == {
+        name: id(v) for name, v in tokenizer_model.part_weights("dvae").items()
+    }
 
 
 def test_model_without_a_vocabulary_is_refused():

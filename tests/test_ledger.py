@@ -6,16 +6,17 @@ from test_objectives import dvae_batch, gpt_batch
 from test_trainer import Recorder, dvae_trainer, open_run
 from tiny import tiny_run_config
 
-from myxtts.config.config import ConfigError, TrainingConfig
+from myxtts.config.checks import ConfigError
+from myxtts.config.config import TrainingConfig
 from myxtts.config.optimizations import PRESETS, SWITCHES, requested_switches
+from myxtts.devices import precision
+from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
 from myxtts.training import optimizations
 from myxtts.training.averaging import WeightAverages
 from myxtts.training.ledger import LedgerDifference, count_clusters, count_products
 from myxtts.training.objectives import DVAEObjective, GPTObjective
 from myxtts.training.optimizations import TrainingOptimizer, settle_switches
-from myxtts.utils import precision
-from myxtts.utils.machine import Processor
 
 FLOAT32 = XTTS
 """The real class, when a test has put another in its place."""
@@ -23,16 +24,24 @@ FLOAT32 = XTTS
 
 def ledger_of(corpus, folder, **training):
     """A trainer after two DVAE steps."""
-    dataset = open_run(corpus, folder, dvae={"max_steps": 2, "crop_seconds": 0.4},
-                       training={"validate_every_steps": 9, **training})
+    dataset = open_run(
+        corpus, folder, dvae={"max_steps": 2, "crop_seconds": 0.4}, training={"validate_every_steps": 9, **training}
+    )
     trainer, recorder = dvae_trainer(dataset), Recorder()
     trainer.train(dataset, [recorder])
     return trainer, recorder
 
 
 def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
-    trainer, recorder = ledger_of(tiny_corpus, tmp_path, optimizations="aggressive", precision="mixed_bfloat16", ema=0.9,
-                                  gradient_accumulation=2, strict=True)
+    trainer, recorder = ledger_of(
+        tiny_corpus,
+        tmp_path,
+        optimizations="aggressive",
+        precision="mixed_bfloat16",
+        ema=0.9,
+        gradient_accumulation=2,
+        strict=True,
+    )
     ledger = trainer.ledger
     assert recorder.ledgers == [ledger] and all(row.as_requested for row in ledger.rows)
     precision_row = ledger.row("precision")
@@ -49,7 +58,9 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
     assert ledger.row("gradient accumulation").effective == "2"
     assert trainer.store.read_state(2)["ledger"] == ledger.state()
     lines = str(ledger).splitlines()
-    assert lines[0].split() == ["optimisation", "requested", "effective", "reason"] and len(lines) == 1 + len(ledger.rows)
+    assert lines[0].split() == ["optimisation", "requested", "effective", "reason"] and len(lines) == 1 + len(
+        ledger.rows
+    )
 
 
 def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypatch):
@@ -90,14 +101,23 @@ def test_products_and_clusters_are_counted_in_called_functions_too():
     assert count_clusters(graph) == 1
 
 
-@pytest.mark.parametrize("requested, capability, flags, chosen", [
-    ("auto", None, {"avx2"}, "float32"), ("auto", None, {"avx512_bf16"}, "mixed_bfloat16"),
-    ("auto", (9, 0), (), "mixed_bfloat16"), ("auto", (8, 0), (), "mixed_bfloat16"), ("auto", (7, 5), (), "mixed_float16"),
-    ("auto", (6, 1), (), "float32"), ("mixed_bfloat16", (7, 0), (), "float32"),
-    ("mixed_bfloat16", (8, 6), (), "mixed_bfloat16"), ("mixed_float16", (6, 1), (), "mixed_float16"),
-    ("mixed_float16", None, (), "mixed_float16"), ("mixed_bfloat16", None, {"avx2"}, "mixed_bfloat16"),
-    ("float32", (9, 0), (), "float32"),
-])
+@pytest.mark.parametrize(
+    "requested, capability, flags, chosen",
+    [
+        ("auto", None, {"avx2"}, "float32"),
+        ("auto", None, {"avx512_bf16"}, "mixed_bfloat16"),
+        ("auto", (9, 0), (), "mixed_bfloat16"),
+        ("auto", (8, 0), (), "mixed_bfloat16"),
+        ("auto", (7, 5), (), "mixed_float16"),
+        ("auto", (6, 1), (), "float32"),
+        ("mixed_bfloat16", (7, 0), (), "float32"),
+        ("mixed_bfloat16", (8, 6), (), "mixed_bfloat16"),
+        ("mixed_float16", (6, 1), (), "mixed_float16"),
+        ("mixed_float16", None, (), "mixed_float16"),
+        ("mixed_bfloat16", None, {"avx2"}, "mixed_bfloat16"),
+        ("float32", (9, 0), (), "float32"),
+    ],
+)
 def test_precision_is_what_the_hardware_can(monkeypatch, requested, capability, flags, chosen):
     monkeypatch.setattr(precision, "_compute_capability", lambda: capability)
     monkeypatch.setattr(precision, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
@@ -125,18 +145,30 @@ def test_tf32_is_allowed_but_where_it_is_switched_off(tf32, allowed):
 
 
 def test_training_optimizer_puts_its_switches_into_a_configuration():
-    config = TrainingOptimizer("aggressive", xla=False, ema=0.99, strict=True).apply(tiny_run_config(
-        training={"precision": "mixed_float16"}))
+    config = TrainingOptimizer("aggressive", xla=False, ema=0.99, strict=True).apply(
+        tiny_run_config(training={"precision": "mixed_float16"})
+    )
     switches = settle_switches(config.training, None, "/CPU:0")
     assert (switches.xla, switches.ema, config.training.strict) == (False, 0.99, True)
     assert switches.requested["precision"] == ("auto", "preset aggressive")
     assert "xla: False (given)" in TrainingOptimizer("aggressive", xla=False).describe()
-    for arguments, words in ((("swift",), "--optimizations must be one of none, conservative"), ((), "A switch must be")):
+    for arguments, words in (
+        (("swift",), "--optimizations must be one of none, conservative"),
+        ((), "A switch must be"),
+    ):
         with pytest.raises(ConfigError, match=words):
             TrainingOptimizer(*arguments, **({} if arguments else {"speed": 3}))
 
 
-SENSITIVE = {"Softmax", "LogSoftmax", "Rsqrt", "ArgMin", "SparseSoftmaxCrossEntropyWithLogits", "Mean", "SquaredDifference"}
+SENSITIVE = {
+    "Softmax",
+    "LogSoftmax",
+    "Rsqrt",
+    "ArgMin",
+    "SparseSoftmaxCrossEntropyWithLogits",
+    "Mean",
+    "SquaredDifference",
+}
 """Operations of softmax, norms, codebook search and losses."""
 
 

@@ -10,9 +10,11 @@ import pytest
 
 UTILITIES = Path(__file__).resolve().parents[1] / "utilities"
 
-STEP = ("12:00:0{i} INFO step {step}/3000 | loss {loss} | text 1.2000 | mel 3.1000 | lr 1.0e-03 | "
-        "Avg: {avg}ms, Std: {std}ms | Throughput: {rate} steps/sec | Variation: 8.3% | stall {stall}% | buffer 3/3 | "
-        "{gpu}")
+STEP = (
+    "12:00:0{i} INFO step {step}/3000 | loss {loss} | text 1.2000 | mel 3.1000 | lr 1.0e-03 | "
+    "Avg: {avg}ms, Std: {std}ms | Throughput: {rate} steps/sec | Variation: 8.3% | stall {stall}% | buffer 3/3 | "
+    "{gpu}"
+)
 GPU = "GPU util: data 55%, model 83% | GPU memory: data 1024MB, model 9000MB"
 
 
@@ -21,17 +23,29 @@ def step_line(step, avg=125.0, std=10.0, rate=8.0, stall=1.2, loss=3.1234, gpu=G
 
 
 def run_log(batch_size=16, avg=125.0, std=10.0, rate=8.0, stall=1.5):
-    return "\n".join([
-        "Devices: dual: data on /GPU:0 (GPU 0), model on /GPU:1 (GPU 1)", f"Batch size: {batch_size}",
-        f"Effective batch size: {batch_size * 4}", step_line(100, avg=999.0, rate=1.0), step_line(200, loss=2.5),
-        "FINAL REPORT", f"  Avg: {avg}ms, Std: {std}ms", f"  Throughput: {rate} steps/sec",
-        f"  Variation: {100 * std / avg:.1f}%", f"  Stall: {stall}%", "  GPU util: data 60%, model 90%",
-        "  GPU memory: data 2000MB, model 9500MB", ""])
+    return "\n".join(
+        [
+            "Devices: dual: data on /GPU:0 (GPU 0), model on /GPU:1 (GPU 1)",
+            f"Batch size: {batch_size}",
+            f"Effective batch size: {batch_size * 4}",
+            step_line(100, avg=999.0, rate=1.0),
+            step_line(200, loss=2.5),
+            "FINAL REPORT",
+            f"  Avg: {avg}ms, Std: {std}ms",
+            f"  Throughput: {rate} steps/sec",
+            f"  Variation: {100 * std / avg:.1f}%",
+            f"  Stall: {stall}%",
+            "  GPU util: data 60%, model 90%",
+            "  GPU memory: data 2000MB, model 9500MB",
+            "",
+        ]
+    )
 
 
 def run(tool, *arguments):
-    done = subprocess.run([sys.executable, UTILITIES / f"{tool}.py", *map(str, arguments)], capture_output=True,
-                          text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, UTILITIES / f"{tool}.py", *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -64,8 +78,12 @@ def test_the_final_report_gives_the_figures(read):
 
 
 def test_without_a_final_report_the_step_lines_are_averaged(read):
-    log = read("Batch size: 4\n" + step_line(100, avg=100.0, std=0.0, rate=10.0, stall=2.0) + "\r" +
-               step_line(200, avg=300.0, std=0.0, rate=3.33, stall=4.0, loss="nan"))
+    log = read(
+        "Batch size: 4\n"
+        + step_line(100, avg=100.0, std=0.0, rate=10.0, stall=2.0)
+        + "\r"
+        + step_line(200, avg=300.0, std=0.0, rate=3.33, stall=4.0, loss="nan")
+    )
     assert log.source == "2 step lines" and log.steps == 200 and math.isnan(log.loss)
     assert (log.mean_step_ms, log.std_step_ms, log.variation_percent) == (200, 100, 50)  # the spread between the lines
     assert (log.steps_per_second, log.samples_per_second, log.stall_percent) == (5, 20, 3)
@@ -113,10 +131,15 @@ def test_compare_as_json_has_null_for_what_is_missing(write):
 
 
 @pytest.mark.parametrize("tool", ["compare_logs", "analyze_batch_scaling"])
-@pytest.mark.parametrize("text, sentence", [
-    (None, "cannot be read: No such file or directory."), ("", "is empty."), (" \n\r\n", "is empty."),
-    ("import failed\nTraceback\n", "holds no training step: expected lines with"),
-])
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        (None, "cannot be read: No such file or directory."),
+        ("", "is empty."),
+        (" \n\r\n", "is empty."),
+        ("import failed\nTraceback\n", "holds no training step: expected lines with"),
+    ],
+)
 def test_a_log_without_figures_is_one_sentence_and_exit_code_2(write, tmp_path, tool, text, sentence):
     good = write("test_batch_8.log", run_log())
     bad = tmp_path / "bad.log" if text is None else write("bad.log", text)
@@ -125,8 +148,11 @@ def test_a_log_without_figures_is_one_sentence_and_exit_code_2(write, tmp_path, 
 
 
 def test_scaling_sorts_by_batch_size_and_recommends_the_smallest_good_one(write):
-    logs = [write("test_batch_32.log", run_log(32, avg=250.0, rate=4.0)), write("test_batch_8.log", run_log(8)),
-            write("test_batch_16.log", run_log(16, avg=127.0, rate=7.9))]
+    logs = [
+        write("test_batch_32.log", run_log(32, avg=250.0, rate=4.0)),
+        write("test_batch_8.log", run_log(8)),
+        write("test_batch_16.log", run_log(16, avg=127.0, rate=7.9)),
+    ]
     code, out, _ = run("analyze_batch_scaling", *logs)
     assert code == 0
     rows = [line.split() for line in out.splitlines()[2:5]]

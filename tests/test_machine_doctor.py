@@ -10,8 +10,9 @@ import pytest
 from logical_devices import on_logical_devices, plan_of
 from tiny import tiny_run_config
 
-from myxtts.cli import doctor, machine_doctor
-from myxtts.utils import machine
+from myxtts.cli import doctor
+from myxtts.devices import machine
+from myxtts.runs import machine_report
 
 GB = 2**30
 MEMINFO = f"MemTotal: {16 * 2**20} kB\nMemFree: 1 kB\nMemAvailable: {12 * 2**20} kB\n"
@@ -32,37 +33,55 @@ def test_machine_without_limits_has_what_is_available(tmp_path):
 
 def test_limit_of_cgroup_version_2_counts_and_droppable_cache_does_not(tmp_path):
     group = "sys/fs/cgroup/jobs/one"
-    root = fake_root(tmp_path, {"proc/self/cgroup": "0::/jobs/one\n", f"{group}/memory.max": "max\n",
-                                "sys/fs/cgroup/jobs/memory.max": f"{4 * GB}\n",
-                                "sys/fs/cgroup/jobs/memory.current": f"{3 * GB}\n",
-                                "sys/fs/cgroup/jobs/memory.stat": f"anon 5\ninactive_file {GB}\n",
-                                f"{group}/cpu.max": "150000 100000\n", "sys/fs/cgroup/jobs/cpu.max": "max 100000\n"})
+    root = fake_root(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/jobs/one\n",
+            f"{group}/memory.max": "max\n",
+            "sys/fs/cgroup/jobs/memory.max": f"{4 * GB}\n",
+            "sys/fs/cgroup/jobs/memory.current": f"{3 * GB}\n",
+            "sys/fs/cgroup/jobs/memory.stat": f"anon 5\ninactive_file {GB}\n",
+            f"{group}/cpu.max": "150000 100000\n",
+            "sys/fs/cgroup/jobs/cpu.max": "max 100000\n",
+        },
+    )
     memory = machine.read_memory(root)
     assert (memory.limit, memory.used_of_limit, memory.usable) == (4 * GB, 2 * GB, 2 * GB)
     assert machine.read_processor(root).quota == 1.5
 
 
 def test_limit_of_cgroup_version_1_is_found_under_the_containers_own_root(tmp_path):
-    root = fake_root(tmp_path, {
-        "proc/self/cgroup": "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{8 * GB}\n",
-        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GB}\n", "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"})
+    root = fake_root(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{8 * GB}\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GB}\n",
+            "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+    )
     memory = machine.read_memory(root)
     assert (memory.limit, memory.usable) == (8 * GB, 7 * GB) and machine.read_processor(root).quota == 2.0
 
 
 def test_limit_beyond_the_machine_is_none(tmp_path):
-    root = fake_root(tmp_path, {"proc/self/cgroup": "4:memory:/\n",
-                                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-                                "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GB}\n"})
+    root = fake_root(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GB}\n",
+        },
+    )
     assert machine.read_memory(root).limit is None
 
 
 def test_memory_is_unknown_where_the_system_does_not_tell(tmp_path):
     memory = machine.read_memory(tmp_path)
     assert memory.total is None and memory.usable is None
-    assert machine_doctor.gigabytes(memory.usable) == "unknown"
+    assert machine_report.gigabytes(memory.usable) == "unknown"
 
 
 def test_disk_is_read_and_nothing_left_there(tmp_path):
@@ -109,48 +128,84 @@ def findings(**changes):
         "memory": {"total": 32 * GB, "available": 30 * GB, "limit": 8 * GB, "used_of_limit": GB, "usable": 7 * GB},
         "gpus": {"listed": [gpu], "driver": "550.1", "reason": None},
         "disks": [{"folder": ".", "free": 100 * GB, "read_per_second": 200 * 2**20, "note": "one file"}],
-        "tensorflow": {"built_for": "CUDA", "cuda": "12.5", "cudnn": "9", "xla_fails": None,
-                       "gpus": [{"name": "NVIDIA L4", "compute_capability": [8, 9]}]},
-        "precision": {"size": 1024, "flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}}, "plan": "single: all on GPU 0",
-        "automatic": {"precision": "mixed_bfloat16", "precision_reason": "compute capability 8.9 has bfloat16",
-                      "attention": "standard", "attention_reason": "slower at the longest", "room": 22 * GB,
-                      "clip_seconds": 11.6, "largest_batch": {"float32": 30, "mixed_bfloat16": 44}},
-        "training": {"size": "tiny", "batch_size": 16, "clip_seconds": 6.0, "precision": "float32", "steps": 40,
-                     "step_seconds": 0.25, "steps_per_second": 4.0, "audio_seconds_per_second": 384.0}}
+        "tensorflow": {
+            "built_for": "CUDA",
+            "cuda": "12.5",
+            "cudnn": "9",
+            "xla_fails": None,
+            "gpus": [{"name": "NVIDIA L4", "compute_capability": [8, 9]}],
+        },
+        "precision": {"size": 1024, "flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}},
+        "plan": "single: all on GPU 0",
+        "automatic": {
+            "precision": "mixed_bfloat16",
+            "precision_reason": "compute capability 8.9 has bfloat16",
+            "attention": "standard",
+            "attention_reason": "slower at the longest",
+            "room": 22 * GB,
+            "clip_seconds": 11.6,
+            "largest_batch": {"float32": 30, "mixed_bfloat16": 44},
+        },
+        "training": {
+            "size": "tiny",
+            "batch_size": 16,
+            "clip_seconds": 6.0,
+            "precision": "float32",
+            "steps": 40,
+            "step_seconds": 0.25,
+            "steps_per_second": 4.0,
+            "audio_seconds_per_second": 384.0,
+        },
+    }
     return {**found, **changes}
 
 
 def test_description_tells_limits_speeds_and_a_plain_verdict():
-    text = machine_doctor.describe(findings())
-    for words in ("myxtts not installed", "limited to 2 cores' worth", "limit of the container 8.0 GB", "7.0 GB can be used",
-                  "0: NVIDIA L4, 23034 MB; driver 550.1", "reads 200 MB/s", "compute capability 8.9", "bfloat16 60000 GFLOP/s "
-                  "(6.0 x)", "XLA: compiles", "single: all on GPU 0", "nothing to choose",
-                  "--precision auto: mixed_bfloat16 (compute capability 8.9 has bfloat16)",
-                  "--attention auto: standard (slower", "11.6 s that the memory plan fits into 22.0 GB: 30 in float32, 44 in",
-                  "This machine will train `tiny` at about 4 steps/s (batches of 16 clips of 6 s, float32; 384 s of recordings "
-                  "per second; median of 40 steps)."):
+    text = machine_report.describe(findings())
+    for words in (
+        "myxtts not installed",
+        "limited to 2 cores' worth",
+        "limit of the container 8.0 GB",
+        "7.0 GB can be used",
+        "0: NVIDIA L4, 23034 MB; driver 550.1",
+        "reads 200 MB/s",
+        "compute capability 8.9",
+        "bfloat16 60000 GFLOP/s (6.0 x)",
+        "XLA: compiles",
+        "single: all on GPU 0",
+        "nothing to choose",
+        "--precision auto: mixed_bfloat16 (compute capability 8.9 has bfloat16)",
+        "--attention auto: standard (slower",
+        "11.6 s that the memory plan fits into 22.0 GB: 30 in float32, 44 in",
+        "This machine will train `tiny` at about 4 steps/s (batches of 16 clips of 6 s, float32; 384 s of recordings "
+        "per second; median of 40 steps).",
+    ):
         assert words in text
     assert "Other work" not in text and "no GPU" not in text
 
 
 def test_what_is_wrong_is_said_in_the_verdict():
     cpu_only = {**findings()["tensorflow"], "gpus": []}
-    assert any("TensorFlow can use none" in line for line in machine_doctor.verdict(findings(tensorflow=cpu_only)))
+    assert any("TensorFlow can use none" in line for line in machine_report.verdict(findings(tensorflow=cpu_only)))
     unknown = {"listed": None, "driver": None, "reason": "no NVIDIA driver"}
-    lines = machine_doctor.verdict(findings(tensorflow=cpu_only, gpus=unknown))
+    lines = machine_report.verdict(findings(tensorflow=cpu_only, gpus=unknown))
     assert any("no GPU to train on" in line for line in lines)
-    assert "NVIDIA GPUs: unknown (no NVIDIA driver)" in machine_doctor.describe(findings(tensorflow=cpu_only, gpus=unknown))
-    slow = [{"folder": "data", "free": GB, "read_per_second": 5 * 2**20, "note": "one file"},
-            {"folder": "nfs", "free": GB, "read_per_second": None, "note": "not measured: Permission denied"}]
-    lines = machine_doctor.verdict(findings(disks=slow, training=None))
+    assert "NVIDIA GPUs: unknown (no NVIDIA driver)" in machine_report.describe(
+        findings(tensorflow=cpu_only, gpus=unknown)
+    )
+    slow = [
+        {"folder": "data", "free": GB, "read_per_second": 5 * 2**20, "note": "one file"},
+        {"folder": "nfs", "free": GB, "read_per_second": None, "note": "not measured: Permission denied"},
+    ]
+    lines = machine_report.verdict(findings(disks=slow, training=None))
     assert "data reads 5 MB/s" in lines[0] and lines[1] == "Reading from nfs was not measured: Permission denied."
     slow = findings(precision={"size": 1024, "flops": {"float32": 2e10, "bfloat16": 1e10, "float16": 1e10}})
-    assert any("measured slower than those of float32: 10 against 20" in line for line in machine_doctor.choices(slow))
+    assert any("measured slower than those of float32: 10 against 20" in line for line in machine_report.choices(slow))
     hidden = {**findings()["automatic"], "largest_batch": None, "attention": None, "attention_reason": "not measured"}
-    lines = machine_doctor.choices(findings(automatic=hidden))
+    lines = machine_report.choices(findings(automatic=hidden))
     assert "--attention auto: unknown (not measured)" in lines and lines[-1].startswith("Largest batch: unknown")
     busy = {**findings()["processor"], "load": 3.0}
-    assert any("load 3.0 on 8 cores" in line for line in machine_doctor.verdict(findings(processor=busy)))
+    assert any("load 3.0 on 8 cores" in line for line in machine_report.verdict(findings(processor=busy)))
 
 
 @on_logical_devices

@@ -100,8 +100,9 @@ def test_speaker_mel_equals_the_reference(reference):
 def test_graph_with_unknown_lengths_gives_the_eager_values(name, in_chunks):
     spec = SPECS[name]
     wav_to_mel = MelSpectrogram(spec)
-    in_graph = tf.function(lambda wav: wav_to_mel(wav, in_chunks),
-                           input_signature=[tf.TensorSpec((None, None), tf.float32)])
+    in_graph = tf.function(
+        lambda wav: wav_to_mel(wav, in_chunks), input_signature=[tf.TensorSpec((None, None), tf.float32)]
+    )
     for num_samples in (5000, 6001, 90_000):
         wav = np.stack([make_wav(num_samples, spec.sample_rate, seed) for seed in range(2)])
         np.testing.assert_allclose(in_graph(wav), wav_to_mel(wav), atol=1e-5)

@@ -22,9 +22,14 @@ def make_trainer(mode, corpus, folder):
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
     from myxtts.training.trainer import XTTSTrainer
 
-    config = tiny_run_config(corpus, folder / mode, model={"layers": 1}, gpt={"max_steps": STEPS},
-                             data={"model_start_delay": 0.0, "num_buckets": 1},
-                             training={"reset_training": True, "log_every_steps": 1, "validate_every_steps": STEPS})
+    config = tiny_run_config(
+        corpus,
+        folder / mode,
+        model={"layers": 1},
+        gpt={"max_steps": STEPS},
+        data={"model_start_delay": 0.0, "num_buckets": 1},
+        training={"reset_training": True, "log_every_steps": 1, "validate_every_steps": STEPS},
+    )
     dataset = LJSpeechDataset.open(config)
     plan = plan_of(mode)
     keras.utils.set_random_seed(3)
@@ -55,9 +60,16 @@ def run(mode, corpus, folder):
 
     with contextlib.redirect_stdout(None):
         validation = trainer.train(dataset, [Listener()])
-    found = {"losses": losses, "validation": validation, "traces": trainer.train_step.traces, "plan": trainer.plan,
-             "devices": (trainer.data_device, trainer.model_device), "depth": trainer.pipeline_depth,
-             "asynchronous": trainer.enable_async_pipeline, "is trainer": isinstance(trainer, XTTSTrainer)}
+    found = {
+        "losses": losses,
+        "validation": validation,
+        "traces": trainer.train_step.traces,
+        "plan": trainer.plan,
+        "devices": (trainer.data_device, trainer.model_device),
+        "depth": trainer.pipeline_depth,
+        "asynchronous": trainer.enable_async_pipeline,
+        "is trainer": isinstance(trainer, XTTSTrainer),
+    }
     if mode == "isolated":
         found["step times"] = trainer.step_times
         found["pipelines"] = []
@@ -84,7 +96,10 @@ def test_fifty_steps_have_the_same_losses_in_every_mode(runs):
 
 def test_modes_compute_where_they_say(runs):
     assert [runs[mode]["devices"] for mode in ("single", "dual", "isolated")] == [
-        ("/CPU:0", "/CPU:0"), ("/CPU:0", "/CPU:1"), ("/CPU:0", "/CPU:1")]
+        ("/CPU:0", "/CPU:0"),
+        ("/CPU:0", "/CPU:1"),
+        ("/CPU:0", "/CPU:1"),
+    ]
     assert runs["isolated"]["plan"].mode == "isolated"
     assert all(found["traces"] == 1 for found in runs.values())
 
@@ -107,8 +122,15 @@ def test_signatures_are_those_of_the_contract():
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
     parameters = inspect.signature(MemoryIsolatedDualGPUTrainer).parameters
-    assert list(parameters)[:7] == ["config", "data_gpu_id", "model_gpu_id", "data_gpu_memory_limit",
-                                    "model_gpu_memory_limit", "model", "resume_checkpoint"]
+    assert list(parameters)[:7] == [
+        "config",
+        "data_gpu_id",
+        "model_gpu_id",
+        "data_gpu_memory_limit",
+        "model_gpu_memory_limit",
+        "model",
+        "resume_checkpoint",
+    ]
     assert (parameters["data_gpu_memory_limit"].default, parameters["model_gpu_memory_limit"].default) == (8192, 16384)
     optimize = inspect.signature(MemoryIsolatedDualGPUTrainer.optimize_dataset_for_dual_gpu).parameters
     assert optimize["prefetch_buffer_size"].default == 4
@@ -145,8 +167,8 @@ def test_optimized_dataset_keeps_its_order_and_ends_on_the_data_device():
 @on_logical_devices
 def refused_pair():
     """What making the trainer says on this machine, which has no two GPUs."""
+    from myxtts.devices.configuration import DeviceError
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
-    from myxtts.utils.devices import DeviceError
 
     try:
         MemoryIsolatedDualGPUTrainer(tiny_run_config(), 2, 3)
@@ -162,8 +184,8 @@ def test_pair_that_is_not_there_is_an_error_and_no_run_on_one_device():
 def plans_on_a_stand_in_machine():
     from stand_in_machine import stand_in_machine
 
+    from myxtts.devices.configuration import DeviceError
     from myxtts.training.memory_isolated_trainer import isolated_plan
-    from myxtts.utils.devices import DeviceError
 
     with stand_in_machine(2) as machine, contextlib.redirect_stdout(None):
         first = isolated_plan(1, 1, 1000, 2000)
@@ -177,6 +199,9 @@ def plans_on_a_stand_in_machine():
 
 def test_plan_in_force_is_kept_and_another_limit_is_refused():
     plan, kept, limits, refusal = plans_on_a_stand_in_machine()
-    assert kept and limits == [[1000, 2000]] and (plan.mode, plan.data_device, plan.model_device) == (
-        "isolated", "/GPU:0", "/GPU:1")
+    assert (
+        kept
+        and limits == [[1000, 2000]]
+        and (plan.mode, plan.data_device, plan.model_device) == ("isolated", "/GPU:0", "/GPU:1")
+    )
     assert "already configured" in refusal

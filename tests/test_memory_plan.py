@@ -10,20 +10,28 @@ from pathlib import Path
 
 import keras
 import pytest
+from tiny import tiny_model_config
 
 from myxtts.cli import plan
 from myxtts.config.config import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.models.layers.memory_efficient_attention import CHUNK
-from myxtts.models.memory import (CHUNK_KEYS, Optimizations, Shapes, count_dvae, count_gpt, count_lora, largest_batch,
-                                  plan_memory)
 from myxtts.models.xtts import XTTS, named_weights
+from myxtts.planning.memory import (
+    CHUNK_KEYS,
+    Optimizations,
+    Shapes,
+    count_dvae,
+    count_gpt,
+    count_lora,
+    largest_batch,
+    plan_memory,
+)
 from myxtts.training.lora import LoRA
-from tiny import tiny_model_config
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES = Shapes(batch=4, text=40, codes=120, frames=200)
-MODEL = ModelConfig.of_size("small", num_text_tokens=500)
+MODEL = ModelConfig("small", num_text_tokens=500)
 
 
 def numbers(variables):
@@ -32,7 +40,7 @@ def numbers(variables):
 
 @pytest.mark.parametrize("size", MODEL_SIZES)
 def test_weights_are_counted_exactly_at_every_size(size):
-    config = ModelConfig.of_size(size, num_text_tokens=600)
+    config = ModelConfig(size, num_text_tokens=600)
     with keras.StatelessScope(initialize_variables=False):  # shapes alone: `big` would take 1.7 GB
         model = XTTS(config)
     assert count_gpt(config) == numbers(model.part_weights("gpt").values())
@@ -62,9 +70,16 @@ def test_resident_bytes_are_weights_moments_averages_and_accumulators():
 
 
 def test_each_optimization_takes_less_and_all_take_least():
-    peaks = [plan_memory(MODEL, replace(SHAPES, batch=16), Optimizations(**switches)).peak for switches in (
-        {}, {"precision": "mixed_bfloat16"}, {"gradient_checkpointing": True}, {"attention": "memory-efficient"},
-        {"precision": "mixed_bfloat16", "gradient_checkpointing": True, "attention": "memory-efficient"})]
+    peaks = [
+        plan_memory(MODEL, replace(SHAPES, batch=16), Optimizations(**switches)).peak
+        for switches in (
+            {},
+            {"precision": "mixed_bfloat16"},
+            {"gradient_checkpointing": True},
+            {"attention": "memory-efficient"},
+            {"precision": "mixed_bfloat16", "gradient_checkpointing": True, "attention": "memory-efficient"},
+        )
+    ]
     assert peaks[-1] < min(peaks[1:4]) and max(peaks[1:4]) < peaks[0]
 
 
@@ -81,7 +96,7 @@ def test_memory_efficient_attention_is_linear_in_the_sequence():
 
 def test_chunks_of_attention_count_where_nothing_else_is_left():
     optimizations = Optimizations("mixed_bfloat16", True, "memory-efficient")
-    nano = ModelConfig.of_size("nano", num_text_tokens=500)
+    nano = ModelConfig("nano", num_text_tokens=500)
     steps = [plan_memory(nano, replace(SHAPES, frames=frames), optimizations).step for frames in (2048, 4096)]
     entries = SHAPES.batch * nano.conditioning_heads * 2048 * CHUNK
     assert CHUNK_KEYS == CHUNK and steps[1] - steps[0] > 16 * entries
@@ -97,8 +112,10 @@ def test_largest_batch_fits_and_one_clip_more_does_not(optimizations):
 
 
 def test_command_plans_without_tensorflow_and_fast():
-    code = ("import sys; from myxtts.cli.main import main; main(['plan', '--model-size', 'big', '--batch-size', '2']); "
-            "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules), sys.modules")
+    code = (
+        "import sys; from myxtts.cli.main import main; main(['plan', '--model-size', 'big', '--batch-size', '2']); "
+        "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules), sys.modules"
+    )
     began = time.process_time()
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -112,14 +129,38 @@ def printed(capsys, *argv):
 
 
 def test_command_shows_every_optimization_and_the_largest_batch(capsys, tmp_path):
-    code, text, _ = printed(capsys, "--model-size", "normal", "--batch-size", "16", "--precision", "mixed_bfloat16",
-                            "--ema", "0.999", "--grad-accum", "2", "--json", str(tmp_path / "plan.json"))
+    code, text, _ = printed(
+        capsys,
+        "--model-size",
+        "normal",
+        "--batch-size",
+        "16",
+        "--precision",
+        "mixed_bfloat16",
+        "--ema",
+        "0.999",
+        "--grad-accum",
+        "2",
+        "--json",
+        str(tmp_path / "plan.json"),
+    )
     assert code == 0
-    for words in ("as asked", "none", "mixed precision", "gradient checkpointing", "memory-efficient attention", "all three",
-                  "LoRA of rank 16", "weight averaging (EMA)", "accumulation of 4 parts", "8 GB", "80 GB"):
+    for words in (
+        "as asked",
+        "none",
+        "mixed precision",
+        "gradient checkpointing",
+        "memory-efficient attention",
+        "all three",
+        "LoRA of rank 16",
+        "weight averaging (EMA)",
+        "accumulation of 4 parts",
+        "8 GB",
+        "80 GB",
+    ):
         assert words in text
     found = json.loads((tmp_path / "plan.json").read_text())["variants"]
-    model = ModelConfig.of_size("normal", num_text_tokens=512)
+    model = ModelConfig("normal", num_text_tokens=512)
     asked = found["as asked"]
     assert asked["averages"] == asked["accumulators"] == asked["parameters"] == 4 * count_gpt(model)
     assert asked["peak"] == asked["resident"] + asked["step"]
@@ -133,11 +174,14 @@ def test_auto_is_planned_as_what_takes_more_and_said(capsys):
     assert "Note: precision auto is planned as float32" in text
 
 
-@pytest.mark.parametrize("argv, words", [
-    (["--gpu-memory", "0.5"], "--gpu-memory must be above 1. Received: 0.5."),
-    (["--clip-seconds", "0"], "--clip-seconds must be above 0. Received: 0."),
-    (["--text-tokens", "-3"], "--text-tokens must be above 0. Received: -3."),
-])
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["--gpu-memory", "0.5"], "--gpu-memory must be above 1. Received: 0.5."),
+        (["--clip-seconds", "0"], "--clip-seconds must be above 0. Received: 0."),
+        (["--text-tokens", "-3"], "--text-tokens must be above 0. Received: -3."),
+    ],
+)
 def test_impossible_sizes_are_one_sentence(capsys, argv, words):
     code, _, error = printed(capsys, *argv)
     assert code == 2 and error == f"Error: {words}\n"

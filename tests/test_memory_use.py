@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
+from tiny import tiny_model_config
 
 from myxtts.models import layers
 from myxtts.models.layers.attention import attention
@@ -21,7 +22,6 @@ from myxtts.models.layers.recomputation import recomputed
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.attention_choice import choose_attention
 from myxtts.training.graph_facts import attention_forms, recomputed_blocks
-from tiny import tiny_model_config
 
 CHUNK = 4
 SEED = np.array([1, 2], "int32")
@@ -57,10 +57,13 @@ def assert_all_close(actual, expected, tolerance):
 
 
 @pytest.mark.parametrize("lengths_known", [True, False])
-@pytest.mark.parametrize("num_queries, num_keys, causal, masked", [
-    (11, 11, True, True), (12, 12, True, False), (3, 3, True, True), (5, 13, False, True), (9, 4, False, False)])
-def test_memory_efficient_attention_equals_the_standard_one(short_chunks, num_queries, num_keys, causal, masked,
-                                                            lengths_known):
+@pytest.mark.parametrize(
+    "num_queries, num_keys, causal, masked",
+    [(11, 11, True, True), (12, 12, True, False), (3, 3, True, True), (5, 13, False, True), (9, 4, False, False)],
+)
+def test_memory_efficient_attention_equals_the_standard_one(
+    short_chunks, num_queries, num_keys, causal, masked, lengths_known
+):
     tensors, key_mask = random_inputs(num_queries, num_keys)
     key_mask = key_mask if masked else None
     expected = output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal), tensors)
@@ -91,8 +94,11 @@ def test_gradient_of_attention_with_dropout_equals_what_tensorflow_derives(num_q
         weights = tf.nn.softmax(tf.where(seen, scores, -1e30))
         return tf.matmul(tf.where(tf.cast(keep, tf.bool), weights / 0.6, 0.0), value)
 
-    assert_all_close(output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep), tensors),
-                     output_and_gradients(derived, tensors), 1e-5)
+    assert_all_close(
+        output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep), tensors),
+        output_and_gradients(derived, tensors),
+        1e-5,
+    )
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float16", 5e-3), ("bfloat16", 4e-2)])
@@ -109,7 +115,8 @@ def test_compiled_memory_efficient_attention_equals_the_standard_one(short_chunk
     tensors, key_mask = random_inputs(11, 11)
     expected = output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, True), tensors)
     compiled = tf.function(jit_compile=True)(
-        lambda *t: output_and_gradients(lambda q, k, v: memory_efficient_attention(q, k, v, key_mask, True), t))
+        lambda *t: output_and_gradients(lambda q, k, v: memory_efficient_attention(q, k, v, key_mask, True), t)
+    )
     assert_all_close(compiled(*tensors), expected, 1e-5)
 
 
@@ -117,8 +124,15 @@ def test_bounds_of_chunks_are_constants_of_the_graph(short_chunks):
     # XLA evaluates a slice's bounds, and all that they come from, while it compiles: minutes at 900 positions.
     tensors, _ = random_inputs(11, 11)
     dropout = Dropout(0.4, site=2)
-    graph = tf.function(lambda *t: output_and_gradients(
-        lambda q, k, v: memory_efficient_attention(q, k, v, None, True, dropout, SEED), t)).get_concrete_function(*tensors).graph
+    graph = (
+        tf.function(
+            lambda *t: output_and_gradients(
+                lambda q, k, v: memory_efficient_attention(q, k, v, None, True, dropout, SEED), t
+            )
+        )
+        .get_concrete_function(*tensors)
+        .graph
+    )
     slices = [operation for operation in graph.get_operations() if operation.type in ("Slice", "StridedSlice")]
     assert slices
     for operation in slices:
@@ -140,8 +154,9 @@ def test_gradient_of_memory_efficient_attention_knows_its_dropout(short_chunks):
     random = np.random.default_rng(0)
     for position, gradient in enumerate(gradients):
         step = tf.constant(random.standard_normal(gradient.shape) * 1e-2, tf.float32)
-        ahead, behind = ([x + sign * step if i == position else x for i, x in enumerate((query, key, value))]
-                         for sign in (1, -1))
+        ahead, behind = (
+            [x + sign * step if i == position else x for i, x in enumerate((query, key, value))] for sign in (1, -1)
+        )
         expected = (loss(*ahead) - loss(*behind)) / 2
         assert float(tf.reduce_sum(gradient * step)) == pytest.approx(expected, rel=2e-2, abs=2e-4)
 
@@ -151,15 +166,16 @@ def test_memory_efficient_dropout_drops_its_share_in_every_chunk(short_chunks):
     zeros, values = tf.zeros((1, 2, 64, 32)), tf.tile(tf.eye(32)[None, None], (1, 2, 1, 1))
     kept = memory_efficient_attention(zeros, zeros[:, :, :32], values, None, False, Dropout(0.25), SEED).numpy() > 0
     np.testing.assert_allclose(kept.reshape(2, 64, -1, CHUNK).mean((0, 1, 3)), 0.75, atol=0.1)
-    chunks = {kept[..., start:start + CHUNK].tobytes() for start in range(0, 32, CHUNK)}
+    chunks = {kept[..., start : start + CHUNK].tobytes() for start in range(0, 32, CHUNK)}
     assert len(chunks) == 32 // CHUNK
 
 
 def peak_bytes(function, length):
     """Most bytes in use during a call, forward and backward, beyond those before it."""
     tensors, _ = random_inputs(length, length)
-    traced = tf.function(lambda *t: output_and_gradients(function, t), input_signature=[
-        tf.TensorSpec((None, 3, None, 8))] * 4).get_concrete_function()
+    traced = tf.function(
+        lambda *t: output_and_gradients(function, t), input_signature=[tf.TensorSpec((None, 3, None, 8))] * 4
+    ).get_concrete_function()
     return peak_of(traced, *tensors)
 
 
@@ -176,8 +192,10 @@ def peaks_by_length():
     """`{form: {length: bytes}}`; for a process of its own, since TensorFlow's CPU allocator counts under oneDNN alone."""
     layers.memory_efficient_attention.CHUNK = 64
     tf.config.threading.set_inter_op_parallelism_threads(1)  # two would hold what chance has them make at one time
-    forms = {"efficient": lambda q, k, v: memory_efficient_attention(q, k, v, None, True, Dropout(0.1), SEED),
-             "standard": lambda q, k, v: attention(q, k, v, None, True)}
+    forms = {
+        "efficient": lambda q, k, v: memory_efficient_attention(q, k, v, None, True, Dropout(0.1), SEED),
+        "standard": lambda q, k, v: attention(q, k, v, None, True),
+    }
     return {form: {length: peak_bytes(function, length) for length in (512, 2048)} for form, function in forms.items()}
 
 
@@ -185,8 +203,12 @@ def apart(function):
     """What a function of this module gives in a process of its own."""
     script = f"import json, test_memory_use; print(json.dumps(test_memory_use.{function}()))"
     paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                         env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": paths})
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": paths},
+    )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout.splitlines()[-1])
 
@@ -207,9 +229,14 @@ def gpt_gradients(model, dynamic=False):
     key_mask[1, 12:] = False
     named = {name: v for name, v in named_weights(model.gpt).items() if v.trainable}
 
-    @tf.function(input_signature=[
-        tf.TensorSpec((None, None, 80) if dynamic else mel.shape), tf.TensorSpec((2, None if dynamic else 5), tf.int32),
-        tf.TensorSpec((2, None if dynamic else 11), tf.int32), tf.TensorSpec((2, None if dynamic else 16), tf.bool)])
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec((None, None, 80) if dynamic else mel.shape),
+            tf.TensorSpec((2, None if dynamic else 5), tf.int32),
+            tf.TensorSpec((2, None if dynamic else 11), tf.int32),
+            tf.TensorSpec((2, None if dynamic else 16), tf.bool),
+        ]
+    )
     def run(mel, text, audio, key_mask):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in named.values()]
@@ -281,8 +308,10 @@ def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
     assert facts(recompute=True, attention="memory-efficient") == (blocks, {"memory-efficient": 4})
 
 
-@pytest.mark.parametrize("ratios, form, crossover", [
-    ([0.6, 0.9, 1.3], "memory-efficient", 600), ([1.2], "standard", None), ([0.5, 0.6, 0.7], "memory-efficient", 300)])
+@pytest.mark.parametrize(
+    "ratios, form, crossover",
+    [([0.6, 0.9, 1.3], "memory-efficient", 600), ([1.2], "standard", None), ([0.5, 0.6, 0.7], "memory-efficient", 300)],
+)
 def test_choice_of_attention_follows_the_measured_crossover(monkeypatch, ratios, form, crossover):
     # Times of the two forms, from the longest sequence (1,200 tokens) downwards.
     times = iter([time for ratio in ratios for time in (1.0, ratio)])

@@ -5,12 +5,12 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import tiny_model_config
 
 from myxtts.models.layers import convolution
 from myxtts.models.layers.convolution import Conv1D, Conv2D
 from myxtts.models.layers.minimal_filtering import minimal_filtering
 from myxtts.models.xtts import XTTS
-from tiny import tiny_model_config
 
 
 def direct(x, kernel, dilation):
@@ -18,7 +18,7 @@ def direct(x, kernel, dilation):
     x, kernel = x.astype(np.float64), kernel.astype(np.float64)
     reach = dilation * (len(kernel) - 1) // 2
     padded = np.pad(x, ((0, 0), (reach, reach), (0, 0)))
-    return sum(padded[:, i * dilation:i * dilation + x.shape[1]] @ tap for i, tap in enumerate(kernel))
+    return sum(padded[:, i * dilation : i * dilation + x.shape[1]] @ tap for i, tap in enumerate(kernel))
 
 
 @settings(deadline=None, max_examples=25)
@@ -42,21 +42,28 @@ def test_precision_is_lost():
 def test_length_that_is_not_known_when_traced_fails():
     random = np.random.default_rng(0)
     kernel = tf.constant(random.standard_normal((7, 4, 4)), tf.float32)
-    function = tf.function(lambda x: minimal_filtering(x, kernel, 3),
-                           input_signature=[tf.TensorSpec([None, None, 4], tf.float32)])
+    function = tf.function(
+        lambda x: minimal_filtering(x, kernel, 3), input_signature=[tf.TensorSpec([None, None, 4], tf.float32)]
+    )
     for length in (1, 29):
         x = random.standard_normal((2, length, 4)).astype(np.float32)
         np.testing.assert_allclose(function(x), direct(x, kernel.numpy(), 3), atol=1e-4)
 
 
-@pytest.mark.parametrize("settings_, taken", [
-    ({"filters": 250, "kernel_size": 3}, True), ({"filters": 250, "kernel_size": 7, "dilation": 3}, True),
-    ({"filters": 8, "kernel_size": 3}, False), ({"filters": 250, "kernel_size": 1}, False),
-    ({"filters": 250, "kernel_size": 3, "stride": 2}, False), ({"filters": 250, "kernel_size": 3, "padding": 0}, False),
-    ({"filters": 250, "kernel_size": 4, "padding": 2}, False),
-    ({"filters": 250, "kernel_size": 4, "dilation": 2, "padding": 3}, True),
-    ({"filters": 250, "kernel_size": 3, "dtype": "mixed_bfloat16"}, False),
-])
+@pytest.mark.parametrize(
+    "settings_, taken",
+    [
+        ({"filters": 250, "kernel_size": 3}, True),
+        ({"filters": 250, "kernel_size": 7, "dilation": 3}, True),
+        ({"filters": 8, "kernel_size": 3}, False),
+        ({"filters": 250, "kernel_size": 1}, False),
+        ({"filters": 250, "kernel_size": 3, "stride": 2}, False),
+        ({"filters": 250, "kernel_size": 3, "padding": 0}, False),
+        ({"filters": 250, "kernel_size": 4, "padding": 2}, False),
+        ({"filters": 250, "kernel_size": 4, "dilation": 2, "padding": 3}, True),
+        ({"filters": 250, "kernel_size": 3, "dtype": "mixed_bfloat16"}, False),
+    ],
+)
 def test_layer_takes_it_where_it_is_wrong_or_slow(monkeypatch, settings_, taken):
     calls = []
     monkeypatch.setattr(convolution, "minimal_filtering", lambda *given_: calls.append(1) or minimal_filtering(*given_))
@@ -68,21 +75,31 @@ def test_layer_takes_it_where_it_is_wrong_or_slow(monkeypatch, settings_, taken)
     assert bool(calls) == taken
 
 
-@pytest.mark.parametrize("settings_, taken", [
-    ({"filters": 96, "kernel_size": 3}, True), ({"filters": 8, "kernel_size": 3}, False),
-    ({"filters": 96, "kernel_size": 3, "stride": 2}, False), ({"filters": 96, "kernel_size": 5}, False),
-    ({"filters": 96, "kernel_size": 3, "dilation": 2}, False), ({"filters": 96, "kernel_size": 3, "padding": 0}, False),
-])
+@pytest.mark.parametrize(
+    "settings_, taken",
+    [
+        ({"filters": 96, "kernel_size": 3}, True),
+        ({"filters": 8, "kernel_size": 3}, False),
+        ({"filters": 96, "kernel_size": 3, "stride": 2}, False),
+        ({"filters": 96, "kernel_size": 5}, False),
+        ({"filters": 96, "kernel_size": 3, "dilation": 2}, False),
+        ({"filters": 96, "kernel_size": 3, "padding": 0}, False),
+    ],
+)
 def test_square_kernel_is_filtered_where_it_is_wrong_or_slow(monkeypatch, settings_, taken):
     calls = []
-    monkeypatch.setattr(convolution, "minimal_filtering",
-                        lambda *given_, **named: calls.append(1) or minimal_filtering(*given_, **named))
+    monkeypatch.setattr(
+        convolution,
+        "minimal_filtering",
+        lambda *given_, **named: calls.append(1) or minimal_filtering(*given_, **named),
+    )
     layer = Conv2D(**settings_)
     x = np.random.default_rng(0).standard_normal((2, 11, 7, 80)).astype(np.float32)
     layer.build(x.shape)
     expected = layer(x)
-    function = tf.function(lambda x: layer(x, fewer_products=True),
-                           input_signature=[tf.TensorSpec([None, None, 7, 80], tf.float32)])
+    function = tf.function(
+        lambda x: layer(x, fewer_products=True), input_signature=[tf.TensorSpec([None, None, 7, 80], tf.float32)]
+    )
     np.testing.assert_allclose(function(x), expected, atol=1e-4)
     assert bool(calls) == taken
 
@@ -95,9 +112,11 @@ def test_codes_or_sound_change_with_fewer_products(monkeypatch):
     np.testing.assert_allclose(model.speaker_encoder(wav, fewer_products=True), model.speaker_encoder(wav), atol=1e-5)
     random = np.random.default_rng(0)
     mel = random.standard_normal((2, 24, 80)).astype(np.float32)
-    np.testing.assert_allclose(model.dvae.mel_to_vectors(mel, fewer_products=True), model.dvae.mel_to_vectors(mel),
-                               atol=1e-5)
+    np.testing.assert_allclose(
+        model.dvae.mel_to_vectors(mel, fewer_products=True), model.dvae.mel_to_vectors(mel), atol=1e-5
+    )
     latents = random.standard_normal((1, 5, config.width)).astype(np.float32)
     speaker = random.standard_normal((1, config.speaker_width)).astype(np.float32)
-    np.testing.assert_allclose(model.vocoder(latents, speaker, fewer_products=True), model.vocoder(latents, speaker),
-                               atol=1e-5)
+    np.testing.assert_allclose(
+        model.vocoder(latents, speaker, fewer_products=True), model.vocoder(latents, speaker), atol=1e-5
+    )

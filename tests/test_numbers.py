@@ -13,8 +13,11 @@ from myxtts.text.own_numbers import amharic_cardinal, czech_ordinal, ethiopic_to
 @pytest.mark.parametrize(
     ("language", "text", "words"),
     [
-        ("en", "$20.15 or 12,345.67", "twenty dollars, fifteen cents or twelve thousand, three hundred and forty-five "
-         "point six seven"),
+        (
+            "en",
+            "$20.15 or 12,345.67",
+            "twenty dollars, fifteen cents or twelve thousand, three hundred and forty-five point six seven",
+        ),
         ("cs", "2 a 2,0 a 2", "dva a dva celá nula nula a dva"),
         ("fr", "1er prix: 20,15€", "premier prix: vingt euros et quinze centimes"),
         ("es", "100.000,5", "cien mil punto cinco"),
@@ -31,8 +34,15 @@ def test_numbers_are_read_as_the_reference_reads_them(language, text, words):
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(1, "první"), (23, "dvacátý třetí"), (100, "stý"), (123, "sto dvacátý třetí"), (2000, "dvoutisící"),
-     (1999, "tisíc devětset devadesátý devátý"), (0, "nultý")],
+    [
+        (1, "první"),
+        (23, "dvacátý třetí"),
+        (100, "stý"),
+        (123, "sto dvacátý třetí"),
+        (2000, "dvoutisící"),
+        (1999, "tisíc devětset devadesátý devátý"),
+        (0, "nultý"),
+    ],
 )
 def test_czech_ordinals(number, words):
     assert czech_ordinal(number, lambda value: number_to_words(value, "cs")) == words
@@ -44,8 +54,16 @@ def test_a_czech_number_at_the_end_of_the_text_is_a_cardinal():
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(0, "शून्य"), (28, "अट्ठाईस"), (99, "निन्यानवे"), (105, "एक सौ पाँच"), (1986, "एक हज़ार नौ सौ छियासी"),
-     (100_000, "एक लाख"), (25_000_000, "दो करोड़ पचास लाख"), (10**9 + 1, "एक अरब एक")],
+    [
+        (0, "शून्य"),
+        (28, "अट्ठाईस"),
+        (99, "निन्यानवे"),
+        (105, "एक सौ पाँच"),
+        (1986, "एक हज़ार नौ सौ छियासी"),
+        (100_000, "एक लाख"),
+        (25_000_000, "दो करोड़ पचास लाख"),
+        (10**9 + 1, "एक अरब एक"),
+    ],
 )
 def test_hindi_cardinals_count_in_lakh_and_crore(number, words):
     assert hindi_cardinal(number) == words
@@ -79,8 +97,7 @@ def test_persian_text(text, words):
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
-    [(0, "ዜሮ"), (14, "አስራ አራት"), (40, "አርባ"), (1204, "አንድ ሺህ ሁለት መቶ አራት"), (2_000_000, "ሁለት ሚሊዮን")],
+    ("number", "words"), [(0, "ዜሮ"), (14, "አስራ አራት"), (40, "አርባ"), (1204, "አንድ ሺህ ሁለት መቶ አራት"), (2_000_000, "ሁለት ሚሊዮን")]
 )
 def test_amharic_cardinals(number, words):
     assert amharic_cardinal(number) == words
@@ -104,8 +121,16 @@ def test_ethiopic_numerals(numeral, number):
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [("10", "十"), ("102", "一百零二"), ("2000", "两千"), ("22000", "两万两千"), ("10012", "一万零一十二"), ("12.5", "十二点五"),
-     ("100000000", "一亿"), ("007", "零七")],
+    [
+        ("10", "十"),
+        ("102", "一百零二"),
+        ("2000", "两千"),
+        ("22000", "两万两千"),
+        ("10012", "一万零一十二"),
+        ("12.5", "十二点五"),
+        ("100000000", "一亿"),
+        ("007", "零七"),
+    ],
 )
 def test_chinese_quantities(number, words):
     assert read_number(number) == words

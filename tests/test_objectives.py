@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_run_config, voiced
 
 from myxtts.data.batch import DVAEBatch, GPTBatch, WaveBatch
 from myxtts.models.xtts import XTTS
@@ -11,7 +12,6 @@ from myxtts.training.losses import masked_cross_entropy, masked_squared_error
 from myxtts.training.objectives import DVAEObjective, GPTObjective, conditioning_target_mask
 from myxtts.training.preparation import Preparation, measure_mel_stats
 from myxtts.training.schedules import warmup_cosine
-from tiny import tiny_run_config, voiced
 
 CONFIG = tiny_run_config()
 RANDOM = np.random.default_rng(0)
@@ -25,18 +25,23 @@ def log_softmax(logits):
 def gpt_batch(rows=4, spans=None):
     random = np.random.default_rng(5)
     return GPTBatch(
-        index=tf.range(rows), text=tf.constant(random.integers(4, 24, (rows, 6)), tf.int32),
+        index=tf.range(rows),
+        text=tf.constant(random.integers(4, 24, (rows, 6)), tf.int32),
         text_lengths=tf.constant(random.integers(2, 7, rows), tf.int32),
         conditioning_mel=tf.constant(random.standard_normal((rows, 10, 80)), tf.float32),
         codes=tf.constant(random.integers(0, 16, (rows, 12)), tf.int32),
         code_lengths=tf.constant(random.integers(3, 13, rows), tf.int32),
-        conditioning_codes=tf.constant(np.zeros((rows, 2)) if spans is None else spans, tf.int32))
+        conditioning_codes=tf.constant(np.zeros((rows, 2)) if spans is None else spans, tf.int32),
+    )
 
 
 def dvae_batch(rows=4):
     random = np.random.default_rng(6)
-    return DVAEBatch(index=tf.range(rows), mel=tf.constant(random.standard_normal((rows, 24, 80)), tf.float32),
-                     mel_lengths=tf.constant(random.integers(5, 25, rows), tf.int32))
+    return DVAEBatch(
+        index=tf.range(rows),
+        mel=tf.constant(random.standard_normal((rows, 24, 80)), tf.float32),
+        mel_lengths=tf.constant(random.integers(5, 25, rows), tf.int32),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +99,21 @@ def wave_batch(spans):
     wav = np.stack([np.resize(voiced(0.4, 110 + 40 * row, row), 12 * 1024) for row in range(rows)])
     lengths = np.full(rows, 12 * 1024)
     lengths[1] = 8 * 1024 - 100
-    wav[1, lengths[1]:] = 0
-    return WaveBatch(*map(tf.constant, (
-        np.arange(rows, dtype="int32"), wav, lengths.astype("int32"), np.full((rows, 3), 5, "int32"),
-        np.full(rows, 3, "int32"), wav[:, :6000], np.array(spans, "int32"))))
+    wav[1, lengths[1] :] = 0
+    return WaveBatch(
+        *map(
+            tf.constant,
+            (
+                np.arange(rows, dtype="int32"),
+                wav,
+                lengths.astype("int32"),
+                np.full((rows, 3), 5, "int32"),
+                np.full(rows, 3, "int32"),
+                wav[:, :6000],
+                np.array(spans, "int32"),
+            ),
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +158,7 @@ def test_loss_is_one_mean_over_all_tokens(stage, gpt_objective, dvae_objective):
     whole = losses_of(objective, batch)
     sums, counts = {}, {}
     for row in range(4):
-        part = type(batch)(*(field[row:row + 1] for field in batch))
+        part = type(batch)(*(field[row : row + 1] for field in batch))
         for name, value in objective.loss_sums(part)[0].items():
             sums[name] = sums.get(name, 0) + float(value)
             counts[name] = counts.get(name, 0) + float(objective.counts(part)[name])
@@ -174,14 +190,14 @@ def test_dvae_padding_gets_no_gradient_and_no_codes(dvae_objective):
     assert float(tf.reduce_sum(statistics["count"])) == codes
     for row, length in enumerate(batch.mel_lengths.numpy()):
         # Convolutions of the encoder and decoder reach some frames over the end, not further.
-        assert np.abs(gradient[row, :length]).max() > 0 and not gradient[row, length + 28:].any()
+        assert np.abs(gradient[row, :length]).max() > 0 and not gradient[row, length + 28 :].any()
 
 
 def test_dvae_starts_with_a_codebook_of_real_vectors(dvae_objective):
     batch = dvae_batch()
     dvae_objective.prepare_step(batch, 0, (1, 2))
     vectors = dvae_objective.dvae.mel_to_vectors(batch.mel).numpy()
-    real = np.concatenate([vectors[row, :-(-length // 4)] for row, length in enumerate(batch.mel_lengths.numpy())])
+    real = np.concatenate([vectors[row, : -(-length // 4)] for row, length in enumerate(batch.mel_lengths.numpy())])
     codebook = dvae_objective.dvae.quantizer.codebook.numpy()
     for code in codebook:
         assert np.abs(real - code).sum(-1).min() < 1e-5
@@ -222,8 +238,9 @@ def test_augmentation_depends_on_position_and_spares_validation(tokenizer_model,
     augmented = Preparation(stage, tokenizer_model, "/CPU:0", augment=True, seed=0)
     first = augmented(wave, 5)
     field = "mel" if stage == "dvae" else "conditioning_mel"
-    for name, one, same, other, validation in zip(plain._fields, first, augmented(wave, 5), augmented(wave, 6),
-                                                  augmented(wave)):
+    for name, one, same, other, validation in zip(
+        plain._fields, first, augmented(wave, 5), augmented(wave, 6), augmented(wave)
+    ):
         np.testing.assert_array_equal(one, same, err_msg=name)
         np.testing.assert_allclose(validation, getattr(plain, name), atol=1e-5, err_msg=name)
         assert name != field or not np.allclose(one, other)

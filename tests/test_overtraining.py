@@ -48,13 +48,18 @@ def test_without_patience_there_is_one_warning_and_no_stop():
     assert not detector.stopped
 
 
-@pytest.mark.parametrize("pairs", [
-    [(3.0 - 0.1 * n, 3.0 - 0.1 * n) for n in range(20)],  # both fall
-    LEARNS + [(1.6, 2.3)] * 20,  # a plateau: the training loss is not below what it was at the best
-    LEARNS + [(1.4, 2.2)] * 20,  # no worse than the best
-    LEARNS + [(1.4, float("nan"))] * 20,
-    (LEARNS + OVERTRAINS[:1]) + [(1.0, 2.1), (0.9, 2.2)] + [(0.8, 2.0), (0.7, 2.1)],  # each time a new best in between
-])
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(3.0 - 0.1 * n, 3.0 - 0.1 * n) for n in range(20)],  # both fall
+        LEARNS + [(1.6, 2.3)] * 20,  # a plateau: the training loss is not below what it was at the best
+        LEARNS + [(1.4, 2.2)] * 20,  # no worse than the best
+        LEARNS + [(1.4, float("nan"))] * 20,
+        (LEARNS + OVERTRAINS[:1])
+        + [(1.0, 2.1), (0.9, 2.2)]
+        + [(0.8, 2.0), (0.7, 2.1)],  # each time a new best in between
+    ],
+)
 def test_other_courses_are_not_overtraining(pairs):
     detector = OvertrainingDetector(2)
     feed(detector, pairs)
@@ -80,20 +85,28 @@ def test_detector_taken_up_from_json_says_what_an_unbroken_one_says(cut):
 
 def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_path, monkeypatch, caplog):
     course = {1: 3.0, 2: 2.0, 3: 2.5, 4: 2.6, 5: 2.7}
-    monkeypatch.setattr(XTTSTrainer, "evaluate",
-                        lambda trainer, loader: {"reconstruction": course[trainer.step], "commitment": 0.0})
-    settings = dict(dvae={"max_steps": 9, "crop_seconds": 0.4, "learning_rate": 1e-5},
-                    training={"validate_every_steps": 1, "checkpoint_every_steps": 4, "overtraining_patience": 3})
+    monkeypatch.setattr(
+        XTTSTrainer, "evaluate", lambda trainer, loader: {"reconstruction": course[trainer.step], "commitment": 0.0}
+    )
+    settings = dict(
+        dvae={"max_steps": 9, "crop_seconds": 0.4, "learning_rate": 1e-5},
+        training={"validate_every_steps": 1, "checkpoint_every_steps": 4, "overtraining_patience": 3},
+    )
     dataset = open_run(tiny_corpus, tmp_path, **settings)
     trainer, recorder = dvae_trainer(dataset), Recorder()
     # Training losses of such a short run are chance; only their course matters here.
     watch = trainer.overtraining.watch
-    monkeypatch.setattr(trainer.overtraining, "watch",
-                        lambda loss, finite: watch(tf.constant(9.0 - trainer.step), finite))
+    monkeypatch.setattr(
+        trainer.overtraining, "watch", lambda loss, finite: watch(tf.constant(9.0 - trainer.step), finite)
+    )
     with caplog.at_level(logging.WARNING, "myxtts"):
         trainer.train(dataset, [recorder])
     assert sorted(recorder.losses) == [1, 2, 3, 4, 5] and recorder.calls[-1][0] == "end"
-    assert [line for line in caplog.messages if "Overtraining: 1 validation has a loss above" in line and "It ends after 3" in line]
+    assert [
+        line
+        for line in caplog.messages
+        if "Overtraining: 1 validation has a loss above" in line and "It ends after 3" in line
+    ]
     assert [line for line in caplog.messages if "ends with the checkpoint of step 2, the best" in line]
     assert trainer.store.steps() == [2] and trainer.store.best_step() == 2
     assert (tmp_path / "dvae/overtrained_step_00000004").is_dir()
@@ -104,6 +117,7 @@ def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_pat
     again, recorder = XTTSTrainer(dataset.config, stage="dvae"), Recorder()
     again.train(dataset, [recorder])
     assert again.step == 2 and not recorder.losses
-    more_patience = open_run(tiny_corpus, tmp_path, **{**settings, "training": {**settings["training"],
-                                                                             "overtraining_patience": 30}})
+    more_patience = open_run(
+        tiny_corpus, tmp_path, **{**settings, "training": {**settings["training"], "overtraining_patience": 30}}
+    )
     assert not XTTSTrainer(more_patience.config, stage="dvae").overtraining.stopped

@@ -3,16 +3,25 @@
 import numpy as np
 import pytest
 import soundfile
+from tiny import make_tiny_corpus, tiny_run_config, voiced
 
 from myxtts.audio.files import AudioError
-from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, DataConfig
+from myxtts.config.config import DataConfig
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
 from myxtts.data.buckets import BatchPlan, SequentialPlan
 from myxtts.data.corpora import CorpusError
 from myxtts.data.ljspeech import MAX_SHIFT_SAMPLES, LJSpeechDataset
-from myxtts.data.pipeline import (BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, fill,
-                                  prefetch_to, wave_dataset)
-from tiny import make_tiny_corpus, tiny_run_config, voiced
+from myxtts.data.pipeline import (
+    BatchLoader,
+    Clip,
+    ConditioningRule,
+    SampleCache,
+    conditioning_seconds,
+    fill,
+    prefetch_to,
+    wave_dataset,
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +76,8 @@ def test_row_holds_its_clip_shifted_by_silence(clips):
             assert not batch.wav[row, :shift].any() and not batch.wav[row, length:].any()
             expected = soundfile.read(clip.wav_path, dtype="float32")[0]
             np.testing.assert_allclose(batch.wav[row, shift:length], expected, atol=1.01 / 32767)
-            assert tuple(batch.text[row, :batch.text_lengths[row]]) == clip.tokens
-            assert not batch.text[row, batch.text_lengths[row]:].any()
+            assert tuple(batch.text[row, : batch.text_lengths[row]]) == clip.tokens
+            assert not batch.text[row, batch.text_lengths[row] :].any()
     assert min(shifts) < 150 and max(shifts) > 850
 
 
@@ -98,7 +107,7 @@ def test_cache_keeps_within_its_budget(clips):
     for clip in clips:
         cache.load(clip.wav_path)
     kept = sum(samples.nbytes for samples in cache._samples.values())
-    assert 0 < kept <= 0.02 * 2 ** 20
+    assert 0 < kept <= 0.02 * 2**20
 
 
 def test_conditioning_clip_is_another_clip_of_the_speaker(clips):
@@ -126,7 +135,7 @@ def test_only_clip_of_a_speaker_conditions_on_itself_and_says_where(clips):
             found += 1
             start, end = batch.conditioning_span[row]
             assert 1000 <= end - start <= 4000
-            shown = batch.conditioning[row, :end - start]
+            shown = batch.conditioning[row, : end - start]
             np.testing.assert_array_equal(shown, batch.wav[row, start:end])
     assert found > 3
 
@@ -140,7 +149,7 @@ def test_own_clip_span_lies_where_the_sound_is(clips):
             clip = clips[batch.index[row]]
             shift = batch.wav_lengths[row] - clip.num_samples
             assert shift <= start < end <= batch.wav_lengths[row]
-            np.testing.assert_array_equal(batch.conditioning[row, :end - start], batch.wav[row, start:end])
+            np.testing.assert_array_equal(batch.conditioning[row, : end - start], batch.wav[row, start:end])
             if clip.num_samples < 3000:
                 # Shorter than the draw: half of it, as in the reference.
                 halves += 1

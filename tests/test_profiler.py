@@ -5,7 +5,6 @@ import io
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ from tiny import tiny_run_config
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
+from myxtts.devices import gpu_monitor  # noqa: E402
+from myxtts.devices.device_plan import plan_devices  # noqa: E402
+from myxtts.devices.gpu_monitor import GPUReport  # noqa: E402
 from utilities.dual_gpu_bottleneck_profiler import GPUMonitor, Profile, judge, main  # noqa: E402
-
-from myxtts.utils import gpu_monitor  # noqa: E402
-from myxtts.utils.device_plan import plan_devices  # noqa: E402
-from myxtts.utils.gpu_monitor import GPUReport  # noqa: E402
 
 PAIR = plan_devices(data_gpu=0, model_gpu=1, num_gpus=2)
 ONE = plan_devices(num_gpus=1)
@@ -42,20 +40,34 @@ def verdicts(measured, variation=0.1, plan=PAIR, **settings):
 
 def profile_of(measured, whole, plan=PAIR):
     config = tiny_run_config()
-    return Profile(config, plan, measured, whole, GPUReport((), "this run uses no GPU"),
-                   judge(measured, whole.variation, config, plan))
+    return Profile(
+        config,
+        plan,
+        measured,
+        whole,
+        GPUReport((), "this run uses no GPU"),
+        judge(measured, whole.variation, config, plan),
+    )
 
 
 def test_balanced_pipeline_has_no_bottleneck_and_says_so():
     profile = profile_of(phases(), pipeline())
     assert profile.verdicts == []
     text = profile.describe()
-    for words in ("TIMING BREAKDOWN:", "GPU UTILIZATION:", "BOTTLENECK ANALYSIS:", "RECOMMENDATIONS:",
-                  "NO MAJOR BOTTLENECKS DETECTED", "Pipeline appears well-balanced",
-                  "GPU utilization: not available (this run uses no GPU)"):
+    for words in (
+        "TIMING BREAKDOWN:",
+        "GPU UTILIZATION:",
+        "BOTTLENECK ANALYSIS:",
+        "RECOMMENDATIONS:",
+        "NO MAJOR BOTTLENECKS DETECTED",
+        "Pipeline appears well-balanced",
+        "GPU utilization: not available (this run uses no GPU)",
+    ):
         assert words in text
-    sections = [text.index(f"{name}:") for name in ("TIMING BREAKDOWN", "GPU UTILIZATION", "BOTTLENECK ANALYSIS",
-                                                    "RECOMMENDATIONS")]
+    sections = [
+        text.index(f"{name}:")
+        for name in ("TIMING BREAKDOWN", "GPU UTILIZATION", "BOTTLENECK ANALYSIS", "RECOMMENDATIONS")
+    ]
     assert sections == sorted(sections)
 
 
@@ -66,14 +78,17 @@ def test_phases_add_up_and_give_ceiling_and_efficiency():
     profile = profile_of(measured, pipeline([0.5, 0.5, 0.4, 0.6], 0.1))
     assert profile.efficiency == pytest.approx(0.8)
     assert profile.as_dict()["speedup"] == pytest.approx(1.6)
-    assert profile.pipeline.variation == pytest.approx(0.1 / 2 ** 0.5 / 0.5) and profile.pipeline.stall == 0.05
+    assert profile.pipeline.variation == pytest.approx(0.1 / 2**0.5 / 0.5) and profile.pipeline.stall == 0.05
 
 
-@pytest.mark.parametrize("bottleneck, measured, inside", [
-    ("data loading", phases(load=0.21, preprocess=0.1, train=0.64), phases(load=0.19, preprocess=0.1, train=0.66)),
-    ("transfer", phases(transfer=0.16, preprocess=0.19), phases(transfer=0.14, preprocess=0.21)),
-    ("training", phases(preprocess=0.41, train=0.49), phases(preprocess=0.39, train=0.51)),
-])
+@pytest.mark.parametrize(
+    "bottleneck, measured, inside",
+    [
+        ("data loading", phases(load=0.21, preprocess=0.1, train=0.64), phases(load=0.19, preprocess=0.1, train=0.66)),
+        ("transfer", phases(transfer=0.16, preprocess=0.19), phases(transfer=0.14, preprocess=0.21)),
+        ("training", phases(preprocess=0.41, train=0.49), phases(preprocess=0.39, train=0.51)),
+    ],
+)
 def test_phase_past_its_limit_is_the_bottleneck(bottleneck, measured, inside):
     assert list(verdicts(measured)) == [bottleneck]
     assert not verdicts(inside)
@@ -105,8 +120,16 @@ def test_recommendations_name_the_flag_and_the_value(monkeypatch):
 
 
 def test_busy_counts_each_device_within_the_measured_time():
-    whole = pipeline([1.0, 1.0], spans=[("preprocess", -0.5, 0.5), ("transfer", 0.5, 0.6), ("train", 0.0, 0.9),
-                                        ("train", 1.1, 1.9), ("preprocess", 1.8, 2.7)])
+    whole = pipeline(
+        [1.0, 1.0],
+        spans=[
+            ("preprocess", -0.5, 0.5),
+            ("transfer", 0.5, 0.6),
+            ("train", 0.0, 0.9),
+            ("train", 1.1, 1.9),
+            ("preprocess", 1.8, 2.7),
+        ],
+    )
     profile = profile_of(phases(), whole)
     assert profile.data_busy == pytest.approx((0.5 + 0.1 + 0.2) / 2)
     assert profile.model_busy == pytest.approx(1.7 / 2)
@@ -120,11 +143,25 @@ def test_monitor_is_the_packages_own():
 def profiled(folder, corpus):
     config = tiny_run_config(corpus, folder / "run", model={"layers": 1}, data={"num_buckets": 1})
     settings = folder / "tiny.yaml"  # JSON is YAML
-    settings.write_text(json.dumps(asdict(config)))
+    settings.write_text(json.dumps(config.to_dict()))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        code = main(["--config", str(settings), "--train-data", str(corpus), "--virtual-devices", "2", "--num-steps", "6",
-                     "--json", str(folder / "profile.json"), "--plot", str(folder / "timeline.png")])
+        code = main(
+            [
+                "--config",
+                str(settings),
+                "--train-data",
+                str(corpus),
+                "--virtual-devices",
+                "2",
+                "--num-steps",
+                "6",
+                "--json",
+                str(folder / "profile.json"),
+                "--plot",
+                str(folder / "timeline.png"),
+            ]
+        )
     return code, out.getvalue(), (folder / "run").exists()
 
 

@@ -41,8 +41,10 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
 
         def __init__(self):
             random = np.random.default_rng(1)
-            self.weights = {name: keras.Variable(random.standard_normal(shape).astype("float32"), name=name)
-                            for name, shape in (("kernel", (WIDTH, WIDTH)), ("bias", (WIDTH,)))}
+            self.weights = {
+                name: keras.Variable(random.standard_normal(shape).astype("float32"), name=name)
+                for name, shape in (("kernel", (WIDTH, WIDTH)), ("bias", (WIDTH,)))
+            }
             self.counted = tf.Variable(0.0)
 
         def trainable(self):
@@ -61,19 +63,30 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
             self.counted.assign_add(statistics["counted"])
 
     devices = plan_of("mirrored").model_devices[:num_replicas]
-    strategy = tf.distribute.OneDeviceStrategy(devices[0]) if num_replicas == 1 else \
-        tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    strategy = (
+        tf.distribute.OneDeviceStrategy(devices[0])
+        if num_replicas == 1
+        else tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    )
     with strategy.scope():
         objective = Regression()
-        step = TrainStep(objective, strategy, StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1),
-                         accumulation, precision, ema=ema)
+        step = TrainStep(
+            objective,
+            strategy,
+            StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1),
+            accumulation,
+            precision,
+            ema=ema,
+        )
 
     def placed(batch):
         if num_replicas == 1:
             return tuple(map(tf.constant, batch))
         return strategy.experimental_distribute_values_from_function(
-            lambda context: tuple(tf.constant(np.split(field, num_replicas)[context.replica_id_in_sync_group])
-                                  for field in batch))
+            lambda context: tuple(
+                tf.constant(np.split(field, num_replicas)[context.replica_id_in_sync_group]) for field in batch
+            )
+        )
 
     feed, losses = iter(batches(STEPS * accumulation, bad_at)), []
     for number in range(STEPS):
@@ -82,11 +95,15 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
     local = strategy.experimental_local_results
     weights = {name: [part.numpy() for part in local(v.value)] for name, v in objective.weights.items()}
     state = {name: local(v.value if isinstance(v, keras.Variable) else v) for name, v in step.state_variables().items()}
-    return {"losses": losses, "weights": weights,
-            "state": {name: [part.numpy() for part in parts] for name, parts in state.items()},
-            "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages.variables().items()}
-            if ema else None,
-            "counted": [part.numpy() for part in local(objective.counted)]}
+    return {
+        "losses": losses,
+        "weights": weights,
+        "state": {name: [part.numpy() for part in parts] for name, parts in state.items()},
+        "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages.variables().items()}
+        if ema
+        else None,
+        "counted": [part.numpy() for part in local(objective.counted)],
+    }
 
 
 @on_logical_devices
@@ -124,12 +141,13 @@ def real_stage(mode, stage, recompute):
     import tensorflow as tf
     from test_objectives import dvae_batch, gpt_batch
 
+    from myxtts.devices.configuration import require_placement
     from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
-    from myxtts.utils.devices import require_placement
 
-    config = tiny_run_config(model={"dropout": 0.0, "layers": 1},
-                             training={"reset_training": True, "gradient_checkpointing": recompute})
+    config = tiny_run_config(
+        model={"dropout": 0.0, "layers": 1}, training={"reset_training": True, "gradient_checkpointing": recompute}
+    )
     plan = plan_of(mode)
     with tf.device(plan.data_device):
         tokenizer_model = XTTS(config.model, parts=("dvae",))
@@ -140,10 +158,14 @@ def real_stage(mode, stage, recompute):
         trainer.objective.prepare_step(trainer._local(batch), number + 1, (0, 0))
         taken = trainer.train_step([batch], 1e-3, (0, number))
         losses.append({name: float(value) for name, value in taken.items()})
-    weights = {name: [part.numpy() for part in trainer.strategy.experimental_local_results(v.value)]
-               for name, v in trainer.model.part_weights(stage).items()}
+    weights = {
+        name: [part.numpy() for part in trainer.strategy.experimental_local_results(v.value)]
+        for name, v in trainer.model.part_weights(stage).items()
+    }
     audit = require_placement(trainer._placed_variables(), trainer._placement_plan())
-    shards = [sorted({field.device[-6:] for field in shard}) for shard in trainer.strategy.experimental_local_results(batch)]
+    shards = [
+        sorted({field.device[-6:] for field in shard}) for shard in trainer.strategy.experimental_local_results(batch)
+    ]
     return losses, weights, audit, shards
 
 

@@ -81,10 +81,7 @@ def test_rates_without_common_divisor_are_refused_before_memory_runs_out():
 @pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not beside the repository")
 @pytest.mark.parametrize(
     "source, from_rate, to_rate, expected",
-    [
-        ("audio/ref1_22k", 22050, 16000, "spk/audio16k"),
-        ("audio/ref2_24k", 24000, 22050, "audio/ref2_resampled_22k"),
-    ],
+    [("audio/ref1_22k", 22050, 16000, "spk/audio16k"), ("audio/ref2_24k", 24000, 22050, "audio/ref2_resampled_22k")],
 )
 def test_resampled_clip_equals_the_reference(source, from_rate, to_rate, expected):
     with np.load(PARITY / "reference.npz") as arrays:

@@ -11,9 +11,9 @@ import pytest
 from logical_devices import on_logical_devices, plan_of
 from test_trainer import Recorder, frozen_dvae, open_run
 
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.run_state import data_digest, snapshot
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore
 
 STEPS = 4
 
@@ -26,8 +26,13 @@ def train_in_parts(corpus, folder, mode, accumulation, stops):
 
     losses = {}
     for stop in (*stops, None):
-        dataset = open_run(corpus, folder, gpt={"max_steps": STEPS}, data={"model_start_delay": 0.0},
-                           training={"gradient_accumulation": accumulation, "validate_every_steps": 2})
+        dataset = open_run(
+            corpus,
+            folder,
+            gpt={"max_steps": STEPS},
+            data={"model_start_delay": 0.0},
+            training={"gradient_accumulation": accumulation, "validate_every_steps": 2},
+        )
         plan = plan_of(mode)
         keras.utils.set_random_seed(3)
         with tf.device(plan.data_device):
@@ -51,8 +56,12 @@ def test_stopped_and_resumed_run_is_an_unbroken_one(tiny_corpus, tmp_path, mode,
 @pytest.fixture(scope="module")
 def stopped(tiny_corpus, tmp_path_factory):
     """A run of a GPT that was stopped at step 2 of 4."""
-    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("stopped"), gpt={"max_steps": 4},
-                       training={"checkpoint_every_steps": 100, "validate_every_steps": 100})
+    dataset = open_run(
+        tiny_corpus,
+        tmp_path_factory.mktemp("stopped"),
+        gpt={"max_steps": 4},
+        training={"checkpoint_every_steps": 100, "validate_every_steps": 100},
+    )
     trainer = XTTSTrainer(dataset.config, tokenizer_model=frozen_dvae(dataset.config))
     trainer.train(dataset, [Recorder(trainer, 2)])
     return dataset, trainer
@@ -62,8 +71,9 @@ def resumed(stopped, folder, **training):
     """A trainer that resumes a copy of the stopped run, some settings changed."""
     dataset, trainer = stopped
     shutil.copytree(trainer.store.folder, Path(folder) / "gpt")
-    config = dataclasses.replace(dataset.config, training=dataclasses.replace(
-        dataset.config.training, checkpoint_dir=str(folder), **training))
+    config = dataclasses.replace(
+        dataset.config, training=dataclasses.replace(dataset.config.training, checkpoint_dir=str(folder), **training)
+    )
     return XTTSTrainer(config, tokenizer_model=trainer.tokenizer_model)
 
 

@@ -8,17 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.utils.checkpoint import CheckpointError
-from myxtts.utils.run_folder import own_run_folder
+from myxtts.storage.checkpoint import CheckpointError
+from myxtts.storage.run_folder import own_run_folder
 
 ROOT = Path(__file__).resolve().parents[1]
-HOLD = "import sys; from myxtts.utils.run_folder import own_run_folder\n" \
+HOLD = (
+    "import sys; from myxtts.storage.run_folder import own_run_folder\n"
     "with own_run_folder(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
+)
 
 
 def test_second_run_in_the_same_folder_is_refused_until_the_first_is_dead(tmp_path):
-    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             cwd=ROOT, text=True, env=dict(os.environ))
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+        env=dict(os.environ),
+    )
     assert other.stdout.readline() == "held\n"
     with pytest.raises(CheckpointError, match="Another run is writing to"), own_run_folder(tmp_path):
         pass
@@ -39,8 +47,10 @@ def test_what_a_killed_run_left_half_written_is_cleared_and_nothing_else(tmp_pat
 
 def test_folder_that_cannot_be_written_to_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="--checkpoint-dir must be a folder that can be written to.*file"), \
-            own_run_folder(tmp_path / "file"):
+    with (
+        pytest.raises(CheckpointError, match="--checkpoint-dir must be a folder that can be written to.*file"),
+        own_run_folder(tmp_path / "file"),
+    ):
         pass
 
     def full(**arguments):

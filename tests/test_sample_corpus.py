@@ -10,14 +10,7 @@ import soundfile
 
 from myxtts.data.corpora import load_corpus
 from myxtts.data.espeak_ng import SpeechJob, speak_to_files, trim_silence
-from myxtts.data.sample_corpus import (
-    GRAMMARS,
-    MANIFEST_FILE,
-    VOICES,
-    SampleCorpusError,
-    make_sample_corpus,
-    plan_clips,
-)
+from myxtts.data.sample_corpus import GRAMMARS, MANIFEST_FILE, VOICES, SampleCorpusError, make_sample_corpus, plan_clips
 
 
 def file_contents(root):

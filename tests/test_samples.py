@@ -7,26 +7,28 @@ import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
+from tiny import tiny_run_config
 
-from myxtts.cli.samples import SampleSpeaker, draw_mel
 from myxtts.data.pipeline import Clip
 from myxtts.models.xtts import XTTS
+from myxtts.runs.samples import SampleSpeaker, draw_mel
 from myxtts.text.tokenizer import XTTSTokenizer
-from tiny import tiny_run_config
 
 
 @pytest.fixture
 def speaking(tiny_corpus, tmp_path):
     """A `SampleSpeaker` of two clips whose ids differ after a point only, and a stand-in trainer."""
     tokenizer = XTTSTokenizer.train([("one two", "en")])
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1},
-                             training={"num_samples": 2})
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1}, training={"num_samples": 2})
     keras.utils.set_random_seed(0)
     models = [XTTS(config.model, parts=(part,)) for part in ("dvae", "gpt")]
-    clips = [Clip(f"a/b.{i}", str(tiny_corpus / f"wavs/low_{word}.wav"), (3,), "low", "en", 11025)
-             for i, word in enumerate(("one", "two"))]
-    dataset = SimpleNamespace(train=clips[:1], validation=clips, tokenizer=tokenizer,
-                              texts={"a/b.0": "one", "a/b.1": "two"})
+    clips = [
+        Clip(f"a/b.{i}", str(tiny_corpus / f"wavs/low_{word}.wav"), (3,), "low", "en", 11025)
+        for i, word in enumerate(("one", "two"))
+    ]
+    dataset = SimpleNamespace(
+        train=clips[:1], validation=clips, tokenizer=tokenizer, texts={"a/b.0": "one", "a/b.1": "two"}
+    )
     speaker = SampleSpeaker(dataset, models[0], tmp_path / "samples", str(tmp_path / "logs"))
     return speaker, SimpleNamespace(config=config, model=models[1], step=1, model_device="/CPU:0"), tmp_path
 
@@ -45,8 +47,11 @@ def test_samples_are_spoken_with_the_weights_of_the_moment(speaking):
     longest = 1024 * trainer.config.model.max_codes
     lengths = [len(soundfile.read(folder / f"samples/step_00000{step}_a_b.0.wav")[0]) for step in (1, 2)]
     assert lengths[0] < longest - 2048 <= lengths[1] <= longest
-    tags = {value.tag for event in tf.compat.v1.train.summary_iterator(str(next((folder / "logs").glob("events.*"))))
-            for value in event.summary.value}
+    tags = {
+        value.tag
+        for event in tf.compat.v1.train.summary_iterator(str(next((folder / "logs").glob("events.*"))))
+        for value in event.summary.value
+    }
     assert tags == {f"{kind}/a/b.{i}" for kind in ("speech", "mel") for i in (0, 1)}
 
 
@@ -60,7 +65,7 @@ def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, capl
         raise OSError(28, "No space left on device")
 
     speaker, trainer, _ = speaking
-    monkeypatch.setattr("myxtts.cli.samples.write_wav", full)
+    monkeypatch.setattr("myxtts.runs.samples.write_wav", full)
     speaker.on_start(trainer, 10, "")
     speaker.on_sample(trainer)
     assert "sample sentences of step 1 could not be written" in caplog.text and "No space left" in caplog.text

@@ -23,7 +23,7 @@ def kept_by_numpy(row, temperature, top_k, top_p):
         codes = sorted(kept, key=lambda code: row[code])
         share = softmax(row[codes])
         for i, code in enumerate(codes[:-1]):
-            if share[:i + 1].sum() <= 1 - top_p:
+            if share[: i + 1].sum() <= 1 - top_p:
                 kept.remove(code)
     return kept
 

@@ -10,24 +10,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from parity_helpers import ReferenceObjective, channels_last, difference, greedy_codes, recipe_optimizer
 
 from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.data.batch import DVAEBatch, GPTBatch
-from myxtts.models import coqui
-from myxtts.models.coqui_export import speaker_front_end
+from myxtts.interchange import coqui
+from myxtts.interchange.coqui_export import speaker_front_end
 from myxtts.models.sampling import filter_logits, penalize_repetition
-from myxtts.models.xtts import XTTS
 from myxtts.training.objectives import DVAEObjective
-from parity_helpers import ReferenceObjective, channels_last, difference, greedy_codes, recipe_optimizer
 from utilities.parity.seeded_model import seeded_model
 from utilities.parity.seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_values
 
-RELEASED = {"conditioning_blocks": 6, "perceiver_heads": 8, "vocoder_channels": 512,
-            "speaker_channels": (32, 64, 128, 256)}
-SMALL = {"num_text_tokens": 60, "max_text_tokens": 30, "max_audio_tokens": 120, "layers": 2, "width": 64, "heads": 2,
-         "conditioning_heads": 2, "num_codes": 64, "dvae_hidden": 32, "codebook_width": 32, **RELEASED}
-FULL = ModelConfig.of_size("big", num_text_tokens=6681, start_text_token=261)
+RELEASED = {
+    "conditioning_blocks": 6,
+    "perceiver_heads": 8,
+    "decoder_channels": 512,
+    "speaker_channels": (32, 64, 128, 256),
+}
+SMALL = {
+    "num_text_tokens": 60,
+    "max_text_tokens": 30,
+    "max_audio_tokens": 120,
+    "layers": 2,
+    "width": 64,
+    "heads": 2,
+    "conditioning_heads": 2,
+    "num_codes": 64,
+    "dvae_hidden": 32,
+    "codebook_width": 32,
+    **RELEASED,
+}
+FULL = ModelConfig("big", num_text_tokens=6681, start_text_token=261)
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +65,14 @@ def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):
     mel = seeded_values(f"{prefix}/conditioning_mel", (rows, 1, 80, frames))[:, 0]
     code_lengths = [-(-length // 1024) for length in wav_lengths]
     return GPTBatch(
-        tf.range(rows), tf.constant(seeded_integers(f"{prefix}/text", (rows, max(text_lengths)), num_text - 4) + 4,
-                                    tf.int32),
-        tf.constant(text_lengths), channels_last(mel),
+        tf.range(rows),
+        tf.constant(seeded_integers(f"{prefix}/text", (rows, max(text_lengths)), num_text - 4) + 4, tf.int32),
+        tf.constant(text_lengths),
+        channels_last(mel),
         tf.constant(seeded_integers(f"{prefix}/codes", (rows, max(code_lengths)), num_codes), tf.int32),
-        tf.constant(code_lengths), tf.zeros((rows, 2), tf.int32))
+        tf.constant(code_lengths),
+        tf.zeros((rows, 2), tf.int32),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +99,17 @@ def text_inputs(batch, config):
 def sampled(array):
     values = np.zeros(16, np.float32)
     positions = sampled_positions(array.size)
-    values[:len(positions)] = np.ascontiguousarray(array).reshape(-1)[positions]
+    values[: len(positions)] = np.ascontiguousarray(array).reshape(-1)[positions]
     return values
 
 
 def in_order_of_names(tensors, ours):
     """`(our name, values in the released layout)` of single tensors, in the order of their released names."""
     by_weight = {tensor.weight.partition("/")[2]: tensor for tensor in tensors}
-    known = [(by_weight[name].names[0], name, coqui.to_coqui(value, by_weight[name].layout)[0])
-             for name, value in ours.items()]
+    known = [
+        (by_weight[name].names[0], name, coqui.to_coqui(value, by_weight[name].layout)[0])
+        for name, value in ours.items()
+    ]
     return [(name, value) for _, name, value in sorted(known)]
 
 
@@ -197,8 +216,9 @@ def test_speaker_vector_or_waveform_differs(arrays, small_config):
 
 
 def test_released_shape_has_other_numbers_of_values(arrays):
-    names_and_shapes = {name: shape for tensor in coqui.model_tensors(FULL)
-                        for name, shape in zip(tensor.names, tensor.shapes)}
+    names_and_shapes = {
+        name: shape for tensor in coqui.model_tensors(FULL) for name, shape in zip(tensor.names, tensor.shapes)
+    }
     counters, dvae_constants = coqui.constant_tensors(FULL)
     names_and_shapes |= {name: value.shape for name, value in (counters | speaker_front_end()).items()}
     assert len(names_and_shapes) == 963

@@ -11,8 +11,11 @@ from myxtts.text.sentences import split_sentences, split_text
 @pytest.mark.parametrize(
     ("language", "text", "sentences"),
     [
-        ("en", 'Dr. Vale met J. R. R. Pike. "Really?" he asked... It cost 3.50.',
-         ["Dr. Vale met J. R. R. Pike.", '"Really?"', "he asked...", "It cost 3.50."]),
+        (
+            "en",
+            'Dr. Vale met J. R. R. Pike. "Really?" he asked... It cost 3.50.',
+            ["Dr. Vale met J. R. R. Pike.", '"Really?"', "he asked...", "It cost 3.50."],
+        ),
         ("de", "Am 2. Tag kam er. Ja!", ["Am 2. Tag kam er.", "Ja!"]),
         ("ja", "今日は寒い。明日も！そう", ["今日は寒い。", "明日も！", "そう"]),
         ("fa", "سلام! خوبی؟ بله.", ["سلام!", "خوبی؟", "بله."]),

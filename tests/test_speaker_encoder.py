@@ -5,15 +5,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-
 from layer_check import check_layer
-from myxtts.models.speaker_encoder import (
-    AttentiveStatisticsPooling,
-    ResidualBlock,
-    SpeakerEncoder,
-    SqueezeExcitation,
-)
-from myxtts.utils.torch_checkpoint import read_torch_checkpoint
+
+from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
+from myxtts.models.speaker_encoder import AttentiveStatisticsPooling, ResidualBlock, SpeakerEncoder, SqueezeExcitation
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
 TINY = {"widths": (32, 32), "num_blocks": (1, 2), "embedding_width": 12, "attention_width": 4}

@@ -29,10 +29,17 @@ def test_a_clip_keeps_its_side_when_others_come_and_in_other_processes():
     _, validation = split_by_hash(utterances(200), 0.1)
     _, more = split_by_hash(utterances(400)[::-1], 0.1)
     assert ids(validation) == ids(more) & ids(utterances(200))
-    code = ("from types import SimpleNamespace as N; from myxtts.data.splits import split_by_hash as s;"
-            "print(*(u.id for u in s([N(id=f'clip{i}') for i in range(200)], .1)[1]))")
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                            cwd=Path(__file__).resolve().parents[1]).stdout
+    code = (
+        "from types import SimpleNamespace as N; from myxtts.data.splits import split_by_hash as s;"
+        "print(*(u.id for u in s([N(id=f'clip{i}') for i in range(200)], .1)[1]))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[1],
+    ).stdout
     assert set(output.split()) == ids(validation)
 
 
@@ -68,4 +75,7 @@ def test_leakage_by_id_by_file_and_by_content(tmp_path):
 
     leaks = find_leakage(clips(train, "abc"), clips(validation, ["a", "d", "e", "link"]))
     assert [(leak.train_id, leak.validation_id, leak.reason) for leak in leaks] == [
-        ("a", "a", "same id"), ("c", "d", "same content"), ("b", "link", "same file")]
+        ("a", "a", "same id"),
+        ("c", "d", "same content"),
+        ("b", "link", "same file"),
+    ]

@@ -16,8 +16,9 @@ KINDS = ("end of data", "reader", "features", "step")  # those that need no sign
 @on_logical_devices
 def stopped(corpus, folder):
     sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "utilities" / "benchmarks")]
-    from myxtts.training.measurement import open_trainer
     from stops import Saboteur
+
+    from myxtts.training.measurement import open_trainer
 
     config = tiny_run_config(corpus, folder, model={"layers": 1}, data={"num_buckets": 1, "model_start_delay": 0.0})
     with contextlib.redirect_stdout(None):

@@ -1,23 +1,24 @@
 """Speaking with a tiny random model: sound, seeds, sentences, limits, and what a folder must hold."""
 
-import json
 import dataclasses
+import json
 import logging
 
 import keras
 import numpy as np
 import pytest
 import soundfile
+from tiny import WORDS, tiny_run_config, voiced, write_run
 
 from myxtts.audio.files import AudioError
-from myxtts.config.config import MODEL_SAMPLE_RATE, SamplingConfig
+from myxtts.config.config import SamplingConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference import synthesizer as synthesizer_module
 from myxtts.inference.synthesizer import PAUSE_SECONDS, SPOKEN_TOGETHER, SpeechError, Synthesizer
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import XTTS
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore
-from tiny import WORDS, tiny_run_config, voiced, write_run
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
 
@@ -95,8 +96,13 @@ def test_greedy_codes_are_those_of_repeated_teacher_forcing(synthesizer, voice, 
     codes = synthesizer.generate([tokens], voice.latents, GREEDY, max_codes=10)[0]
     expected = []
     for _ in range(10):
-        streams = teacher_forcing(config, np.array([tokens], "int32"), np.array([len(tokens)], "int32"),
-                                  np.array([[*expected, 0]], "int32"), np.array([len(expected)], "int32"))
+        streams = teacher_forcing(
+            config,
+            np.array([tokens], "int32"),
+            np.array([len(tokens)], "int32"),
+            np.array([[*expected, 0]], "int32"),
+            np.array([len(expected)], "int32"),
+        )
         logits = gpt(voice.latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1]
         row = keras.ops.convert_to_numpy(logits)[0, len(expected)]
         row[config.start_audio_token] = -np.inf
@@ -159,10 +165,16 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, mo
     assert len(speech.samples) == 1024 * len(speech.codes) + pause * (len(spoken) - 1)
 
 
-@pytest.mark.parametrize("text, language, words", [
-    ("", "en", "no text"), ("   ", "en", "no text"), ("?!", "en", "no text"), ("one", "xx", "xx"),
-    ("eins", "de", "[de]"),
-])
+@pytest.mark.parametrize(
+    "text, language, words",
+    [
+        ("", "en", "no text"),
+        ("   ", "en", "no text"),
+        ("?!", "en", "no text"),
+        ("one", "xx", "xx"),
+        ("eins", "de", "[de]"),
+    ],
+)
 def test_text_that_cannot_be_spoken_is_one_sentence(synthesizer, voice, text, language, words):
     with pytest.raises(SpeechError) as error:
         synthesizer.speak(text, voice, language)
@@ -192,7 +204,9 @@ def test_long_text_is_drawn_in_bounded_batches(synthesizer, voice, monkeypatch, 
     biased(synthesizer.config.model.stop_audio_token, 1e9)
     sizes = []
     batch = synthesizer.speak_batch
-    monkeypatch.setattr(synthesizer, "speak_batch", lambda texts, *rest: (sizes.append(len(texts)), batch(texts, *rest))[1])
+    monkeypatch.setattr(
+        synthesizer, "speak_batch", lambda texts, *rest: (sizes.append(len(texts)), batch(texts, *rest))[1]
+    )
     synthesizer.speak("one two three four. " * 40, voice, "en")
     assert sum(sizes) > SPOKEN_TOGETHER and max(sizes) == SPOKEN_TOGETHER
 
@@ -244,8 +258,9 @@ def run_folder(synthesizer, tokenizer, tmp_path):
 def test_loaded_model_speaks_as_the_one_that_was_saved(synthesizer, voice, run_folder):
     loaded = Synthesizer.load(run_folder)
     assert loaded.config == synthesizer.config
-    codes, expected = (one.speak_batch(["one two"], [voice], ["en"], GREEDY, max_codes=10)[0].codes
-                       for one in (loaded, synthesizer))
+    codes, expected = (
+        one.speak_batch(["one two"], [voice], ["en"], GREEDY, max_codes=10)[0].codes for one in (loaded, synthesizer)
+    )
     np.testing.assert_array_equal(codes, expected)
 
 
@@ -270,12 +285,18 @@ def break_folder(folder, what):
         file.write_bytes(file.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("what, words", [
-    ("dvae", ["no trained dvae", "--stage dvae"]), ("gpt", ["no trained gpt", "--stage gpt"]),
-    ("no config.json", ["config.json", "is not there"]), ("no vocab.json", ["vocab.json", "is not there"]),
-    ("damaged config.json", ["config.json", "damaged"]), ("damaged vocab.json", ["vocab.json"]),
-    ("truncated weights", ["model.safetensors", "bytes instead of"]),
-])
+@pytest.mark.parametrize(
+    "what, words",
+    [
+        ("dvae", ["no trained dvae", "--stage dvae"]),
+        ("gpt", ["no trained gpt", "--stage gpt"]),
+        ("no config.json", ["config.json", "is not there"]),
+        ("no vocab.json", ["vocab.json", "is not there"]),
+        ("damaged config.json", ["config.json", "damaged"]),
+        ("damaged vocab.json", ["vocab.json"]),
+        ("truncated weights", ["model.safetensors", "bytes instead of"]),
+    ],
+)
 def test_folder_that_lacks_a_part_is_named_with_the_way_out(run_folder, what, words):
     break_folder(run_folder, what)
     with pytest.raises(CheckpointError) as error:
@@ -302,4 +323,3 @@ def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_fol
     (run_folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(CheckpointError, match="config.json describes a gpt of"):
         Synthesizer.load(run_folder)
-

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_reference import REFERENCE, digest, skip_without_packages
 
 from myxtts.text.tokenizer import XTTSTokenizer
-from text_reference import REFERENCE, digest, skip_without_packages
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "reference"
 DIGITS = "zero one two three four five six seven eight nine".split()
@@ -21,10 +21,7 @@ ENGLISH = [
     ("She read the letter again; the ink had run.", "en"),
     ("They walked to the mill and back in the rain.", "en"),
 ] * 2
-PERSIAN = [
-    ("دانش‌آموزان پنج کتاب را گرفتند و می‌خوانند.", "fa"),
-    ("گربه‌ها پشتِ پنجره می‌خوابند؛ ژاله می‌آید.", "fa"),
-] * 3
+PERSIAN = [("دانش‌آموزان پنج کتاب را گرفتند و می‌خوانند.", "fa"), ("گربه‌ها پشتِ پنجره می‌خوابند؛ ژاله می‌آید.", "fa")] * 3
 AMHARIC = [("ሰላም ለዓለም፣ ደህና ናችሁ?", "am"), ("ልጆች ወደ ትምህርት ቤት ሄዱ።", "am")] * 3
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="shared/reference is not beside the repository")
 

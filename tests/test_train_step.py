@@ -10,13 +10,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_objectives import dvae_batch, gpt_batch
+from tiny import tiny_run_config
 
 from myxtts.config.config import StageConfig
 from myxtts.models.xtts import XTTS
 from myxtts.training.objectives import DVAEObjective, GPTObjective
 from myxtts.training.step import TrainStep, no_weight_decay
-from test_objectives import dvae_batch, gpt_batch
-from tiny import tiny_run_config
 
 CONFIG = tiny_run_config()
 BATCHES = {"gpt": gpt_batch, "dvae": dvae_batch}
@@ -41,8 +41,10 @@ class Quadratic:
     loss_weights = {"square": 1.0}
 
     def __init__(self, start=2.0):
-        self.weights = {name: keras.Variable(np.full(3, start, "float32"), name=name.rsplit("/")[-1])
-                        for name in ("layer/kernel", "layer/bias", "text_embedding")}
+        self.weights = {
+            name: keras.Variable(np.full(3, start, "float32"), name=name.rsplit("/")[-1])
+            for name in ("layer/kernel", "layer/bias", "text_embedding")
+        }
         self.statistics = tf.Variable(0.0)
 
     def trainable(self):
@@ -52,8 +54,9 @@ class Quadratic:
         return {"square": tf.cast(tf.shape(batch)[0], tf.float32)}
 
     def loss_sums(self, batch, seed=None):
-        return {"square": tf.add_n([tf.reduce_sum((w.value - batch) ** 2) for w in self.weights.values()])}, \
-            {"rows": tf.cast(tf.shape(batch)[0], tf.float32)}
+        return {"square": tf.add_n([tf.reduce_sum((w.value - batch) ** 2) for w in self.weights.values()])}, {
+            "rows": tf.cast(tf.shape(batch)[0], tf.float32)
+        }
 
     def apply_statistics(self, statistics):
         self.statistics.assign_add(statistics["rows"])
@@ -62,7 +65,9 @@ class Quadratic:
 def quadratic_step(accumulation=1, precision="float32", start=2.0, xla=False, ema=0.0, **stage):
     settings = {"learning_rate": 0.1, "weight_decay": 0.0, "gradient_clip": 0.0, **stage}
     objective = Quadratic(start)
-    return objective, TrainStep(objective, strategy(), StageConfig(**settings), accumulation, precision, xla=xla, ema=ema)
+    return objective, TrainStep(
+        objective, strategy(), StageConfig(**settings), accumulation, precision, xla=xla, ema=ema
+    )
 
 
 def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8):
@@ -70,7 +75,7 @@ def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8
     m, v = np.zeros_like(weight), np.zeros_like(weight)
     for t, (gradient, rate) in enumerate(zip(gradients, rates), 1):
         m = betas[0] * m + (1 - betas[0]) * gradient
-        v = betas[1] * v + (1 - betas[1]) * gradient ** 2
+        v = betas[1] * v + (1 - betas[1]) * gradient**2
         weight = weight - rate * decay * weight
         weight = weight - rate * (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + epsilon)
     return weight
@@ -105,7 +110,7 @@ def test_losses_are_means_and_the_norm_is_that_before_clipping():
     losses = {name: float(value) for name, value in step([BATCH], 0.1, (0, 0)).items()}
     gradient = (2 * (2.0 - BATCH)).sum(0) / 2
     assert losses["square"] == losses["loss"] == pytest.approx(3 * ((2.0 - BATCH) ** 2).sum() / 2)
-    assert losses["gradient_norm"] == pytest.approx(np.sqrt(3 * (gradient ** 2).sum()))
+    assert losses["gradient_norm"] == pytest.approx(np.sqrt(3 * (gradient**2).sum()))
     assert losses["finite"] == 1.0
 
 
@@ -126,8 +131,11 @@ def test_step_that_is_not_finite_changes_nothing_and_is_counted():
     step([BATCH], 0.1, (0, 0))
 
     def state():
-        return {name: v.numpy().copy() for name, v in {**objective.weights, **step.state_variables()}.items()
-                if not name.startswith("bad_steps")}
+        return {
+            name: v.numpy().copy()
+            for name, v in {**objective.weights, **step.state_variables()}.items()
+            if not name.startswith("bad_steps")
+        }
 
     before, statistics = state(), float(objective.statistics)
     for bad in (np.nan, np.inf, -np.inf):
@@ -153,14 +161,15 @@ def test_one_bad_micro_batch_spoils_its_step_and_no_other(spoiled):
     assert bool(good["finite"])
     for name in ("loss", "gradient_norm"):
         assert float(good[name]) == pytest.approx(float(other[name]))
-    np.testing.assert_allclose(objective.weights["layer/kernel"].numpy(),
-                               plain_objective.weights["layer/kernel"].numpy(), rtol=1e-5)
+    np.testing.assert_allclose(
+        objective.weights["layer/kernel"].numpy(), plain_objective.weights["layer/kernel"].numpy(), rtol=1e-5
+    )
 
 
 def test_loss_scale_halves_at_a_bad_step_and_does_not_change_the_update():
     objective, step = quadratic_step(precision="mixed_float16", gradient_clip=0.5)
     plain_objective, plain = quadratic_step(gradient_clip=0.5)
-    assert float(step.loss_scale) == 2.0 ** 15
+    assert float(step.loss_scale) == 2.0**15
     for one in (step, plain):
         one([BATCH], 0.1, (0, 0))
     for name, weight in objective.weights.items():
@@ -169,7 +178,7 @@ def test_loss_scale_halves_at_a_bad_step_and_does_not_change_the_update():
     for moment, expected in zip(step.optimizer._momentums, plain.optimizer._momentums):
         np.testing.assert_allclose(moment.numpy(), expected.numpy(), rtol=1e-5)
     step([BATCH * np.float32(np.inf)], 0.1, (0, 1))
-    assert float(step.loss_scale) == 2.0 ** 14 and int(step.good_steps) == 0
+    assert float(step.loss_scale) == 2.0**14 and int(step.good_steps) == 0
     assert float(plain.loss_scale) == 1.0
 
 
@@ -177,20 +186,33 @@ def test_loss_scale_grows_after_good_steps_up_to_its_limit():
     objective, step = quadratic_step(precision="mixed_float16")
     step.good_steps.assign(1999)
     step([BATCH], 0.1, (0, 0))
-    assert float(step.loss_scale) == 2.0 ** 16 and int(step.good_steps) == 0
-    step.loss_scale.assign(2.0 ** 24)
+    assert float(step.loss_scale) == 2.0**16 and int(step.good_steps) == 0
+    step.loss_scale.assign(2.0**24)
     step.good_steps.assign(1999)
     step([BATCH], 0.1, (0, 0))
-    assert float(step.loss_scale) == 2.0 ** 24
+    assert float(step.loss_scale) == 2.0**24
 
 
-@pytest.mark.parametrize("name, without", [
-    ("block_0/attention/qkv/kernel", False), ("block_0/attention/qkv/bias", True), ("block_0/mlp_norm/gamma", True),
-    ("block_0/mlp_norm/beta", True), ("final_norm/gamma", True), ("text_embedding", True), ("audio_embedding", True),
-    ("text_position_embedding", True), ("audio_position_embedding", True), ("text_head/kernel", False),
-    ("perceiver/latents", False), ("perceiver/gamma", False), ("conditioning_encoder/block_0/norm/gamma", True),
-    ("encoder_conv_0/kernel", False), ("encoder_conv_0/bias", True),
-])
+@pytest.mark.parametrize(
+    "name, without",
+    [
+        ("block_0/attention/qkv/kernel", False),
+        ("block_0/attention/qkv/bias", True),
+        ("block_0/mlp_norm/gamma", True),
+        ("block_0/mlp_norm/beta", True),
+        ("final_norm/gamma", True),
+        ("text_embedding", True),
+        ("audio_embedding", True),
+        ("text_position_embedding", True),
+        ("audio_position_embedding", True),
+        ("text_head/kernel", False),
+        ("perceiver/latents", False),
+        ("perceiver/gamma", False),
+        ("conditioning_encoder/block_0/norm/gamma", True),
+        ("encoder_conv_0/kernel", False),
+        ("encoder_conv_0/bias", True),
+    ],
+)
 def test_decay_groups_are_the_recipe_s(name, without):
     assert no_weight_decay(name) == without
 
@@ -203,8 +225,9 @@ def test_decay_groups_of_the_model_by_their_real_names():
 
 def make_step(stage, accumulation=1, dropout=0.0, learning_rate=1e-2):
     keras.utils.set_random_seed(4)
-    config = tiny_run_config(model={"dropout": dropout}, gpt={"learning_rate": learning_rate},
-                             dvae={"learning_rate": learning_rate})
+    config = tiny_run_config(
+        model={"dropout": dropout}, gpt={"learning_rate": learning_rate}, dvae={"learning_rate": learning_rate}
+    )
     model = XTTS(config.model, parts=(stage,))
     objective = (GPTObjective if stage == "gpt" else DVAEObjective)(model, config)
     return model, objective, TrainStep(objective, strategy(), config.stage(stage), accumulation)
@@ -300,9 +323,13 @@ print("COMPILATIONS", step.compilations, step.most_compilations(3))
 def test_compilations_are_as_many_as_xla_makes(tmp_path):
     # XLA writes out each program that it compiles; TensorFlow has no counter that Python can read.
     here = Path(__file__).resolve().parent
-    result = subprocess.run([sys.executable, "-c", COMPILING.format(path=[str(here), str(here.parent)])],
-                            env={**os.environ, "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
-                            capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", COMPILING.format(path=[str(here), str(here.parent)])],
+        env={**os.environ, "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     programs = {path.name.split(".")[0] for path in tmp_path.glob("module_*.before_optimizations.txt")}
     assert len(programs) == 4
     assert result.stdout.splitlines()[-1] == "COMPILATIONS 4 4"
@@ -316,7 +343,9 @@ def test_compiled_step_equals_the_plain_one():
         for number, rows in enumerate((2, 3, 2)):
             batches = [BATCH[:1].repeat(rows, 0) * (part + 1) for part in range(accumulation)]
             losses.append({name: float(value) for name, value in step(batches, 0.1, (0, number)).items()})
-        found.append((losses, [v.numpy() for v in (*step.variables, *step.averages.averages)], float(objective.statistics)))
+        found.append(
+            (losses, [v.numpy() for v in (*step.variables, *step.averages.averages)], float(objective.statistics))
+        )
     for one, other in zip(*(losses for losses, _, _ in found)):
         assert one == pytest.approx(other, rel=1e-5)
     for one, other in zip(*(variables for _, variables, _ in found)):
@@ -331,7 +360,8 @@ def test_step_taken_again_after_an_error_gives_the_same_weights():
         if fails:
             accumulate, finish = step._accumulate, step._finish
             step._finish = lambda *arguments: (_ for _ in ()).throw(
-                tf.errors.ResourceExhaustedError(None, None, "no memory"))
+                tf.errors.ResourceExhaustedError(None, None, "no memory")
+            )
             with pytest.raises(tf.errors.ResourceExhaustedError):
                 step([BATCH, BATCH], 0.1, (0, 0))
             step._accumulate, step._finish = accumulate, finish

@@ -5,15 +5,15 @@ import shutil
 
 import numpy as np
 import pytest
+from tiny import tiny_run_config
 
 from myxtts.data.ljspeech import LJSpeechDataset
 from myxtts.models.xtts import XTTS
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.callbacks import Callback
 from myxtts.training.preparation import measure_mel_stats
 from myxtts.training.step_clock import StepClock
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore
-from tiny import tiny_run_config
 
 
 class Recorder(Callback):
@@ -47,8 +47,12 @@ class Recorder(Callback):
 
 
 def open_run(corpus, folder, **sections):
-    training = {"log_every_steps": 1, "validate_every_steps": 3, "checkpoint_every_steps": 2,
-                **sections.pop("training", {})}
+    training = {
+        "log_every_steps": 1,
+        "validate_every_steps": 3,
+        "checkpoint_every_steps": 2,
+        **sections.pop("training", {}),
+    }
     # One layer and one shape: what these tests take is the time to trace.
     model, data = {"layers": 1, **sections.pop("model", {})}, {"num_buckets": 1, **sections.pop("data", {})}
     return LJSpeechDataset.open(tiny_run_config(corpus, folder, training=training, model=model, data=data, **sections))
@@ -81,8 +85,9 @@ def dvae_run(tiny_corpus, tmp_path_factory):
 @pytest.fixture(scope="module")
 def gpt_run(tiny_corpus, tmp_path_factory, dvae_run):
     """An unbroken GPT run of six steps on the codes of `dvae_run`."""
-    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("gpt_run"), gpt={"max_steps": 6},
-                       training={"sample_every_steps": 4})
+    dataset = open_run(
+        tiny_corpus, tmp_path_factory.mktemp("gpt_run"), gpt={"max_steps": 6}, training={"sample_every_steps": 4}
+    )
     trainer, recorder = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model), Recorder()
     trainer.train(dataset, [recorder])
     return dataset, trainer, recorder
@@ -116,14 +121,14 @@ def test_train_step_is_traced_once_for_one_shape(gpt_run):
 
 @pytest.mark.parametrize("stage", ["dvae", "gpt"])
 def test_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_corpus, tmp_path, dvae_run, gpt_run, stage):
-    sections = {"dvae": {"dvae": {"max_steps": 6, "crop_seconds": 0.4}},
-                "gpt": {"gpt": {"max_steps": 6}}}[stage]
+    sections = {"dvae": {"dvae": {"max_steps": 6, "crop_seconds": 0.4}}, "gpt": {"gpt": {"max_steps": 6}}}[stage]
     _, whole, unbroken = dvae_run if stage == "dvae" else gpt_run
     losses, validation = {}, {}
     for stop_after in (3, None):
         dataset = open_run(tiny_corpus, tmp_path, **sections)
-        trainer = dvae_trainer(dataset) if stage == "dvae" else \
-            XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model)
+        trainer = (
+            dvae_trainer(dataset) if stage == "dvae" else XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model)
+        )
         recorder = Recorder(trainer, stop_after)
         trainer.train(dataset, [recorder])
         losses.update(recorder.losses)
@@ -208,8 +213,11 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_r
 
 def test_checkpoint_of_another_shape_is_refused_by_name(tiny_corpus, gpt_run, dvae_run):
     trained = gpt_run[0].config
-    config = tiny_run_config(tiny_corpus, trained.training.checkpoint_dir,
-                             model={"layers": 1, "width": 8, "num_text_tokens": trained.model.num_text_tokens})
+    config = tiny_run_config(
+        tiny_corpus,
+        trained.training.checkpoint_dir,
+        model={"layers": 1, "width": 8, "num_text_tokens": trained.model.num_text_tokens},
+    )
     with pytest.raises(CheckpointError, match="step_00000006 does not fit this model: .* is .* there and .* here"):
         XTTSTrainer(config, tokenizer_model=dvae_run[1].model)
 
@@ -225,13 +233,19 @@ def test_gpt_stage_without_a_tokenizer_model_is_an_error(tiny_corpus, tmp_path):
 
 
 def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_checkpoint(
-        tiny_corpus, tmp_path, monkeypatch):
-    dataset = open_run(tiny_corpus, tmp_path, dvae={"max_steps": 2},
-                       training={"gradient_accumulation": 3, "checkpoint_every_steps": 100})
+    tiny_corpus, tmp_path, monkeypatch
+):
+    dataset = open_run(
+        tiny_corpus,
+        tmp_path,
+        dvae={"max_steps": 2},
+        training={"gradient_accumulation": 3, "checkpoint_every_steps": 100},
+    )
     trainer = dvae_trainer(dataset)
     written, write = [], CheckpointStore.write
-    monkeypatch.setattr(CheckpointStore, "write",
-                        lambda store, step, *rest: (written.append(step), write(store, step, *rest))[1])
+    monkeypatch.setattr(
+        CheckpointStore, "write", lambda store, step, *rest: (written.append(step), write(store, step, *rest))[1]
+    )
     trainer.train(dataset)
     assert written == [2]
     assert trainer.store.read(2, ())[1]["position"] == 6
@@ -239,8 +253,9 @@ def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_check
 
 
 def test_epochs_give_the_number_of_steps_where_no_maximum_is_set(dvae_run, tiny_corpus, tmp_path):
-    config = tiny_run_config(tiny_corpus, tmp_path, gpt={"max_steps": None},
-                             training={"epochs": 7, "gradient_accumulation": 2})
+    config = tiny_run_config(
+        tiny_corpus, tmp_path, gpt={"max_steps": None}, training={"epochs": 7, "gradient_accumulation": 2}
+    )
     trainer = XTTSTrainer(config, tokenizer_model=dvae_run[1].model)
     assert trainer.total_steps(batches_per_epoch=5) == 17
 
@@ -289,10 +304,13 @@ def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
 @pytest.mark.slow
 def test_ten_clips_can_be_learnt_by_heart(tiny_corpus, tmp_path):
     dataset = open_run(
-        tiny_corpus, tmp_path, model={"layers": 2, "width": 64, "heads": 4, "dropout": 0.0, "num_codes": 64},
+        tiny_corpus,
+        tmp_path,
+        model={"layers": 2, "width": 64, "heads": 4, "dropout": 0.0, "num_codes": 64},
         data={"augment": False, "batch_size": 10, "validation_share": 0.01},
         gpt={"max_steps": 100, "learning_rate": 5e-3, "weight_decay": 0.0},
-        training={"log_every_steps": 20, "validate_every_steps": 100, "checkpoint_every_steps": 100})
+        training={"log_every_steps": 20, "validate_every_steps": 100, "checkpoint_every_steps": 100},
+    )
     dataset.train = dataset.train[:10]
     config = dataset.config
     trainer, recorder = XTTSTrainer(config, tokenizer_model=frozen_dvae(config)), Recorder()

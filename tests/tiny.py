@@ -1,13 +1,13 @@
 """Tiny models and data: small enough that a test trains them, large enough that nothing is trivial."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
-from myxtts.config.config import MODEL_SAMPLE_RATE, DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
-from myxtts.utils.checkpoint import CheckpointStore, write_json
+from myxtts.config.config import DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.storage.checkpoint import CheckpointStore, write_json
 
 WORDS = ("one", "two", "three", "four", "five", "six")
 SPEAKER_PITCH_HZ = {"low": 110.0, "high": 220.0}
@@ -16,26 +16,66 @@ SPEAKER_PITCH_HZ = {"low": 110.0, "high": 220.0}
 def tiny_model_config(**overrides):
     """`ModelConfig` of two layers, 16 wide, with 24 text tokens."""
     settings = dict(
-        size="nano", num_text_tokens=24, start_text_token=3, stop_text_token=0, max_text_tokens=24,
-        max_audio_tokens=48, layers=2, width=16, heads=2, dropout=0.1, conditioning_blocks=1, conditioning_heads=2,
-        num_latents=4, perceiver_depth=1, perceiver_heads=2, perceiver_head_width=8, num_codes=16, dvae_hidden=8,
-        dvae_residual_blocks=1, codebook_width=8, vocoder_channels=16, speaker_channels=(8, 8, 8, 8), speaker_width=16)
+        size="nano",
+        num_text_tokens=24,
+        start_text_token=3,
+        stop_text_token=0,
+        max_text_tokens=24,
+        max_audio_tokens=48,
+        layers=2,
+        width=16,
+        heads=2,
+        dropout=0.1,
+        conditioning_blocks=1,
+        conditioning_heads=2,
+        num_latents=4,
+        perceiver_depth=1,
+        perceiver_heads=2,
+        perceiver_head_width=8,
+        num_codes=16,
+        dvae_hidden=8,
+        dvae_residual_blocks=1,
+        codebook_width=8,
+        decoder_channels=16,
+        speaker_channels=(8, 8, 8, 8),
+        speaker_width=16,
+    )
     return ModelConfig(**{**settings, **overrides})
 
 
-def tiny_run_config(train_data=None, checkpoint_dir="unused", *, model=None, data=None, training=None, dvae=None,
-                    gpt=None):
+def tiny_run_config(
+    train_data=None, checkpoint_dir="unused", *, model=None, data=None, training=None, dvae=None, gpt=None
+):
     """`XTTSConfig` of a run of a few steps on `tiny_corpus`; each argument overrides settings of its section."""
-    data = {"train_data": train_data and str(train_data), "max_seconds": 1.5, "max_text_length": 20,
-            "batch_size": 4, "num_buckets": 2, "num_workers": 2, "pipeline_buffer_size": 2,
-            "validation_share": 0.2, "conditioning_seconds": (0.3, 0.6), **(data or {})}
+    data = {
+        "train_data": train_data and str(train_data),
+        "max_seconds": 1.5,
+        "max_text_length": 20,
+        "batch_size": 4,
+        "num_buckets": 2,
+        "num_workers": 2,
+        "pipeline_buffer_size": 2,
+        "validation_share": 0.2,
+        "conditioning_seconds": (0.3, 0.6),
+        **(data or {}),
+    }
     stage = {"max_steps": 4, "learning_rate": 3e-3}
-    training = {"checkpoint_dir": str(checkpoint_dir), "log_every_steps": 2, "validate_every_steps": 4,
-                "checkpoint_every_steps": 4, "sample_every_steps": 0, "seed": 7, **(training or {})}
-    stages = {"dvae": StageConfig(**{**stage, "weight_decay": 0.0, **(dvae or {})}),
-              "gpt": StageConfig(**{**stage, **(gpt or {})})}
-    return XTTSConfig(model=tiny_model_config(**(model or {})), data=DataConfig(**data),
-                      training=TrainingConfig(**training, **stages))
+    training = {
+        "checkpoint_dir": str(checkpoint_dir),
+        "log_every_steps": 2,
+        "validate_every_steps": 4,
+        "checkpoint_every_steps": 4,
+        "sample_every_steps": 0,
+        "seed": 7,
+        **(training or {}),
+    }
+    stages = {
+        "dvae": StageConfig(**{**stage, "weight_decay": 0.0, **(dvae or {})}),
+        "gpt": StageConfig(**{**stage, **(gpt or {})}),
+    }
+    return XTTSConfig(
+        model=tiny_model_config(**(model or {})), data=DataConfig(**data), training=TrainingConfig(**training, **stages)
+    )
 
 
 def voiced(seconds, pitch_hz, colour, seed=0, sample_rate=MODEL_SAMPLE_RATE):
@@ -46,7 +86,7 @@ def voiced(seconds, pitch_hz, colour, seed=0, sample_rate=MODEL_SAMPLE_RATE):
     sound = np.zeros_like(time)
     for harmonic in range(1, 16):
         hz = harmonic * pitch_hz
-        sound += np.exp(-((hz - formant_hz) / 400.0) ** 2) * np.sin(2 * np.pi * hz * time + random.uniform(0, 6.28))
+        sound += np.exp(-(((hz - formant_hz) / 400.0) ** 2)) * np.sin(2 * np.pi * hz * time + random.uniform(0, 6.28))
     sound *= 0.3 / np.abs(sound).max()
     return (sound + 0.003 * random.standard_normal(len(time))).astype(np.float32)
 
@@ -73,7 +113,7 @@ def write_run(folder, model, tokenizer, config):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder / "vocab.json")
-    write_json(folder / "config.json", asdict(config))
+    write_json(folder / "config.json", config.to_dict())
     for part in model.parts:
         weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
         CheckpointStore(folder / part).write(4, {"model": weights}, {"finished": True}, best=True)

@@ -45,8 +45,10 @@ def read_runs(paths):
         if run.batch_size is None:
             named = re.search(r"batch[_-]?(?:size[_-]?)?(\d+)", Path(path).name, re.IGNORECASE)
             if named is None:
-                raise LogError(f"{path} does not state a batch size: expected a line 'Batch size: 16' or a name such "
-                               "as test_batch_16.log.")
+                raise LogError(
+                    f"{path} does not state a batch size: expected a line 'Batch size: 16' or a name such "
+                    "as test_batch_16.log."
+                )
             size = int(named[1])
             rate = run.steps_per_second
             run = replace(run, batch_size=size, samples_per_second=None if rate is None else size * rate)
@@ -80,16 +82,22 @@ def recommended(runs):
 
 def report(runs):
     """The table and the recommendation as text."""
-    rows = [[shown(row[name], form) for name, _, form in COLUMNS] + ["out of memory" if row["out_of_memory"] else ""]
-            for row in scaling(runs)]
+    rows = [
+        [shown(row[name], form) for name, _, form in COLUMNS] + ["out of memory" if row["out_of_memory"] else ""]
+        for row in scaling(runs)
+    ]
     lines = table([title for _, title, _ in COLUMNS] + [""], rows)
     chosen, best = recommended(runs)
     if chosen is None:
-        return "\n".join([*lines, "", "No run got as far as a training step. Try --batch-size "
-                          f"{max(1, runs[0].batch_size // 2)}."])
-    lines += ["", f"Best throughput: batch size {best.batch_size}, {best.samples_per_second:.1f} samples/s.",
-              f"Recommended: --batch-size {chosen.batch_size}" + (
-                  "." if chosen is best else f", within {100 * (1 - ENOUGH):.0f} % of the best at less memory.")]
+        return "\n".join(
+            [*lines, "", f"No run got as far as a training step. Try --batch-size {max(1, runs[0].batch_size // 2)}."]
+        )
+    lines += [
+        "",
+        f"Best throughput: batch size {best.batch_size}, {best.samples_per_second:.1f} samples/s.",
+        f"Recommended: --batch-size {chosen.batch_size}"
+        + ("." if chosen is best else f", within {100 * (1 - ENOUGH):.0f} % of the best at less memory."),
+    ]
     failed = [run.batch_size for run in runs if run.out_of_memory]
     if failed:
         lines.append(f"Out of memory at batch size {', '.join(map(str, failed))}: reach it with --grad-accum.")
@@ -108,9 +116,16 @@ def main(arguments=None):
         return 2
     if options.json:
         chosen, best = recommended(runs)
-        print(json.dumps({"runs": [json_ready(row) for row in scaling(runs)],
-                          "recommended_batch_size": chosen and chosen.batch_size,
-                          "best_batch_size": best and best.batch_size}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "runs": [json_ready(row) for row in scaling(runs)],
+                    "recommended_batch_size": chosen and chosen.batch_size,
+                    "best_batch_size": best and best.batch_size,
+                },
+                indent=2,
+            )
+        )
     else:
         print(report(runs))
     return 0

@@ -110,8 +110,9 @@ def read_log(path, allow_out_of_memory=False):
             return run
     if any(run.out_of_memory for run in runs):
         raise LogError(f"{path} holds no training step: the run was out of memory.")
-    raise LogError(f"{path} holds no training step: expected lines with 'Avg: …ms, Std: …ms' and "
-                   "'Throughput: … steps/sec'.")
+    raise LogError(
+        f"{path} holds no training step: expected lines with 'Avg: …ms, Std: …ms' and 'Throughput: … steps/sec'."
+    )
 
 
 def _split_runs(lines):
@@ -140,10 +141,19 @@ def _read_run(path, lines):
         values.setdefault("variation_percent", 100 * values["std_step_ms"] / mean)
     if batch_size is not None and rate is not None:
         values["samples_per_second"] = batch_size * rate
-    source = "final report" if "mean_step_ms" in report or "steps_per_second" in report else (
-        "1 step line" if len(steps) == 1 else f"{len(steps)} step lines")
-    return RunLog(str(path), source, batch_size=batch_size, steps=int(found_steps[-1]) if found_steps else None,
-                  out_of_memory=any(OUT_OF_MEMORY.search(line) for line in lines), **values)
+    source = (
+        "final report"
+        if "mean_step_ms" in report or "steps_per_second" in report
+        else ("1 step line" if len(steps) == 1 else f"{len(steps)} step lines")
+    )
+    return RunLog(
+        str(path),
+        source,
+        batch_size=batch_size,
+        steps=int(found_steps[-1]) if found_steps else None,
+        out_of_memory=any(OUT_OF_MEMORY.search(line) for line in lines),
+        **values,
+    )
 
 
 def _figures(text):
@@ -160,8 +170,9 @@ def _summarize(steps):
     if means and len(means) == len(stds):
         # Law of total variance: the spread within the lines, and the spread between them.
         centre = summary["mean_step_ms"]
-        summary["std_step_ms"] = math.sqrt(sum(std**2 + (mean - centre) ** 2 for mean, std in zip(means, stds))
-                                           / len(means))
+        summary["std_step_ms"] = math.sqrt(
+            sum(std**2 + (mean - centre) ** 2 for mean, std in zip(means, stds)) / len(means)
+        )
         if centre:
             summary["variation_percent"] = 100 * summary["std_step_ms"] / centre
     if means and summary["mean_step_ms"] > 0 and len(means) == len(columns["steps_per_second"]):
@@ -191,15 +202,20 @@ def shown(value, form):
 
 def json_ready(values):
     """The same dictionary, with what JSON cannot say (NaN, infinity) as `None`."""
-    return {name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }
 
 
 def table(header, rows):
     """Lines of a table, the first column left-aligned, the others right-aligned."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
-                       for i, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in [header, *rows]]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in [header, *rows]
+    ]
     return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 
@@ -235,8 +251,16 @@ def main(arguments=None):
         print(error, file=sys.stderr)
         return 2
     if options.json:
-        print(json.dumps({"baseline": json_ready(asdict(baseline)), "optimized": json_ready(asdict(optimized)),
-                          "speed_up": speed_up(baseline, optimized)[0]}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "baseline": json_ready(asdict(baseline)),
+                    "optimized": json_ready(asdict(optimized)),
+                    "speed_up": speed_up(baseline, optimized)[0],
+                },
+                indent=2,
+            )
+        )
     else:
         print(comparison(baseline, optimized))
     return 0

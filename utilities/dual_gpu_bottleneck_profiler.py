@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from myxtts.utils.gpu_monitor import GPUMonitor  # noqa: E402  the repository must be on the path first
+from myxtts.devices.gpu_monitor import GPUMonitor  # noqa: E402  the repository must be on the path first
 
 __all__ = ["DualGPUBottleneckProfiler", "GPUMonitor", "Profile", "Verdict", "judge"]
 
@@ -57,19 +57,41 @@ def judge(phases, variation, config, plan):
     found = []
     shares = {phase: getattr(phases, phase) / phases.total for phase in TITLES}
     if shares["load"] > LOAD_LIMIT:
-        found.append(Verdict("data loading", f"Data loading takes {shares['load']:.0%} of the step "
-                             f"(limit {LOAD_LIMIT:.0%}): the host is the bottleneck.", _reads_faster(config.data)))
+        found.append(
+            Verdict(
+                "data loading",
+                f"Data loading takes {shares['load']:.0%} of the step "
+                f"(limit {LOAD_LIMIT:.0%}): the host is the bottleneck.",
+                _reads_faster(config.data),
+            )
+        )
     if shares["transfer"] > TRANSFER_LIMIT:
-        found.append(Verdict("transfer", f"Transfer takes {shares['transfer']:.0%} of the step (limit "
-                             f"{TRANSFER_LIMIT:.0%}): the copy between the devices is the bottleneck.",
-                             _copies_faster(plan)))
+        found.append(
+            Verdict(
+                "transfer",
+                f"Transfer takes {shares['transfer']:.0%} of the step (limit "
+                f"{TRANSFER_LIMIT:.0%}): the copy between the devices is the bottleneck.",
+                _copies_faster(plan),
+            )
+        )
     if shares["train"] < TRAIN_LIMIT:
-        found.append(Verdict("training", f"Training takes {shares['train']:.0%} of the step (limit {TRAIN_LIMIT:.0%}): "
-                             f"the model device is under-used. It waits for {1e3 * phases.data:.1f} ms of data work "
-                             f"per {1e3 * phases.train:.1f} ms of training.", _trains_more(plan)))
+        found.append(
+            Verdict(
+                "training",
+                f"Training takes {shares['train']:.0%} of the step (limit {TRAIN_LIMIT:.0%}): "
+                f"the model device is under-used. It waits for {1e3 * phases.data:.1f} ms of data work "
+                f"per {1e3 * phases.train:.1f} ms of training.",
+                _trains_more(plan),
+            )
+        )
     if variation > VARIATION_LIMIT:
-        found.append(Verdict("variation", f"Step times vary by {variation:.0%} (limit {VARIATION_LIMIT:.0%}): oscillation.",
-                             _varies_less(config)))
+        found.append(
+            Verdict(
+                "variation",
+                f"Step times vary by {variation:.0%} (limit {VARIATION_LIMIT:.0%}): oscillation.",
+                _varies_less(config),
+            )
+        )
     return found
 
 
@@ -77,32 +99,42 @@ def _reads_faster(data):
     cores = os.cpu_count()
     if data.num_workers < cores:
         return f"Read with more workers: --num-workers {min(cores, 2 * data.num_workers)} (now {data.num_workers})."
-    return (f"All {cores} cores read already (--num-workers {data.num_workers}). Keep decoded clips: data.cache_mb: "
-            f"{4 * max(data.cache_mb, 512)} in --config, or store the recordings as 22 050 Hz 16-bit WAV.")
+    return (
+        f"All {cores} cores read already (--num-workers {data.num_workers}). Keep decoded clips: data.cache_mb: "
+        f"{4 * max(data.cache_mb, 512)} in --config, or store the recordings as 22 050 Hz 16-bit WAV."
+    )
 
 
 def _copies_faster(plan):
     if plan.virtual:
         return "Virtual devices share one memory: judge the transfer on GPUs (--data-gpu, --model-gpu)."
-    return (f"Take a pair with a faster link: for --data-gpu a GPU that `nvidia-smi topo -m` shows as NV# or PIX beside "
-            f"GPU {plan.model_gpus[0] if plan.model_gpus else 0}.")
+    return (
+        f"Take a pair with a faster link: for --data-gpu a GPU that `nvidia-smi topo -m` shows as NV# or PIX beside "
+        f"GPU {plan.model_gpus[0] if plan.model_gpus else 0}."
+    )
 
 
 def _trains_more(plan):
     if not plan.is_dual:
         return "Give the data work a device of its own: --data-gpu 0 --model-gpu 1."
     if plan.num_replicas > 1:
-        return (f"One data device feeds {plan.num_replicas} training devices too slowly: fewer --model-gpus, or a larger "
-                "--model-size.")
-    return (f"Give the data work the quicker device: --data-gpu {plan.model_gpus[0]} --model-gpu {plan.data_gpu}; or use "
-            "the idle time for a larger --model-size.")
+        return (
+            f"One data device feeds {plan.num_replicas} training devices too slowly: fewer --model-gpus, or a larger "
+            "--model-size."
+        )
+    return (
+        f"Give the data work the quicker device: --data-gpu {plan.model_gpus[0]} --model-gpu {plan.data_gpu}; or use "
+        "the idle time for a larger --model-size."
+    )
 
 
 def _varies_less(config):
     if not config.data.static_shapes:
         return "Give every batch one shape: --enable-static-shapes."
-    return (f"Buffer more: --buffer-size {2 * config.data.pipeline_buffer_size} (now {config.data.pipeline_buffer_size}) "
-            f"and training.pipeline_depth: {config.training.pipeline_depth + 2} in --config.")
+    return (
+        f"Buffer more: --buffer-size {2 * config.data.pipeline_buffer_size} (now {config.data.pipeline_buffer_size}) "
+        f"and training.pipeline_depth: {config.training.pipeline_depth + 2} in --config."
+    )
 
 
 @dataclass(frozen=True)
@@ -134,16 +166,26 @@ class Profile:
     def as_dict(self):
         """The profile as JSON types, times in milliseconds."""
         return {
-            "devices": self.plan.describe(), "virtual": self.plan.virtual, "cpu_count": os.cpu_count(),
-            "model_size": self.config.model.size, "batch_size": self.config.stage("gpt").batch_size,
+            "devices": self.plan.describe(),
+            "virtual": self.plan.virtual,
+            "cpu_count": os.cpu_count(),
+            "model_size": self.config.model.size,
+            "batch_size": self.config.stage("gpt").batch_size,
             "steps": len(self.pipeline.step_times),
             "phases_ms": {phase: 1e3 * getattr(self.phases, phase) for phase in TITLES},
-            "sum_of_phases_ms": 1e3 * self.phases.total, "step_ms": 1e3 * self.pipeline.mean,
-            "variation": self.pipeline.variation, "stall": self.pipeline.stall,
-            "steps_per_second": 1.0 / self.pipeline.mean, "overlap_efficiency": self.efficiency,
-            "speedup": self.phases.total / self.pipeline.mean, "ceiling": self.phases.ceiling,
-            "data_device_busy": self.data_busy, "model_device_busy": self.model_busy,
-            "gpu": self.gpus.as_dict(), "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts]}
+            "sum_of_phases_ms": 1e3 * self.phases.total,
+            "step_ms": 1e3 * self.pipeline.mean,
+            "variation": self.pipeline.variation,
+            "stall": self.pipeline.stall,
+            "steps_per_second": 1.0 / self.pipeline.mean,
+            "overlap_efficiency": self.efficiency,
+            "speedup": self.phases.total / self.pipeline.mean,
+            "ceiling": self.phases.ceiling,
+            "data_device_busy": self.data_busy,
+            "model_device_busy": self.model_busy,
+            "gpu": self.gpus.as_dict(),
+            "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
+        }
 
     def describe(self):
         """The four sections, as printed."""
@@ -158,11 +200,13 @@ class Profile:
             f"{1e3 * pipeline.variation * pipeline.mean:.2f} ms, variation {pipeline.variation:.1%}",
             f"  Throughput: {1.0 / pipeline.mean:.2f} steps/sec",
             f"  Overlap efficiency: {self.efficiency:.2f} (longer of data work and training / pipeline step)",
-            f"  Speed-up by overlap: {phases.total / pipeline.mean:.2f} (ceiling {phases.ceiling:.2f})", "",
+            f"  Speed-up by overlap: {phases.total / pipeline.mean:.2f} (ceiling {phases.ceiling:.2f})",
+            "",
             "GPU UTILIZATION:",
             f"  Data device {self.plan.data_device} busy {self.data_busy:.0%}, model device "
             f"{', '.join(self.plan.model_devices)} busy {self.model_busy:.0%} of the time; waited for data "
-            f"{pipeline.stall:.0%}"]
+            f"{pipeline.stall:.0%}",
+        ]
         lines += [f"  {line}" for line in self.gpus.describe().splitlines()]
         lines += ["", "BOTTLENECK ANALYSIS:"]
         lines += [f"  {verdict.finding}" for verdict in self.verdicts] or ["  NO MAJOR BOTTLENECKS DETECTED"]
@@ -181,12 +225,19 @@ class Profile:
         shown = sum(self.pipeline.step_times[:PLOTTED_STEPS])
         figure, axes = pyplot.subplots(figsize=(10, 2.6), dpi=100)
         for phase, (lane, colour) in lanes.items():
-            bars = [(1e3 * max(start, 0.0), 1e3 * (min(end, shown) - max(start, 0.0)))
-                    for name, start, end in self.pipeline.spans if name == phase and end > 0 and start < shown]
+            bars = [
+                (1e3 * max(start, 0.0), 1e3 * (min(end, shown) - max(start, 0.0)))
+                for name, start, end in self.pipeline.spans
+                if name == phase and end > 0 and start < shown
+            ]
             axes.broken_barh(bars, (lane - 0.35, 0.7), facecolors=colour, edgecolor="white", label=phase)
-        axes.set(yticks=(0, 1), yticklabels=(f"model {self.plan.model_device}", f"data {self.plan.data_device}"),
-                 xlabel="milliseconds", xlim=(0, 1e3 * shown),
-                 title=f"{self.plan.describe()}; overlap efficiency {self.efficiency:.2f}")
+        axes.set(
+            yticks=(0, 1),
+            yticklabels=(f"model {self.plan.model_device}", f"data {self.plan.data_device}"),
+            xlabel="milliseconds",
+            xlim=(0, 1e3 * shown),
+            title=f"{self.plan.describe()}; overlap efficiency {self.efficiency:.2f}",
+        )
         axes.title.set_fontsize(9)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3, frameon=False)
         figure.savefig(path, bbox_inches="tight")
@@ -217,8 +268,9 @@ class DualGPUBottleneckProfiler:
         with self.monitor:
             pipeline = measure_pipeline(self.trainer, self.dataset, self.num_steps, start=self.num_steps)
         config, plan = self.trainer.config, self.trainer.plan
-        return Profile(config, plan, phases, pipeline, self.monitor.report(),
-                       judge(phases, pipeline.variation, config, plan))
+        return Profile(
+            config, plan, phases, pipeline, self.monitor.report(), judge(phases, pipeline.variation, config, plan)
+        )
 
 
 def parse(argv):
@@ -254,8 +306,11 @@ def _main(argv):
 
     with tempfile.TemporaryDirectory() as folder:
         trainer, dataset = open_trainer(config, plan, folder)
-        print(f"Profiling {arguments.num_steps} steps, batch size {trainer.stage_config.batch_size}, model "
-              f"{config.model.size}; {plan.describe()}\n", flush=True)
+        print(
+            f"Profiling {arguments.num_steps} steps, batch size {trainer.stage_config.batch_size}, model "
+            f"{config.model.size}; {plan.describe()}\n",
+            flush=True,
+        )
         profile = DualGPUBottleneckProfiler(trainer, dataset, arguments.num_steps).run()
     print(profile.describe())
     if arguments.json:

@@ -18,7 +18,8 @@ import numpy as np
 import soundfile
 import soxr
 
-from myxtts.config.config import MODEL_SAMPLE_RATE
+from myxtts.config.checks import UserError
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
@@ -59,7 +60,7 @@ _KNOWN_UNSUPPORTED = {
 }
 
 
-class AudioError(ValueError):
+class AudioError(UserError):
     """A file that cannot be used as audio, and why.
 
     Attributes:
@@ -295,8 +296,11 @@ def _check_ogg_end(path, tail):
 
 def _check_sample_rate(path, rate):
     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
-        raise AudioError(path, "sample rate", f"its header states a sample rate of {rate} Hz; "
-                         f"{MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz can be read.")
+        raise AudioError(
+            path,
+            "sample rate",
+            f"its header states a sample rate of {rate} Hz; {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz can be read.",
+        )
 
 
 def _open(path):

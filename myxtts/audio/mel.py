@@ -219,13 +219,20 @@ class MelSpectrogram:
         hop_length, win_length = self.spec.hop_length, self.spec.win_length
         before, after = win_length // 2, win_length - win_length // 2
         # Joined, which is quicker than padding in the mode "reflect".
-        padded = ops.concatenate([ops.flip(wav[:, 1:before + 1], axis=1), wav, ops.flip(wav[:, -after - 1:-1], axis=1),
-                                  ops.zeros((ops.shape(wav)[0], self._window_blocks * hop_length - win_length))], axis=1)
+        padded = ops.concatenate(
+            [
+                ops.flip(wav[:, 1 : before + 1], axis=1),
+                wav,
+                ops.flip(wav[:, -after - 1 : -1], axis=1),
+                ops.zeros((ops.shape(wav)[0], self._window_blocks * hop_length - win_length)),
+            ],
+            axis=1,
+        )
         num_blocks = num_frames - 1 + self._window_blocks
-        return ops.reshape(padded[:, :num_blocks * hop_length], (-1, num_blocks, hop_length))
+        return ops.reshape(padded[:, : num_blocks * hop_length], (-1, num_blocks, hop_length))
 
     def _frames(self, blocks, num_frames):
         """`(B, blocks, hop_length)` to overlapping frames `(B, num_frames, win_length)`; quicker than a gather."""
-        parts = [blocks[:, i:i + num_frames] for i in range(self._window_blocks)]
+        parts = [blocks[:, i : i + num_frames] for i in range(self._window_blocks)]
         last = self.spec.win_length - (self._window_blocks - 1) * self.spec.hop_length
         return ops.concatenate([*parts[:-1], parts[-1][..., :last]], axis=-1)

@@ -3,19 +3,28 @@
 import argparse
 from pathlib import Path
 
-from myxtts.cli.errors import UserError, exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence
+from myxtts.config.checks import UserError
 
-_BESIDE = {"dvae": "dvae.pth", "mel_stats": "mel_stats.pth", "vocab": "vocab.json", "speakers": "speakers_xtts.pth",
-           "config": "config.json"}
+_BESIDE = {
+    "dvae": "dvae.pth",
+    "mel_stats": "mel_stats.pth",
+    "vocab": "vocab.json",
+    "speakers": "speakers_xtts.pth",
+    "config": "config.json",
+}
 """Names under which the files of the released model lie beside `model.pth`."""
 
 
 def build_parser():
     """The command line of `myxtts convert`."""
     parser = argparse.ArgumentParser(
-        prog="myxtts convert", description="Convert an XTTS v2 checkpoint or a fine-tune of one, and back.",
+        prog="myxtts convert",
+        description="Convert an XTTS v2 checkpoint or a fine-tune of one, and back.",
         epilog="A file that is not named is taken from beside model.pth, where it lies there under its released name: "
-               + ", ".join(_BESIDE.values()) + ".")
+        + ", ".join(_BESIDE.values())
+        + ".",
+    )
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint to make a folder of")
     direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder to make a model.pth of")
@@ -26,8 +35,12 @@ def build_parser():
     released.add_argument("--vocab", metavar="vocab.json", type=Path, help="text tokenizer")
     released.add_argument("--speakers", metavar="speakers_xtts.pth", type=Path, help="voices by name")
     released.add_argument("--config", metavar="config.json", type=Path, help="settings")
-    parser.add_argument("--which", choices=("best", "last"), default="best",
-                        help="with --to-coqui: checkpoint of the GPT to take (default: best)")
+    parser.add_argument(
+        "--which",
+        choices=("best", "last"),
+        default="best",
+        help="with --to-coqui: checkpoint of the GPT to take (default: best)",
+    )
     return parser
 
 
@@ -35,7 +48,7 @@ def build_parser():
 def main(argv=None):
     """Converts; returns the exit code."""
     arguments = build_parser().parse_args(argv)
-    from myxtts.utils.torch_checkpoint import TorchCheckpointError
+    from myxtts.interchange.torch_checkpoint import TorchCheckpointError
 
     try:
         return _to_ours(arguments) if arguments.from_coqui else _to_coqui(arguments)
@@ -44,7 +57,7 @@ def main(argv=None):
 
 
 def _to_ours(arguments):
-    from myxtts.models.coqui_import import CoquiFiles, import_coqui
+    from myxtts.interchange.coqui_import import CoquiFiles, import_coqui
 
     files = {"model": arguments.from_coqui}
     for option, released_name in _BESIDE.items():
@@ -63,16 +76,20 @@ def _to_ours(arguments):
     if not any(row.weight and row.weight.startswith("dvae: dvae/") for row in coverage):
         print("There is no DVAE: the model can speak, but training it needs --dvae.")
     model, sampling = config.model, config.sampling
-    print(f"Wrote {arguments.output}: {model.layers} layers of width {model.width}, {model.heads} heads, "
-          f"{model.num_text_tokens} text tokens, {model.num_codes} codes")
-    print(f"Speech by default: temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}, "
-          f"repetition penalty {sampling.repetition_penalty}, voice from {sampling.reference_seconds:g} s in pieces of "
-          f"{sampling.reference_chunk_seconds:g} s")
+    print(
+        f"Wrote {arguments.output}: {model.layers} layers of width {model.width}, {model.heads} heads, "
+        f"{model.num_text_tokens} text tokens, {model.num_codes} codes"
+    )
+    print(
+        f"Speech by default: temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}, "
+        f"repetition penalty {sampling.repetition_penalty}, voice from {sampling.reference_seconds:g} s in pieces of "
+        f"{sampling.reference_chunk_seconds:g} s"
+    )
     return 0
 
 
 def _print_coverage(coverage):
-    from myxtts.models.coqui_import import count_reasons
+    from myxtts.interchange.coqui_import import count_reasons
 
     width = max(len(row.name) for row in coverage)
     for row in coverage:
@@ -86,7 +103,7 @@ def _print_coverage(coverage):
 
 
 def _to_coqui(arguments):
-    from myxtts.models.coqui_export import export_coqui
+    from myxtts.interchange.coqui_export import export_coqui
 
     given = [option for option in _BESIDE if getattr(arguments, option) is not None]
     if given:

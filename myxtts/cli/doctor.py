@@ -5,7 +5,8 @@ import argparse
 import json
 from pathlib import Path
 
-from myxtts.cli.errors import UserError, exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence
+from myxtts.config.checks import UserError
 from myxtts.config.sizes import MODEL_SIZES
 
 LARGEST_DATA_SAMPLE = 400
@@ -15,16 +16,26 @@ LARGEST_DATA_SAMPLE = 400
 def build_parser():
     """The command line of `myxtts doctor`."""
     parser = argparse.ArgumentParser(
-        prog="myxtts doctor", description="Check before training. Without a subject: the machine, what TensorFlow can use "
-        "of it, what the automatic settings would choose, and how fast it trains.")
+        prog="myxtts doctor",
+        description="Check before training. Without a subject: the machine, what TensorFlow can use "
+        "of it, what the automatic settings would choose, and how fast it trains.",
+    )
     parser.add_argument("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure (default: tiny)")
     parser.add_argument("--batch-size", type=int, default=16, help="clips per batch (default: 16)")
     parser.add_argument("--precision", help="dtype policy to measure (default: float32)")
-    parser.add_argument("--seconds", type=float, default=10.0,
-                        help="length of the measurement of training steps; 0 leaves it out (default: 10)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=10.0,
+        help="length of the measurement of training steps; 0 leaves it out (default: 10)",
+    )
     parser.add_argument("--train-data", metavar="DIR", help="data set whose reading speed is measured as well")
-    parser.add_argument("--checkpoint-dir", metavar="DIR", default=".",
-                        help="where a run would write: its disk is measured (default: the current folder)")
+    parser.add_argument(
+        "--checkpoint-dir",
+        metavar="DIR",
+        default=".",
+        help="where a run would write: its disk is measured (default: the current folder)",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the findings there as well")
     subjects = parser.add_subparsers(dest="subject")
     data = subjects.add_parser("data", help="check a data set: every recording and transcript")
@@ -48,12 +59,13 @@ def main(argv=None):
 
 def check_machine(arguments):
     """Looks at the machine, measures and prints."""
-    from myxtts.cli.machine_doctor import describe, examine
     from myxtts.config.loading import config_from_dict
+    from myxtts.runs.machine_report import describe, examine
 
     training = {"precision": arguments.precision} if arguments.precision else {}
-    config = config_from_dict({"model": {"size": arguments.model_size}, "data": {"batch_size": arguments.batch_size},
-                               "training": training})
+    config = config_from_dict(
+        {"model": {"size": arguments.model_size}, "data": {"batch_size": arguments.batch_size}, "training": training}
+    )
     for flag, folder in (("--checkpoint-dir", arguments.checkpoint_dir), ("--train-data", arguments.train_data)):
         if folder is not None and not Path(folder).is_dir():
             raise UserError(f"{flag} must be a folder that is there. {folder} is not one.")
@@ -71,11 +83,11 @@ def check_machine(arguments):
 
 def check_data(arguments):
     """Inspects a data set and prints what is wrong with it."""
-    from myxtts.cli.progress import clip_progress
     from myxtts.data.corpora import load_corpus
     from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
     from myxtts.data.splits import find_leakage
     from myxtts.text.tokenizer import XTTSTokenizer
+    from myxtts.utils.progress import clip_progress
 
     tokenizer = XTTSTokenizer.from_file(arguments.vocabulary) if arguments.vocabulary else None
     limits = ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds)
@@ -86,8 +98,12 @@ def check_data(arguments):
 
     def inspect(folder):
         with clip_progress(folder) as progress:
-            return inspect_corpus(load_corpus(folder, arguments.language), limits, progress=progress,
-                                  check_text=check_text if tokenizer else None)
+            return inspect_corpus(
+                load_corpus(folder, arguments.language),
+                limits,
+                progress=progress,
+                check_text=check_text if tokenizer else None,
+            )
 
     inspection = inspect(arguments.folder)
     print(summarise(inspection))
@@ -95,8 +111,9 @@ def check_data(arguments):
     if arguments.validation:
         leaks = find_leakage(inspection.accepted, inspect(arguments.validation).accepted)
         for leak in leaks:
-            print(f"leakage: validation clip {leak.validation_id} is also trained on as {leak.train_id} "
-                  f"({leak.reason})")
+            print(
+                f"leakage: validation clip {leak.validation_id} is also trained on as {leak.train_id} ({leak.reason})"
+            )
     write_report(inspection, arguments.report)
     print(f"every clip and its reason: {arguments.report}")
     return 1 if arguments.strict and (inspection.rejections or leaks) else 0

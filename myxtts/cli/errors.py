@@ -2,26 +2,12 @@
 
 import functools
 import sys
+from collections.abc import Callable
+
+from myxtts.config.checks import UserError
 
 
-class UserError(ValueError):
-    """Something the user gave is wrong; the message names the thing, the rule and the way out."""
-
-
-def _mendable():
-    # Imported when an error has come: several of these modules are slow to import. None of them imports TensorFlow.
-    from myxtts.audio.files import AudioError
-    from myxtts.config.config import ConfigError
-    from myxtts.data.corpora import CorpusError
-    from myxtts.data.sample_corpus import SampleCorpusError
-    from myxtts.utils.checkpoint import CheckpointError
-    from myxtts.utils.devices import DeviceError, PlacementError
-
-    return (UserError, AudioError, ConfigError, CorpusError, SampleCorpusError, CheckpointError, DeviceError,
-            PlacementError)
-
-
-def exits_with_sentence(main):
+def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`: errors that a user can mend are printed, and the exit code is 2; 130 on Ctrl-C."""
 
     @functools.wraps(main)
@@ -31,10 +17,7 @@ def exits_with_sentence(main):
         except KeyboardInterrupt:
             print("Stopped at once.", file=sys.stderr, flush=True)
             return 130
-        except (ValueError, RuntimeError, OSError) as error:
-            # OSError: a disk that is full, gone or read-only.
-            if not isinstance(error, (OSError, *_mendable())):
-                raise
+        except (UserError, OSError) as error:  # OSError: a disk that is full, gone or read-only
             print(f"Error: {error}", file=sys.stderr, flush=True)
             return 2
 

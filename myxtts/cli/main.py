@@ -6,7 +6,6 @@ import sys
 COMMANDS = {
     "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
     "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
-    "convert-voices": ("myxtts.cli.convert_voices", "give every voice of a set of few words those that it never says"),
     "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
     "plan": ("myxtts.cli.plan", "predict the memory of training, and the largest batch for a GPU"),
     "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),

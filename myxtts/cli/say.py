@@ -2,7 +2,8 @@
 
 import argparse
 
-from myxtts.cli.errors import UserError, exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence
+from myxtts.config.checks import UserError
 
 
 def build_parser():
@@ -32,14 +33,15 @@ def main(argv=None):
 
     from myxtts.audio.files import write_wav
     from myxtts.inference.synthesizer import SpeechError, Synthesizer, Voice
-    from myxtts.models.speakers import read_speaker
+    from myxtts.storage.speakers import read_speaker
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
     synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which)
     asked = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
-    sampling = dataclasses.replace(synthesizer.config.sampling,
-                                   **{name: value for name, value in asked.items() if value is not None})
+    sampling = dataclasses.replace(
+        synthesizer.config.sampling, **{name: value for name, value in asked.items() if value is not None}
+    )
     if arguments.speaker:
         voice = Voice(*read_speaker(arguments.checkpoint, arguments.speaker))
     else:
@@ -49,6 +51,8 @@ def main(argv=None):
     except SpeechError as error:
         raise UserError(str(error)) from error
     write_wav(arguments.output, speech.samples, speech.sample_rate)
-    print(f"Wrote {arguments.output}: {len(speech.samples) / speech.sample_rate:.2f} s at {speech.sample_rate} Hz, "
-          f"{len(speech.codes)} codes")
+    print(
+        f"Wrote {arguments.output}: {len(speech.samples) / speech.sample_rate:.2f} s at {speech.sample_rate} Hz, "
+        f"{len(speech.codes)} codes"
+    )
     return 0

@@ -1,57 +1,71 @@
 """YAML files and dictionaries -> `XTTSConfig`, with unknown names refused and the nearest known one offered."""
 
-import difflib
-from dataclasses import fields, is_dataclass
+import logging
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType
 from typing import get_args, get_origin
 
 import yaml
 
-from myxtts.config.config import ConfigError, ModelConfig, XTTSConfig
+from myxtts.config.checks import ConfigError
+from myxtts.config.config import XTTSConfig
+from myxtts.config.settings import nearest
+from myxtts.config.stages import STAGES, StageConfig, default_stage_config
+from myxtts.config.training import TrainingConfig
+
+logger = logging.getLogger(__name__)
+
+RENAMED = {"training.mel_loss_weight": "code_loss_weight", "model.vocoder_channels": "decoder_channels"}
+"""Settings that had another name once: files that hold the old one are read, and the log says the new one."""
 
 
-def config_from_dict(values):
+def config_from_dict(values: dict) -> XTTSConfig:
     """Builds an `XTTSConfig` from nested mappings. `model.size` picks the preset that the other fields change.
 
     Raises:
         ConfigError: An unknown setting, or one that breaks a rule.
     """
-    sections = {f.name: f.default_factory for f in fields(XTTSConfig)}
-    values = {section: content or {} for section, content in _known(XTTSConfig, values, "").items()}
-    built = {}
-    for section, factory in sections.items():
-        content = _typed(type(factory()), values.get(section, {}), section)
-        if section == "model":
-            built[section] = ModelConfig.of_size(content.pop("size", "tiny"), **content)
-        else:
-            built[section] = _build(factory, content)
-    return XTTSConfig(**built)
-
-
-def _build(factory, content):
-    default = factory()
-    nested = {name: type(getattr(default, name))(**{**vars(getattr(default, name)), **value})
-              for name, value in content.items() if is_dataclass(getattr(default, name))}
-    return type(default)(**{**content, **nested})
-
-
-def _known(cls, values, where):
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where or 'The configuration'} must be a mapping of settings. Received: {values!r}.")
-    names = [f.name for f in fields(cls)]
+    sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
+    values = _mapping(values, "The configuration")
     for name in values:
-        if name not in names:
-            close = difflib.get_close_matches(str(name), names, n=1)
-            hint = f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
-            raise ConfigError(f"{where + '.' if where else ''}{name} is not a setting.{hint}")
+        if name not in sections:
+            raise ConfigError(f"{name} is not a setting.{nearest(str(name), sections)}")
+    return XTTSConfig(**{name: _section(cls, values.get(name) or {}, name) for name, cls in sections.items()})
+
+
+def _section(cls, values, where):
+    values = {_current_name(name, where): value for name, value in _mapping(values, where).items()}
+    stages = {}
+    if cls is TrainingConfig:
+        stages = {name: values.pop(name) for name in STAGES if name in values}
+        stages = {
+            name: default_stage_config(name, **_typed(StageConfig, stage or {}, f"{where}.{name}"))
+            for name, stage in stages.items()
+        }
+    return cls(**_typed(cls, values, where), **stages)
+
+
+def _current_name(name, where):
+    current = RENAMED.get(f"{where}.{name}")
+    if current is not None:
+        logger.info("The setting %s.%s is now called %s.%s.", where, name, where, current)
+    return current or name
+
+
+def _mapping(values, where):
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must be a mapping of settings. Received: {values!r}.")
     return values
 
 
 def _typed(cls, values, where):
     """`values` as a mapping of settings of `cls`, each of the type that its field declares."""
-    kinds = {f.name: f.type for f in fields(cls)}
-    return {name: _value(kinds[name], value, f"{where}.{name}") for name, value in _known(cls, values, where).items()}
+    kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
+    for name in _mapping(values, where):
+        if name not in kinds:
+            raise ConfigError(f"{where}.{name} is not a setting.{nearest(str(name), kinds)}")
+    return {name: _value(kinds[name], value, f"{where}.{name}") for name, value in values.items()}
 
 
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -62,8 +76,6 @@ def _value(kind, value, where):
         if value is None:
             return None
         kind = next(part for part in get_args(kind) if part is not NoneType)
-    if is_dataclass(kind):
-        return _typed(kind, value or {}, where)
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         repeated = parts[-1] is Ellipsis

@@ -6,8 +6,14 @@ PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 ATTENTIONS = ("standard", "memory-efficient")
 """Forms of attention; `auto` takes the one that the hardware runs no slower at the longest sequence."""
 
-SWITCHES = {"precision": "float32", "tf32": "auto", "gradient_checkpointing": False, "attention": "standard", "xla": False,
-            "ema": 0.0}
+SWITCHES = {
+    "precision": "float32",
+    "tf32": "auto",
+    "gradient_checkpointing": False,
+    "attention": "standard",
+    "xla": False,
+    "ema": 0.0,
+}
 """The switches of `TrainingConfig` that a preset can set, and what they are without one."""
 
 PRESETS = {
@@ -15,10 +21,10 @@ PRESETS = {
     "conservative": {"gradient_checkpointing": True},
     "balanced": {"precision": "auto", "attention": "auto"},
     "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True},
-    "auto": {"precision": "auto", "attention": "auto"},
 }
+PRESETS["auto"] = PRESETS["balanced"]
 """What each preset sets. `conservative` keeps the numbers of training up to rounding; `balanced` lowers the precision of
-matrix products where the hardware gains by it; `aggressive` compiles as well; `auto` sets what measures itself."""
+matrix products where the hardware gains by it; `aggressive` compiles as well; `auto` is another name of `balanced`."""
 
 DEFAULT_EMA_DECAY = 0.999
 """What `--ema` without a number takes."""

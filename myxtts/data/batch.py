@@ -37,10 +37,14 @@ def noise_batch(num_clips, num_samples, num_tokens, num_conditioning_samples, nu
     """
     draw = np.random.default_rng(0)
     return WaveBatch(
-        np.zeros(num_clips, np.int32), 0.1 * draw.standard_normal((num_clips, num_samples), np.float32),
-        np.full(num_clips, num_samples, np.int32), draw.integers(0, num_text_tokens, (num_clips, num_tokens), np.int32),
+        np.zeros(num_clips, np.int32),
+        0.1 * draw.standard_normal((num_clips, num_samples), np.float32),
+        np.full(num_clips, num_samples, np.int32),
+        draw.integers(0, num_text_tokens, (num_clips, num_tokens), np.int32),
         np.full(num_clips, num_tokens, np.int32),
-        0.1 * draw.standard_normal((num_clips, num_conditioning_samples), np.float32), np.zeros((num_clips, 2), np.int32))
+        0.1 * draw.standard_normal((num_clips, num_conditioning_samples), np.float32),
+        np.zeros((num_clips, 2), np.int32),
+    )
 
 
 class DVAEBatch(NamedTuple):
@@ -82,8 +86,10 @@ def check_wave_batch(batch):
     rows = len(batch.index)
     for name, value, dtype, rank in zip(WaveBatch._fields, batch, WAVE_DTYPES, WAVE_RANKS):
         if value.dtype != dtype or value.ndim != rank or len(value) != rows:
-            raise BatchError(f"WaveBatch.{name} must be {np.dtype(dtype).name} of rank {rank} with {rows} rows. "
-                             f"Received: {value.dtype} {value.shape}.")
+            raise BatchError(
+                f"WaveBatch.{name} must be {np.dtype(dtype).name} of rank {rank} with {rows} rows. "
+                f"Received: {value.dtype} {value.shape}."
+            )
     if batch.wav.shape[1] % 1024:
         raise BatchError(f"WaveBatch.wav must have a multiple of 1024 samples. Received: {batch.wav.shape}.")
     for lengths, padded in ((batch.wav_lengths, batch.wav), (batch.text_lengths, batch.text)):

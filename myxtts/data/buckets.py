@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.config.config import CODE_STRIDE_SAMPLES
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
 
 
 class PlannedBatch(NamedTuple):
@@ -70,8 +70,17 @@ class BatchPlan:
         extra_samples: Room added to every clip, for a random shift in time.
     """
 
-    def __init__(self, num_samples, num_tokens, batch_size, num_buckets, seed, fixed_samples=None, fixed_tokens=None,
-                 extra_samples=0):
+    def __init__(
+        self,
+        num_samples,
+        num_tokens,
+        batch_size,
+        num_buckets,
+        seed,
+        fixed_samples=None,
+        fixed_tokens=None,
+        extra_samples=0,
+    ):
         self.num_samples = np.asarray(num_samples, np.int64)
         self.num_tokens = np.asarray(num_tokens, np.int64)
         if not len(self.num_samples):
@@ -84,8 +93,7 @@ class BatchPlan:
         self.shapes = []
         for bucket, bound in enumerate(bounds):
             longest_text = self.num_tokens[self._bucket <= bucket].max()
-            self.shapes.append((fixed_samples or int(bound) * CODE_STRIDE_SAMPLES,
-                                fixed_tokens or int(longest_text)))
+            self.shapes.append((fixed_samples or int(bound) * CODE_STRIDE_SAMPLES, fixed_tokens or int(longest_text)))
         self.batches_per_epoch = max(1, len(self.num_samples) // batch_size)
         self._epoch_batches = lru_cache(maxsize=2)(self._plan_epoch)
 
@@ -127,6 +135,6 @@ class SequentialPlan:
 
     def batch(self, position):
         """The `PlannedBatch` at `position` of the only epoch."""
-        indices = self._order[position * self.batch_size:(position + 1) * self.batch_size]
+        indices = self._order[position * self.batch_size : (position + 1) * self.batch_size]
         samples = int(-(-self.num_samples[indices].max() // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES)
         return PlannedBatch(0, position, indices, samples, int(self.num_tokens.max()))

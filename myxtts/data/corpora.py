@@ -37,11 +37,31 @@ _LAYOUTS = (
     "folder per speaker, or with audio files beside .txt files of the same names."
 )
 _HEADER_NAMES = {
-    "id": ("id", "audio_file", "audio", "audio_path", "file", "file_name", "filename", "path", "wav", "wav_path",
-           "wav_file", "clip"),
+    "id": (
+        "id",
+        "audio_file",
+        "audio",
+        "audio_path",
+        "file",
+        "file_name",
+        "filename",
+        "path",
+        "wav",
+        "wav_path",
+        "wav_file",
+        "clip",
+    ),
     "text": ("text", "sentence", "transcript", "transcription", "raw_text"),
-    "normalized": ("normalized", "normalised", "normalized_text", "normalised_text", "normalized text",
-                   "normalized_transcription", "normalized transcription", "text_normalized"),
+    "normalized": (
+        "normalized",
+        "normalised",
+        "normalized_text",
+        "normalised_text",
+        "normalized text",
+        "normalized_transcription",
+        "normalized transcription",
+        "text_normalized",
+    ),
     "speaker": ("speaker", "speaker_name", "speaker_id"),
     "language": ("language", "lang", "locale"),
 }
@@ -165,19 +185,26 @@ class _Reader:
             return None
         for stem in sorted(stems | transcripts):
             with_prefix = prefix + stem
-            self._take(self._pair_to_utterance, (path, with_prefix, stem, speaker),
-                       with_prefix, None, path / f"{stem}.txt")
+            self._take(
+                self._pair_to_utterance, (path, with_prefix, stem, speaker), with_prefix, None, path / f"{stem}.txt"
+            )
         return "text files"
 
     def read_speaker_folders(self):
         paths = self.folder.subfolders()
-        layouts = {path.name: self.read_folder(path, f"{path.name}/", path.name) for path in paths
-                   if not has_control_characters(path.name)}
+        layouts = {
+            path.name: self.read_folder(path, f"{path.name}/", path.name)
+            for path in paths
+            if not has_control_characters(path.name)
+        }
         if not any(layouts.values()):
             raise CorpusError(f"{self.folder.root} holds no metadata.csv. {_LAYOUTS}")
-        self.notes.extend(f"The folder {self.folder.relative(path)} was left out: it has neither metadata.csv nor "
-                          "audio with .txt files, or a name that cannot be printed."
-                          for path in paths if layouts.get(path.name) is None)
+        self.notes.extend(
+            f"The folder {self.folder.relative(path)} was left out: it has neither metadata.csv nor "
+            "audio with .txt files, or a name that cannot be printed."
+            for path in paths
+            if layouts.get(path.name) is None
+        )
 
     def _read_table(self, path, prefix, speaker):
         lines = self.folder.read_lines(path)
@@ -195,7 +222,7 @@ class _Reader:
         for index, line in enumerate(lines):
             if index == header_line:
                 continue
-            name = "".join(line.split("|", id_column + 1)[id_column:id_column + 1]).strip()
+            name = "".join(line.split("|", id_column + 1)[id_column : id_column + 1]).strip()
             self._take(self._line_to_utterance, (table, line, index + 1), name[:MAX_NAME_CHARACTERS], index + 1, path)
         return "ljspeech" if header_line is None else "header"
 
@@ -216,12 +243,16 @@ class _Reader:
         if line.lstrip().startswith("#") and "|" not in line:
             raise ClipRefused("comment line", "The line is a comment.")
         if len(line) > MAX_LINE_CHARACTERS:
-            raise ClipRefused("line too long",
-                              f"The line has {len(line)} characters; the most is {MAX_LINE_CHARACTERS}.")
+            raise ClipRefused(
+                "line too long", f"The line has {len(line)} characters; the most is {MAX_LINE_CHARACTERS}."
+            )
         cells = line.split("|")
         if not table.least_columns <= len(cells) <= len(table.columns):
-            raise ClipRefused("wrong number of columns", f"The line has {len(cells)} "
-                              f"column{'s' * (len(cells) != 1)} instead of {len(table.columns)}; '|' separates them.")
+            raise ClipRefused(
+                "wrong number of columns",
+                f"The line has {len(cells)} "
+                f"column{'s' * (len(cells) != 1)} instead of {len(table.columns)}; '|' separates them.",
+            )
         cells = {column: cell.strip() for column, cell in zip(table.columns, cells)}
         parts = self.folder.name_to_parts(cells["id"])
         clip_id = table.prefix + parts_to_id(parts)
@@ -229,8 +260,9 @@ class _Reader:
         first = self._first_uses.get(clip_id)
         if first is not None:
             same = "the same text" if first.text == text else "another text"
-            raise ClipRefused("duplicate id",
-                              f"Line {first.line} names this clip already, with {same}; that line is used.")
+            raise ClipRefused(
+                "duplicate id", f"Line {first.line} names this clip already, with {same}; that line is used."
+            )
         wav_path = self.folder.find_audio((table.path.parent / "wavs", table.path.parent), parts)
         speaker, language = self._speaker_and_language(table, cells, parts_to_id(parts))
         return Utterance(clip_id, wav_path, text, speaker, language, number)
@@ -263,8 +295,9 @@ class _Reader:
         lines = self.folder.read_lines(path) or [""]
         columns = [_COLUMN_OF_NAME.get(cell.strip().lower()) for cell in lines[0].split(",")]
         if "id" not in columns or "speaker" not in columns:
-            raise CorpusError(f"{path} must begin with the line 'id,speaker' or 'id,speaker,language'. "
-                              f"Received: {lines[0][:100]!r}.")
+            raise CorpusError(
+                f"{path} must begin with the line 'id,speaker' or 'id,speaker,language'. Received: {lines[0][:100]!r}."
+            )
         speakers, faulty = {}, []
         for number, line in enumerate(lines[1:], 2):
             cells = line.split(",")
@@ -274,8 +307,10 @@ class _Reader:
             if len(cells) != len(columns) or not parts or speakers.setdefault(parts_to_id(parts), labels) != labels:
                 faulty.append(number)
         if faulty:
-            self.notes.append(f"{len(faulty)} lines of {self.folder.relative(path)} were left out, being incomplete or "
-                              f"at odds with an earlier line; the first is line {faulty[0]}.")
+            self.notes.append(
+                f"{len(faulty)} lines of {self.folder.relative(path)} were left out, being incomplete or "
+                f"at odds with an earlier line; the first is line {faulty[0]}."
+            )
         return speakers
 
 
@@ -298,8 +333,10 @@ def _columns_without_header(path, lines):
     sentences, names = {tuple(text) for text, _ in texts}, {tuple(third) for _, third in texts}
     alike = any(not set(text).isdisjoint(third) for text, third in texts)
     if len(sentences) >= 8 and len(names) <= len(sentences) / 4 and not alike:
-        raise CorpusError(f"{path} has no header, and its third column, where the normalized text belongs, looks like "
-                          f"a speaker: {len(names)} values in {len(texts)} lines. Write 'id|text|speaker' above them.")
+        raise CorpusError(
+            f"{path} has no header, and its third column, where the normalized text belongs, looks like "
+            f"a speaker: {len(names)} values in {len(texts)} lines. Write 'id|text|speaker' above them."
+        )
     return _LJSPEECH_COLUMNS
 
 

@@ -8,6 +8,7 @@ import unicodedata
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.config.checks import UserError
 
 MAX_LIST_BYTES = 256 * 2**20
 MAX_LINES = 2_000_000
@@ -25,7 +26,7 @@ _BYTE_ORDER_MARKS = (
 )
 
 
-class CorpusError(ValueError):
+class CorpusError(UserError):
     """A folder or a list that cannot be used as a whole."""
 
 
@@ -51,8 +52,10 @@ class CorpusFolder:
         """The folders directly under the root, without hidden ones, in order of name."""
         try:
             with os.scandir(self.root) as entries:
-                return [self.root / name for name in
-                        sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")]
+                return [
+                    self.root / name
+                    for name in sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
+                ]
         except OSError as error:
             raise CorpusError(f"The data set folder {self.root} cannot be listed: {error.strerror}.") from error
 
@@ -68,8 +71,10 @@ class CorpusFolder:
             self.inside(folder)
             try:
                 with os.scandir(folder) as listing:
-                    entries = sorted((entry for entry in listing if not entry.is_dir(follow_symlinks=False)),
-                                     key=lambda entry: entry.name)
+                    entries = sorted(
+                        (entry for entry in listing if not entry.is_dir(follow_symlinks=False)),
+                        key=lambda entry: entry.name,
+                    )
             except (FileNotFoundError, NotADirectoryError):
                 return {}
             except OSError as error:
@@ -95,8 +100,11 @@ class CorpusFolder:
                     # The folder itself was checked when it was listed: no look at the disk for each clip.
                     return self.inside(path) if path in self._links else path
         tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        raise ClipRefused("missing file", f"There is no audio file {'/'.join(parts)}{tried}.",
-                          places[0].joinpath(*parts[:-1], keys[0]))
+        raise ClipRefused(
+            "missing file",
+            f"There is no audio file {'/'.join(parts)}{tried}.",
+            places[0].joinpath(*parts[:-1], keys[0]),
+        )
 
     def name_to_parts(self, name):
         """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.
@@ -105,8 +113,9 @@ class CorpusFolder:
             ClipRefused: There is no name, it is malformed, or it leads outside.
         """
         if len(name) > MAX_NAME_CHARACTERS or has_control_characters(name):
-            raise ClipRefused("bad id",
-                              f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters.")
+            raise ClipRefused(
+                "bad id", f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters."
+            )
         name = name.replace("\\", "/").removeprefix(f"{self.root.as_posix()}/")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or re.match("[A-Za-z]:/", name) or ".." in parts:
@@ -118,8 +127,11 @@ class CorpusFolder:
     def inside(self, path):
         """Returns `path`; a link that leads outside the data set is refused (`ClipRefused`)."""
         if not Path(os.path.realpath(path)).is_relative_to(self.root):
-            raise ClipRefused("outside the data set", "A link leads outside the data set; it was not opened. Put the "
-                              "audio itself into the folder.", path)
+            raise ClipRefused(
+                "outside the data set",
+                "A link leads outside the data set; it was not opened. Put the audio itself into the folder.",
+                path,
+            )
         return path
 
     def read_text(self, path, max_bytes):
@@ -169,8 +181,9 @@ def has_control_characters(text):
 
 def printable(text):
     """`text` with control characters spelled out, so that a hostile name cannot steer the terminal that shows it."""
-    return "".join(character.encode("unicode_escape").decode() if _is_control(character) else character
-                   for character in text)
+    return "".join(
+        character.encode("unicode_escape").decode() if _is_control(character) else character for character in text
+    )
 
 
 def _is_control(character):
@@ -186,15 +199,18 @@ def _file_key(name):
 
 def _decode(path, data):
     mark, encoding = next((pair for pair in _BYTE_ORDER_MARKS if data.startswith(pair[0])), (b"", "utf-8"))
-    data = data[len(mark):]
+    data = data[len(mark) :]
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[: error.start].decode(encoding).count("\n") + 1
-        raise CorpusError(f"{path} is not {encoding.upper()}: line {line} holds the byte 0x{data[error.start]:02X} "
-                          "where it cannot stand. Save the file as UTF-8.") from error
+        raise CorpusError(
+            f"{path} is not {encoding.upper()}: line {line} holds the byte 0x{data[error.start]:02X} "
+            "where it cannot stand. Save the file as UTF-8."
+        ) from error
     if text.count("\0") > len(text) // 4:
-        raise CorpusError(f"{path} is not UTF-8: line 1 looks like UTF-16 without a byte-order mark. "
-                          "Save the file as UTF-8.")
+        raise CorpusError(
+            f"{path} is not UTF-8: line 1 looks like UTF-16 without a byte-order mark. Save the file as UTF-8."
+        )
     # Only these end a line: `str.splitlines` would also cut at characters that are part of a text.
     return text.replace("\r\n", "\n").replace("\r", "\n")

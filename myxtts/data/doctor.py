@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.audio.files import AudioError, atomic_output, read_audio
-from myxtts.config.config import MODEL_SAMPLE_RATE
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance
 
 _CACHE_FORMAT = 1
@@ -39,8 +39,9 @@ class ClipLimits:
 
     def __post_init__(self):
         if self.min_seconds >= self.max_seconds:
-            raise ValueError(f"min_seconds must be less than max_seconds. Received: {self.min_seconds} and "
-                             f"{self.max_seconds}.")
+            raise ValueError(
+                f"min_seconds must be less than max_seconds. Received: {self.min_seconds} and {self.max_seconds}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,27 +89,37 @@ def inspect_corpus(corpus: Corpus, limits=ClipLimits(), *, workers=8, cache_path
     """
     notes = list(corpus.notes)
     if cache_path is not None and Path(cache_path).resolve().is_relative_to(corpus.root):
-        notes.append(f"The results are not kept for the next time: {cache_path} lies in the data set, which is never "
-                     "written to.")
+        notes.append(
+            f"The results are not kept for the next time: {cache_path} lies in the data set, which is never written to."
+        )
         cache_path = None
     cached, note = _load_cache(cache_path, limits) if cache_path is not None else ({}, None)
     verdicts = _examine_all(corpus.utterances, limits, cached, workers, progress)
-    judged = [_judge(corpus, utterance, verdict, limits, check_text)
-              for utterance, verdict in zip(corpus.utterances, verdicts)]
+    judged = [
+        _judge(corpus, utterance, verdict, limits, check_text)
+        for utterance, verdict in zip(corpus.utterances, verdicts)
+    ]
     rejections = [*corpus.rejections, *(result for result in judged if isinstance(result, Rejection))]
     good = [(result, verdict) for result, verdict in zip(judged, verdicts) if isinstance(result, InspectedUtterance)]
     if cache_path is not None:
         notes.extend(filter(None, (note, _save_cache(cache_path, limits, cached, corpus, verdicts))))
-    return Inspection(corpus.root, tuple(result for result, _ in good), tuple(rejections),
-                      tuple(_warnings(corpus, good, limits)), tuple(notes))
+    return Inspection(
+        corpus.root,
+        tuple(result for result, _ in good),
+        tuple(rejections),
+        tuple(_warnings(corpus, good, limits)),
+        tuple(notes),
+    )
 
 
 def summarise(inspection):
     """The inspection in a few lines: totals, then one line a reason with its count and the first clip it names."""
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-    lines = [f"clips given: {inspection.given}, accepted: {len(inspection.accepted)} ({duration}), "
-             f"rejected: {len(inspection.rejections)}, warnings: {len(inspection.warnings)}"]
+    lines = [
+        f"clips given: {inspection.given}, accepted: {len(inspection.accepted)} ({duration}), "
+        f"rejected: {len(inspection.rejections)}, warnings: {len(inspection.warnings)}"
+    ]
     for title, findings in (("rejected", inspection.rejections), ("warning", inspection.warnings)):
         firsts = {finding.reason: finding for finding in reversed(findings)}
         for reason, count in Counter(finding.reason for finding in findings).most_common():
@@ -127,14 +138,24 @@ def write_report(inspection, path):
         writer = csv.writer(file)
         writer.writerow(("id", "verdict", "reason", "detail", "path", "line", "seconds"))
         for rejection in inspection.rejections:
-            writer.writerow((rejection.id, "rejected", rejection.reason, rejection.detail, rejection.path,
-                             rejection.line, ""))
+            writer.writerow(
+                (rejection.id, "rejected", rejection.reason, rejection.detail, rejection.path, rejection.line, "")
+            )
         for utterance in inspection.accepted:
             found = warnings.get(utterance.id, ())
             reasons = "; ".join(item.reason for item in found)
             details = " ".join(item.detail for item in found)
-            writer.writerow((utterance.id, "warning" if found else "accepted", reasons, details,
-                             _relative(inspection.root, utterance), utterance.line, f"{utterance.seconds:.3f}"))
+            writer.writerow(
+                (
+                    utterance.id,
+                    "warning" if found else "accepted",
+                    reasons,
+                    details,
+                    _relative(inspection.root, utterance),
+                    utterance.line,
+                    f"{utterance.seconds:.3f}",
+                )
+            )
 
 
 @dataclass(frozen=True)
@@ -156,7 +177,7 @@ def _examine_all(utterances, limits, cached, workers, progress):
     with ThreadPoolExecutor(workers) as pool:
         # In chunks: a million clips submitted at once would hold a million pending calls.
         for start in range(0, len(utterances), _CHUNK_CLIPS):
-            paths = [utterance.wav_path for utterance in utterances[start:start + _CHUNK_CLIPS]]
+            paths = [utterance.wav_path for utterance in utterances[start : start + _CHUNK_CLIPS]]
             for verdict in pool.map(lambda path: _examine(path, limits, cached.get(str(path))), paths):
                 verdicts.append(verdict)
                 if progress is not None:
@@ -180,12 +201,18 @@ def _examine(path, limits, known):
     # Rounded to 16 bit, so that a copy in another sample format counts as the same.
     content = hashlib.blake2b(np.round(samples * 32767).astype("<i2").tobytes(), digest_size=16).hexdigest()
     warnings = recording.warnings
-    ending = samples[-max(1, int(_CUT_SECONDS * limits.sample_rate)):]
+    ending = samples[-max(1, int(_CUT_SECONDS * limits.sample_rate)) :]
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
         warnings += (f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.",)
-    return _Verdict(status.st_size, status.st_mtime_ns, num_samples=len(samples),
-                    original_sample_rate=recording.original_sample_rate, content_hash=content, warnings=warnings)
+    return _Verdict(
+        status.st_size,
+        status.st_mtime_ns,
+        num_samples=len(samples),
+        original_sample_rate=recording.original_sample_rate,
+        content_hash=content,
+        warnings=warnings,
+    )
 
 
 def _judge(corpus, utterance, verdict, limits, check_text):
@@ -198,14 +225,27 @@ def _judge(corpus, utterance, verdict, limits, check_text):
     if is_certain:
         return _finding(Rejection, corpus, utterance, "text wrongly encoded", fault)
     if rate > limits.max_characters_per_second:
-        return _finding(Rejection, corpus, utterance, "text too long for the audio",
-                        f"Its {len(utterance.text)} characters in {seconds:.3g} s make {rate:.3g} a second; the most "
-                        f"is {limits.max_characters_per_second:g}.")
+        return _finding(
+            Rejection,
+            corpus,
+            utterance,
+            "text too long for the audio",
+            f"Its {len(utterance.text)} characters in {seconds:.3g} s make {rate:.3g} a second; the most "
+            f"is {limits.max_characters_per_second:g}.",
+        )
     refusal = check_text(utterance) if check_text is not None else None
     if refusal is not None:
         return _finding(Rejection, corpus, utterance, *_reason_and_detail(refusal))
-    return InspectedUtterance(utterance.id, utterance.wav_path, utterance.text, utterance.speaker, utterance.language,
-                              utterance.line, num_samples=verdict.num_samples, seconds=seconds)
+    return InspectedUtterance(
+        utterance.id,
+        utterance.wav_path,
+        utterance.text,
+        utterance.speaker,
+        utterance.language,
+        utterance.line,
+        num_samples=verdict.num_samples,
+        seconds=seconds,
+    )
 
 
 def _warnings(corpus, good, limits):
@@ -216,16 +256,25 @@ def _warnings(corpus, good, limits):
         found = [_reason_and_detail(warning) for warning in verdict.warnings]
         rate = len(utterance.text) / utterance.seconds
         if rate < limits.min_characters_per_second:
-            found.append(("text short for the audio",
-                          f"Its {len(utterance.text)} characters in {utterance.seconds:.3g} s make {rate:.2g} a "
-                          f"second; {limits.min_characters_per_second:g} is little already."))
+            found.append(
+                (
+                    "text short for the audio",
+                    f"Its {len(utterance.text)} characters in {utterance.seconds:.3g} s make {rate:.2g} a "
+                    f"second; {limits.min_characters_per_second:g} is little already.",
+                )
+            )
         _, fault = _encoding_fault(utterance.text)
         if fault:
             found.append(("text perhaps wrongly encoded", fault))
         original_rate = verdict.original_sample_rate
         if original_rate < limits.sample_rate:
-            found.append(("low sample rate", f"It was recorded at {original_rate} Hz and has nothing above "
-                          f"{original_rate // 2} Hz; {limits.sample_rate} Hz or more is wanted."))
+            found.append(
+                (
+                    "low sample rate",
+                    f"It was recorded at {original_rate} Hz and has nothing above "
+                    f"{original_rate // 2} Hz; {limits.sample_rate} Hz or more is wanted.",
+                )
+            )
         if original_rate != usual_rate:
             found.append(("unusual sample rate", f"It has {original_rate} Hz where most clips have {usual_rate} Hz."))
         first = first_uses.setdefault(verdict.content_hash, utterance)
@@ -263,7 +312,8 @@ def _encoding_fault(text):
             continue
         # A capital letter and a no-break space, as in "ALLÉ !", can look like one letter in UTF-8: two cannot.
         return len(text) - len(meant) > 1, "" if meant == text else (
-            f"The text reads like UTF-8 taken for {encoding}; it probably says {meant[:60]!r}.")
+            f"The text reads like UTF-8 taken for {encoding}; it probably says {meant[:60]!r}."
+        )
     return False, ""
 
 
@@ -280,15 +330,19 @@ def _load_cache(path, limits):
     content = json.loads(content)
     if content["limits"] != _cache_limits(limits):
         return {}, None
-    return {name: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])})
-            for name, entry in content["clips"].items()}, None
+    return {
+        name: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])}) for name, entry in content["clips"].items()
+    }, None
 
 
 def _save_cache(path, limits, cached, corpus, verdicts):
     """Keeps what is known of other corpora. Returns a note where the file cannot be written, which loses only time."""
     clips = {name: verdict for name, verdict in cached.items() if not Path(name).is_relative_to(corpus.root)}
-    clips |= {str(utterance.wav_path): verdict for utterance, verdict in zip(corpus.utterances, verdicts)
-              if verdict.reason not in ("missing file", "unreadable")}
+    clips |= {
+        str(utterance.wav_path): verdict
+        for utterance, verdict in zip(corpus.utterances, verdicts)
+        if verdict.reason not in ("missing file", "unreadable")
+    }
     if clips == cached:
         return None
     content = {"limits": _cache_limits(limits), "clips": {name: vars(verdict) for name, verdict in clips.items()}}

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from myxtts.data.corpora import CorpusError
 
 LJSPEECH_URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
-UNPACKED_BYTES_LIMIT = 8 * 2 ** 30
+UNPACKED_BYTES_LIMIT = 8 * 2**30
 """LJSpeech unpacks to 3.6 GB; an archive that claims more is not LJSpeech."""
 UNPACKED_FILES_LIMIT = 50_000
 """LJSpeech has 13,103."""
@@ -38,8 +38,10 @@ def download_ljspeech(folder, url=LJSPEECH_URL):
     if (folder / "metadata.csv").is_file():
         return folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CorpusError(f"--download-ljspeech needs an empty or new folder. {folder} holds something else. "
-                          "Name another --train-data.")
+        raise CorpusError(
+            f"--download-ljspeech needs an empty or new folder. {folder} holds something else. "
+            "Name another --train-data."
+        )
     work = folder.with_name(folder.name + ".download")
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -51,8 +53,10 @@ def download_ljspeech(folder, url=LJSPEECH_URL):
             folder.rmdir()
         os.replace(corpus, folder)
     except _DAMAGED as error:
-        raise CorpusError(f"LJSpeech could not be fetched from {url}: {error}. Try again, or download and unpack it by "
-                          f"hand into {folder}.") from error
+        raise CorpusError(
+            f"LJSpeech could not be fetched from {url}: {error}. Try again, or download and unpack it by "
+            f"hand into {folder}."
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder
@@ -61,7 +65,9 @@ def download_ljspeech(folder, url=LJSPEECH_URL):
 def _fetch(url, path):
     with urllib.request.urlopen(url, timeout=60) as response, open(path, "wb") as file:
         total = int(response.headers.get("Content-Length") or 0)
-        with tqdm(total=total or None, unit="B", unit_scale=True, desc="LJSpeech", disable=not sys.stdout.isatty()) as bar:
+        with tqdm(
+            total=total or None, unit="B", unit_scale=True, desc="LJSpeech", disable=not sys.stdout.isatty()
+        ) as bar:
             while block := response.read(1 << 20):
                 file.write(block)
                 bar.update(len(block))

@@ -123,9 +123,7 @@ class EspeakNG:
         self._check(self._library.espeak_ng_SetRandSeed(ctypes.c_long(1)), "espeak_ng_SetRandSeed")
         self._chunks.clear()
         data = text.encode()
-        status = self._library.espeak_Synth(
-            data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None
-        )
+        status = self._library.espeak_Synth(data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None)
         self._check(status, f"espeak_Synth({text})")
         self._check(self._library.espeak_Synchronize(), "espeak_Synchronize")
         return np.concatenate([np.zeros(0, np.int16), *self._chunks])

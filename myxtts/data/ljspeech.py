@@ -5,12 +5,21 @@ import hashlib
 import logging
 from pathlib import Path
 
-from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE, ConfigError
+from myxtts.config.checks import ConfigError
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.buckets import BatchPlan, SequentialPlan
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
-from myxtts.data.pipeline import (BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, own_errors,
-                                  prefetch_to, wave_dataset)
+from myxtts.data.pipeline import (
+    BatchLoader,
+    Clip,
+    ConditioningRule,
+    SampleCache,
+    conditioning_seconds,
+    own_errors,
+    prefetch_to,
+    wave_dataset,
+)
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -64,16 +73,28 @@ class LJSpeechDataset:
         else:
             train, validation = split_by_hash(train, config.data.validation_share)
         for leak in find_leakage(train, validation):
-            logger.warning("Validation clip %s is also trained on as %s (%s); its loss says little.",
-                           leak.validation_id, leak.train_id, leak.reason)
+            logger.warning(
+                "Validation clip %s is also trained on as %s (%s); its loss says little.",
+                leak.validation_id,
+                leak.train_id,
+                leak.reason,
+            )
         if not validation:
             logger.warning("One clip alone cannot be split: it is validated on as well.")
             validation = train
-        model = dataclasses.replace(config.model, num_text_tokens=tokenizer.num_tokens,
-                                    start_text_token=tokenizer.start_id, stop_text_token=tokenizer.stop_id)
+        model = dataclasses.replace(
+            config.model,
+            num_text_tokens=tokenizer.num_tokens,
+            start_text_token=tokenizer.start_id,
+            stop_text_token=tokenizer.stop_id,
+        )
         data = dataclasses.replace(config.data, conditioning_seconds=conditioning_seconds(config.data, train))
-        texts = {utterance.id: utterance.text for inspection in (own, other) if inspection
-                 for utterance in inspection.accepted}
+        texts = {
+            utterance.id: utterance.text
+            for inspection in (own, other)
+            if inspection
+            for utterance in inspection.accepted
+        }
         return cls(dataclasses.replace(config, model=model, data=data), train, validation, tokenizer, texts)
 
     def plan(self, stage):
@@ -81,9 +102,15 @@ class LJSpeechDataset:
         data, stage_config = self.config.data, self.config.stage(stage)
         lengths = [clip.num_samples for clip in self.train]
         crop = self._crop_samples(stage)
-        return BatchPlan([min(length, crop or length) for length in lengths], [len(clip.tokens) for clip in self.train],
-                         stage_config.batch_size, data.num_buckets, self.config.training.seed,
-                         *self._fixed_shape(), extra_samples=MAX_SHIFT_SAMPLES if data.augment else 0)
+        return BatchPlan(
+            [min(length, crop or length) for length in lengths],
+            [len(clip.tokens) for clip in self.train],
+            stage_config.batch_size,
+            data.num_buckets,
+            self.config.training.seed,
+            *self._fixed_shape(),
+            extra_samples=MAX_SHIFT_SAMPLES if data.augment else 0,
+        )
 
     def train_loader(self, stage):
         """`BatchLoader` of the training clips for a stage."""
@@ -91,8 +118,11 @@ class LJSpeechDataset:
 
     def validation_loader(self, stage):
         """`BatchLoader` of the validation clips for a stage; the same batches every time."""
-        plan = SequentialPlan([clip.num_samples for clip in self.validation],
-                              [len(clip.tokens) for clip in self.validation], self.config.stage(stage).batch_size)
+        plan = SequentialPlan(
+            [clip.num_samples for clip in self.validation],
+            [len(clip.tokens) for clip in self.validation],
+            self.config.stage(stage).batch_size,
+        )
         return self._loader(self.validation, plan, stage, training=False)
 
     def stream(self, stage, device, start=0, stop=None):
@@ -109,9 +139,16 @@ class LJSpeechDataset:
         data = self.config.data
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding)
-        return BatchLoader(clips, plan, self._cache, self.config.training.seed, rule if stage == "gpt" else None,
-                           self._crop_samples(stage) if training else None, MAX_SHIFT_SAMPLES if data.augment else 0,
-                           training)
+        return BatchLoader(
+            clips,
+            plan,
+            self._cache,
+            self.config.training.seed,
+            rule if stage == "gpt" else None,
+            self._crop_samples(stage) if training else None,
+            MAX_SHIFT_SAMPLES if data.augment else 0,
+            training,
+        )
 
     def _crop_samples(self, stage):
         if self.config.stage(stage).crop_seconds is None:
@@ -135,8 +172,9 @@ def _inspect(config, folder, progress):
     home = Path(config.training.checkpoint_dir)
     limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
     digest = hashlib.blake2b(str(corpus.root).encode(), digest_size=4).hexdigest()
-    return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress,
-                          cache_path=home / f"inspected_{digest}.json")
+    return inspect_corpus(
+        corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=home / f"inspected_{digest}.json"
+    )
 
 
 def _tokenizer(config, utterances):
@@ -147,8 +185,9 @@ def _tokenizer(config, utterances):
         return _grown(_read_tokenizer(config.data.vocabulary, "--vocabulary"), config, utterances)
     if not utterances:
         return None
-    return XTTSTokenizer.train([(utterance.text, utterance.language) for utterance in utterances],
-                               vocab_size=config.data.vocabulary_size)
+    return XTTSTokenizer.train(
+        [(utterance.text, utterance.language) for utterance in utterances], vocab_size=config.data.vocabulary_size
+    )
 
 
 def _read_tokenizer(path, what):
@@ -160,14 +199,22 @@ def _read_tokenizer(path, what):
 
 def _grown(tokenizer, config, utterances):
     """The given vocabulary, grown by what the corpus needs and it lacks; old ids stay."""
-    lacking = [(utterance.text, utterance.language) for utterance in utterances
-               if tokenizer.check(utterance.text, utterance.language)]
+    lacking = [
+        (utterance.text, utterance.language)
+        for utterance in utterances
+        if tokenizer.check(utterance.text, utterance.language)
+    ]
     if not lacking or not config.data.extend_vocabulary:
         return tokenizer
     grown = tokenizer.extend(lacking)
     if grown.num_tokens > tokenizer.num_tokens:
-        logger.info("Vocabulary %s grew from %d to %d tokens: %d transcripts had characters or a language that it lacks",
-                    config.data.vocabulary, tokenizer.num_tokens, grown.num_tokens, len(lacking))
+        logger.info(
+            "Vocabulary %s grew from %d to %d tokens: %d transcripts had characters or a language that it lacks",
+            config.data.vocabulary,
+            tokenizer.num_tokens,
+            grown.num_tokens,
+            len(lacking),
+        )
     return grown
 
 
@@ -181,10 +228,19 @@ def _clips(inspection, tokenizer, config, name):
             continue
         accepted.append(utterance)
         tokens = tuple(tokenizer.encode(utterance.text, utterance.language))
-        clips.append(Clip(utterance.id, str(utterance.wav_path), tokens, utterance.speaker, utterance.language,
-                          utterance.num_samples))
-    inspection = dataclasses.replace(inspection, accepted=tuple(accepted),
-                                     rejections=(*inspection.rejections, *refused))
+        clips.append(
+            Clip(
+                utterance.id,
+                str(utterance.wav_path),
+                tokens,
+                utterance.speaker,
+                utterance.language,
+                utterance.num_samples,
+            )
+        )
+    inspection = dataclasses.replace(
+        inspection, accepted=tuple(accepted), rejections=(*inspection.rejections, *refused)
+    )
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     report.parent.mkdir(parents=True, exist_ok=True)
     write_report(inspection, report)
@@ -193,6 +249,7 @@ def _clips(inspection, tokenizer, config, name):
         logger.info("%s set: %s", name.capitalize(), line)
     logger.info("%s set: every clip and its reason: %s", name.capitalize(), report)
     if not clips:
-        raise CorpusError(f"{inspection.root} has no clip that can be used; every clip and its reason stand in "
-                          f"{report}.\n{summary}")
+        raise CorpusError(
+            f"{inspection.root} has no clip that can be used; every clip and its reason stand in {report}.\n{summary}"
+        )
     return clips

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import AudioError, load_samples
-from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch
 
 
@@ -28,7 +28,7 @@ class SampleCache:
     """Decoded recordings kept as 16-bit samples until a memory budget is full."""
 
     def __init__(self, budget_mb):
-        self._room = budget_mb * 2 ** 20
+        self._room = budget_mb * 2**20
         self._samples = {}
         self._lock = threading.Lock()
 
@@ -104,20 +104,21 @@ class BatchLoader:
             samples = self.cache.load(clip.wav_path)
             if self.crop_samples is not None:
                 samples = self._slice(samples, self.crop_samples, rng)[0]
-            samples = samples[:planned.num_samples]
+            samples = samples[: planned.num_samples]
             shift = int(rng.integers(min(self.max_shift, planned.num_samples - len(samples)) + 1))
-            wav[row, shift:shift + len(samples)] = samples
+            wav[row, shift : shift + len(samples)] = samples
             wav_lengths[row] = shift + len(samples)
-            text[row, :len(clip.tokens)] = clip.tokens
+            text[row, : len(clip.tokens)] = clip.tokens
             text_lengths[row] = len(clip.tokens)
             if self.conditioning is not None:
                 conditioning[row], span[row] = self._conditioning(index, samples, shift, rng)
-        return check_wave_batch(WaveBatch(planned.indices.astype(np.int32), wav, wav_lengths, text, text_lengths,
-                                          conditioning, span))
+        return check_wave_batch(
+            WaveBatch(planned.indices.astype(np.int32), wav, wav_lengths, text, text_lengths, conditioning, span)
+        )
 
     def _slice(self, samples, length, rng):
         start = int(rng.integers(len(samples) - length + 1)) if self.training and len(samples) > length else 0
-        return samples[start:start + length], start
+        return samples[start : start + length], start
 
     def _conditioning(self, index, samples, shift, rng):
         rule = self.conditioning
@@ -151,6 +152,7 @@ def fill(samples, length, padding):
 
 def wave_dataset(loader, start=0, stop=None, num_workers=8):
     """Batches `start` to `stop` of `loader` (without end for None), read in parallel, in order."""
+
     def load(position):
         try:
             return tuple(loader(position))
@@ -159,8 +161,7 @@ def wave_dataset(loader, start=0, stop=None, num_workers=8):
             raise
 
     def read(position):
-        values = tf.numpy_function(load, [position],
-                                   [tf.as_dtype(dtype) for dtype in WAVE_DTYPES])
+        values = tf.numpy_function(load, [position], [tf.as_dtype(dtype) for dtype in WAVE_DTYPES])
         batch = WaveBatch(*values)
         for value, rank in zip(batch, WAVE_RANKS):
             value.set_shape([None] * rank)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from myxtts.config.checks import UserError
 from myxtts.data.espeak_ng import SpeechJob, speak_to_files
 
 WORDS_PER_MINUTE = 165
@@ -25,7 +26,7 @@ MANIFEST_FILE = "sample_corpus.json"
 FORMAT_VERSION = 1
 
 
-class SampleCorpusError(RuntimeError):
+class SampleCorpusError(UserError):
     """The sample corpus cannot be made; the message says what to do about it."""
 
 
@@ -147,14 +148,7 @@ GRAMMARS = {
         ),
     ),
     "am": Grammar(
-        (
-            "ሰላም፣ እንዴት ነህ?",
-            "በጣም አመሰግናለሁ።",
-            "ነገ እንገናኛለን።",
-            "ጣቢያው የት ነው?",
-            "ዛሬ በጣም ደስ ብሎኛል።",
-            "እባክህ በሩን ክፈት።",
-        ),
+        ("ሰላም፣ እንዴት ነህ?", "በጣም አመሰግናለሁ።", "ነገ እንገናኛለን።", "ጣቢያው የት ነው?", "ዛሬ በጣም ደስ ብሎኛል።", "እባክህ በሩን ክፈት።"),
         (
             ("ልጁ", "መምህሩ", "ጎረቤታችን", "ወንድሜ", "አባቴ"),
             ("ዛሬ", "ትናንት", "ጠዋት", "ማታ"),

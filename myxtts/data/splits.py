@@ -30,8 +30,9 @@ def split_by_hash(utterances, validation_share):
         `(train, validation)`, two tuples in the given order. With a single utterance, validation is empty.
     """
     if not 0 < validation_share < 1:
-        raise ValueError("validation_share must be between 0 and 1, both excluded. "
-                         f"Received: {validation_share}. Try 0.05.")
+        raise ValueError(
+            f"validation_share must be between 0 and 1, both excluded. Received: {validation_share}. Try 0.05."
+        )
     if not utterances:
         return (), ()
     positions = [_hash_position(utterance.id) for utterance in utterances]
@@ -60,8 +61,11 @@ def find_leakage(train, validation):
     digests = {}
     leaks = []
     for utterance in validation:
-        same_content = (other.id for other in by_size.get(os.path.getsize(utterance.wav_path), ())
-                        if _digest(other.wav_path, digests) == _digest(utterance.wav_path, digests))
+        same_content = (
+            other.id
+            for other in by_size.get(os.path.getsize(utterance.wav_path), ())
+            if _digest(other.wav_path, digests) == _digest(utterance.wav_path, digests)
+        )
         real_path = os.path.realpath(utterance.wav_path)
         if utterance.id in by_id:
             leaks.append(Leak(utterance.id, utterance.id, "same id"))

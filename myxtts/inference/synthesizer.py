@@ -12,18 +12,19 @@ from myxtts.audio.files import read_audio
 from myxtts.audio.griffin_lim import log_mel_to_wav
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
-from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.checks import UserError
 from myxtts.config.loading import config_from_dict
-from myxtts.models.coqui_import import MEL_STATS
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.devices.kinds import runs_on_cpu
+from myxtts.interchange.coqui_import import MEL_STATS
 from myxtts.models.dvae import MEL_FRAMES_PER_CODE
-from myxtts.models.memory import count_dvae, count_gpt
 from myxtts.models.sampling import EXCLUDED, sample
 from myxtts.models.xtts import XTTS
+from myxtts.planning.memory import count_dvae, count_gpt
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
 from myxtts.text.languages import get_language
 from myxtts.text.sentences import split_text
 from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
-from myxtts.utils.commons import runs_on_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ SHORTEST_CHUNK_SECONDS = 0.33
 """A shorter last piece of the reference is dropped when there are others."""
 
 
-class SpeechError(ValueError):
+class SpeechError(UserError):
     """A text or a language that the model cannot speak; the message says why."""
 
 
@@ -84,8 +85,10 @@ class Synthesizer:
         self._to_latents = tf.function(self._wav_to_latents, reduce_retracing=True)
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), reduce_retracing=True)
         # A graph takes little more than half of the time that single operations take.
-        self._to_speaker = tf.function(lambda wav: model.speaker_encoder(wav, fewer_products=runs_on_cpu()),
-                                       input_signature=[tf.TensorSpec([None, None], tf.float32)])
+        self._to_speaker = tf.function(
+            lambda wav: model.speaker_encoder(wav, fewer_products=runs_on_cpu()),
+            input_signature=[tf.TensorSpec([None, None], tf.float32)],
+        )
         self._to_wav = tf.function(self._codes_to_wav, reduce_retracing=True)
         self._generators = {}
 
@@ -109,8 +112,10 @@ class Synthesizer:
         for part, instead in (("gpt", None), ("dvae", "decoder")):
             if part not in parts and instead not in parts:
                 nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
-                raise CheckpointError(f"{folder} has no trained {part}{nor}. Train it with: python train_main.py --stage "
-                                      f"{part} --checkpoint-dir {folder} --train-data …")
+                raise CheckpointError(
+                    f"{folder} has no trained {part}{nor}. Train it with: python train_main.py --stage "
+                    f"{part} --checkpoint-dir {folder} --train-data …"
+                )
         if "decoder" not in parts:
             logger.info("No trained waveform decoder in %s: the mel is turned into sound by Griffin-Lim.", folder)
         _check_claims(config.model, {part: stores[part] for part in parts})
@@ -125,8 +130,10 @@ class Synthesizer:
                 assign_by_name({MEL_STATS: model.mel_stats}, tensors[MEL_STATS], str(stores[part].path(step)))
             codes_from = state.get("lineage", {}).get("dvae")
             if "dvae" in parts and codes_from and codes_from != stores["dvae"].digest(stores["dvae"].steps()[-1]):
-                raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
-                                      "Train the GPT anew with --stage gpt --reset-training.")
+                raise CheckpointError(
+                    f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
+                    "Train the GPT anew with --stage gpt --reset-training."
+                )
             assign_by_name(model.part_weights(part), tensors["model"], str(stores[part].path(step)))
         return cls(model, _read_vocabulary(folder / "vocab.json"), config)
 
@@ -154,19 +161,20 @@ class Synthesizer:
         speaker = None
         if "decoder" in self.model.parts:
             limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
-            heard = [resample(recording[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
-                     for recording in recordings]
+            heard = [
+                resample(recording[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for recording in recordings
+            ]
             speaker = np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0)
         return Voice(latents, speaker)
 
     def _reference_chunks(self, samples):
         sampling, data = self.config.sampling, self.config.data
         length = int((sampling.reference_chunk_seconds or data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE)
-        samples = samples[:int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
+        samples = samples[: int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
         if data.conditioning_padding == "repeat":
             # As in training: every piece has the full length, filled by repetition.
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
-        pieces = [samples[start:start + length] for start in range(0, len(samples), length)]
+        pieces = [samples[start : start + length] for start in range(0, len(samples), length)]
         shortest = int(SHORTEST_CHUNK_SECONDS * MODEL_SAMPLE_RATE)
         return [piece for piece in pieces if len(piece) >= shortest] or pieces[:1]
 
@@ -189,13 +197,18 @@ class Synthesizer:
         pieces = self._pieces(text, language)
         spoken = []
         for start in range(0, len(pieces), SPOKEN_TOGETHER):
-            some = pieces[start:start + SPOKEN_TOGETHER]
+            some = pieces[start : start + SPOKEN_TOGETHER]
             spoken += self.speak_batch(some, [voice] * len(some), [language] * len(some), sampling, seed)
         pause = np.zeros(int(PAUSE_SECONDS * spoken[0].sample_rate), np.float32)
         samples = [piece for one in spoken for piece in (one.samples, pause)][:-1]
         mel = np.concatenate([one.mel for one in spoken]) if "dvae" in self.model.parts else None
-        return Speech(np.concatenate(samples), spoken[0].sample_rate, mel,
-                      np.concatenate([one.codes for one in spoken]), all(one.stopped for one in spoken))
+        return Speech(
+            np.concatenate(samples),
+            spoken[0].sample_rate,
+            mel,
+            np.concatenate([one.codes for one in spoken]),
+            all(one.stopped for one in spoken),
+        )
 
     def speak_batch(self, texts, voices, languages, sampling=None, seed=0, max_codes=None):
         """Speaks several short texts at once; see `speak`.
@@ -205,8 +218,10 @@ class Synthesizer:
         """
         for text, language in zip(texts, languages):
             self._check(text, language, self.config.model.max_text_tokens)
-        tokens = [[token for token in self.tokenizer.encode(text, language) if token != self.tokenizer.unk_id]
-                  for text, language in zip(texts, languages)]
+        tokens = [
+            [token for token in self.tokenizer.encode(text, language) if token != self.tokenizer.unk_id]
+            for text, language in zip(texts, languages)
+        ]
         latents = np.concatenate([voice.latents for voice in voices])
         codes = self.generate(tokens, latents, sampling or self.config.sampling, seed, max_codes)
         spoken = []
@@ -228,8 +243,10 @@ class Synthesizer:
         self._check(text, language)
         limit = get_language(language).char_limit
         pieces = split_text(text, language, limit)
-        while limit > 1 and max(len(self.tokenizer.encode(piece, language)) for piece in pieces) > \
-                self.config.model.max_text_tokens:
+        while (
+            limit > 1
+            and max(len(self.tokenizer.encode(piece, language)) for piece in pieces) > self.config.model.max_text_tokens
+        ):
             limit = limit * 3 // 4
             pieces = split_text(text, language, limit)
         return [piece for piece in pieces if self.tokenizer.check(piece, language, allow_unknown=True) is None]
@@ -240,14 +257,23 @@ class Synthesizer:
         if not len(codes):
             logger.warning("Speech ended at once: the model has nothing to say. Try another seed.")
             mel = np.full((MEL_FRAMES_PER_CODE, DVAE_MEL.num_mels), np.log(DVAE_MEL.log_floor), np.float32)
-            return Speech(np.zeros(CODE_STRIDE_SAMPLES, np.float32), self._sample_rate(),
-                          mel if "dvae" in self.model.parts else None, codes, stopped)
+            return Speech(
+                np.zeros(CODE_STRIDE_SAMPLES, np.float32),
+                self._sample_rate(),
+                mel if "dvae" in self.model.parts else None,
+                codes,
+                stopped,
+            )
         mel = self._to_mel(tf.constant(codes[None]))[0].numpy() if "dvae" in self.model.parts else None
         if "decoder" not in self.model.parts:
             return Speech(log_mel_to_wav(mel), self._sample_rate(), mel, codes, stopped)
         stop = [self.config.model.stop_audio_token] if stopped else []
-        samples = self._to_wav(tf.constant(voice.latents), tf.constant(voice.speaker),
-                               tf.constant([self._text_inputs(ids)], tf.int32), tf.constant([[*codes, *stop]], tf.int32))
+        samples = self._to_wav(
+            tf.constant(voice.latents),
+            tf.constant(voice.speaker),
+            tf.constant([self._text_inputs(ids)], tf.int32),
+            tf.constant([[*codes, *stop]], tf.int32),
+        )
         return Speech(samples[0].numpy(), self._sample_rate(), mel, codes, stopped)
 
     def _sample_rate(self):
@@ -277,13 +303,14 @@ class Synthesizer:
         length = max(len(row) for row in inputs)
         text = np.zeros((len(inputs), length), np.int32)
         for row, ids in enumerate(inputs):
-            text[row, :len(ids)] = ids
+            text[row, : len(ids)] = ids
         mask = np.arange(length)[None] < np.array([len(ids) for ids in inputs])[:, None]
         key = (max_codes or self.config.model.max_codes, repr(sampling))
         if key not in self._generators:
             self._generators[key] = make_generator(self.model.gpt, self.config.model, sampling, key[0])
-        return self._generators[key](tf.constant(latents), tf.constant(text), tf.constant(mask),
-                                     tf.constant(seed, tf.int32)).numpy()
+        return self._generators[key](
+            tf.constant(latents), tf.constant(text), tf.constant(mask), tf.constant(seed, tf.int32)
+        ).numpy()
 
 
 def _check_claims(model_config, stores):
@@ -295,9 +322,11 @@ def _check_claims(model_config, stores):
         file = stores[part].path(step) / "model.safetensors"
         claimed, held = 4 * counts[part], file.stat().st_size
         if claimed > 4 * held + 2**20:  # weights may be kept in half precision
-            raise CheckpointError(f"config.json describes a {part} of {claimed / 2**20:,.0f} MB, and {file} holds "
-                                  f"{held / 2**20:,.0f} MB. They do not belong together: take the config.json that was "
-                                  "written with these weights.")
+            raise CheckpointError(
+                f"config.json describes a {part} of {claimed / 2**20:,.0f} MB, and {file} holds "
+                f"{held / 2**20:,.0f} MB. They do not belong together: take the config.json that was "
+                "written with these weights."
+            )
 
 
 def _read_vocabulary(path):

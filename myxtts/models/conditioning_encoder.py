@@ -86,8 +86,9 @@ class ConditioningEncoder(keras.layers.Layer):
         self.input_projection = torch_linear(self.width, input_shape[-1], "input_projection", dtype=self.dtype_policy)
         self.input_projection.build(input_shape)
         shape = (*input_shape[:-1], self.width)
-        self.blocks = [ConditioningBlock(self.heads, dtype=self.dtype_policy, name=f"block_{i}")
-                       for i in range(self.num_blocks)]
+        self.blocks = [
+            ConditioningBlock(self.heads, dtype=self.dtype_policy, name=f"block_{i}") for i in range(self.num_blocks)
+        ]
         for block in self.blocks:
             block.build(shape)
         self.built = True

@@ -131,17 +131,29 @@ class DVAE(keras.layers.Layer):
         codes = self.quantizer.nearest(vectors)
         quantized = self.quantizer(codes)
         passed = vectors + ops.stop_gradient(quantized - vectors)
-        return {"reconstruction": self.decode_vectors(passed), "vectors": vectors, "quantized": quantized,
-                "codes": codes}
+        return {
+            "reconstruction": self.decode_vectors(passed),
+            "vectors": vectors,
+            "quantized": quantized,
+            "codes": codes,
+        }
 
     def compute_output_shape(self, input_shape):
         batch, frames = input_shape[0], input_shape[1]
         codes = None if frames is None else -(-frames // MEL_FRAMES_PER_CODE)
-        return {"reconstruction": (batch, None if codes is None else 4 * codes, self.num_mels),
-                "vectors": (batch, codes, self.codebook_width), "quantized": (batch, codes, self.codebook_width),
-                "codes": (batch, codes)}
+        return {
+            "reconstruction": (batch, None if codes is None else 4 * codes, self.num_mels),
+            "vectors": (batch, codes, self.codebook_width),
+            "quantized": (batch, codes, self.codebook_width),
+            "codes": (batch, codes),
+        }
 
     def get_config(self):
-        return {**super().get_config(), "num_mels": self.num_mels, "num_codes": self.num_codes,
-                "codebook_width": self.codebook_width, "hidden": self.hidden,
-                "residual_blocks": self.residual_blocks}
+        return {
+            **super().get_config(),
+            "num_mels": self.num_mels,
+            "num_codes": self.num_codes,
+            "codebook_width": self.codebook_width,
+            "hidden": self.hidden,
+            "residual_blocks": self.residual_blocks,
+        }

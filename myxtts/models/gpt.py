@@ -97,9 +97,25 @@ class GPT(keras.layers.Layer):
     and over codes `(B, C, num_audio_tokens)`, float32.
     """
 
-    def __init__(self, num_text_tokens, num_audio_tokens, max_text_tokens, max_audio_tokens, layers, width, heads,
-                 dropout, conditioning_blocks, conditioning_heads, num_latents, perceiver_depth, perceiver_heads,
-                 perceiver_head_width, num_mels=80, **kwargs):
+    def __init__(
+        self,
+        num_text_tokens,
+        num_audio_tokens,
+        max_text_tokens,
+        max_audio_tokens,
+        layers,
+        width,
+        heads,
+        dropout,
+        conditioning_blocks,
+        conditioning_heads,
+        num_latents,
+        perceiver_depth,
+        perceiver_heads,
+        perceiver_head_width,
+        num_mels=80,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.num_text_tokens = num_text_tokens
         self.num_audio_tokens = num_audio_tokens
@@ -120,24 +136,36 @@ class GPT(keras.layers.Layer):
 
     def build(self, latents_shape=None, text_inputs_shape=None, audio_inputs_shape=None):
         policy, width = self.dtype_policy, self.width
-        self.conditioning_encoder = ConditioningEncoder(width, self.conditioning_blocks, self.conditioning_heads,
-                                                        dtype=policy, name="conditioning_encoder")
+        self.conditioning_encoder = ConditioningEncoder(
+            width, self.conditioning_blocks, self.conditioning_heads, dtype=policy, name="conditioning_encoder"
+        )
         self.conditioning_encoder.build((None, None, self.num_mels))
-        self.perceiver = PerceiverResampler(self.num_latents, self.perceiver_depth, self.perceiver_heads,
-                                            self.perceiver_head_width, dtype=policy, name="perceiver")
+        self.perceiver = PerceiverResampler(
+            self.num_latents,
+            self.perceiver_depth,
+            self.perceiver_heads,
+            self.perceiver_head_width,
+            dtype=policy,
+            name="perceiver",
+        )
         self.perceiver.build((None, None, width))
 
         def table(name, rows, stddev):
-            return self.add_weight(shape=(rows, width), name=name,
-                                   initializer=keras.initializers.RandomNormal(0.0, stddev))
+            return self.add_weight(
+                shape=(rows, width), name=name, initializer=keras.initializers.RandomNormal(0.0, stddev)
+            )
 
         self.text_embedding = table("text_embedding", self.num_text_tokens, 1.0)
         self.audio_embedding = table("audio_embedding", self.num_audio_tokens, 1.0)
         self.text_positions = table("text_position_embedding", self.max_text_tokens + 2, 0.02)
         self.audio_positions = table("audio_position_embedding", self.max_audio_tokens + 3, 0.02)
         output_stddev = 0.02 / (2 * self.num_layers) ** 0.5
-        self.blocks = [TransformerBlock(self.heads, self.dropout_rate, output_stddev, SITES_PER_BLOCK * i, dtype=policy,
-                                        name=f"block_{i}") for i in range(self.num_layers)]
+        self.blocks = [
+            TransformerBlock(
+                self.heads, self.dropout_rate, output_stddev, SITES_PER_BLOCK * i, dtype=policy, name=f"block_{i}"
+            )
+            for i in range(self.num_layers)
+        ]
         for block in self.blocks:
             block.build((None, None, width))
         self.trunk_norm = layer_norm("trunk_norm", policy)
@@ -185,20 +213,24 @@ class GPT(keras.layers.Layer):
 
     def hidden(self, latents, text_inputs, audio_inputs, key_mask=None, seed=None):
         """The trunk's normalised output over the text and audio positions, `(B, L + C, width)`."""
-        x = ops.concatenate([ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs),
-                             self.embed_audio(audio_inputs)], axis=1)
+        x = ops.concatenate(
+            [ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs), self.embed_audio(audio_inputs)],
+            axis=1,
+        )
         x = self.embedding_dropout(x, seed=seed)
         if key_mask is not None:
             key_mask = ops.pad(key_mask, ((0, 0), (self.num_latents, 0)), constant_values=True)
         for block in self.blocks:
             x = block(x, key_mask=key_mask, seed=seed)
-        return self.final_norm(self.trunk_norm(x[:, self.num_latents:]))
+        return self.final_norm(self.trunk_norm(x[:, self.num_latents :]))
 
     def call(self, latents, text_inputs, audio_inputs, key_mask=None, seed=None):
         hidden = self.hidden(latents, text_inputs, audio_inputs, key_mask, seed)
         num_text = ops.shape(text_inputs)[1]
-        return (ops.cast(self.text_head(hidden[:, :num_text]), "float32"),
-                ops.cast(self.audio_head(hidden[:, num_text:]), "float32"))
+        return (
+            ops.cast(self.text_head(hidden[:, :num_text]), "float32"),
+            ops.cast(self.audio_head(hidden[:, num_text:]), "float32"),
+        )
 
     def codes_to_latents(self, latents, text_inputs, codes, start_audio_token, text_mask=None):
         """Second pass: the state that predicts each code, which the waveform decoder takes.
@@ -217,7 +249,7 @@ class GPT(keras.layers.Layer):
         key_mask = None
         if text_mask is not None:
             key_mask = ops.concatenate([text_mask, ops.ones_like(audio_inputs, dtype="bool")], axis=1)
-        return self.hidden(latents, text_inputs, audio_inputs, key_mask)[:, ops.shape(text_inputs)[1]:]
+        return self.hidden(latents, text_inputs, audio_inputs, key_mask)[:, ops.shape(text_inputs)[1] :]
 
     def prefill(self, latents, text_inputs, text_mask, start_audio_token, max_codes):
         """Reads the prompt and the start code.
@@ -233,8 +265,9 @@ class GPT(keras.layers.Layer):
             Logits of the first code `(B, num_audio_tokens)` and the `DecodingState`.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), start_audio_token, dtype="int32")
-        x = ops.concatenate([ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs),
-                             self.embed_audio(start)], axis=1)
+        x = ops.concatenate(
+            [ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs), self.embed_audio(start)], axis=1
+        )
         key_mask = ops.pad(text_mask, ((0, 0), (self.num_latents, 1)), constant_values=True)
         keys, values = [], []
         for block in self.blocks:
@@ -274,10 +307,21 @@ class GPT(keras.layers.Layer):
         return ((*text_inputs_shape, self.num_text_tokens), (*audio_inputs_shape, self.num_audio_tokens))
 
     def get_config(self):
-        return {**super().get_config(), "num_text_tokens": self.num_text_tokens,
-                "num_audio_tokens": self.num_audio_tokens, "max_text_tokens": self.max_text_tokens,
-                "max_audio_tokens": self.max_audio_tokens, "layers": self.num_layers, "width": self.width,
-                "heads": self.heads, "dropout": self.dropout_rate, "conditioning_blocks": self.conditioning_blocks,
-                "conditioning_heads": self.conditioning_heads, "num_latents": self.num_latents,
-                "perceiver_depth": self.perceiver_depth, "perceiver_heads": self.perceiver_heads,
-                "perceiver_head_width": self.perceiver_head_width, "num_mels": self.num_mels}
+        return {
+            **super().get_config(),
+            "num_text_tokens": self.num_text_tokens,
+            "num_audio_tokens": self.num_audio_tokens,
+            "max_text_tokens": self.max_text_tokens,
+            "max_audio_tokens": self.max_audio_tokens,
+            "layers": self.num_layers,
+            "width": self.width,
+            "heads": self.heads,
+            "dropout": self.dropout_rate,
+            "conditioning_blocks": self.conditioning_blocks,
+            "conditioning_heads": self.conditioning_heads,
+            "num_latents": self.num_latents,
+            "perceiver_depth": self.perceiver_depth,
+            "perceiver_heads": self.perceiver_heads,
+            "perceiver_head_width": self.perceiver_head_width,
+            "num_mels": self.num_mels,
+        }

@@ -34,8 +34,13 @@ class PerceiverLayer(keras.layers.Layer):
         self.output_projection = torch_linear(width, attended, "output_projection", use_bias=False, dtype=policy)
         self.mlp_in = torch_linear(2 * hidden, width, "mlp_in", dtype=policy)
         self.mlp_out = torch_linear(width, hidden, "mlp_out", dtype=policy)
-        for layer, channels in ((self.query, width), (self.key_value, width), (self.output_projection, attended),
-                                (self.mlp_in, width), (self.mlp_out, hidden)):
+        for layer, channels in (
+            (self.query, width),
+            (self.key_value, width),
+            (self.output_projection, attended),
+            (self.mlp_in, width),
+            (self.mlp_out, hidden),
+        ):
             layer.build((None, None, channels))
         self.built = True
 
@@ -76,12 +81,15 @@ class PerceiverResampler(keras.layers.Layer):
 
     def build(self, input_shape):
         width = input_shape[-1]
-        self.latents = self.add_weight(shape=(self.num_latents, width), name="latents",
-                                       initializer=keras.initializers.RandomNormal(0.0, 0.02))
+        self.latents = self.add_weight(
+            shape=(self.num_latents, width), name="latents", initializer=keras.initializers.RandomNormal(0.0, 0.02)
+        )
         self.gamma = self.add_weight(shape=(width,), name="gamma", initializer="ones")
         shape = (input_shape[0], self.num_latents, width)
-        self.layers = [PerceiverLayer(self.heads, self.head_width, dtype=self.dtype_policy, name=f"layer_{i}")
-                       for i in range(self.depth)]
+        self.layers = [
+            PerceiverLayer(self.heads, self.head_width, dtype=self.dtype_policy, name=f"layer_{i}")
+            for i in range(self.depth)
+        ]
         for layer in self.layers:
             layer.build(shape, input_shape)
         self.built = True
@@ -93,12 +101,16 @@ class PerceiverResampler(keras.layers.Layer):
             latents = layer(latents, context)
         latents = ops.cast(latents, "float32")
         norm = ops.maximum(ops.sqrt(ops.sum(ops.square(latents), axis=-1, keepdims=True)), 1e-12)
-        return ops.cast(latents / norm * latents.shape[-1] ** 0.5 * ops.cast(self.gamma, "float32"),
-                        self.compute_dtype)
+        return ops.cast(latents / norm * latents.shape[-1] ** 0.5 * ops.cast(self.gamma, "float32"), self.compute_dtype)
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.num_latents, input_shape[-1])
 
     def get_config(self):
-        return {**super().get_config(), "num_latents": self.num_latents, "depth": self.depth, "heads": self.heads,
-                "head_width": self.head_width}
+        return {
+            **super().get_config(),
+            "num_latents": self.num_latents,
+            "depth": self.depth,
+            "heads": self.heads,
+            "head_width": self.head_width,
+        }

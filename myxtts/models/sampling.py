@@ -40,7 +40,7 @@ def filter_logits(logits, temperature, top_k, top_p):
     vocabulary = logits.shape[-1]
     descending = ops.flip(ops.sort(logits, axis=-1), axis=-1)
     if 0 < top_k < vocabulary:
-        kth = descending[:, top_k - 1:top_k]
+        kth = descending[:, top_k - 1 : top_k]
         logits = ops.where(logits < kth, EXCLUDED, logits)
         descending = ops.where(descending < kth, EXCLUDED, descending)
     if top_p < 1.0:

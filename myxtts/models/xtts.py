@@ -28,32 +28,58 @@ class XTTS(keras.Model):
             raise ValueError(f"parts must be among {PARTS}. Received: {sorted(unknown)}.")
         self.config = config
         self.parts = tuple(parts)
-        self.mel_stats = self.add_weight(shape=(config.num_mels,), name="mel_stats", trainable=False,
-                                         initializer="ones", dtype="float32")
+        self.mel_stats = self.add_weight(
+            shape=(config.num_mels,), name="mel_stats", trainable=False, initializer="ones", dtype="float32"
+        )
         if "dvae" in parts:
-            self.dvae = DVAE(config.num_mels, config.num_codes, config.codebook_width, config.dvae_hidden,
-                             config.dvae_residual_blocks, name="dvae", dtype=precision)
+            self.dvae = DVAE(
+                config.num_mels,
+                config.num_codes,
+                config.codebook_width,
+                config.dvae_hidden,
+                config.dvae_residual_blocks,
+                name="dvae",
+                dtype=precision,
+            )
             self.dvae.build()
         if "gpt" in parts:
             if config.num_text_tokens < 1:
-                raise ValueError("model.num_text_tokens must be set from the tokenizer before the GPT is made. "
-                                 f"Received: {config.num_text_tokens}.")
+                raise ValueError(
+                    "model.num_text_tokens must be set from the tokenizer before the GPT is made. "
+                    f"Received: {config.num_text_tokens}."
+                )
             self.gpt = GPT(
-                num_text_tokens=config.num_text_tokens, num_audio_tokens=config.num_audio_tokens,
-                max_text_tokens=config.max_text_tokens, max_audio_tokens=config.max_audio_tokens,
-                layers=config.layers, width=config.width, heads=config.heads, dropout=config.dropout,
-                conditioning_blocks=config.conditioning_blocks, conditioning_heads=config.conditioning_heads,
-                num_latents=config.num_latents, perceiver_depth=config.perceiver_depth,
-                perceiver_heads=config.perceiver_heads, perceiver_head_width=config.perceiver_head_width,
-                num_mels=config.num_mels, name="gpt", dtype=precision)
+                num_text_tokens=config.num_text_tokens,
+                num_audio_tokens=config.num_audio_tokens,
+                max_text_tokens=config.max_text_tokens,
+                max_audio_tokens=config.max_audio_tokens,
+                layers=config.layers,
+                width=config.width,
+                heads=config.heads,
+                dropout=config.dropout,
+                conditioning_blocks=config.conditioning_blocks,
+                conditioning_heads=config.conditioning_heads,
+                num_latents=config.num_latents,
+                perceiver_depth=config.perceiver_depth,
+                perceiver_heads=config.perceiver_heads,
+                perceiver_head_width=config.perceiver_head_width,
+                num_mels=config.num_mels,
+                name="gpt",
+                dtype=precision,
+            )
             self.gpt.build()
         if "decoder" in parts:
             from myxtts.models.hifigan import HifiganGenerator  # made rarely, and only for speech at 24 kHz
             from myxtts.models.speaker_encoder import SpeakerEncoder
-            self.vocoder = HifiganGenerator(channels=config.vocoder_channels, name="vocoder", dtype=precision)
+
+            self.vocoder = HifiganGenerator(channels=config.decoder_channels, name="vocoder", dtype=precision)
             self.vocoder.build((None, None, config.width), (None, config.speaker_width))
-            self.speaker_encoder = SpeakerEncoder(widths=config.speaker_channels, embedding_width=config.speaker_width,
-                                                  name="speaker_encoder", dtype=precision)
+            self.speaker_encoder = SpeakerEncoder(
+                widths=config.speaker_channels,
+                embedding_width=config.speaker_width,
+                name="speaker_encoder",
+                dtype=precision,
+            )
             self.speaker_encoder.build((None, None))
         self.built = True
 
@@ -69,8 +95,11 @@ class XTTS(keras.Model):
     def part_weights(self, part):
         """Variables of one part by path below it; `mel_stats` belongs to the DVAE."""
         layers = {"dvae": ["dvae"], "gpt": ["gpt"], "decoder": ["vocoder", "speaker_encoder"]}[part]
-        named = {f"{layer}/{path}": variable for layer in layers
-                 for path, variable in named_weights(getattr(self, layer)).items()}
+        named = {
+            f"{layer}/{path}": variable
+            for layer in layers
+            for path, variable in named_weights(getattr(self, layer)).items()
+        }
         return {**named, "mel_stats": self.mel_stats} if part == "dvae" else named
 
     def normalize_mel(self, mel):

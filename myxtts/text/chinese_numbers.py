@@ -11,8 +11,22 @@ from collections.abc import Callable
 
 _DIGITS = "零一二三四五六七八九"
 # Power of ten and its name, largest first.
-_UNITS = ((44, "载"), (40, "正"), (36, "涧"), (32, "沟"), (28, "穰"), (24, "秭"), (20, "垓"), (16, "京"), (12, "兆"),
-          (8, "亿"), (4, "万"), (3, "千"), (2, "百"), (1, "十"))
+_UNITS = (
+    (44, "载"),
+    (40, "正"),
+    (36, "涧"),
+    (32, "沟"),
+    (28, "穰"),
+    (24, "秭"),
+    (20, "垓"),
+    (16, "京"),
+    (12, "兆"),
+    (8, "亿"),
+    (4, "万"),
+    (3, "千"),
+    (2, "百"),
+    (1, "十"),
+)
 _UNITS_BUT_TEN = "".join(name for power, name in _UNITS if power > 1)
 
 # Two is 两 before any unit but ten, at the start or after another unit but ten: 两千, 两万两千, yet 一百零二, 十二万.

@@ -22,13 +22,50 @@ from myxtts.text.cleaners import clean_text
 
 # Rows of the syllabary: code point of the first order and its consonant in IPA.
 _ROWS = {
-    0x1200: "h", 0x1208: "l", 0x1210: "h", 0x1218: "m", 0x1220: "s", 0x1228: "r", 0x1230: "s", 0x1238: "ʃ",
-    0x1240: "kʼ", 0x1248: "kʼw", 0x1260: "b", 0x1268: "v", 0x1270: "t", 0x1278: "tʃ", 0x1280: "h", 0x1288: "hw",
-    0x1290: "n", 0x1298: "ɲ", 0x12A0: "", 0x12A8: "k", 0x12B0: "kw", 0x12B8: "h", 0x12C0: "hw", 0x12C8: "w",
-    0x12D0: "", 0x12D8: "z", 0x12E0: "ʒ", 0x12E8: "j", 0x12F0: "d", 0x1300: "dʒ", 0x1308: "g", 0x1310: "gw",
-    0x1320: "tʼ", 0x1328: "tʃʼ", 0x1330: "pʼ", 0x1338: "sʼ", 0x1340: "sʼ", 0x1348: "f", 0x1350: "p",
+    0x1200: "h",
+    0x1208: "l",
+    0x1210: "h",
+    0x1218: "m",
+    0x1220: "s",
+    0x1228: "r",
+    0x1230: "s",
+    0x1238: "ʃ",
+    0x1240: "kʼ",
+    0x1248: "kʼw",
+    0x1260: "b",
+    0x1268: "v",
+    0x1270: "t",
+    0x1278: "tʃ",
+    0x1280: "h",
+    0x1288: "hw",
+    0x1290: "n",
+    0x1298: "ɲ",
+    0x12A0: "",
+    0x12A8: "k",
+    0x12B0: "kw",
+    0x12B8: "h",
+    0x12C0: "hw",
+    0x12C8: "w",
+    0x12D0: "",
+    0x12D8: "z",
+    0x12E0: "ʒ",
+    0x12E8: "j",
+    0x12F0: "d",
+    0x1300: "dʒ",
+    0x1308: "g",
+    0x1310: "gw",
+    0x1320: "tʼ",
+    0x1328: "tʃʼ",
+    0x1330: "pʼ",
+    0x1338: "sʼ",
+    0x1340: "sʼ",
+    0x1348: "f",
+    0x1350: "p",
     # Letters of Tigrinya, Oromo and Blin, by the nearest Amharic sound.
-    0x1250: "kʼ", 0x1258: "kʼw", 0x12F8: "d", 0x1318: "g",
+    0x1250: "kʼ",
+    0x1258: "kʼw",
+    0x12F8: "d",
+    0x1318: "g",
 }
 _PALATALISED = {"ፘ": "rj", "ፙ": "mj", "ፚ": "fj"}
 # The first order of these letters is said as the fourth: ሀገር is hagär.
@@ -38,8 +75,19 @@ _EPENTHETIC = "ɨ"
 _SONORITY = (("j", "w"), ("l", "r"), ("m", "n", "ɲ"), ("f", "v", "s", "z", "ʃ", "ʒ", "h"))
 
 _IPA_TO_LATIN = {
-    "ʃ": "sh", "ʒ": "zh", "ɲ": "ñ", "tʃʼ": "ch'", "tʃ": "ch", "dʒ": "j", "kʼ": "q", "tʼ": "t'", "pʼ": "p'",
-    "sʼ": "ts'", "j": "y", "ə": "ä", "ɨ": "ı",
+    "ʃ": "sh",
+    "ʒ": "zh",
+    "ɲ": "ñ",
+    "tʃʼ": "ch'",
+    "tʃ": "ch",
+    "dʒ": "j",
+    "kʼ": "q",
+    "tʼ": "t'",
+    "pʼ": "p'",
+    "sʼ": "ts'",
+    "j": "y",
+    "ə": "ä",
+    "ɨ": "ı",
 }
 _IPA_SYMBOL = re.compile("|".join(sorted(_IPA_TO_LATIN, key=len, reverse=True)))
 _AMHARIC_WORD = re.compile("[ሀ-ፚ]+")

@@ -30,12 +30,16 @@ _AMHARIC_UNITS = ((10**12, "ትሪሊዮን"), (10**9, "ቢሊዮን"), (10**6, 
 _AMHARIC_BEFORE_ENDING = {"ድ": "ደ", "ት": "ተ", "ኝ": "ነ", "ር": "ረ", "ህ": ""}
 _ETHIOPIC_NUMERAL = re.compile("[፩-፼]+")
 
-_CZECH_ONES = "první druhý třetí čtvrtý pátý šestý sedmý osmý devátý desátý jedenáctý dvanáctý třináctý čtrnáctý " \
+_CZECH_ONES = (
+    "první druhý třetí čtvrtý pátý šestý sedmý osmý devátý desátý jedenáctý dvanáctý třináctý čtrnáctý "
     "patnáctý šestnáctý sedmnáctý osmnáctý devatenáctý".split()
+)
 _CZECH_TENS = "dvacátý třicátý čtyřicátý padesátý šedesátý sedmdesátý osmdesátý devadesátý".split()
 _CZECH_HUNDREDS = "stý dvoustý třístý čtyřstý pětistý šestistý sedmistý osmistý devítistý".split()
-_CZECH_THOUSANDS = "tisící dvoutisící třítisící čtyřtisící pětitisící šestitisící sedmitisící osmitisící " \
+_CZECH_THOUSANDS = (
+    "tisící dvoutisící třítisící čtyřtisící pětitisící šestitisící sedmitisící osmitisící "
     "devítitisící desetitisící".split()
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def expand_own_numbers(text: str, language: str, num2words_cardinal: Callable[[i
     def ordinal(match: re.Match) -> str:
         number = int(match[1]) if len(match[1]) <= 18 else rules.max_integer + 1
         if number > rules.max_integer:
-            return integer(match[1]) + match[0][len(match[1]):]
+            return integer(match[1]) + match[0][len(match[1]) :]
         return rules.to_ordinal(cardinal(number), number) + (match[2] or "")
 
     text = rules.thousands.sub(lambda match: match.group().replace(",", ""), text)
@@ -250,9 +254,7 @@ OWN_NUMBERS = {
         digits=_digit_table("०"),
         thousands=_INDIAN_GROUPS,
         point="दशमलव",
-        currencies={
-            "₹": ("रुपये", "पैसे"), "$": ("डॉलर", "सेंट"), "€": ("यूरो", "सेंट"), "£": ("पाउंड", "पेंस"),
-        },
+        currencies={"₹": ("रुपये", "पैसे"), "$": ("डॉलर", "सेंट"), "€": ("यूरो", "सेंट"), "£": ("पाउंड", "पेंस")},
         cents_joint=" ",
         ordinal=re.compile("(?<![0-9])([0-9]++)(?:st|nd|rd|th)()"),
         max_integer=10**13 - 1,

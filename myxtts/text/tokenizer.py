@@ -83,10 +83,7 @@ class XTTSTokenizer:
 
     @classmethod
     def train(
-        cls,
-        texts_with_languages: Iterable[tuple[str, str]],
-        vocab_size: int = 512,
-        languages: Iterable[str] = (),
+        cls, texts_with_languages: Iterable[tuple[str, str]], vocab_size: int = 512, languages: Iterable[str] = ()
     ) -> Self:
         """Trains a vocabulary on a corpus; the same corpus gives the same vocabulary.
 
@@ -112,17 +109,12 @@ class XTTSTokenizer:
         special_tokens = [STOP, UNKNOWN, SPACE, START] + [LANGUAGES[code].tag for code in sorted(codes)]
         tokenizer = Tokenizer(BPE(unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-        trainer = BpeTrainer(
-            vocab_size=vocab_size, min_frequency=2, special_tokens=special_tokens, show_progress=False
-        )
+        trainer = BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=special_tokens, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
         return cls(parse_vocabulary(tokenizer.to_str(), "just trained"))
 
     def extend(
-        self,
-        texts_with_languages: Iterable[tuple[str, str]],
-        num_new_tokens: int = 256,
-        languages: Iterable[str] = (),
+        self, texts_with_languages: Iterable[tuple[str, str]], num_new_tokens: int = 256, languages: Iterable[str] = ()
     ) -> Self:
         """Grows the vocabulary for the characters and languages of a corpus.
 

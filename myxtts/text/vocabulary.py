@@ -20,7 +20,12 @@ _MAX_TOKEN_ID = 500_000
 # Parts of the format that XTTS vocabularies leave empty; each of them would change the ids.
 _UNUSED_PARTS = ("normalizer", "post_processor", "truncation", "padding")
 _UNUSED_MODEL_PARTS = (
-    "dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
+    "dropout",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+    "ignore_merges",
 )
 
 
@@ -44,19 +49,37 @@ class Vocabulary:
     def to_json(self) -> str:
         """Writes the file format of Hugging Face `tokenizers`, which the reference loads as well."""
         added_tokens = [
-            {"id": self.tokens[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False,
-             "normalized": False, "special": True}
+            {
+                "id": self.tokens[token],
+                "content": token,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
             for token in sorted(self.special_tokens, key=self.tokens.__getitem__)
         ]
         model = {
-            "type": "BPE", "dropout": None, "unk_token": UNKNOWN, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": False,
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": UNKNOWN,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
             "vocab": dict(sorted(self.tokens.items(), key=lambda item: item[1])),
             "merges": [f"{left} {right}" for left, right in self.merges],
         }
         document = {
-            "version": "1.0", "truncation": None, "padding": None, "added_tokens": added_tokens, "normalizer": None,
-            "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None, "model": model,
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": added_tokens,
+            "normalizer": None,
+            "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": None,
+            "decoder": None,
+            "model": model,
         }
         return json.dumps(document, ensure_ascii=False, indent=1)
 
@@ -113,19 +136,27 @@ def parse_vocabulary(text: str, source: str) -> Vocabulary:
     require(model.get("unk_token") == UNKNOWN, f'the unknown token must be "{UNKNOWN}"')
 
     tokens, merges, added = model.get("vocab"), model.get("merges"), document.get("added_tokens")
-    require(isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list),
-            '"model.vocab", "model.merges" or "added_tokens" is missing')
+    require(
+        isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list),
+        '"model.vocab", "model.merges" or "added_tokens" is missing',
+    )
     special_tokens = []
     tokens = dict(tokens)
     for entry in added:
-        require(isinstance(entry, dict) and isinstance(entry.get("content"), str) and entry["content"] != "",
-                f"an added token has no content: {entry!r:.80}")
-        require(tokens.setdefault(entry["content"], entry.get("id")) == entry.get("id"),
-                f"the added token {entry['content']!r} has two ids")
+        require(
+            isinstance(entry, dict) and isinstance(entry.get("content"), str) and entry["content"] != "",
+            f"an added token has no content: {entry!r:.80}",
+        )
+        require(
+            tokens.setdefault(entry["content"], entry.get("id")) == entry.get("id"),
+            f"the added token {entry['content']!r} has two ids",
+        )
         special_tokens.append(entry["content"])
     for token, token_id in tokens.items():
-        require(type(token_id) is int and 0 <= token_id <= _MAX_TOKEN_ID,
-                f"the id of {token!r:.40} must be a whole number from 0 to {_MAX_TOKEN_ID}, not {token_id!r:.40}")
+        require(
+            type(token_id) is int and 0 <= token_id <= _MAX_TOKEN_ID,
+            f"the id of {token!r:.40} must be a whole number from 0 to {_MAX_TOKEN_ID}, not {token_id!r:.40}",
+        )
     require(len(set(tokens.values())) == len(tokens), "two tokens have the same id")
     for token in (STOP, UNKNOWN, SPACE, START):
         require(token in special_tokens, f"the control token {token} is missing")
@@ -133,8 +164,12 @@ def parse_vocabulary(text: str, source: str) -> Vocabulary:
     pairs = []
     for merge in merges:
         pair = tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) if isinstance(merge, list) else ()
-        require(len(pair) == 2 and all(isinstance(part, str) and part in tokens for part in pair)
-                and "".join(pair) in tokens, f"the merge {merge!r:.80} does not join two tokens into a third")
+        require(
+            len(pair) == 2
+            and all(isinstance(part, str) and part in tokens for part in pair)
+            and "".join(pair) in tokens,
+            f"the merge {merge!r:.80} does not join two tokens into a third",
+        )
         pairs.append(pair)
     return Vocabulary(tokens, pairs, tuple(special_tokens))
 

@@ -33,6 +33,7 @@ class WeightAverages:
 
     def restart(self):
         """Sets each average to its weight."""
+
         def assign():
             for average, weight in zip(self.averages, self.weights.values()):
                 average.assign(weight.value)

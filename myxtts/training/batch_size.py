@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from myxtts.config.config import ConfigError
+from myxtts.config.checks import ConfigError
 from myxtts.data.batch import noise_batch
+from myxtts.devices.machine import read_memory
+from myxtts.devices.memory_use import PeakMemory, resident_bytes
 from myxtts.models.xtts import named_weights
-from myxtts.utils.machine import read_memory
-from myxtts.utils.memory_use import PeakMemory, resident_bytes
 
 logger = logging.getLogger(__name__)
 
 FREE_SHARE = 0.5
 """Share of the free main memory that trials on a CPU may take where no budget is set."""
-MB = 2 ** 20
+MB = 2**20
 
 
 class OutOfMemory(ConfigError):
@@ -71,31 +71,49 @@ class MicroBatches:
         pieces = [[type(batch)(*piece) for piece in shard] for shard in pieces]
         if len(pieces) == 1:
             return pieces[0]
-        return [strategy.experimental_distribute_values_from_function(
-            lambda context, part=part: pieces[context.replica_id_in_sync_group][part]) for part in range(self.parts)]
+        return [
+            strategy.experimental_distribute_values_from_function(
+                lambda context, part=part: pieces[context.replica_id_in_sync_group][part]
+            )
+            for part in range(self.parts)
+        ]
 
     def _back_off(self, reason):
         trainer = self._trainer
         if not trainer.train_step.forget_partial_step():
-            raise OutOfMemory(f"Memory ran out while step {trainer.step + 1} changed the weights ({reason}). The checkpoints "
-                              f"are untouched: the same command goes on from the last one; --batch-size {self.clips // 2} "
-                              "with twice the --grad-accum needs less.")
+            raise OutOfMemory(
+                f"Memory ran out while step {trainer.step + 1} changed the weights ({reason}). The checkpoints "
+                f"are untouched: the same command goes on from the last one; --batch-size {self.clips // 2} "
+                "with twice the --grad-accum needs less."
+            )
         replicas, before = len(trainer.model_devices), self.clips
         share = trainer.stage_config.batch_size // replicas
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
-            raise OutOfMemory(f"{trainer.model_device} has no memory for one clip at a time ({reason}). Take a smaller "
-                              "--model-size or a smaller data.max_seconds.")
+            raise OutOfMemory(
+                f"{trainer.model_device} has no memory for one clip at a time ({reason}). Take a smaller "
+                "--model-size or a smaller data.max_seconds."
+            )
         self.parts = smaller[0]
         trainer.make_accumulators()
-        logger.warning("Memory ran out at step %d with %d clips at once: from here on %d at once, in %d parts that make the "
-                       "same batch of %d. The step is taken again, nothing is lost. TensorFlow: %s", trainer.step + 1,
-                       before, self.clips, self.parts, trainer.stage_config.batch_size, reason)
+        logger.warning(
+            "Memory ran out at step %d with %d clips at once: from here on %d at once, in %d parts that make the "
+            "same batch of %d. The step is taken again, nothing is lost. TensorFlow: %s",
+            trainer.step + 1,
+            before,
+            self.clips,
+            self.parts,
+            trainer.stage_config.batch_size,
+            reason,
+        )
 
     def state(self):
         """What goes into a checkpoint, as JSON values."""
-        return {"batch_size": self._trainer.stage_config.batch_size, "parts": self.parts,
-                "accumulation": self._trainer.config.training.gradient_accumulation}
+        return {
+            "batch_size": self._trainer.stage_config.batch_size,
+            "parts": self.parts,
+            "accumulation": self._trainer.config.training.gradient_accumulation,
+        }
 
     def restore(self, state):
         """Takes up what `state` gave. An automatic batch size is the one found then: the order of the data rests on it."""
@@ -110,7 +128,9 @@ class MicroBatches:
 def with_batch(config, stage, batch_size, accumulation):
     """A copy of an `XTTSConfig` with these batches in one stage."""
     stage_config = replace(getattr(config.training, stage), batch_size=batch_size)
-    return replace(config, training=replace(config.training, **{stage: stage_config}, gradient_accumulation=accumulation))
+    return replace(
+        config, training=replace(config.training, **{stage: stage_config}, gradient_accumulation=accumulation)
+    )
 
 
 def fit_batch_size(trainer, dataset):
@@ -134,8 +154,9 @@ def fit_batch_size(trainer, dataset):
         best, effective = _largest_that_fits(trainer, dataset)
         trainer.use_batch(best, effective // best)
     dataset = copy.copy(dataset)
-    dataset.config = with_batch(dataset.config, trainer.stage, trainer.stage_config.batch_size,
-                                trainer.config.training.gradient_accumulation)
+    dataset.config = with_batch(
+        dataset.config, trainer.stage, trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation
+    )
     return dataset
 
 
@@ -164,12 +185,21 @@ def _largest_that_fits(trainer, dataset):
         trials[size] = taken
         size = next((larger for larger in sizes if larger >= 2 * size), None)
     if not trials:
-        raise OutOfMemory(f"--batch-size auto: not even {sizes[0]} clip{'s' * (sizes[0] > 1)} at once can be trained on. "
-                          f"{reason}. Take a smaller --model-size or data.max_seconds, or raise --memory-budget.")
+        raise OutOfMemory(
+            f"--batch-size auto: not even {sizes[0]} clip{'s' * (sizes[0] > 1)} at once can be trained on. "
+            f"{reason}. Take a smaller --model-size or data.max_seconds, or raise --memory-budget."
+        )
     best = max(trials)
-    logger.info("Batch size auto: %d clips at once, %d times an update of %d. Tried %s%s", best, effective // best, effective,
-                ", ".join(f"{tried} ({taken / MB:.0f} MB)" if budget is not None else str(tried)
-                          for tried, taken in trials.items()), f"; {reason}" if reason else "")
+    logger.info(
+        "Batch size auto: %d clips at once, %d times an update of %d. Tried %s%s",
+        best,
+        effective // best,
+        effective,
+        ", ".join(
+            f"{tried} ({taken / MB:.0f} MB)" if budget is not None else str(tried) for tried, taken in trials.items()
+        ),
+        f"; {reason}" if reason else "",
+    )
     return best, effective
 
 
@@ -178,7 +208,9 @@ def _budget(megabytes):
         return megabytes * MB
     usable = read_memory().usable
     if usable is None:
-        raise ConfigError("--batch-size auto needs --memory-budget here: this system does not tell how much memory is free.")
+        raise ConfigError(
+            "--batch-size auto needs --memory-budget here: this system does not tell how much memory is free."
+        )
     return FREE_SHARE * usable
 
 
@@ -195,8 +227,11 @@ def _trial(trainer, dataset, size, parts):
     step = trainer.train_step
     if parts > 1:
         trainer.make_accumulators()
-    variables = [*named_weights(trainer.model).values(), *step.state_variables().values(),
-                 *(step.averages.variables().values() if step.averages else ())]
+    variables = [
+        *named_weights(trainer.model).values(),
+        *step.state_variables().values(),
+        *(step.averages.variables().values() if step.averages else ()),
+    ]
     before = [variable.numpy() for variable in variables]
     try:
         with PeakMemory() as memory:

@@ -51,9 +51,11 @@ def timing_text(timing):
     """The timing part of a log line; empty before the first timed step."""
     if not timing:
         return ""
-    return (f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms | Throughput: "
-            f"{timing['steps_per_second']:.2f} steps/sec | Variation: {100 * timing['variation']:.1f}% | stall "
-            f"{100 * timing['stall']:.1f}% | buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
+    return (
+        f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms | Throughput: "
+        f"{timing['steps_per_second']:.2f} steps/sec | Variation: {100 * timing['variation']:.1f}% | stall "
+        f"{100 * timing['stall']:.1f}% | buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}"
+    )
 
 
 class ConsoleProgress(Callback):
@@ -73,15 +75,28 @@ class ConsoleProgress(Callback):
     def on_start(self, trainer, total_steps, placement):
         self._trainer, self._total = trainer, total_steps
         config = trainer.config
-        print(f"Stage {trainer.stage}: {total_steps} steps, {trainer.step} done, model {config.model.size}, "
-              f"{sum(int(tf.size(v)) for v in trainer.train_step.variables):,} weights")
+        print(
+            f"Stage {trainer.stage}: {total_steps} steps, {trainer.step} done, model {config.model.size}, "
+            f"{sum(int(tf.size(v)) for v in trainer.train_step.variables):,} weights"
+        )
         print(placement)
-        print(f"Batch size: {trainer.stage_config.batch_size}" +
-              (f" x {config.training.gradient_accumulation} accumulated"
-               if config.training.gradient_accumulation > 1 else ""))
+        print(
+            f"Batch size: {trainer.stage_config.batch_size}"
+            + (
+                f" x {config.training.gradient_accumulation} accumulated"
+                if config.training.gradient_accumulation > 1
+                else ""
+            )
+        )
         if sys.stdout.isatty() and trainer.step < total_steps:
-            self._bar = tqdm(total=total_steps, initial=trainer.step, desc=trainer.stage, unit="step",
-                             dynamic_ncols=True, smoothing=0.05)
+            self._bar = tqdm(
+                total=total_steps,
+                initial=trainer.step,
+                desc=trainer.stage,
+                unit="step",
+                dynamic_ncols=True,
+                smoothing=0.05,
+            )
 
     def on_ledger(self, ledger):
         preset = self._trainer.config.training.optimizations
@@ -108,12 +123,16 @@ class ConsoleProgress(Callback):
             parts.append(self.monitor.report().log_fields(self.roles))
         self._say(f"{self._trainer.stage} " + " | ".join(part for part in parts if part))
         if timing and timing["variation"] > VARIATION_WARNING:
-            self._say("High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
-                      "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase.")
+            self._say(
+                "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
+                "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase."
+            )
 
     def on_validation(self, step, losses, is_best):
-        self._say(f"{self._trainer.stage} validation at step {step}: {losses_text(losses)}" +
-                  (" (best so far)" if is_best else ""))
+        self._say(
+            f"{self._trainer.stage} validation at step {step}: {losses_text(losses)}"
+            + (" (best so far)" if is_best else "")
+        )
 
     def on_end(self, trainer):
         if self._bar is not None:
@@ -131,8 +150,10 @@ class ConsoleProgress(Callback):
         if trainer.train_step.compilations:
             print(f"  Programs compiled by XLA: {trainer.train_step.compilations}")
         if trainer.train_step.scaled:
-            print(f"  Loss scale: {float(trainer.train_step.loss_scale):g}, "
-                  f"steps skipped: {int(trainer.train_step.bad_steps)}")
+            print(
+                f"  Loss scale: {float(trainer.train_step.loss_scale):g}, "
+                f"steps skipped: {int(trainer.train_step.bad_steps)}"
+            )
         if self.monitor is not None:
             print(f"  {self.monitor.report().log_fields(self.roles)}")
 

@@ -68,9 +68,11 @@ class DevicePipeline:
         deadline = time.monotonic() + timeout_seconds
         while not self._ready.full() and self._producer.is_alive():
             if time.monotonic() > deadline:
-                raise PipelineStuck(f"The buffer between the devices holds {self._ready.qsize()} of {self.capacity} "
-                                    f"batches after {timeout_seconds:.0f} s; the producer is stuck {self.stage}. Look "
-                                    "there, or raise --model-start-delay.")
+                raise PipelineStuck(
+                    f"The buffer between the devices holds {self._ready.qsize()} of {self.capacity} "
+                    f"batches after {timeout_seconds:.0f} s; the producer is stuck {self.stage}. Look "
+                    "there, or raise --model-start-delay."
+                )
             time.sleep(0.005)
 
     def fill(self):
@@ -106,8 +108,9 @@ class DevicePipeline:
         if self._producer.ident is not None:
             self._producer.join(timeout_seconds)
             if self._producer.is_alive():
-                logger.warning("The data pipeline does not end: it has been %s for more than %.0f s.", self.stage,
-                               timeout_seconds)
+                logger.warning(
+                    "The data pipeline does not end: it has been %s for more than %.0f s.", self.stage, timeout_seconds
+                )
         while not self._ready.empty():
             self._ready.get_nowait()
 

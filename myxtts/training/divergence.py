@@ -5,13 +5,14 @@ from collections import deque
 
 import numpy as np
 
+from myxtts.config.checks import UserError
+from myxtts.storage.checkpoint import CheckpointError, write_json
 from myxtts.training.run_state import restore
-from myxtts.utils.checkpoint import CheckpointError, write_json
 
 logger = logging.getLogger(__name__)
 
 
-class TrainingDiverged(RuntimeError):
+class TrainingDiverged(UserError):
     """Too many steps in a row had a loss or gradient that is not finite; none of them was applied."""
 
 
@@ -59,9 +60,14 @@ class DivergenceGuard:
         self._unread.append((step, clips, losses))
         if step % self._every or self._counted() < self.limit:
             return None
-        return [{"step": number, "clips": np.concatenate([part.numpy() for part in parts]).tolist(),
-                 "not_finite": [name for name, value in values.items() if not np.isfinite(float(value))]}
-                for number, parts, values in self._row]
+        return [
+            {
+                "step": number,
+                "clips": np.concatenate([part.numpy() for part in parts]).tolist(),
+                "not_finite": [name for name, value in values.items() if not np.isfinite(float(value))],
+            }
+            for number, parts, values in self._row
+        ]
 
     def _counted(self):
         for step in self._unread:
@@ -91,9 +97,12 @@ def write_divergence(trainer, bad_steps, clips):
     weights = trainer.train_step.objective.trainable()
     path = f"{trainer.config.training.checkpoint_dir}/diverged_{trainer.stage}_step_{trainer.step}.json"
     found = {
-        "stage": trainer.stage, "step": trainer.step, "learning_rate": float(trainer.train_step.optimizer.learning_rate),
+        "stage": trainer.stage,
+        "step": trainer.step,
+        "learning_rate": float(trainer.train_step.optimizer.learning_rate),
         "weights_not_finite": [name for name, v in weights.items() if not np.isfinite(v.numpy()).all()],
-        "bad_steps": [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps]}
+        "bad_steps": [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps],
+    }
     try:
         write_json(path, found)
     except OSError as error:
@@ -124,12 +133,20 @@ def go_back(trainer, error):
             good = False
         if good:
             break
-        logger.warning("The checkpoint of step %d is of no use; it is kept as %s", step, store.put_away(step, "diverged"))
+        logger.warning(
+            "The checkpoint of step %d is of no use; it is kept as %s", step, store.put_away(step, "diverged")
+        )
     else:
         raise error
     digest = trainer.data_digest
     restore(trainer, store, step)
     trainer.data_digest = digest
     guard.returns, guard.rate_scale = returns, rate_scale
-    logger.error("%s Going back to the checkpoint of step %d with %g times the learning rate; time %d of %d.", error, step,
-                 rate_scale, returns, settings.divergence_returns)
+    logger.error(
+        "%s Going back to the checkpoint of step %d with %g times the learning rate; time %d of %d.",
+        error,
+        step,
+        rate_scale,
+        returns,
+        settings.divergence_returns,
+    )

@@ -25,7 +25,10 @@ def recomputed_blocks(graph):
 
 def attention_forms(graph):
     """`{form: number of layers}` of the attention layers in a graph's forward pass."""
-    layers = {found.groups() for node in nodes(graph)
-              if "gradient" not in node.name and (found := _ATTENTION.match(node.name))}
+    layers = {
+        found.groups()
+        for node in nodes(graph)
+        if "gradient" not in node.name and (found := _ATTENTION.match(node.name))
+    }
     names = {scope: form for form, scope in ATTENTION_SCOPES.items()}
     return Counter(names[scope] for _, scope in layers)

@@ -6,11 +6,11 @@ from statistics import fmean, pstdev
 
 import tensorflow as tf
 
-from myxtts.config.config import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import noise_batch
 from myxtts.data.ljspeech import LJSpeechDataset
-from myxtts.models.memory import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
+from myxtts.planning.memory import TOKENS_PER_SECOND
 from myxtts.training.trainer import XTTSTrainer
 
 PHASES = ("load", "preprocess", "transfer", "train")
@@ -83,8 +83,10 @@ class PipelineTimes:
     def busy(self, phases):
         """Share of the time in which one of `phases` ran."""
         whole = sum(self.step_times)
-        return sum(max(0.0, min(end, whole) - max(start, 0.0)) for phase, start, end in self.spans
-                   if phase in phases) / whole
+        return (
+            sum(max(0.0, min(end, whole) - max(start, 0.0)) for phase, start, end in self.spans if phase in phases)
+            / whole
+        )
 
 
 def open_trainer(config, plan, folder):

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from myxtts.data.pipeline import prefetch_to, wave_dataset
+from myxtts.devices.configuration import current_plan, early_gpu_configuration
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.utils.devices import current_plan, early_gpu_configuration
 
 LARGEST_PREFETCH = 8
 SMALLEST_PREFETCH = 2
@@ -38,8 +38,19 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         DeviceError: The pair cannot be had, or TensorFlow's devices are initialised; the message says what to do.
     """
 
-    def __init__(self, config, data_gpu_id, model_gpu_id, data_gpu_memory_limit=8192, model_gpu_memory_limit=16384,
-                 model=None, resume_checkpoint=None, *, plan=None, **stage_options):
+    def __init__(
+        self,
+        config,
+        data_gpu_id,
+        model_gpu_id,
+        data_gpu_memory_limit=8192,
+        model_gpu_memory_limit=16384,
+        model=None,
+        resume_checkpoint=None,
+        *,
+        plan=None,
+        **stage_options,
+    ):
         if plan is None:
             plan = isolated_plan(data_gpu_id, model_gpu_id, data_gpu_memory_limit, model_gpu_memory_limit)
         super().__init__(config, model, resume_checkpoint, plan=plan, **stage_options)
@@ -81,8 +92,12 @@ def isolated_plan(data_gpu, model_gpu, data_gpu_memory, model_gpu_memory):
     """The isolated plan for a pair: the one in force when it is that, else a new one, applied."""
     plan = current_plan()
     limits = (plan.data_memory_mb, plan.model_memory_mb)
-    if plan.mode == "isolated" and (plan.data_gpu, plan.model_gpus) == (data_gpu, (model_gpu,)) and \
-            (plan.virtual or limits == (data_gpu_memory, model_gpu_memory)):
+    if (
+        plan.mode == "isolated"
+        and (plan.data_gpu, plan.model_gpus) == (data_gpu, (model_gpu,))
+        and (plan.virtual or limits == (data_gpu_memory, model_gpu_memory))
+    ):
         return plan
-    return early_gpu_configuration(data_gpu, model_gpu, memory_isolation=True, data_gpu_memory=data_gpu_memory,
-                                   model_gpu_memory=model_gpu_memory)
+    return early_gpu_configuration(
+        data_gpu, model_gpu, memory_isolation=True, data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory
+    )

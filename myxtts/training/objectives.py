@@ -8,11 +8,11 @@ import math
 
 import tensorflow as tf
 
+from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.dvae import MEL_FRAMES_PER_CODE
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import named_weights
 from myxtts.training.losses import masked_cross_entropy, masked_squared_error
-from myxtts.utils.commons import runs_on_cpu
 
 DEAD_CODE_SHARE = 0.03
 """A code chosen less often than this share of the average is moved to where vectors are."""
@@ -95,12 +95,15 @@ class GPTObjective:
         self.gpt.set_hidden_padding(runs_on_cpu())
         self.lora = lora
         self.config = config
-        self.loss_weights = {"text": config.training.text_loss_weight, "mel": config.training.mel_loss_weight}
+        self.loss_weights = {"text": config.training.text_loss_weight, "mel": config.training.code_loss_weight}
 
     def trainable(self):
         """Trained variables by name: with LoRA the adapters, else all."""
-        return {name: v for name, v in named_weights(self.gpt).items()
-                if v.trainable and (self.lora is None or self.lora.is_trained(name))}
+        return {
+            name: v
+            for name, v in named_weights(self.gpt).items()
+            if v.trainable and (self.lora is None or self.lora.is_trained(name))
+        }
 
     def _streams(self, batch):
         streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
@@ -108,8 +111,10 @@ class GPTObjective:
 
     def counts(self, batch):
         streams, audio_mask = self._streams(batch)
-        return {"text": tf.reduce_sum(tf.cast(streams.text_target_mask, tf.float32)),
-                "mel": tf.reduce_sum(tf.cast(audio_mask, tf.float32))}
+        return {
+            "text": tf.reduce_sum(tf.cast(streams.text_target_mask, tf.float32)),
+            "mel": tf.reduce_sum(tf.cast(audio_mask, tf.float32)),
+        }
 
     def _latents(self, batch):
         return self.gpt.mel_to_latents(batch.conditioning_mel)
@@ -117,8 +122,9 @@ class GPTObjective:
     def loss_sums(self, batch, seed=None):
         """Sums of the losses; `seed` `(2,)` int32 turns dropout on."""
         streams, audio_mask = self._streams(batch)
-        text_logits, audio_logits = self.gpt(self._latents(batch), streams.text_inputs, streams.audio_inputs,
-                                             key_mask=streams.key_mask, seed=seed)
+        text_logits, audio_logits = self.gpt(
+            self._latents(batch), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed
+        )
         smoothing = self.config.training.label_smoothing if seed is not None else 0.0
         return {
             "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),

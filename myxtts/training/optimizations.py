@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
-from myxtts.config.config import ConfigError, TrainingConfig
+from myxtts.config.checks import ConfigError
+from myxtts.config.config import TrainingConfig
 from myxtts.config.optimizations import SWITCHES, requested_switches
+from myxtts.devices.precision import choose_precision
 from myxtts.training.attention_choice import choose_attention
-from myxtts.utils.precision import choose_precision
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,17 @@ class AdamW(keras.optimizers.AdamW):
         # The kernel adds epsilon before the correction, too; multiplied by the correction it comes after.
         epsilon = tf.cast(self.epsilon, dtype) * tf.sqrt(1 - beta_2_power)
         tf.raw_ops.ResourceApplyAdam(
-            var=_handle(variable), m=_handle(self._momentums[index]), v=_handle(self._velocities[index]),
-            beta1_power=tf.pow(beta_1, step), beta2_power=beta_2_power, lr=tf.cast(learning_rate, dtype), beta1=beta_1,
-            beta2=beta_2, epsilon=epsilon, grad=tf.cast(gradient, dtype))
+            var=_handle(variable),
+            m=_handle(self._momentums[index]),
+            v=_handle(self._velocities[index]),
+            beta1_power=tf.pow(beta_1, step),
+            beta2_power=beta_2_power,
+            lr=tf.cast(learning_rate, dtype),
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=epsilon,
+            grad=tf.cast(gradient, dtype),
+        )
 
 
 def _handle(variable):

@@ -65,11 +65,15 @@ class OvertrainingDetector:
 
     def _describe(self, loss):
         count = "1 validation has" if self.diverging == 1 else f"{self.diverging} validations have"
-        seen = (f"Overtraining: {count} a loss above the {self._best:.4f} of step "
-                f"{self._best_step}, the last {loss:.4f}, while the training loss fell on.")
+        seen = (
+            f"Overtraining: {count} a loss above the {self._best:.4f} of step "
+            f"{self._best_step}, the last {loss:.4f}, while the training loss fell on."
+        )
         if self.stopped:
             return f"{seen} The stage ends with the checkpoint of step {self._best_step}, the best."
-        way_out = f"It ends after {self.patience}" if self.patience else "--overtraining-patience N would end it after N"
+        way_out = (
+            f"It ends after {self.patience}" if self.patience else "--overtraining-patience N would end it after N"
+        )
         return f"{seen} {way_out}; more data, a larger dropout or a smaller model helps."
 
     def _read(self):
@@ -82,9 +86,15 @@ class OvertrainingDetector:
     def state(self):
         """What goes into a checkpoint, as JSON values."""
         self._read()
-        return {"diverging": self.diverging, "stopped": self.stopped, "best_step": self._best_step,
-                "best": _number(self._best), "training_at_best": _number(self._training_at_best),
-                "sum": self._sum, "count": self._count}
+        return {
+            "diverging": self.diverging,
+            "stopped": self.stopped,
+            "best_step": self._best_step,
+            "best": _number(self._best),
+            "training_at_best": _number(self._training_at_best),
+            "sum": self._sum,
+            "count": self._count,
+        }
 
     def restore(self, state):
         """Takes up what `state` gave; a raised patience lets a run that was stopped go on."""

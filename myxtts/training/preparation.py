@@ -5,10 +5,10 @@ import tensorflow as tf
 
 from myxtts.audio.augment import change_speed, change_speed_of_loop, draw_change, limit_speed
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
-from myxtts.config.config import CODE_STRIDE_SAMPLES
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, DVAEBatch, GPTBatch, WaveBatch
+from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.dvae import MEL_FRAMES_PER_CODE
-from myxtts.utils.commons import runs_on_cpu
 
 LOG_FLOOR = -11.512925
 """ln(1e-5), the smallest log-mel."""
@@ -34,8 +34,10 @@ class Preparation:
         self.seed = seed
         self._mel = MelSpectrogram(DVAE_MEL)
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
-        self._prepare = tf.function(self._dvae_batch if stage == "dvae" else self._gpt_batch,
-                                    input_signature=[wave_signature(), tf.TensorSpec((), tf.int32)])
+        self._prepare = tf.function(
+            self._dvae_batch if stage == "dvae" else self._gpt_batch,
+            input_signature=[wave_signature(), tf.TensorSpec((), tf.int32)],
+        )
 
     def __call__(self, batch, position=None):
         """Prepares one batch.
@@ -75,13 +77,19 @@ class Preparation:
         wav, wav_lengths, change = self._change(batch, step)
         codes = self.model.dvae.encode(self._log_mel(self._mel, wav, change), fewer_products=runs_on_cpu(self.device))
         # A waveform of exactly n strides gives one code more than it has strides.
-        codes = codes[:, :tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
+        codes = codes[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
         conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning
         span = tf.cast(batch.conditioning_span, tf.float32) / change.speed[:, None] / CODE_STRIDE_SAMPLES
         span = tf.cast(tf.stack([tf.floor(span[:, 0]), tf.math.ceil(span[:, 1])], axis=1), tf.int32)
-        return GPTBatch(batch.index, batch.text, batch.text_lengths,
-                        self._log_mel(self._conditioning_mel, conditioning, change), codes,
-                        -(-wav_lengths // CODE_STRIDE_SAMPLES), span)
+        return GPTBatch(
+            batch.index,
+            batch.text,
+            batch.text_lengths,
+            self._log_mel(self._conditioning_mel, conditioning, change),
+            codes,
+            -(-wav_lengths // CODE_STRIDE_SAMPLES),
+            span,
+        )
 
 
 def wave_signature():

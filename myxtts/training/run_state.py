@@ -8,13 +8,12 @@ has `state()`, which returns JSON values, and `restore(state)`.
 import hashlib
 import json
 import logging
-from dataclasses import asdict
 
 import keras
 import tensorflow as tf
 
 import myxtts
-from myxtts.utils.checkpoint import CheckpointError, assign_by_name
+from myxtts.storage.checkpoint import CheckpointError, assign_by_name
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +21,31 @@ TRAINED = "trained"
 """Tensor file of a run with weight averages: the weights that training goes on with. `model`, which everything else reads,
 then holds the averages: what was validated and what speaks."""
 
-_WITHOUT_EFFECT = {"training.checkpoint_dir", "training.tensorboard_log_dir", "training.stage", "training.reset_training",
-                   "training.init_from", "training.log_every_steps", "training.checkpoint_every_steps",
-                   "training.keep_checkpoints", "training.sample_every_steps", "training.num_samples", "data.train_data",
-                   "data.val_data", "data.vocabulary", "data.num_workers", "data.cache_mb", "data.pipeline_buffer_size",
-                   "data.model_start_delay", "data.data_gpu", "data.model_gpu", "training.strict",
-                   "training.overtraining_patience", "training.automatic_batch_size", "training.memory_budget_mb"}
+_WITHOUT_EFFECT = {
+    "training.checkpoint_dir",
+    "training.tensorboard_log_dir",
+    "training.stage",
+    "training.reset_training",
+    "training.init_from",
+    "training.log_every_steps",
+    "training.checkpoint_every_steps",
+    "training.keep_checkpoints",
+    "training.sample_every_steps",
+    "training.num_samples",
+    "data.train_data",
+    "data.val_data",
+    "data.vocabulary",
+    "data.num_workers",
+    "data.cache_mb",
+    "data.pipeline_buffer_size",
+    "data.model_start_delay",
+    "data.data_gpu",
+    "data.model_gpu",
+    "training.strict",
+    "training.overtraining_patience",
+    "training.automatic_batch_size",
+    "training.memory_budget_mb",
+}
 """Settings that a resumed run may change without changing its losses; a changed data set is told by its digest."""
 
 
@@ -51,12 +69,21 @@ def snapshot(trainer, finished):
     averages = trainer.train_step.averages
     if averages is not None:
         tensors[TRAINED] = {name: v.numpy() for name, v in averages.weights.items()}
-    state = {"stage": trainer.stage, "finished": finished, "lineage": trainer.lineage, "history": list(trainer.history),
-             "best": trainer.best, "position": trainer.position, "data": trainer.data_digest,
-             "bad_steps_in_row": int(tensors["optimizer"]["bad_steps_in_row"]),
-             "parts": {name: part.state() for name, part in trainer.saved_parts.items()},
-             "averaged": averages is not None, "ledger": trainer.ledger and trainer.ledger.state(),
-             "versions": _versions(), "config": asdict(trainer.config)}
+    state = {
+        "stage": trainer.stage,
+        "finished": finished,
+        "lineage": trainer.lineage,
+        "history": list(trainer.history),
+        "best": trainer.best,
+        "position": trainer.position,
+        "data": trainer.data_digest,
+        "bad_steps_in_row": int(tensors["optimizer"]["bad_steps_in_row"]),
+        "parts": {name: part.state() for name, part in trainer.saved_parts.items()},
+        "averaged": averages is not None,
+        "ledger": trainer.ledger and trainer.ledger.state(),
+        "versions": _versions(),
+        "config": trainer.config.to_dict(),
+    }
     return tensors, state
 
 
@@ -72,13 +99,17 @@ def restore(trainer, store, step):
     if "position" not in state:
         raise CheckpointError(f"{where} holds weights without a run to go on with. Start from them with --init-from.")
     if state["lineage"] != trainer.lineage:
-        raise CheckpointError(f"{where} was trained on the codes of another DVAE than the one there is now, so going on "
-                              "would teach it another language of codes. Train the stage anew with --reset-training "
-                              f"--stage {trainer.stage}, or bring the DVAE back.")
+        raise CheckpointError(
+            f"{where} was trained on the codes of another DVAE than the one there is now, so going on "
+            "would teach it another language of codes. Train the stage anew with --reset-training "
+            f"--stage {trainer.stage}, or bring the DVAE back."
+        )
     missing = trainer.saved_parts.keys() - state["parts"].keys()
     if missing:
-        raise CheckpointError(f"{where} lacks the state of {', '.join(sorted(missing))}: it was written without. Turn that "
-                              "off, or start anew with --reset-training.")
+        raise CheckpointError(
+            f"{where} lacks the state of {', '.join(sorted(missing))}: it was written without. Turn that "
+            "off, or start anew with --reset-training."
+        )
     tensors, _ = store.read(step, names)
     assign_by_name(trainer.model.part_weights(trainer.stage), {**tensors["model"], **tensors.get("lora", {})}, where)
     assign_by_name(trainer.train_step.state_variables(), tensors["optimizer"], where)
@@ -114,9 +145,12 @@ def _versions():
 
 def _differences(state, config):
     """Lines on what makes the losses from here on other than those of an unbroken run."""
-    before, now = _flat(state["config"]), _flat(json.loads(json.dumps(asdict(config))))
-    changed = [f"{name} {before.get(name)!r} -> {value!r}" for name, value in now.items()
-               if value != before.get(name) and name not in _WITHOUT_EFFECT and not name.startswith("sampling.")]
+    before, now = _flat(state["config"]), _flat(json.loads(json.dumps(config.to_dict())))
+    changed = [
+        f"{name} {before.get(name)!r} -> {value!r}"
+        for name, value in now.items()
+        if value != before.get(name) and name not in _WITHOUT_EFFECT and not name.startswith("sampling.")
+    ]
     if changed:
         yield f"Settings changed since the checkpoint: {'; '.join(changed)}"
     if state["versions"] != _versions():

@@ -11,7 +11,7 @@ from myxtts.training.averaging import WeightAverages
 from myxtts.training.optimizers import AdamW
 
 SUM = tf.distribute.ReduceOp.SUM
-LARGEST_LOSS_SCALE = 2.0 ** 24
+LARGEST_LOSS_SCALE = 2.0**24
 LOSS_SCALE_GROWTH_STEPS = 2000
 
 
@@ -45,8 +45,13 @@ class TrainStep:
         self.gradient_clip = stage_config.gradient_clip
         self.names, self.variables = zip(*objective.trainable().items())
         beta_1, beta_2 = stage_config.betas
-        self.optimizer = AdamW(stage_config.learning_rate, weight_decay=stage_config.weight_decay,
-                                                beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
+        self.optimizer = AdamW(
+            stage_config.learning_rate,
+            weight_decay=stage_config.weight_decay,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=1e-8,
+        )
         excluded = [v for name, v in zip(self.names, self.variables) if no_weight_decay(name)]
         if excluded:
             self.optimizer.exclude_from_weight_decay(var_list=excluded)
@@ -54,8 +59,9 @@ class TrainStep:
         # The gradients handed to the optimizer are reduced already.
         self.optimizer._all_reduce_sum_gradients = list
         self.scaled = precision == "mixed_float16"
-        self.loss_scale = tf.Variable(2.0 ** 15 if self.scaled else 1.0, trainable=False, dtype=tf.float32,
-                                      name="loss_scale")
+        self.loss_scale = tf.Variable(
+            2.0**15 if self.scaled else 1.0, trainable=False, dtype=tf.float32, name="loss_scale"
+        )
         self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="good_steps")
         self.bad_steps_in_row = tf.Variable(0, trainable=False, dtype=tf.int64, name="bad_steps_in_row")
         self.bad_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="bad_steps")
@@ -92,8 +98,13 @@ class TrainStep:
     def state_variables(self):
         """Everything a checkpoint needs besides the weights, by name."""
         named = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
-        return {**named, "loss_scale": self.loss_scale, "good_steps": self.good_steps, "bad_steps": self.bad_steps,
-                "bad_steps_in_row": self.bad_steps_in_row}
+        return {
+            **named,
+            "loss_scale": self.loss_scale,
+            "good_steps": self.good_steps,
+            "bad_steps": self.bad_steps,
+            "bad_steps_in_row": self.bad_steps_in_row,
+        }
 
     @property
     def compilations(self):
@@ -109,8 +120,15 @@ class TrainStep:
     def make_accumulators(self):
         """Makes what sums of gradients over several batches need; to be called in the strategy's scope."""
         self._accumulators = self._accumulators or [
-            tf.Variable(tf.zeros(v.shape), trainable=False, synchronization=tf.VariableSynchronization.ON_READ,
-                        aggregation=tf.VariableAggregation.SUM, name="accumulator") for v in self.variables]
+            tf.Variable(
+                tf.zeros(v.shape),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+                name="accumulator",
+            )
+            for v in self.variables
+        ]
 
     def drop_accumulators(self):
         """Frees what sums of gradients took, before a first step."""
@@ -151,8 +169,9 @@ class TrainStep:
         self.micro_batches, self.clip_factor = len(batches), losses.pop("clip_factor")
         self._updates_done += 1
         if self.xla:
-            self._compiled_shapes.update(tuple(tuple(field.shape) for field in tf.nest.flatten(self._first(batch)))
-                                         for batch in batches)
+            self._compiled_shapes.update(
+                tuple(tuple(field.shape) for field in tf.nest.flatten(self._first(batch))) for batch in batches
+            )
         return losses
 
     def _step(self, batches, learning_rate, seed):
@@ -198,8 +217,12 @@ class TrainStep:
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
 
     def _weighted(self, sums, counts):
-        return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0)
-                         for name, weight in self.objective.loss_weights.items()])
+        return tf.add_n(
+            [
+                weight * sums[name] / tf.maximum(counts[name], 1.0)
+                for name, weight in self.objective.loss_weights.items()
+            ]
+        )
 
     def _reduced_counts(self, batch):
         return self._first(self.strategy.run(lambda b: self._all_reduce(self.objective.counts(b)), (batch,)))
@@ -266,8 +289,13 @@ class TrainStep:
 
         tf.cond(finite, good, bad)
         losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
-        return {"loss": self._weighted(sums, counts), **losses, "gradient_norm": norm, "finite": finite,
-                "clip_factor": clip_factor}
+        return {
+            "loss": self._weighted(sums, counts),
+            **losses,
+            "gradient_norm": norm,
+            "finite": finite,
+            "clip_factor": clip_factor,
+        }
 
     def _apply_gradients(self, gradients, statistics, factor):
         step = tf.identity(self.optimizer.iterations.value)

@@ -62,6 +62,12 @@ class StepClock:
         if not len(times):
             return {}
         waited = self._pipeline.wait_seconds - self._wait_before
-        return {"avg_ms": 1e3 * times.mean(), "std_ms": 1e3 * times.std(), "steps_per_second": 1.0 / times.mean(),
-                "variation": times.std() / times.mean(), "stall": min(1.0, waited / sum(self.step_times)),
-                "buffer": float(np.mean(self._fills[first:])), "buffer_capacity": self._pipeline.capacity}
+        return {
+            "avg_ms": 1e3 * times.mean(),
+            "std_ms": 1e3 * times.std(),
+            "steps_per_second": 1.0 / times.mean(),
+            "variation": times.std() / times.mean(),
+            "stall": min(1.0, waited / sum(self.step_times)),
+            "buffer": float(np.mean(self._fills[first:])),
+            "buffer_capacity": self._pipeline.capacity,
+        }

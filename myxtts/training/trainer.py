@@ -11,8 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from myxtts.config.config import ConfigError
+from myxtts.config.checks import ConfigError
+from myxtts.devices.configuration import current_plan, require_placement
 from myxtts.models.xtts import XTTS, named_weights
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.checkpoint_writer import CheckpointWriter
 from myxtts.training.batch_size import MicroBatches, fit_batch_size, with_batch
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
@@ -26,9 +29,6 @@ from myxtts.training.run_state import data_digest, restore, snapshot
 from myxtts.training.schedules import warmup_cosine
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.utils.checkpoint_writer import CheckpointWriter
-from myxtts.utils.devices import current_plan, require_placement
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,20 @@ class XTTSTrainer:
         lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
     """
 
-    def __init__(self, config, model=None, resume_checkpoint=None, model_device=None, *, stage="gpt",
-                 tokenizer_model=None, plan=None, mel_stats=None, starting_weights=None, lineage=None):
+    def __init__(
+        self,
+        config,
+        model=None,
+        resume_checkpoint=None,
+        model_device=None,
+        *,
+        stage="gpt",
+        tokenizer_model=None,
+        plan=None,
+        mel_stats=None,
+        starting_weights=None,
+        lineage=None,
+    ):
         self.config = config
         self.stage = stage
         self.plan = plan or current_plan()
@@ -60,13 +72,18 @@ class XTTSTrainer:
         self.model_devices = (model_device,) if model_device else self.plan.model_devices
         self.model_device = self.model_devices[0]
         if self.stage_config.batch_size % len(self.model_devices):
-            raise ConfigError(f"--batch-size must be a multiple of the number of training devices, "
-                              f"{len(self.model_devices)}. Received: {self.stage_config.batch_size}.")
+            raise ConfigError(
+                f"--batch-size must be a multiple of the number of training devices, "
+                f"{len(self.model_devices)}. Received: {self.stage_config.batch_size}."
+            )
         self.pipeline_depth = config.training.pipeline_depth
         self.enable_async_pipeline = True
         """False prepares each batch in the training loop, when it is asked for."""
-        self.strategy = tf.distribute.OneDeviceStrategy(self.model_device) if len(self.model_devices) == 1 else \
-            tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
+        self.strategy = (
+            tf.distribute.OneDeviceStrategy(self.model_device)
+            if len(self.model_devices) == 1
+            else tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
+        )
         self.switches = settle_switches(config.training, config.model if stage == "gpt" else None, self.model_device)
         self.ledger = None
         """What the switches do, seen at the first step: `ledger.Ledger`."""
@@ -80,8 +97,11 @@ class XTTSTrainer:
         self.divergence = DivergenceGuard(config.training.max_bad_steps)
         self.overtraining = OvertrainingDetector(config.training.overtraining_patience)
         self.micro_batches = MicroBatches(self)
-        self.saved_parts = {"divergence": self.divergence, "overtraining": self.overtraining,
-                            "micro_batches": self.micro_batches}
+        self.saved_parts = {
+            "divergence": self.divergence,
+            "overtraining": self.overtraining,
+            "micro_batches": self.micro_batches,
+        }
         """What else a checkpoint keeps, by name; see `run_state.py`."""
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
@@ -106,11 +126,18 @@ class XTTSTrainer:
             self.lora = None
             if stage == "gpt" and config.training.lora_rank:
                 self.lora = LoRA(self.model.gpt, config.training.lora_rank, config.data.extend_vocabulary)
-            self.objective = GPTObjective(self.model, config, self.lora) if stage == "gpt" else \
-                DVAEObjective(self.model, config)
-            self.train_step = TrainStep(self.objective, self.strategy, self.stage_config,
-                                        config.training.gradient_accumulation, self.switches.precision,
-                                        xla=self.switches.xla, ema=self.switches.ema)
+            self.objective = (
+                GPTObjective(self.model, config, self.lora) if stage == "gpt" else DVAEObjective(self.model, config)
+            )
+            self.train_step = TrainStep(
+                self.objective,
+                self.strategy,
+                self.stage_config,
+                config.training.gradient_accumulation,
+                self.switches.precision,
+                xla=self.switches.xla,
+                ema=self.switches.ema,
+            )
         self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
         self.tokenizer_model = self.model if stage == "dvae" and not self.plan.is_dual else tokenizer_model
@@ -123,8 +150,9 @@ class XTTSTrainer:
             raise ValueError("The GPT stage needs tokenizer_model, an XTTS with a trained DVAE on the data device.")
         if resume_checkpoint or not config.training.reset_training:
             self._resume(resume_checkpoint)
-        self.preparation = Preparation(stage, self.tokenizer_model, self.data_device, config.data.augment,
-                                       config.training.seed)
+        self.preparation = Preparation(
+            stage, self.tokenizer_model, self.data_device, config.data.augment, config.training.seed
+        )
         self._evaluate = None
 
     def use_batch(self, batch_size, accumulation):
@@ -191,8 +219,10 @@ class XTTSTrainer:
         self.store.clear_leftovers()
         digest = data_digest(dataset.train)
         if self.data_digest not in (None, digest):
-            logger.warning("The training set is not the one of the checkpoint: its order is another one, and in this epoch "
-                           "clips may come twice or not at all.")
+            logger.warning(
+                "The training set is not the one of the checkpoint: its order is another one, and in this epoch "
+                "clips may come twice or not at all."
+            )
         self.data_digest = digest
         if self.step >= total and not self.finished:
             # Fewer steps were asked for than before: what there is counts as finished from now on.
@@ -274,8 +304,13 @@ class XTTSTrainer:
         make = DevicePipeline if self.enable_async_pipeline else SynchronousPipeline
         # One buffer is being prepared and one trained on; a step with accumulation takes several batches from the rest.
         capacity = (self.pipeline_depth - 2) * self.config.training.gradient_accumulation
-        return make(self.stream(dataset, start, stop), watch("preprocess", self.preparation),
-                    watch("transfer", self.transfer), capacity, start)
+        return make(
+            self.stream(dataset, start, stop),
+            watch("preprocess", self.preparation),
+            watch("transfer", self.transfer),
+            capacity,
+            start,
+        )
 
     def stream(self, dataset, start, stop):
         """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
@@ -289,7 +324,8 @@ class XTTSTrainer:
             shards = zip(*(tf.split(field, len(self.model_devices)) for field in batch))
         placed = [copy_to(type(batch)(*shard), device) for shard, device in zip(shards, self.model_devices)]
         return self.strategy.experimental_distribute_values_from_function(
-            lambda context: placed[context.replica_id_in_sync_group])
+            lambda context: placed[context.replica_id_in_sync_group]
+        )
 
     def _local(self, batch):
         return self.strategy.experimental_local_results(batch)[0]
@@ -297,9 +333,15 @@ class XTTSTrainer:
     def _log(self, callbacks, recent, total):
         # The means of the steps that counted; those that were skipped are counted beside them.
         counted = [step for step in recent if bool(step["finite"])] or recent
-        losses = {name: float(np.mean([float(step[name]) for step in counted])) for name in recent[0] if name != "finite"}
-        report = {**losses, "learning_rate": self._learning_rate(total), **self.objective.report(),
-                  "skipped_steps": int(self.train_step.bad_steps.numpy())}
+        losses = {
+            name: float(np.mean([float(step[name]) for step in counted])) for name in recent[0] if name != "finite"
+        }
+        report = {
+            **losses,
+            "learning_rate": self._learning_rate(total),
+            **self.objective.report(),
+            "skipped_steps": int(self.train_step.bad_steps.numpy()),
+        }
         self._call(callbacks, "on_log", self.step, report, self.clock.report())
 
     def _watch(self, group, losses, dataset):
@@ -308,10 +350,12 @@ class XTTSTrainer:
         bad_steps = self.divergence.watch(self.step, clips, losses)
         if bad_steps is not None:
             found = write_divergence(self, bad_steps, dataset.train)
-            raise TrainingDiverged(f"{self.config.training.max_bad_steps} steps in a row had a loss or gradient that is not "
-                                   f"finite; step {self.step} was the last. The clips and the terms that broke stand in "
-                                   f"{found}. Lower --lr, train in float32, or take the clips out; the last good "
-                                   "checkpoint is untouched.")
+            raise TrainingDiverged(
+                f"{self.config.training.max_bad_steps} steps in a row had a loss or gradient that is not "
+                f"finite; step {self.step} was the last. The clips and the terms that broke stand in "
+                f"{found}. Lower --lr, train in float32, or take the clips out; the last good "
+                "checkpoint is untouched."
+            )
 
     def evaluate(self, loader):
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
@@ -333,10 +377,12 @@ class XTTSTrainer:
     def _evaluation(self, example):
         """Traced sums and counts of a batch of any sizes."""
         if self._evaluate is None:
-            signature = type(example)(*(tf.TensorSpec([None] * min(2, field.shape.rank) + field.shape[2:], field.dtype)
-                                        for field in example))
-            self._evaluate = tf.function(lambda b: (self.objective.loss_sums(b)[0], self.objective.counts(b)),
-                                         input_signature=[signature])
+            signature = type(example)(
+                *(tf.TensorSpec([None] * min(2, field.shape.rank) + field.shape[2:], field.dtype) for field in example)
+            )
+            self._evaluate = tf.function(
+                lambda b: (self.objective.loss_sums(b)[0], self.objective.counts(b)), input_signature=[signature]
+            )
         return self._evaluate
 
     def _validate(self, callbacks, loader):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from myxtts.devices.kinds import default_device
+
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
@@ -23,18 +25,7 @@ def get_device_context(device: str | None = None):
     """
     import tensorflow as tf
 
-    if device is None:
-        device = "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
-    return tf.device(device)
-
-
-def runs_on_cpu(device: str | None = None) -> bool:
-    """Whether `device`, or else the default device of this process, is a CPU."""
-    import tensorflow as tf
-
-    if device is None:
-        return not tf.config.get_visible_devices("GPU")
-    return tf.DeviceSpec.from_string(device).device_type == "CPU"
+    return tf.device(device or default_device())
 
 
 def ensure_gpu_placement(tensor):

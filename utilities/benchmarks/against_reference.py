@@ -40,7 +40,11 @@ class Side:
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         self._process = subprocess.Popen(
             ["taskset", "--cpu-list", ",".join(map(str, cores)), python, FOLDER / script, threads],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
 
     def ask(self, **request):
         """The worker's answer to one request, see `reference_cases.serve`."""
@@ -75,8 +79,13 @@ def measure(case_name, ours, theirs, repeats, clock):
         seconds = {side: side.ask()[clock] for side in order}
         pairs.append((seconds[ours], seconds[theirs]))
     ratios = [slow / quick for quick, slow in pairs]
-    return [case.what, *(f"{1e3 * statistics.median(column):.0f} ms" for column in zip(*pairs)),
-            f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}", case.goal]
+    return [
+        case.what,
+        *(f"{1e3 * statistics.median(column):.0f} ms" for column in zip(*pairs)),
+        f"{statistics.median(ratios):.2f}",
+        f"{min(ratios):.2f} to {max(ratios):.2f}",
+        case.goal,
+    ]
 
 
 def main():
@@ -85,14 +94,19 @@ def main():
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="cores and threads, one table each")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of turns")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall",
-                        help="cpu: processor time, for a machine with other work on it")
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: processor time, for a machine with other work on it",
+    )
     parser.add_argument("--no-append", action="store_true", help="print only")
     arguments = parser.parse_args()
     available = sorted(os.sched_getaffinity(0))
     if max(arguments.threads) > len(available):
-        parser.error(f"--threads must not exceed the cores of this process, {len(available)}. "
-                     f"Received: {arguments.threads}.")
+        parser.error(
+            f"--threads must not exceed the cores of this process, {len(available)}. Received: {arguments.threads}."
+        )
     command = "python " + " ".join(["utilities/benchmarks/against_reference.py", *sys.argv[1:]])
     for threads in arguments.threads:
         ours = Side(sys.executable, "our_worker.py", available[:threads])
@@ -104,8 +118,12 @@ def main():
         ours.close()
         theirs.close()
         if not arguments.no_append:
-            append_table(f"Against the reference, {threads} core{'s' * (threads > 1)}", command,
-                         ["what", "ours", "reference", "ratio", "range", "goal"], rows)
+            append_table(
+                f"Against the reference, {threads} core{'s' * (threads > 1)}",
+                command,
+                ["what", "ours", "reference", "ratio", "range", "goal"],
+                rows,
+            )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ import time
 from statistics import median
 
 from myxtts.config.config import DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
+from myxtts.devices.configuration import plan_devices
 from myxtts.training.measurement import open_trainer, sync, take_step
-from myxtts.utils.devices import plan_devices
 
 STEPS_ALONE = 3
 STEPS_WHILE_WRITING = 2
@@ -23,10 +23,16 @@ def measure(corpus, folder, steps_between):
         The share of the time that is lost, and a row of the table in words.
     """
     training = TrainingConfig(gpt=StageConfig(max_steps=100), sample_every_steps=0)
-    config = XTTSConfig(model=ModelConfig.of_size("small"), training=training, data=DataConfig(
-        train_data=str(corpus), batch_size=8, num_buckets=1, augment=False, conditioning_seconds=(1.0, 1.0)))
+    config = XTTSConfig(
+        model=ModelConfig("small"),
+        training=training,
+        data=DataConfig(
+            train_data=str(corpus), batch_size=8, num_buckets=1, augment=False, conditioning_seconds=(1.0, 1.0)
+        ),
+    )
     trainer, dataset = open_trainer(config, plan_devices(num_gpus=0), folder)
     with trainer.pipeline(dataset, 0, 100) as batches:
+
         def step():
             began = time.perf_counter()
             take_step(trainer, next(batches), trainer.position)
@@ -48,6 +54,9 @@ def measure(corpus, folder, steps_between):
     size = sum(file.stat().st_size for file in trainer.store.path(saved).iterdir())
     lost = pause + slowed
     share = lost / (lost + steps_between * alone)
-    return share, ["checkpoint at `small`", f"{size / 2**20:.0f} MB every {steps_between} steps of {alone:.2f} s",
-                   f"{100 * share:.4f} % of the time: pause {pause:.2f} s, later steps slower by {slowed:.2f} s in all, on "
-                   f"the disk after {written:.1f} s; 2 % would need steps under {1e3 * pause / 0.02 / steps_between:.0f} ms"]
+    return share, [
+        "checkpoint at `small`",
+        f"{size / 2**20:.0f} MB every {steps_between} steps of {alone:.2f} s",
+        f"{100 * share:.4f} % of the time: pause {pause:.2f} s, later steps slower by {slowed:.2f} s in all, on "
+        f"the disk after {written:.1f} s; 2 % would need steps under {1e3 * pause / 0.02 / steps_between:.0f} ms",
+    ]

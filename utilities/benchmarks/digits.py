@@ -3,8 +3,7 @@
     python utilities/benchmarks/digits.py --data ../shared/data/fsdd
     python utilities/benchmarks/digits.py --data ../shared/data/fsdd --hold-out
 
-The second leaves two digits of each voice out of training (other digits for each voice), has `myxtts convert-voices` make them
-from the other voices' recordings, and judges those pairs alone.
+The second leaves two digits of each voice out of training (other digits for each voice) and judges those pairs alone.
 Each figure is one line. The judge has heard nothing but real recordings.
 """
 
@@ -26,8 +25,9 @@ SEEDS = 5
 
 def held_out_pairs(speakers):
     """Two digits per voice, other ones for each voice: `{(speaker, digit)}`."""
-    return {(speaker, (2 * place + place // 5 + step) % 10) for place, speaker in enumerate(speakers)
-            for step in (0, 5)}
+    return {
+        (speaker, (2 * place + place // 5 + step) % 10) for place, speaker in enumerate(speakers) for step in (0, 5)
+    }
 
 
 def training_folder(data, output, pairs):
@@ -51,17 +51,23 @@ def training_folder(data, output, pairs):
     return folder
 
 
-def train(folder, output, config, convert_voices):
-    """Runs the training command, if asked after `myxtts convert-voices`; returns (wall seconds, CPU seconds) of both."""
+def train(folder, output, config):
+    """Runs the training command; returns (wall seconds, CPU seconds)."""
     before, began = os.times(), time.perf_counter()
-    if convert_voices:
-        completed = output / "converted"
-        shutil.rmtree(completed, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "myxtts", "convert-voices", "--train-data", str(folder.resolve()), "--output",
-                        str(completed.resolve())], check=True, cwd=ROOT)
-        folder = completed
-    subprocess.run([sys.executable, str(ROOT / "train_main.py"), "--train-data", str(folder), "--config", str(config),
-                    "--checkpoint-dir", str(output / "checkpoints"), "--reset-training"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "train_main.py"),
+            "--train-data",
+            str(folder),
+            "--config",
+            str(config),
+            "--checkpoint-dir",
+            str(output / "checkpoints"),
+            "--reset-training",
+        ],
+        check=True,
+    )
     after = os.times()
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return time.perf_counter() - began, cpu
@@ -106,7 +112,7 @@ def main():
     output = arguments.output / ("held_out" if left_out else "all")
     output.mkdir(parents=True, exist_ok=True)
     if not arguments.skip_training:
-        wall, cpu = train(training_folder(arguments.data, output, left_out), output, arguments.config, bool(left_out))
+        wall, cpu = train(training_folder(arguments.data, output, left_out), output, arguments.config)
         print(f"training, all stages: {wall / 60:.1f} min wall, {cpu / 60:.1f} min of CPU (goal: 15 min of two cores)")
     pairs = sorted(left_out) or [(speaker, digit) for speaker in speakers for digit in range(10)]
     spoken = speak_all(output / "checkpoints", arguments.data, pairs, arguments.which)
@@ -119,11 +125,17 @@ def main():
 
         arguments.save.mkdir(parents=True, exist_ok=True)
         for place, ((speaker, digit, samples, rate), verdict) in enumerate(zip(spoken, verdicts)):
-            write_wav(arguments.save / f"{digit}_{speaker}_{place // len(pairs)}_heard_{verdict.digit}_"
-                      f"{verdict.speaker}.wav", samples, rate)
+            write_wav(
+                arguments.save / f"{digit}_{speaker}_{place // len(pairs)}_heard_{verdict.digit}_{verdict.speaker}.wav",
+                samples,
+                rate,
+            )
     if left_out:
-        figures = [("left-out pairs recognised, in the right voice", digits & voices, 0.75),
-                   ("left-out pairs recognised", digits, 0.75), ("left-out pairs in the right voice", voices, 0.75)]
+        figures = [
+            ("left-out pairs recognised, in the right voice", digits & voices, 0.75),
+            ("left-out pairs recognised", digits, 0.75),
+            ("left-out pairs in the right voice", voices, 0.75),
+        ]
     else:
         figures = [("digits recognised", digits, 0.92), ("voices told apart", voices, 0.85)]
     for name, right, goal in figures:

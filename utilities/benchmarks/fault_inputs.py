@@ -10,7 +10,7 @@ import numpy as np
 
 from myxtts.data.corpora import CorpusError, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 
 DAMAGES = ("cut short", "bit flipped", "file removed")
 LINES_A_FOLDER = 200
@@ -24,8 +24,13 @@ def damage_checkpoints(folder, count, seed):
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
     sound, faults, kinds = CheckpointStore(folder / "sound"), [], Counter()
     for step in (1, 2):
-        tensors = {name: {f"{name}/{i}": numbers.standard_normal(size).astype(np.float32)
-                          for i, size in enumerate((3, 700, (40, 50), ()))} for name in ("model", "optimizer")}
+        tensors = {
+            name: {
+                f"{name}/{i}": numbers.standard_normal(size).astype(np.float32)
+                for i, size in enumerate((3, 700, (40, 50), ()))
+            }
+            for name in ("model", "optimizer")
+        }
         sound.write(step, tensors, {"finished": False, "history": [{"step": step, "mel": 1.25}]})
     for number in range(count):
         store = CheckpointStore(folder / "damaged")
@@ -54,8 +59,14 @@ def damage_checkpoints(folder, count, seed):
         if used != 1 or len(said) != 1 or "step_00000002" not in said[0] or store.steps() != [1]:
             faults.append(f"{what}: step {used} used, said {said}")
     print("\n".join(faults[:20]), end="\n" * bool(faults), flush=True)
-    return [["checkpoint damaged", ", ".join(f"{number} {kind}" for kind, number in kinds.items()),
-             f"{count - len(faults)} noticed and the one before used", str(count)]], not faults
+    return [
+        [
+            "checkpoint damaged",
+            ", ".join(f"{number} {kind}" for kind, number in kinds.items()),
+            f"{count - len(faults)} noticed and the one before used",
+            str(count),
+        ]
+    ], not faults
 
 
 def judge_inputs(folder, count, seed):
@@ -92,9 +103,15 @@ def judge_inputs(folder, count, seed):
         shutil.rmtree(corpus_folder)
     print("\n".join([*faults[:20], *(f"  {reason}: {number}" for reason, number in reasons.most_common())]), flush=True)
     ok = not faults and given == accepted + rejected + whole
-    return [["generated lines and WAV headers", f"{given} clips",
-             f"{accepted} accepted + {rejected} rejected for {len(reasons)} reasons + {whole} in lists refused as a whole = "
-             f"{accepted + rejected + whole}; no traceback, no hang", f"{given}"]], ok
+    return [
+        [
+            "generated lines and WAV headers",
+            f"{given} clips",
+            f"{accepted} accepted + {rejected} rejected for {len(reasons)} reasons + {whole} in lists refused as a whole = "
+            f"{accepted + rejected + whole}; no traceback, no hang",
+            f"{given}",
+        ]
+    ], ok
 
 
 def _write_folder(folder, draw, count):
@@ -117,25 +134,50 @@ def _text(draw, longest):
 
 
 def _line(draw, number):
-    name = draw.choices((f"{number:03d}", f"{number:03d}.wav", f"wavs/{number:03d}", f"{draw.randrange(200):03d}",
-                         "../" * draw.randrange(1, 5) + "etc/passwd", "/etc/passwd", "..\\x", _text(draw, 9), "a" * 600),
-                        (70, 3, 3, 5, 3, 1, 1, 10, 1))[0]
-    text = draw.choices((draw.choice(("one", "two", "six")), _text(draw, 40), _text(draw, 3), "word " * 5000, "x" * 70_000),
-                        (70, 20, 8, 1, 0.2))[0]
+    name = draw.choices(
+        (
+            f"{number:03d}",
+            f"{number:03d}.wav",
+            f"wavs/{number:03d}",
+            f"{draw.randrange(200):03d}",
+            "../" * draw.randrange(1, 5) + "etc/passwd",
+            "/etc/passwd",
+            "..\\x",
+            _text(draw, 9),
+            "a" * 600,
+        ),
+        (70, 3, 3, 5, 3, 1, 1, 10, 1),
+    )[0]
+    text = draw.choices(
+        (draw.choice(("one", "two", "six")), _text(draw, 40), _text(draw, 3), "word " * 5000, "x" * 70_000),
+        (70, 20, 8, 1, 0.2),
+    )[0]
     cells = [name, text, draw.choice(("", text, _text(draw, 20)))]
-    line = "|".join(cells[:draw.choices((1, 2, 3), (3, 10, 87))[0]] + ["more"] * (draw.random() < 0.03))
-    return draw.choices((line, "", "#" + line, line.replace("|", "\t")), (94, 2, 2, 2))[0].replace("\r", "").replace("\n", "")
+    line = "|".join(cells[: draw.choices((1, 2, 3), (3, 10, 87))[0]] + ["more"] * (draw.random() < 0.03))
+    return (
+        draw.choices((line, "", "#" + line, line.replace("|", "\t")), (94, 2, 2, 2))[0]
+        .replace("\r", "")
+        .replace("\n", "")
+    )
 
 
 def _wav(draw):
     """A WAV file whose header is right, or wrong in one or several places, or of random chunks."""
-    rate = draw.choices((22050, 16000, 8000, 48000, 0, 1, 3999, 2**31, 2**32 - 1, draw.randrange(2**32)),
-                        (50, 10, 10, 10, 1, 1, 1, 1, 1, 5))[0]
+    rate = draw.choices(
+        (22050, 16000, 8000, 48000, 0, 1, 3999, 2**31, 2**32 - 1, draw.randrange(2**32)),
+        (50, 10, 10, 10, 1, 1, 1, 1, 1, 5),
+    )[0]
     channels = draw.choices((1, 2, 0, 8, 9, 65535), (80, 10, 1, 1, 1, 1))[0]
-    tag, bits = draw.choices(((1, 16), (1, 24), (3, 32), (1, 8), (7, 8), (1, 0), (0xFFFE, 16), (draw.randrange(65536), 16)),
-                             (60, 8, 8, 5, 5, 3, 3, 5))[0]
+    tag, bits = draw.choices(
+        ((1, 16), (1, 24), (3, 32), (1, 8), (7, 8), (1, 0), (0xFFFE, 16), (draw.randrange(65536), 16)),
+        (60, 8, 8, 5, 5, 3, 3, 5),
+    )[0]
     frames = draw.choices((4000, 12000, 0, 1, 30000), (60, 20, 3, 3, 5))[0]
-    wave = 0.3 * np.sin(np.arange(frames * max(1, min(channels, 8))) * draw.uniform(0.02, 0.2)) * draw.choice((1,) * 19 + (0,))
+    wave = (
+        0.3
+        * np.sin(np.arange(frames * max(1, min(channels, 8))) * draw.uniform(0.02, 0.2))
+        * draw.choice((1,) * 19 + (0,))
+    )
     if (tag, bits) == (3, 32):
         wave[:1] = draw.choice((0.0, 0.0, np.nan, np.inf, 1e30))
         samples = wave.astype("<f4").tobytes()
@@ -145,12 +187,25 @@ def _wav(draw):
         samples = (wave * 32767).astype("<i2").tobytes() if bits != 8 else ((wave + 1) * 127).astype("u1").tobytes()
     width = max(1, bits // 8) * channels
     fmt = struct.pack("<HHIIHH", tag, channels, rate, rate * width % 2**32, width % 65536, bits)
-    claimed = draw.choices((len(samples), 0, len(samples) * 2, 2**32 - 1, 2**31, draw.randrange(2**32)),
-                           (80, 2, 4, 2, 2, 5))[0]
-    extra = b"".join(draw.choice(CHUNKS) + struct.pack("<I", draw.choice((0, 4, 2**32 - 1, 2**31))) + b"abcd"
-                     for _ in range(draw.choices((0, 1, 3), (90, 7, 3))[0]))
-    content = bytearray(b"RIFF" + struct.pack("<I", draw.choice((36 + len(samples), 0, 2**32 - 1))) + b"WAVE" + extra +
-                        b"fmt " + struct.pack("<I", 16) + fmt + b"data" + struct.pack("<I", claimed) + samples)
+    claimed = draw.choices(
+        (len(samples), 0, len(samples) * 2, 2**32 - 1, 2**31, draw.randrange(2**32)), (80, 2, 4, 2, 2, 5)
+    )[0]
+    extra = b"".join(
+        draw.choice(CHUNKS) + struct.pack("<I", draw.choice((0, 4, 2**32 - 1, 2**31))) + b"abcd"
+        for _ in range(draw.choices((0, 1, 3), (90, 7, 3))[0])
+    )
+    content = bytearray(
+        b"RIFF"
+        + struct.pack("<I", draw.choice((36 + len(samples), 0, 2**32 - 1)))
+        + b"WAVE"
+        + extra
+        + b"fmt "
+        + struct.pack("<I", 16)
+        + fmt
+        + b"data"
+        + struct.pack("<I", claimed)
+        + samples
+    )
     for _ in range(draw.choices((0, 1, 5), (75, 20, 5))[0]):
         content[draw.randrange(44)] = draw.randrange(256)
-    return bytes(content if draw.random() < 0.95 else content[:draw.randrange(len(content))])
+    return bytes(content if draw.random() < 0.95 else content[: draw.randrange(len(content))])

@@ -40,21 +40,50 @@ import yaml  # noqa: E402
 from fault_inputs import damage_checkpoints, judge_inputs  # noqa: E402
 from hardware import append_table  # noqa: E402
 
-from myxtts.cli import run, train  # noqa: E402  brings TensorFlow, which takes most of a start
+from myxtts.cli import train  # noqa: E402
+from myxtts.runs import run  # noqa: E402  brings TensorFlow, which takes most of a start
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
 from myxtts.training.callbacks import TensorBoardWriter  # noqa: E402
-from myxtts.utils.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
 
 STAGES = ("dvae", "gpt")
 SAMPLE_RATE = 22050
 WORDS = "one two three four five six seven eight nine ten".split()
 SETTINGS = {
-    "model": dict(size="nano", max_text_tokens=24, max_audio_tokens=48, layers=1, width=16, heads=2, conditioning_blocks=1,
-                  conditioning_heads=2, num_latents=2, perceiver_heads=2, perceiver_head_width=8, num_codes=16,
-                  dvae_hidden=8, dvae_residual_blocks=1, codebook_width=8),
-    "data": dict(max_seconds=1.5, max_text_length=20, batch_size=4, num_buckets=1, num_workers=2, pipeline_buffer_size=2,
-                 validation_share=0.1),
-    "training": dict(dvae={"max_steps": 60, "crop_seconds": 0.4}, gpt={"max_steps": 60}, log_every_steps=1,
-                     validate_every_steps=15, checkpoint_every_steps=4, sample_every_steps=0, max_validation_batches=2),
+    "model": dict(
+        size="nano",
+        max_text_tokens=24,
+        max_audio_tokens=48,
+        layers=1,
+        width=16,
+        heads=2,
+        conditioning_blocks=1,
+        conditioning_heads=2,
+        num_latents=2,
+        perceiver_heads=2,
+        perceiver_head_width=8,
+        num_codes=16,
+        dvae_hidden=8,
+        dvae_residual_blocks=1,
+        codebook_width=8,
+    ),
+    "data": dict(
+        max_seconds=1.5,
+        max_text_length=20,
+        batch_size=4,
+        num_buckets=1,
+        num_workers=2,
+        pipeline_buffer_size=2,
+        validation_share=0.1,
+    ),
+    "training": dict(
+        dvae={"max_steps": 60, "crop_seconds": 0.4},
+        gpt={"max_steps": 60},
+        log_every_steps=1,
+        validate_every_steps=15,
+        checkpoint_every_steps=4,
+        sample_every_steps=0,
+        max_validation_batches=2,
+    ),
 }
 LONGEST_RUN_SECONDS = 600.0
 DEFAULT_CHECKPOINT_STEPS = 1000
@@ -134,19 +163,28 @@ class TrainingRun:
         return False
 
     def checkpoints(self):
-        return [(CheckpointStore(self.home / stage), step) for stage in STAGES
-                for step in CheckpointStore(self.home / stage).steps()]
+        return [
+            (CheckpointStore(self.home / stage), step)
+            for stage in STAGES
+            for step in CheckpointStore(self.home / stage).steps()
+        ]
 
     def ends(self):
         """Checksums of the last weights and optimizer state of each stage."""
         last = {store.folder.name: (store, step) for store, step in self.checkpoints()}
-        return {(stage, name): store.digest(step, name) for stage, (store, step) in last.items()
-                for name in ("model", "optimizer")}
+        return {
+            (stage, name): store.digest(step, name)
+            for stage, (store, step) in last.items()
+            for name in ("model", "optimizer")
+        }
 
     def files(self):
         """Names of the files that a run leaves, without logs."""
-        return {path.relative_to(self.home).as_posix() for path in self.home.rglob("*")
-                if not path.is_relative_to(self.home / "tensorboard")}
+        return {
+            path.relative_to(self.home).as_posix()
+            for path in self.home.rglob("*")
+            if not path.is_relative_to(self.home / "tensorboard")
+        }
 
 
 def write_corpus(folder, num_clips):
@@ -159,7 +197,9 @@ def write_corpus(folder, num_clips):
         pitch_hz = draw.uniform(90, 300)
         samples = sum(np.sin(2 * np.pi * pitch_hz * k * seconds + 3 * np.sin(30 * seconds)) / k for k in range(1, 12))
         noise = 0.01 * draw.standard_normal(len(seconds))
-        soundfile.write(folder / "wavs" / f"{number:04d}.wav", 0.2 * samples * np.hanning(len(seconds)) + noise, SAMPLE_RATE)
+        soundfile.write(
+            folder / "wavs" / f"{number:04d}.wav", 0.2 * samples * np.hanning(len(seconds)) + noise, SAMPLE_RATE
+        )
         lines.append(f"{number:04d}|{' '.join(draw.choice(WORDS, 2))}|\n")
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
     return folder
@@ -177,8 +217,11 @@ def kill_runs(work, num_kills, seed):
     startup_seconds = time.monotonic() - began
     whole.finish(process)
     expected, ends, files = whole.losses(), whole.ends(), whole.files()
-    print(f"the run left alone: {len(expected)} steps, {time.monotonic() - began:.0f} s, first step after "
-          f"{startup_seconds:.1f} s", flush=True)
+    print(
+        f"the run left alone: {len(expected)} steps, {time.monotonic() - began:.0f} s, first step after "
+        f"{startup_seconds:.1f} s",
+        flush=True,
+    )
     kills, chains, faults, replayed = Counter(), 0, [], 0
     while sum(kills.values()) < num_kills:
         broken = TrainingRun(work, f"broken_{chains}", corpus, SETTINGS)
@@ -194,16 +237,26 @@ def kill_runs(work, num_kills, seed):
             print(f"kill {sum(kills.values())}: {moment}, chain {chains} at {broken.line_count()} lines", flush=True)
         chains += 1
         found = broken.losses()
-        faults += [f"chain {chains}: step {key} gave {values}" for key, values in found.items() if values != expected.get(key)]
+        faults += [
+            f"chain {chains}: step {key} gave {values}" for key, values in found.items() if values != expected.get(key)
+        ]
         faults += [f"chain {chains}: step {key} is missing" for key in expected.keys() - found.keys()]
         replayed += broken.line_count() - len(expected)
-        faults += [f"chain {chains}: {key} ended otherwise" for key, digest in ends.items() if broken.ends().get(key) != digest]
+        faults += [
+            f"chain {chains}: {key} ended otherwise" for key, digest in ends.items() if broken.ends().get(key) != digest
+        ]
         faults += [f"chain {chains}: file {name}" for name in broken.files() ^ files]
     for fault in faults[:20]:
         print(fault, flush=True)
     moments = ", ".join(f"{count} {moment}" for moment, count in sorted(kills.items()))
-    return [["kill -9", f"{sum(kills.values())} ({moments}) in {chains} runs, {replayed} steps taken twice",
-             f"{len(faults)} losses, weights, checkpoints or files not as they should be", "0"]], not faults
+    return [
+        [
+            "kill -9",
+            f"{sum(kills.values())} ({moments}) in {chains} runs, {replayed} steps taken twice",
+            f"{len(faults)} losses, weights, checkpoints or files not as they should be",
+            "0",
+        ]
+    ], not faults
 
 
 def _run_and_kill(broken, moment, draw, startup_seconds):
@@ -222,8 +275,11 @@ def _run_and_kill(broken, moment, draw, startup_seconds):
                 raise RuntimeError(f"A resumed run ended by itself:\n{broken.log.read_text()[-3000:]}")
             return False
         new_steps = broken.line_count() - steps_before
-        if moment == "start-up" or (moment == "steps" and new_steps >= wanted) or \
-                (moment == "writing" and new_steps >= wanted // 2 and broken.is_writing()):
+        if (
+            moment == "start-up"
+            or (moment == "steps" and new_steps >= wanted)
+            or (moment == "writing" and new_steps >= wanted // 2 and broken.is_writing())
+        ):
             break
         if time.monotonic() - began > LONGEST_RUN_SECONDS:
             os.kill(process, signal.SIGKILL)
@@ -248,7 +304,9 @@ def train_on_bad_corpus(work):
     good, bad = write_corpus(work / "good", 150), write_corpus(work / "bad", 150)
     lines = (bad / "metadata.csv").read_text().splitlines()
     samples = soundfile.read(bad / "wavs" / "0000.wav")[0]
-    soundfile.write(bad / "wavs" / "nan.wav", np.where(np.arange(len(samples)) == 99, np.nan, samples), SAMPLE_RATE, "FLOAT")
+    soundfile.write(
+        bad / "wavs" / "nan.wav", np.where(np.arange(len(samples)) == 99, np.nan, samples), SAMPLE_RATE, "FLOAT"
+    )
     (bad / "wavs" / "cut.wav").write_bytes((bad / "wavs" / "0001.wav").read_bytes()[:5000])
     soundfile.write(bad / "wavs" / "silent.wav", 0 * samples, SAMPLE_RATE)
     for place, name in ((150, "silent"), (70, "cut"), (0, "nan")):
@@ -265,9 +323,14 @@ def train_on_bad_corpus(work):
     named = sum(",rejected," in line for line in report)
     same = sum(found[0][0].get(key) == values for key, values in found[1][0].items())
     ok = found[0] == found[1] and named == 3
-    return [["corpus with 2 % bad clips", f"153 clips, {named} rejected by name",
-             f"{same} of {len(found[0][0])} losses equal, end {'equal' if found[0][1] == found[1][1] else 'different'}",
-             "all"]], ok
+    return [
+        [
+            "corpus with 2 % bad clips",
+            f"153 clips, {named} rejected by name",
+            f"{same} of {len(found[0][0])} losses equal, end {'equal' if found[0][1] == found[1][1] else 'different'}",
+            "all",
+        ]
+    ], ok
 
 
 def measure_pause(work):
@@ -310,10 +373,13 @@ def main(argv=None):
     rows, missed = [], []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        calls = {"kills": lambda: kill_runs(work, arguments.kills, arguments.seed),
-                 "damage": lambda: damage_checkpoints(work / "damage", arguments.damages, arguments.seed),
-                 "inputs": lambda: judge_inputs(work / "inputs", arguments.lines, arguments.seed),
-                 "corpus": lambda: train_on_bad_corpus(work), "pause": lambda: measure_pause(work)}
+        calls = {
+            "kills": lambda: kill_runs(work, arguments.kills, arguments.seed),
+            "damage": lambda: damage_checkpoints(work / "damage", arguments.damages, arguments.seed),
+            "inputs": lambda: judge_inputs(work / "inputs", arguments.lines, arguments.seed),
+            "corpus": lambda: train_on_bad_corpus(work),
+            "pause": lambda: measure_pause(work),
+        }
         for part in arguments.only:
             began = time.monotonic()
             found, ok = calls[part]()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from myxtts.utils.machine import read_processor  # noqa: E402  the checkout must be on the path first
-
 import keras  # noqa: E402  after myxtts, which settles what TensorFlow reads when it is imported
+
+from myxtts.devices.machine import read_processor  # noqa: E402  the checkout must be on the path first
 
 BENCHMARKS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
@@ -18,8 +18,10 @@ BENCHMARKS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 def describe_hardware():
     """One line: processor, cores that this process may use, GPUs, versions."""
     cpu = read_processor()
-    return (f"{cpu.name}, {cpu.cores} cores, {', '.join(_gpus()) or 'no GPU'}, Python "
-            f"{platform.python_version()}, {_framework()}")
+    return (
+        f"{cpu.name}, {cpu.cores} cores, {', '.join(_gpus()) or 'no GPU'}, Python "
+        f"{platform.python_version()}, {_framework()}"
+    )
 
 
 def _gpus():
@@ -29,8 +31,10 @@ def _gpus():
         return [device.device_kind for device in jax.devices() if device.platform == "gpu"]
     import tensorflow as tf
 
-    return [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
-            for gpu in tf.config.get_visible_devices("GPU")]
+    return [
+        tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
+        for gpu in tf.config.get_visible_devices("GPU")
+    ]
 
 
 def _framework():
@@ -48,9 +52,15 @@ def append_table(title, command, header, rows, append=True):
         rows: Lists of cells.
         append: False only prints it.
     """
-    lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", "",
-             "| " + " | ".join(header) + " |", "|" + " --- |" * len(header),
-             *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
+    lines = [
+        f"## {title}",
+        "",
+        f"{date.today()}, {describe_hardware()}. `{command}`",
+        "",
+        "| " + " | ".join(header) + " |",
+        "|" + " --- |" * len(header),
+        *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows),
+    ]
     text = "\n".join(lines) + "\n"
     print(text)
     if append:

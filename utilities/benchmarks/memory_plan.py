@@ -21,19 +21,28 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
-from myxtts.models.memory import Optimizations, Shapes, plan_memory  # noqa: E402
-from myxtts.utils.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
+from myxtts.devices.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
+from myxtts.planning.memory import Optimizations, Shapes, plan_memory  # noqa: E402
 
 VOCABULARY = 512
 LARGEST_ERROR = 0.15
-CASES = {"none": Optimizations(), "mixed precision": Optimizations(precision="mixed_bfloat16"),
-         "gradient checkpointing": Optimizations(gradient_checkpointing=True),
-         "memory-efficient attention": Optimizations(attention="memory-efficient"),
-         "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
-         "accumulation of 2": Optimizations(accumulation=2)}
-ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_MMAP_MAX_": "1000000",
-               "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1",
-               "TF_NUM_INTEROP_THREADS": "1"}
+CASES = {
+    "none": Optimizations(),
+    "mixed precision": Optimizations(precision="mixed_bfloat16"),
+    "gradient checkpointing": Optimizations(gradient_checkpointing=True),
+    "memory-efficient attention": Optimizations(attention="memory-efficient"),
+    "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
+    "accumulation of 2": Optimizations(accumulation=2),
+}
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": "16384",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "MALLOC_MMAP_MAX_": "1000000",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+}
 """One thread: with several, TensorFlow works on several layers at once, and what they hold together depends on chance."""
 
 
@@ -52,15 +61,22 @@ def measure(size, shapes, optimizations):
         with strategy.scope():
             model = XTTS(model_config, parts=("gpt",), precision=optimizations.precision)
             model.gpt.set_memory_use(optimizations.attention, optimizations.gradient_checkpointing)
-            return TrainStep(GPTObjective(model, config), strategy, config.stage("gpt"), optimizations.accumulation,
-                             optimizations.precision)
+            return TrainStep(
+                GPTObjective(model, config),
+                strategy,
+                config.stage("gpt"),
+                optimizations.accumulation,
+                optimizations.precision,
+            )
 
-    built(ModelConfig.of_size("nano", num_text_tokens=8, layers=1))  # what Keras imports and caches at its first model
+    built(ModelConfig("nano", num_text_tokens=8, layers=1))  # what Keras imports and caches at its first model
     before = resident_bytes()
-    model_config = ModelConfig.of_size(size, num_text_tokens=VOCABULARY)
+    model_config = ModelConfig(size, num_text_tokens=VOCABULARY)
     step = built(model_config)
     resident = resident_bytes() - before
-    batches = [gpt_batch(model_config, shapes.batch, shapes.text, shapes.codes, shapes.frames)] * optimizations.accumulation
+    batches = [
+        gpt_batch(model_config, shapes.batch, shapes.text, shapes.codes, shapes.frames)
+    ] * optimizations.accumulation
     for number in range(2):  # the first traces, the second starts what is started late
         step(batches, 1e-4, (0, number))["loss"].numpy()
     before = resident_bytes()
@@ -99,22 +115,57 @@ def main():
     found = []
     for size in arguments.sizes:
         for case in arguments.cases:
-            plan = plan_memory(ModelConfig.of_size(size, num_text_tokens=VOCABULARY), shapes, CASES[case])
+            plan = plan_memory(ModelConfig(size, num_text_tokens=VOCABULARY), shapes, CASES[case])
             measured = measure_apart(size, shapes, case)
             peak = measured["resident"] + measured["step"]
-            found.append({"size": size, "case": case, "measured": measured, "plan": plan.as_dict(),
-                          "error": plan.peak / peak - 1})
+            found.append(
+                {
+                    "size": size,
+                    "case": case,
+                    "measured": measured,
+                    "plan": plan.as_dict(),
+                    "error": plan.peak / peak - 1,
+                }
+            )
             print(f"{size}, {case}: {found[-1]['error']:+.1%}; {measured} {plan.resident} {plan.step}", flush=True)
     megabytes = 2**20
-    rows = [[one["size"], one["case"], *(f"{number / megabytes:.0f}" for number in (
-        one["measured"]["resident"], one["plan"]["resident"], one["measured"]["step"], one["plan"]["step"],
-        one["measured"]["resident"] + one["measured"]["step"], one["plan"]["peak"])), f"{one['error']:+.1%}"]
-        for one in found]
-    append_table(f"Memory planned and measured, MB: batch {shapes.batch}, {shapes.codes} codes, {shapes.text} text tokens, "
-                 f"{shapes.frames} conditioning frames", " ".join(["python utilities/benchmarks/memory_plan.py",
-                                                                  *sys.argv[1:]]),
-                 ["size", "switches", "stays, measured", "planned", "step, measured", "planned", "peak, measured", "planned",
-                  "error (goal: 15 %)"], rows, append=arguments.append)
+    rows = [
+        [
+            one["size"],
+            one["case"],
+            *(
+                f"{number / megabytes:.0f}"
+                for number in (
+                    one["measured"]["resident"],
+                    one["plan"]["resident"],
+                    one["measured"]["step"],
+                    one["plan"]["step"],
+                    one["measured"]["resident"] + one["measured"]["step"],
+                    one["plan"]["peak"],
+                )
+            ),
+            f"{one['error']:+.1%}",
+        ]
+        for one in found
+    ]
+    append_table(
+        f"Memory planned and measured, MB: batch {shapes.batch}, {shapes.codes} codes, {shapes.text} text tokens, "
+        f"{shapes.frames} conditioning frames",
+        " ".join(["python utilities/benchmarks/memory_plan.py", *sys.argv[1:]]),
+        [
+            "size",
+            "switches",
+            "stays, measured",
+            "planned",
+            "step, measured",
+            "planned",
+            "peak, measured",
+            "planned",
+            "error (goal: 15 %)",
+        ],
+        rows,
+        append=arguments.append,
+    )
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 1 if any(abs(one["error"]) > LARGEST_ERROR for one in found) else 0

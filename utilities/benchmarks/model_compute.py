@@ -17,11 +17,10 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from hardware import append_table  # noqa: E402  settles what TensorFlow reads when Keras imports it
-
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from flops import step_flops  # noqa: E402
+from hardware import append_table  # noqa: E402  settles what TensorFlow reads when Keras imports it
 from keras import ops  # noqa: E402
 
 from myxtts.config.config import ModelConfig  # noqa: E402
@@ -51,16 +50,21 @@ def main():
     parser.add_argument("--repeats", type=int, default=5, help="steps that are timed, the median counts (default: 5)")
     parser.add_argument("--append", action="store_true", help="write the table to docs/benchmarks.md")
     arguments = parser.parse_args()
-    rows = [measure(size, precision, batch, arguments) for size in arguments.sizes for precision in arguments.precisions
-            for batch in arguments.batches]
-    command = " ".join([f"KERAS_BACKEND={keras.backend.backend()} python utilities/benchmarks/model_compute.py",
-                        *sys.argv[1:]])
+    rows = [
+        measure(size, precision, batch, arguments)
+        for size in arguments.sizes
+        for precision in arguments.precisions
+        for batch in arguments.batches
+    ]
+    command = " ".join(
+        [f"KERAS_BACKEND={keras.backend.backend()} python utilities/benchmarks/model_compute.py", *sys.argv[1:]]
+    )
     append_table("Compute of a GPT training step", command, HEADER, rows, arguments.append)
 
 
 def measure(size, precision, batch, arguments):
     """One row of the table."""
-    config = ModelConfig.of_size(size, num_text_tokens=512)
+    config = ModelConfig(size, num_text_tokens=512)
     keras.utils.set_random_seed(0)
     model = XTTS(config, parts=("gpt",), precision=precision)
     model.gpt.set_memory_use(arguments.attention, arguments.gradient_checkpointing)
@@ -70,8 +74,17 @@ def measure(size, precision, batch, arguments):
     tokens = batch * (config.num_latents + arguments.text + arguments.codes + 7)
     rate = step_flops(config, batch, arguments.text, arguments.codes, arguments.frames) / spent
     peak = 1e12 * arguments.peak_tflops if arguments.peak_tflops else product_rate(compute_dtype)
-    return [size, precision, batch, tokens, f"{1e3 * spent:.1f} ms", f"{tokens / spent:,.0f}", f"{rate / 1e12:.3g}",
-            f"{peak / 1e12:.3g}", f"{100 * rate / peak:.0f} %"]
+    return [
+        size,
+        precision,
+        batch,
+        tokens,
+        f"{1e3 * spent:.1f} ms",
+        f"{tokens / spent:,.0f}",
+        f"{rate / 1e12:.3g}",
+        f"{peak / 1e12:.3g}",
+        f"{100 * rate / peak:.0f} %",
+    ]
 
 
 def random_batch(config, batch, arguments):
@@ -87,10 +100,13 @@ def random_batch(config, batch, arguments):
 
 def loss_of(gpt, mel, streams, seed):
     """Mean cross-entropy of the codes and, with XTTS's small weight, of the text."""
-    logits = gpt(gpt.mel_to_latents(mel), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask,
-                 seed=seed)
-    text, audio = (ops.mean(keras.losses.sparse_categorical_crossentropy(targets, part, from_logits=True))
-                   for targets, part in zip((streams.text_targets, streams.audio_targets), logits))
+    logits = gpt(
+        gpt.mel_to_latents(mel), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed
+    )
+    text, audio = (
+        ops.mean(keras.losses.sparse_categorical_crossentropy(targets, part, from_logits=True))
+        for targets, part in zip((streams.text_targets, streams.audio_targets), logits)
+    )
     return 0.01 * text + audio
 
 
@@ -164,7 +180,7 @@ def product_rate(dtype):
         x = ops.cast(ops.ones((width, width)), dtype)
         spent = median_time(lambda x=x: float(ops.matmul(x, x)[0, 0]), 3)
         if spent >= PRODUCT_SECONDS:
-            return 2 * width ** 3 / spent
+            return 2 * width**3 / spent
         width *= 2
 
 

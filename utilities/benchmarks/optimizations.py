@@ -20,7 +20,7 @@ from statistics import median
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from myxtts.utils.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
+from myxtts.devices.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
 
 CASES = {
     "none": {},
@@ -31,8 +31,14 @@ CASES = {
     "XLA": {"xla": True},
     "accumulation": {"gradient_accumulation": 2},
     "weight averages": {"ema": 0.999},
-    "all": {"precision": "mixed_bfloat16", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True,
-            "gradient_accumulation": 2, "ema": 0.999},
+    "all": {
+        "precision": "mixed_bfloat16",
+        "gradient_checkpointing": True,
+        "attention": "memory-efficient",
+        "xla": True,
+        "gradient_accumulation": 2,
+        "ema": 0.999,
+    },
 }
 """Settings of `TrainingConfig`; accumulation cuts the same batch in two."""
 LONG_CASES = ("memory-efficient attention",)
@@ -41,18 +47,34 @@ MEDIUM = dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_
 SMALL = dict(layers=4, width=128, heads=4, conditioning_blocks=2, conditioning_heads=4, perceiver_heads=4)
 NUM_TEXT, CONDITIONING_FRAMES = 60, 258
 LOSS_STEPS, LOSS_TOKENS = 50, 200
-HEADER = ["tokens", "switch", "step", "time ratio", "peak memory", "memory ratio", "process peak",
-          "loss after 50 steps", "seen in the step"]
+HEADER = [
+    "tokens",
+    "switch",
+    "step",
+    "time ratio",
+    "peak memory",
+    "memory ratio",
+    "process peak",
+    "loss after 50 steps",
+    "seen in the step",
+]
 
 
 def main():
     """Runs the cases and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE",
-                        help=f"of {', '.join(CASES)} (default: all of them)")
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        choices=CASES,
+        default=list(CASES),
+        metavar="CASE",
+        help=f"of {', '.join(CASES)} (default: all of them)",
+    )
     parser.add_argument("--tokens", type=int, default=900, help="sequence length, conditioning and text included")
-    parser.add_argument("--long-tokens", type=int, default=2000,
-                        help="length for attention's second row; 0 leaves it out")
+    parser.add_argument(
+        "--long-tokens", type=int, default=2000, help="length for attention's second row; 0 leaves it out"
+    )
     parser.add_argument("--batch", type=int, default=2, help="sequences per step, an even number (default: 2)")
     parser.add_argument("--long-batch", type=int, default=1, help="the same at the long length (default: 1)")
     parser.add_argument("--repeats", type=int, default=4, help="pairs of steps per case (default: 4)")
@@ -84,13 +106,31 @@ def measure(cases, tokens, batch, repeats, losses):
                 pairs = [(plain.ask("step"), worker.ask("step")) for _ in range(repeats)]
                 own_times += [pair[0] for pair in pairs]
                 loss = worker.ask("losses", seed=0) if losses else None
-                rows.append([tokens, case, f"{median(own for _, own in pairs):.2f} s",
-                             f"{median(own / base for base, own in pairs):.2f}", *_memory(peak, plain_peak),
-                             f"{loss - plain_loss:+.5f}" if losses else "", worker.ask("seen")])
+                rows.append(
+                    [
+                        tokens,
+                        case,
+                        f"{median(own for _, own in pairs):.2f} s",
+                        f"{median(own / base for base, own in pairs):.2f}",
+                        *_memory(peak, plain_peak),
+                        f"{loss - plain_loss:+.5f}" if losses else "",
+                        worker.ask("seen"),
+                    ]
+                )
                 print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
         other = f"{plain_loss:.5f}; other dropout {plain.ask('losses', seed=1) - plain_loss:+.5f}" if losses else ""
-        rows.insert(0, [tokens, "none", f"{median(own_times):.2f} s", "1", *_memory(plain_peak, plain_peak), other,
-                        plain.ask("seen")])
+        rows.insert(
+            0,
+            [
+                tokens,
+                "none",
+                f"{median(own_times):.2f} s",
+                "1",
+                *_memory(plain_peak, plain_peak),
+                other,
+                plain.ask("seen"),
+            ],
+        )
     return rows
 
 
@@ -105,8 +145,9 @@ class Worker:
 
     def __init__(self, case, tokens, batch):
         arguments = json.dumps({"case": case, "tokens": tokens, "batch": batch})
-        self._process = subprocess.Popen([sys.executable, __file__, "--worker", arguments], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, what, **values):
         """Has the process do `what` of `work` and returns its answer."""
@@ -129,8 +170,12 @@ def work(case, tokens, batch):
     """Answers a parent's requests, one JSON line each: `memory`, `step`, `losses`, `seen`."""
     answers, sys.stdout = sys.stdout, sys.stderr
     step = Step(case, MEDIUM, tokens, batch)
-    requests = {"memory": step.peak_memory, "step": step.timed, "seen": step.seen,
-                "losses": lambda seed: Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS, seed)}
+    requests = {
+        "memory": step.peak_memory,
+        "step": step.timed,
+        "seen": step.seen,
+        "losses": lambda seed: Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS, seed),
+    }
     for line in sys.stdin:
         what, values = json.loads(line)
         print(json.dumps(requests[what](**values)), file=answers, flush=True)
@@ -163,12 +208,23 @@ class Step:
         with strategy.scope(), tf.device(device):
             model = XTTS(model_config, parts=("gpt",), precision=switches.precision)
             model.gpt.set_memory_use(switches.attention, switches.gradient_checkpointing)
-            self.step = TrainStep(GPTObjective(model, config), strategy, config.stage("gpt"), accumulation,
-                                  switches.precision, xla=switches.xla, ema=switches.ema)
-            whole = gpt_batch(model_config, batch, NUM_TEXT, tokens - model_config.num_latents - NUM_TEXT - 7,
-                              CONDITIONING_FRAMES)
-            self.batches = [type(whole)(*fields) for fields in
-                            zip(*(tf.split(field, accumulation) for field in whole))] if accumulation > 1 else [whole]
+            self.step = TrainStep(
+                GPTObjective(model, config),
+                strategy,
+                config.stage("gpt"),
+                accumulation,
+                switches.precision,
+                xla=switches.xla,
+                ema=switches.ema,
+            )
+            whole = gpt_batch(
+                model_config, batch, NUM_TEXT, tokens - model_config.num_latents - NUM_TEXT - 7, CONDITIONING_FRAMES
+            )
+            self.batches = (
+                [type(whole)(*fields) for fields in zip(*(tf.split(field, accumulation) for field in whole))]
+                if accumulation > 1
+                else [whole]
+            )
         self.taken = 0
 
     def take(self, learning_rate=1e-5, seed=0):
@@ -198,8 +254,10 @@ class Step:
             self.take()
             return {"allocator": None, "process": peak_resident_bytes() - self.rss_before}
         self.take()
-        return {"allocator": memory.get_memory_info(self.device)["peak"],
-                "process": peak_resident_bytes() - self.rss_before}
+        return {
+            "allocator": memory.get_memory_info(self.device)["peak"],
+            "process": peak_resident_bytes() - self.rss_before,
+        }
 
     def loss_after(self, steps, seed):
         """Loss of the step after `steps` steps on the one batch."""

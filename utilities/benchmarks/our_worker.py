@@ -5,19 +5,26 @@ import sys
 from pathlib import Path
 
 from reference_cases import (
-    CLIP_SECONDS, CONDITIONING_SECONDS, GPT_SIZES, NUM_TEXT_TOKENS, REFERENCE_CHUNK_SECONDS, REFERENCE_SECONDS,
-    gpt_inputs, noise, serve, vocoder_inputs,
+    CLIP_SECONDS,
+    CONDITIONING_SECONDS,
+    GPT_SIZES,
+    NUM_TEXT_TOKENS,
+    REFERENCE_CHUNK_SECONDS,
+    REFERENCE_SECONDS,
+    gpt_inputs,
+    noise,
+    serve,
+    vocoder_inputs,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 # Before TensorFlow: importing our package settles what TensorFlow reads when it is imported.
-from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
-
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
 from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
@@ -27,7 +34,7 @@ from myxtts.training.step import TrainStep  # noqa: E402
 from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
 RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))
-RELEASED = ModelConfig.of_size("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, layers=1)
+RELEASED = ModelConfig("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, layers=1)
 """The released shape, with one layer of the trunk, which nothing measured at this size goes through."""
 
 
@@ -35,8 +42,11 @@ class GivenLatents(GPTObjective):
     """The GPT's objective with the conditioning encoder left out; the batch carries latents instead of mel."""
 
     def trainable(self):
-        return {name: variable for name, variable in super().trainable().items()
-                if not name.startswith(("conditioning_encoder/", "perceiver/"))}
+        return {
+            name: variable
+            for name, variable in super().trainable().items()
+            if not name.startswith(("conditioning_encoder/", "perceiver/"))
+        }
 
     def _latents(self, batch):
         return batch.conditioning_mel
@@ -47,15 +57,22 @@ class OurWorker:
 
     def gpt(self, size, with_encoder):
         shape = GPT_SIZES[size]
-        model_config = ModelConfig.of_size("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, **shape,
-                                           conditioning_heads=shape["heads"])
+        model_config = ModelConfig(
+            "big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, **shape, conditioning_heads=shape["heads"]
+        )
         config = XTTSConfig(model=model_config, data=RECIPE.data, training=RECIPE.training)
         drawn = gpt_inputs(shape["width"])
         rows, num_text = drawn["text"].shape
         conditioning = drawn["mel"].transpose(0, 2, 1) if with_encoder else drawn["latents"]
-        batch = GPTBatch(tf.range(rows), tf.constant(drawn["text"], tf.int32), tf.fill((rows,), num_text),
-                         tf.constant(conditioning), tf.constant(drawn["codes"], tf.int32),
-                         tf.fill((rows,), drawn["codes"].shape[1]), tf.zeros((rows, 2), tf.int32))
+        batch = GPTBatch(
+            tf.range(rows),
+            tf.constant(drawn["text"], tf.int32),
+            tf.fill((rows,), num_text),
+            tf.constant(conditioning),
+            tf.constant(drawn["codes"], tf.int32),
+            tf.fill((rows,), drawn["codes"].shape[1]),
+            tf.zeros((rows, 2), tf.int32),
+        )
         strategy = tf.distribute.OneDeviceStrategy("/device:CPU:0")
         with strategy.scope():
             model = seeded_model(model_config, ("gpt",))
@@ -74,8 +91,20 @@ class OurWorker:
         prepare = Preparation("gpt", model, "/device:CPU:0", augment=False, seed=0)
         wav, conditioning = noise("wav", CLIP_SECONDS, 8), noise("conditioning", CONDITIONING_SECONDS, 8)
         ones = np.ones((8, 1), np.int32)
-        batch = WaveBatch(*map(tf.constant, (
-            ones[:, 0], wav, ones[:, 0] * wav.shape[1], ones, ones[:, 0], conditioning, np.zeros((8, 2), np.int32))))
+        batch = WaveBatch(
+            *map(
+                tf.constant,
+                (
+                    ones[:, 0],
+                    wav,
+                    ones[:, 0] * wav.shape[1],
+                    ones,
+                    ones[:, 0],
+                    conditioning,
+                    np.zeros((8, 2), np.int32),
+                ),
+            )
+        )
 
         def run():
             prepared = prepare(batch)

@@ -115,8 +115,9 @@ class Neighbour:
     """A process that trains as long as this one lives, in a `with` block; it shares nothing with this one but the machine."""
 
     def __init__(self, case):
-        self._process = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--neighbour", case],
-                                         stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *sys.argv[1:], "--neighbour", case], stdout=subprocess.PIPE, text=True
+        )
 
     def __enter__(self):
         for line in self._process.stdout:
@@ -167,14 +168,25 @@ def measure(case, config, plan, folder, num_steps):
     data, train = fmean(found.data for found in alone), fmean(found.train for found in alone)
     overlapped, synchronous = whole[True], whole[False]
     return {
-        "case": case, "layers": CASES[case][1], "dvae_hidden": width, "steps": len(overlapped.step_times),
-        "data_ms": 1e3 * data, "load_ms": 1e3 * fmean(found.load for found in alone), "train_ms": 1e3 * train,
-        "synchronous_ms": 1e3 * synchronous.mean, "asynchronous_ms": 1e3 * overlapped.mean,
-        "speedup": synchronous.mean / overlapped.mean, "ceiling": (data + train) / max(data, train),
-        "efficiency": max(data, train) / overlapped.mean, "efficiency_of_two_processes": train / beside,
+        "case": case,
+        "layers": CASES[case][1],
+        "dvae_hidden": width,
+        "steps": len(overlapped.step_times),
+        "data_ms": 1e3 * data,
+        "load_ms": 1e3 * fmean(found.load for found in alone),
+        "train_ms": 1e3 * train,
+        "synchronous_ms": 1e3 * synchronous.mean,
+        "asynchronous_ms": 1e3 * overlapped.mean,
+        "speedup": synchronous.mean / overlapped.mean,
+        "ceiling": (data + train) / max(data, train),
+        "efficiency": max(data, train) / overlapped.mean,
+        "efficiency_of_two_processes": train / beside,
         "over_training_alone": overlapped.mean / train,
-        "variation": overlapped.variation, "stall": overlapped.stall, "cores_used_by_others": others,
-        "step_times_ms": [1e3 * seconds for seconds in overlapped.step_times]}
+        "variation": overlapped.variation,
+        "stall": overlapped.stall,
+        "cores_used_by_others": others,
+        "step_times_ms": [1e3 * seconds for seconds in overlapped.step_times],
+    }
 
 
 def others_seconds():
@@ -201,12 +213,16 @@ def main(argv=None):
         for case in arguments.case or CASES:
             figures = measure(case, config, plan, folder, arguments.steps)
             found.append(figures)
-            print(f"{case} ({figures['layers']} layers, DVAE {figures['dvae_hidden']} wide): D {figures['data_ms']:.0f} ms, T {figures['train_ms']:.0f} ms, synchronous "
-                  f"{figures['synchronous_ms']:.0f} ms, asynchronous {figures['asynchronous_ms']:.0f} ms")
-            print(f"  speed-up {figures['speedup']:.2f} (ceiling {figures['ceiling']:.2f}), overlap efficiency "
-                  f"{figures['efficiency']:.2f}, step {figures['over_training_alone']:.2f} x training alone, variation "
-                  f"{100 * figures['variation']:.1f}%, stall {100 * figures['stall']:.1f}%, other processes used "
-                  f"{figures['cores_used_by_others']:.2f} cores")
+            print(
+                f"{case} ({figures['layers']} layers, DVAE {figures['dvae_hidden']} wide): D {figures['data_ms']:.0f} ms, T {figures['train_ms']:.0f} ms, synchronous "
+                f"{figures['synchronous_ms']:.0f} ms, asynchronous {figures['asynchronous_ms']:.0f} ms"
+            )
+            print(
+                f"  speed-up {figures['speedup']:.2f} (ceiling {figures['ceiling']:.2f}), overlap efficiency "
+                f"{figures['efficiency']:.2f}, step {figures['over_training_alone']:.2f} x training alone, variation "
+                f"{100 * figures['variation']:.1f}%, stall {100 * figures['stall']:.1f}%, other processes used "
+                f"{figures['cores_used_by_others']:.2f} cores"
+            )
             print(f"  two trainings in two processes: efficiency {figures['efficiency_of_two_processes']:.2f}")
     print(f"Goals on an idle machine: {GOALS}")
     if arguments.json:

@@ -42,10 +42,14 @@ class Case(NamedTuple):
 
 
 CASES = {
-    **{f"gpt-{size}{suffix}": Case(f"GPT train step, {size}, {conditioning}", "gpt", (size, encoder), 1.3, 1e-3)
-       for size in GPT_SIZES
-       for suffix, encoder, conditioning in (("", True, "with the conditioning encoder"),
-                                             ("-latents", False, "latents given"))},
+    **{
+        f"gpt-{size}{suffix}": Case(f"GPT train step, {size}, {conditioning}", "gpt", (size, encoder), 1.3, 1e-3)
+        for size in GPT_SIZES
+        for suffix, encoder, conditioning in (
+            ("", True, "with the conditioning encoder"),
+            ("-latents", False, "latents given"),
+        )
+    },
     "features": Case(f"features and DVAE codes, 8 clips of {CLIP_SECONDS} s", "features", (), 1.5, 1e-3),
     "latents": Case(f"conditioning latents and speaker vector, {REFERENCE_SECONDS} s", "latents", (), 1.2, 1e-3),
     "vocoder": Case(f"waveform decoder, {VOCODER_CODES} codes", "vocoder", (), 1.2, 1e-2),
@@ -54,10 +58,12 @@ CASES = {
 
 def gpt_inputs(width):
     """Full rows, without padding: text, codes, conditioning mel `(B, 80, F)` and latents `(B, 32, width)`."""
-    return dict(text=seeded_integers("speed/text", (8, 60), NUM_TEXT_TOKENS - 300) + 300,
-                codes=seeded_integers("speed/codes", (8, 200), NUM_CODES),
-                mel=seeded_values("speed/mel", (8, 80, 1 + CONDITIONING_SECONDS * SAMPLE_RATE // 256)),
-                latents=seeded_values("speed/latents", (8, NUM_LATENTS, width)))
+    return dict(
+        text=seeded_integers("speed/text", (8, 60), NUM_TEXT_TOKENS - 300) + 300,
+        codes=seeded_integers("speed/codes", (8, 200), NUM_CODES),
+        mel=seeded_values("speed/mel", (8, 80, 1 + CONDITIONING_SECONDS * SAMPLE_RATE // 256)),
+        latents=seeded_values("speed/latents", (8, NUM_LATENTS, width)),
+    )
 
 
 def noise(name, seconds, rows=1):
@@ -92,7 +98,7 @@ def serve(worker):
             run, output = getattr(worker, case.kind)(*case.arguments)
             values = output().reshape(-1)
             run()
-            answer = {"size": values.size, "values": values[::max(1, values.size // 1000)].tolist()}
+            answer = {"size": values.size, "values": values[:: max(1, values.size // 1000)].tolist()}
         else:
             began, began_cpu = time.perf_counter(), time.process_time()
             run()

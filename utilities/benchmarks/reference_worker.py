@@ -3,13 +3,21 @@
 import sys
 import tempfile
 
-from reference_cases import (
-    CLIP_SECONDS, CONDITIONING_SECONDS, GPT_SIZES, NUM_TEXT_TOKENS, REFERENCE_CHUNK_SECONDS, REFERENCE_SECONDS,
-    SAMPLE_RATE, gpt_inputs, noise, serve, vocoder_inputs,
-)
-
 import torch  # noqa: I001  (`reference_cases` puts `utilities/parity` on the path)
 from make_reference import FULL, FULL_DVAE, adamw_groups, make_dvae, make_xtts
+from reference_cases import (
+    CLIP_SECONDS,
+    CONDITIONING_SECONDS,
+    GPT_SIZES,
+    NUM_TEXT_TOKENS,
+    REFERENCE_CHUNK_SECONDS,
+    REFERENCE_SECONDS,
+    SAMPLE_RATE,
+    gpt_inputs,
+    noise,
+    serve,
+    vocoder_inputs,
+)
 from seeded_weights import seeded_tensor
 from TTS.tts.layers.tortoise.arch_utils import TorchMelSpectrogram
 
@@ -19,15 +27,26 @@ class ReferenceWorker:
 
     def gpt(self, size, with_encoder):
         shape = GPT_SIZES[size]
-        gpt = make_xtts(dict(FULL, gpt_layers=shape["layers"], gpt_n_model_channels=shape["width"],
-                             gpt_n_heads=shape["heads"], decoder_input_dim=shape["width"],
-                             gpt_number_text_tokens=NUM_TEXT_TOKENS)).gpt
+        gpt = make_xtts(
+            dict(
+                FULL,
+                gpt_layers=shape["layers"],
+                gpt_n_model_channels=shape["width"],
+                gpt_n_heads=shape["heads"],
+                decoder_input_dim=shape["width"],
+                gpt_number_text_tokens=NUM_TEXT_TOKENS,
+            )
+        ).gpt
         drawn = gpt_inputs(shape["width"])
         text, codes = torch.from_numpy(drawn["text"]), torch.from_numpy(drawn["codes"])
-        batch = dict(text_inputs=text, text_lengths=torch.full((len(text),), text.shape[1]), audio_codes=codes,
-                     wav_lengths=torch.full((len(text),), codes.shape[1] * 1024),
-                     cond_mels=torch.from_numpy(drawn["mel"])[:, None],
-                     cond_latents=None if with_encoder else torch.from_numpy(drawn["latents"]))
+        batch = dict(
+            text_inputs=text,
+            text_lengths=torch.full((len(text),), text.shape[1]),
+            audio_codes=codes,
+            wav_lengths=torch.full((len(text),), codes.shape[1] * 1024),
+            cond_mels=torch.from_numpy(drawn["mel"])[:, None],
+            cond_latents=None if with_encoder else torch.from_numpy(drawn["latents"]),
+        )
         optimizer = torch.optim.AdamW(adamw_groups(gpt), lr=5e-6, betas=(0.9, 0.96), eps=1e-8)
 
         def losses():
@@ -49,7 +68,8 @@ class ReferenceWorker:
             torch.save(torch.from_numpy(seeded_tensor("mel_stats", (80,))), file.name)
             to_mel = TorchMelSpectrogram(mel_norm_file=file.name, sampling_rate=SAMPLE_RATE)
             to_conditioning_mel = TorchMelSpectrogram(
-                filter_length=2048, hop_length=256, win_length=1024, mel_norm_file=file.name, sampling_rate=SAMPLE_RATE)
+                filter_length=2048, hop_length=256, win_length=1024, mel_norm_file=file.name, sampling_rate=SAMPLE_RATE
+            )
         wav = torch.from_numpy(noise("wav", CLIP_SECONDS, 8))
         conditioning = torch.from_numpy(noise("conditioning", CONDITIONING_SECONDS, 8))
 
@@ -58,16 +78,19 @@ class ReferenceWorker:
             return to_conditioning_mel(conditioning), dvae.get_codebook_indices(to_mel(wav))
 
         # Clips of a whole number of strides give one code more than they have strides; the trainer's GPT cuts it.
-        return prepare, lambda: prepare()[1][:, :wav.shape[1] // 1024].numpy()
+        return prepare, lambda: prepare()[1][:, : wav.shape[1] // 1024].numpy()
 
     def latents(self):
         model = make_xtts(dict(FULL, gpt_layers=1))
         wav = torch.from_numpy(noise("reference", REFERENCE_SECONDS))
 
         def condition():
-            return (model.get_gpt_cond_latents(wav, SAMPLE_RATE, length=REFERENCE_SECONDS,
-                                               chunk_length=REFERENCE_CHUNK_SECONDS),
-                    model.get_speaker_embedding(wav, SAMPLE_RATE))
+            return (
+                model.get_gpt_cond_latents(
+                    wav, SAMPLE_RATE, length=REFERENCE_SECONDS, chunk_length=REFERENCE_CHUNK_SECONDS
+                ),
+                model.get_speaker_embedding(wav, SAMPLE_RATE),
+            )
 
         return condition, lambda: torch.cat([part.reshape(-1) for part in condition()]).numpy()
 

@@ -91,18 +91,26 @@ def soak(trainer, dataset, minutes):
     began = time.monotonic()
     with contextlib.redirect_stdout(sys.stderr):
         trainer.train(dataset, [watcher])
-    states = watcher.states[int(WARMUP_SHARE * len(watcher.states)):]
+    states = watcher.states[int(WARMUP_SHARE * len(watcher.states)) :]
     window = max(1, int(WINDOW_SHARE * len(states)))
     memory = [median(rss for rss, _, _ in part) / 2**20 for part in (states[:window], states[-window:])]
     threads = [max(number for _, number, _ in part) for part in (states[:window], states[-window:])]
-    found = {"steps": len(watcher.states), "minutes": (time.monotonic() - began) / 60, "memory_mb": memory,
-             "growth": memory[1] / memory[0] - 1.0, "threads": threads,
-             "python_threads": [threads_before, threading.active_count()]}
-    found["ok"] = (found["growth"] <= LARGEST_GROWTH and threads[1] <= threads[0]
-                   and found["python_threads"][1] <= threads_before)
-    print(f"{found['steps']} steps in {found['minutes']:.1f} minutes: memory {memory[0]:.0f} MB after warm-up, "
-          f"{memory[1]:.0f} MB at the end ({found['growth']:+.2%}); threads {threads[0]} and {threads[1]}; Python threads "
-          f"{threads_before} before and {found['python_threads'][1]} after")
+    found = {
+        "steps": len(watcher.states),
+        "minutes": (time.monotonic() - began) / 60,
+        "memory_mb": memory,
+        "growth": memory[1] / memory[0] - 1.0,
+        "threads": threads,
+        "python_threads": [threads_before, threading.active_count()],
+    }
+    found["ok"] = (
+        found["growth"] <= LARGEST_GROWTH and threads[1] <= threads[0] and found["python_threads"][1] <= threads_before
+    )
+    print(
+        f"{found['steps']} steps in {found['minutes']:.1f} minutes: memory {memory[0]:.0f} MB after warm-up, "
+        f"{memory[1]:.0f} MB at the end ({found['growth']:+.2%}); threads {threads[0]} and {threads[1]}; Python threads "
+        f"{threads_before} before and {found['python_threads'][1]} after"
+    )
     return found
 
 

@@ -35,8 +35,14 @@ from soak import parse_training, process_state, training_parser  # noqa: E402  a
 LONGEST_STOP_SECONDS = 5.0
 LONGEST_RUN_STEPS = 12
 """Errors strike in one of this many first steps."""
-KINDS = {"reader": "Broken", "features": "Broken", "step": "Broken", "interrupt": "KeyboardInterrupt", "signal": None,
-         "end of data": None}
+KINDS = {
+    "reader": "Broken",
+    "features": "Broken",
+    "step": "Broken",
+    "interrupt": "KeyboardInterrupt",
+    "signal": None,
+    "end of data": None,
+}
 """Ways to end a run, and what has to come out of it: `interrupt` is a bare KeyboardInterrupt in the training loop,
 `signal` the Ctrl-C that the command turns into a last checkpoint."""
 LATEST_INTERRUPT_SECONDS = 0.5
@@ -56,7 +62,9 @@ def parse(argv):
     """The flags of train_main.py and those of this command."""
     parser = training_parser("stops.py", __doc__)
     parser.add_argument("--stops", type=int, default=200, help="stops in one process (default: 200)")
-    parser.add_argument("--processes", type=int, default=10, help="runs of train_main.py that get a Ctrl-C (default: 10)")
+    parser.add_argument(
+        "--processes", type=int, default=10, help="runs of train_main.py that get a Ctrl-C (default: 10)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write every stop there as well")
     parser.add_argument("--append", action="store_true", help="append the table to docs/benchmarks.md")
     arguments = parse_training(parser, argv)
@@ -97,7 +105,7 @@ class Saboteur:
 
     def run(self, kind, at, seconds):
         """Trains until the stop at step `at`, or after `seconds` where it comes from outside; returns the `Stop`."""
-        from myxtts.cli.run import stops_on_signals
+        from myxtts.runs.run import stops_on_signals
 
         trainer, self.struck = self.trainer, time.monotonic()
         trainer.step = trainer.position = 0
@@ -224,12 +232,29 @@ def interrupt_process(arguments, corpus, folder, seconds):
     """Starts `train_main.py`, sends Ctrl-C `seconds` after training began, and waits; returns the `Stop`."""
     virtual = ("--virtual-devices", str(arguments.virtual_devices)) if arguments.virtual_devices else ()
     pair = ("--data-gpu", str(arguments.data_gpu), "--model-gpu", str(arguments.model_gpu)) if not virtual else ()
-    command = [sys.executable, str(TRAIN_MAIN), "--train-data", str(corpus), "--checkpoint-dir", str(folder), "--stage",
-               "dvae", "--model-size", "nano", "--batch-size", "4", "--model-start-delay", "0", *virtual, *pair]
+    command = [
+        sys.executable,
+        str(TRAIN_MAIN),
+        "--train-data",
+        str(corpus),
+        "--checkpoint-dir",
+        str(folder),
+        "--stage",
+        "dvae",
+        "--model-size",
+        "nano",
+        "--batch-size",
+        "4",
+        "--model-start-delay",
+        "0",
+        *virtual,
+        *pair,
+    ]
     output = Path(folder, "output.txt")
     with open(output, "w", encoding="utf-8") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
-                                   env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        process = subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        )
         deadline = time.monotonic() + LONGEST_START_SECONDS
         while TRAINING_BEGINS not in output.read_text() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -279,19 +304,28 @@ def main(argv=None):
     draw = random.Random(1)
     for _ in range(arguments.processes):
         with tempfile.TemporaryDirectory() as folder:
-            stop = interrupt_process(arguments, config.data.train_data, folder, draw.uniform(0.0, LATEST_SIGNAL_SECONDS))
+            stop = interrupt_process(
+                arguments, config.data.train_data, folder, draw.uniform(0.0, LATEST_SIGNAL_SECONDS)
+            )
             stops.append(stop)
         if stop.faults:
             print(f"{stop.kind}: {stop.faults}", flush=True)
     leaked = after[1] > before[1] or after[0] > before[0]
     command = " ".join(["python utilities/benchmarks/stops.py", *(sys.argv[1:] if argv is None else argv)])
-    append_table(f"Stops of a dual run ({plan.describe()}); threads of the process before and after: {before[0]} and "
-                 f"{after[0]}, of Python {before[1]} and {after[1]}", command,
-                 ["stop", "times", "ended after (median)", "longest (goal: 5 s)", "not as they should be"], table(stops),
-                 append=arguments.append)
+    append_table(
+        f"Stops of a dual run ({plan.describe()}); threads of the process before and after: {before[0]} and "
+        f"{after[0]}, of Python {before[1]} and {after[1]}",
+        command,
+        ["stop", "times", "ended after (median)", "longest (goal: 5 s)", "not as they should be"],
+        table(stops),
+        append=arguments.append,
+    )
     if arguments.json:
-        found = {"stops": [{**dataclasses.asdict(stop), "faults": stop.faults} for stop in stops],
-                 "threads_before": before, "threads_after": after}
+        found = {
+            "stops": [{**dataclasses.asdict(stop), "faults": stop.faults} for stop in stops],
+            "threads_before": before,
+            "threads_after": after,
+        }
         Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 1 if leaked or any(stop.faults for stop in stops) else 0
 

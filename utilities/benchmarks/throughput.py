@@ -16,15 +16,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # librosa's products, on the one core; more threads would wait for each other
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from hardware import append_table  # noqa: E402  settles what TensorFlow reads when it is imported
-
 import librosa  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from flops import step_flops  # noqa: E402
+from hardware import append_table  # noqa: E402  settles what TensorFlow reads when it is imported
 
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
-from myxtts.config.config import MODEL_SAMPLE_RATE, DataConfig, ModelConfig, XTTSConfig  # noqa: E402
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.data.batch import GPTBatch  # noqa: E402
 from myxtts.data.buckets import BatchPlan  # noqa: E402
 from myxtts.data.corpora import load_corpus  # noqa: E402
@@ -52,7 +52,9 @@ def input_pipeline(folder, repeats):
     """Reads, decodes, resamples where needed, buckets and pads `REPEATED_CLIPS` clips, without any cache."""
     inspected = inspect_corpus(load_corpus(folder)).accepted
     chosen = [inspected[i % len(inspected)] for i in range(REPEATED_CLIPS)]
-    clips = [Clip(str(i), str(u.wav_path), (4, 5, 6), u.speaker, u.language, u.num_samples) for i, u in enumerate(chosen)]
+    clips = [
+        Clip(str(i), str(u.wav_path), (4, 5, 6), u.speaker, u.language, u.num_samples) for i, u in enumerate(chosen)
+    ]
     plan = BatchPlan([c.num_samples for c in clips], [3] * len(clips), 16, 8, seed=0)
     loader = BatchLoader(clips, plan, SampleCache(0), seed=0)
     seconds = sum(u.seconds for u in chosen)
@@ -63,9 +65,15 @@ def input_pipeline(folder, repeats):
 
     spent = best_of(run, repeats)
     share = plan.batches_per_epoch * plan.batch_size / len(clips)
-    return [["reading to padded batches", f"{share * len(clips) / spent:.0f} clips/s",
-             f"{share * seconds / 3600 / (spent / 60):.1f} hours of audio per minute",
-             f"{share * seconds / spent:.0f}× real time (goal: 1000×)", f"padding {100 * plan.padding_share():.1f} %"]]
+    return [
+        [
+            "reading to padded batches",
+            f"{share * len(clips) / spent:.0f} clips/s",
+            f"{share * seconds / 3600 / (spent / 60):.1f} hours of audio per minute",
+            f"{share * seconds / spent:.0f}× real time (goal: 1000×)",
+            f"padding {100 * plan.padding_share():.1f} %",
+        ]
+    ]
 
 
 def features(repeats):
@@ -78,23 +86,45 @@ def features(repeats):
 
     def reference():
         for clip in wav:
-            np.log(np.maximum(librosa.feature.melspectrogram(
-                y=clip, sr=DVAE_MEL.sample_rate, n_fft=DVAE_MEL.n_fft, hop_length=DVAE_MEL.hop_length, fmax=8000,
-                n_mels=80, htk=True, norm="slaney"), 1e-5))
+            np.log(
+                np.maximum(
+                    librosa.feature.melspectrogram(
+                        y=clip,
+                        sr=DVAE_MEL.sample_rate,
+                        n_fft=DVAE_MEL.n_fft,
+                        hop_length=DVAE_MEL.hop_length,
+                        fmax=8000,
+                        n_mels=80,
+                        htk=True,
+                        norm="slaney",
+                    ),
+                    1e-5,
+                )
+            )
 
     theirs = best_of(reference, repeats)
-    return [["log-mel", f"{8 / ours:.0f} clips/s", f"librosa {8 / theirs:.0f} clips/s",
-             f"{theirs / ours:.1f}× librosa (goal: 4×)"]]
+    return [
+        [
+            "log-mel",
+            f"{8 / ours:.0f} clips/s",
+            f"librosa {8 / theirs:.0f} clips/s",
+            f"{theirs / ours:.1f}× librosa (goal: 4×)",
+        ]
+    ]
 
 
 def gpt_batch(config, batch, num_text, num_codes, conditioning_frames):
     """A full batch of random numbers, without padding."""
     rng = np.random.default_rng(0)
-    return GPTBatch(tf.range(batch), tf.constant(rng.integers(4, config.num_text_tokens, (batch, num_text)), tf.int32),
-                    tf.fill((batch,), num_text),
-                    tf.constant(rng.normal(size=(batch, conditioning_frames, 80)), tf.float32),
-                    tf.constant(rng.integers(0, config.num_codes, (batch, num_codes)), tf.int32),
-                    tf.fill((batch,), num_codes), tf.zeros((batch, 2), tf.int32))
+    return GPTBatch(
+        tf.range(batch),
+        tf.constant(rng.integers(4, config.num_text_tokens, (batch, num_text)), tf.int32),
+        tf.fill((batch,), num_text),
+        tf.constant(rng.normal(size=(batch, conditioning_frames, 80)), tf.float32),
+        tf.constant(rng.integers(0, config.num_codes, (batch, num_codes)), tf.int32),
+        tf.fill((batch,), num_codes),
+        tf.zeros((batch, 2), tf.int32),
+    )
 
 
 def matmul_rate(width, rows, repeats):
@@ -107,7 +137,7 @@ def matmul_rate(width, rows, repeats):
 
 def train_step(size, batch, num_text, num_codes, frames, repeats):
     """One optimizer step of the GPT at a size, against the matrix-product ceiling."""
-    model_config = ModelConfig.of_size(size, num_text_tokens=512)
+    model_config = ModelConfig(size, num_text_tokens=512)
     config = XTTSConfig(model=model_config, data=DataConfig(batch_size=batch))
     strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[-1].name)
     with strategy.scope():
@@ -118,14 +148,22 @@ def train_step(size, batch, num_text, num_codes, frames, repeats):
     flops = step_flops(model_config, batch, num_text, num_codes, frames)
     tokens = batch * (model_config.num_latents + num_text + num_codes + 7)
     ceiling = matmul_rate(model_config.width, tokens, repeats * 5)
-    return [size, f"{1e3 * spent:.0f} ms", f"{tokens / spent:.0f} tokens/s", f"{flops / spent / 1e9:.1f} GFLOP/s",
-            f"{ceiling / 1e9:.1f} GFLOP/s", f"{100 * flops / spent / ceiling:.0f} % (goal: 60 %)"]
+    return [
+        size,
+        f"{1e3 * spent:.0f} ms",
+        f"{tokens / spent:.0f} tokens/s",
+        f"{flops / spent / 1e9:.1f} GFLOP/s",
+        f"{ceiling / 1e9:.1f} GFLOP/s",
+        f"{100 * flops / spent / ceiling:.0f} % (goal: 60 %)",
+    ]
 
 
 def main():
     """Runs all three on the first core that the process may use."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an LJSpeech-format folder; without it the input pipeline is left out")
+    parser.add_argument(
+        "--data", type=Path, help="an LJSpeech-format folder; without it the input pipeline is left out"
+    )
     parser.add_argument("--sizes", nargs="+", default=["nano", "tiny", "small"])
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
@@ -138,8 +176,12 @@ def main():
         append_table("Input pipeline alone, one core", command, ["what", "clips", "audio", "speed", "padding"], rows)
     append_table("Features, one core", command, ["what", "ours", "reference", "ratio"], features(arguments.repeats))
     steps = [train_step(size, 8, 60, 200, 258, arguments.repeats) for size in arguments.sizes]
-    append_table("GPT train step, one core, batch 8, 60 text tokens, 200 codes, 258 conditioning frames", command,
-                 ["size", "step", "tokens", "rate", "matrix products alone", "share"], steps)
+    append_table(
+        "GPT train step, one core, batch 8, 60 text tokens, 200 codes, 258 conditioning frames",
+        command,
+        ["size", "step", "tokens", "rate", "matrix products alone", "share"],
+        steps,
+    )
 
 
 if __name__ == "__main__":

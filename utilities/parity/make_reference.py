@@ -17,17 +17,40 @@ import numpy as np
 import torch
 from seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_tensor, seeded_values
 from transformers import (
-    LogitsProcessorList, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
 )
 from TTS.tts.configs.xtts_config import XttsConfig
 from TTS.tts.layers.xtts.dvae import DiscreteVAE
 from TTS.tts.models.xtts import Xtts, XttsArgs
 
-SMALL = dict(gpt_layers=2, gpt_n_model_channels=64, gpt_n_heads=2, gpt_max_audio_tokens=120, gpt_max_text_tokens=30,
-             gpt_number_text_tokens=60, gpt_start_text_token=3, gpt_stop_text_token=0, gpt_num_audio_tokens=66,
-             gpt_start_audio_token=64, gpt_stop_audio_token=65, gpt_use_perceiver_resampler=True, decoder_input_dim=64)
-FULL = dict(gpt_number_text_tokens=6681, gpt_start_text_token=261, gpt_stop_text_token=0, gpt_num_audio_tokens=1026,
-            gpt_start_audio_token=1024, gpt_stop_audio_token=1025, gpt_use_perceiver_resampler=True)
+SMALL = dict(
+    gpt_layers=2,
+    gpt_n_model_channels=64,
+    gpt_n_heads=2,
+    gpt_max_audio_tokens=120,
+    gpt_max_text_tokens=30,
+    gpt_number_text_tokens=60,
+    gpt_start_text_token=3,
+    gpt_stop_text_token=0,
+    gpt_num_audio_tokens=66,
+    gpt_start_audio_token=64,
+    gpt_stop_audio_token=65,
+    gpt_use_perceiver_resampler=True,
+    decoder_input_dim=64,
+)
+FULL = dict(
+    gpt_number_text_tokens=6681,
+    gpt_start_text_token=261,
+    gpt_stop_text_token=0,
+    gpt_num_audio_tokens=1026,
+    gpt_start_audio_token=1024,
+    gpt_stop_audio_token=1025,
+    gpt_use_perceiver_resampler=True,
+)
 SMALL_DVAE = dict(num_tokens=64, codebook_dim=32, hidden_dim=32)
 FULL_DVAE = dict(num_tokens=1024, codebook_dim=512, hidden_dim=512)
 
@@ -50,9 +73,18 @@ def make_xtts(arguments):
 
 
 def make_dvae(arguments):
-    return seed_weights(DiscreteVAE(
-        channels=80, normalization=None, positional_dims=1, num_resnet_blocks=3, kernel_size=3, num_layers=2,
-        use_transposed_convs=False, **arguments))
+    return seed_weights(
+        DiscreteVAE(
+            channels=80,
+            normalization=None,
+            positional_dims=1,
+            num_resnet_blocks=3,
+            kernel_size=3,
+            num_layers=2,
+            use_transposed_convs=False,
+            **arguments,
+        )
+    )
 
 
 def drawn(name, *shape, scale=1.0):
@@ -75,7 +107,7 @@ def sampled_gradients(named_parameters):
 def sampled(array):
     values = np.zeros(16, np.float32)
     positions = sampled_positions(array.size)
-    values[:len(positions)] = array.reshape(-1)[positions]
+    values[: len(positions)] = array.reshape(-1)[positions]
     return values
 
 
@@ -84,16 +116,22 @@ def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):
     codes = drawn_ids(f"{prefix}/codes", len(text_lengths), -(-max(wav_lengths) // 1024), high=num_codes)
     for row, length in enumerate(text_lengths):
         text[row, length:] = 0
-    return dict(text_inputs=text, text_lengths=torch.tensor(text_lengths), audio_codes=codes,
-                wav_lengths=torch.tensor(wav_lengths),
-                cond_mels=drawn(f"{prefix}/conditioning_mel", len(text_lengths), 1, 80, frames))
+    return dict(
+        text_inputs=text,
+        text_lengths=torch.tensor(text_lengths),
+        audio_codes=codes,
+        wav_lengths=torch.tensor(wav_lengths),
+        cond_mels=drawn(f"{prefix}/conditioning_mel", len(text_lengths), 1, 80, frames),
+    )
 
 
 def losses_and_logits(gpt, batch):
     """Text and mel loss, and both heads' outputs `(B, T, V)`, of which the reference returns only the mel's."""
     captured = []
-    handles = [head.register_forward_hook(lambda _module, _inputs, output: captured.append(output))
-               for head in (gpt.text_head, gpt.mel_head)]
+    handles = [
+        head.register_forward_hook(lambda _module, _inputs, output: captured.append(output))
+        for head in (gpt.text_head, gpt.mel_head)
+    ]
     losses = gpt(**{name: value.clone() for name, value in batch.items()})[:2]
     for handle in handles:
         handle.remove()
@@ -116,12 +154,20 @@ def small_gpt(out):
     with torch.inference_mode():
         latents = gpt.get_style_emb(batch["cond_mels"][:1]).transpose(1, 2)
         text, codes = batch["text_inputs"][:1], batch["audio_codes"][:1]
-        out["second_pass"] = gpt(text, torch.tensor([9]), codes, torch.tensor([14 * 1024]), cond_latents=latents,
-                                 return_latent=True)
+        out["second_pass"] = gpt(
+            text, torch.tensor([9]), codes, torch.tensor([14 * 1024]), cond_latents=latents, return_latent=True
+        )
         gpt.mel_head.bias[-1] += STOP_BIAS
         gpt.init_gpt_for_inference(kv_cache=True)
-        codes, generated = gpt.generate(latents, text, do_sample=False, num_beams=1, repetition_penalty=5.0,
-                                        return_dict_in_generate=True, output_scores=True)
+        codes, generated = gpt.generate(
+            latents,
+            text,
+            do_sample=False,
+            num_beams=1,
+            repetition_penalty=5.0,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
     best = torch.stack(generated.scores).topk(2).values
     print(f"greedy: {codes.shape[1]} codes, smallest lead {(best[..., 0] - best[..., 1]).min():.2e}")
     out["greedy_codes"] = codes.numpy().astype(np.int16)
@@ -130,19 +176,28 @@ def small_gpt(out):
 def adamw_groups(gpt):
     """The recipe's parameter groups, which leave biases, norms and embedding tables undecayed."""
     spared = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.Embedding)
-    plain = {id(parameter) for module in gpt.modules() if isinstance(module, spared)
-             for parameter in module.parameters()}
+    plain = {
+        id(parameter) for module in gpt.modules() if isinstance(module, spared) for parameter in module.parameters()
+    }
     plain |= {id(parameter) for name, parameter in gpt.named_parameters() if name.endswith("bias")}
-    return [{"params": [p for p in gpt.parameters() if id(p) not in plain], "weight_decay": 1e-2},
-            {"params": [p for p in gpt.parameters() if id(p) in plain], "weight_decay": 0.0}]
+    return [
+        {"params": [p for p in gpt.parameters() if id(p) not in plain], "weight_decay": 1e-2},
+        {"params": [p for p in gpt.parameters() if id(p) in plain], "weight_decay": 0.0},
+    ]
 
 
 def sampling(out):
     """Scores before and after the reference's chain of processors, for three rows of codes seen."""
     logits = drawn("small/sampling_logits", 3, 1026, scale=4.0)
     seen = drawn_ids("small/sampling_seen", 3, 12, high=1026)
-    chain = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(5.0), TemperatureLogitsWarper(0.75),
-                                 TopKLogitsWarper(50), TopPLogitsWarper(0.85)])
+    chain = LogitsProcessorList(
+        [
+            RepetitionPenaltyLogitsProcessor(5.0),
+            TemperatureLogitsWarper(0.75),
+            TopKLogitsWarper(50),
+            TopPLogitsWarper(0.85),
+        ]
+    )
     out["sampling"] = chain(seen, logits.clone())
 
 
@@ -167,8 +222,9 @@ def small_dvae(out):
     (reconstruction.mean() + commitment).backward()
     out["dvae_losses"] = torch.stack([reconstruction.mean(), commitment])
     out["dvae_gradients"] = sampled_gradients(dvae.named_parameters())
-    out["dvae_codebook"] = np.stack([sampled(getattr(dvae.codebook, name).numpy())
-                                     for name in ("embed", "embed_avg", "cluster_size")])
+    out["dvae_codebook"] = np.stack(
+        [sampled(getattr(dvae.codebook, name).numpy()) for name in ("embed", "embed_avg", "cluster_size")]
+    )
 
 
 def decoder_values(out, model, prefix, width):
@@ -181,16 +237,25 @@ def decoder_values(out, model, prefix, width):
 
 def full_values(out):
     model = make_xtts(FULL)
-    parts = {"gpt": model.gpt, "waveform_decoder": model.hifigan_decoder.waveform_decoder,
-             "speaker_encoder": model.hifigan_decoder.speaker_encoder}
+    parts = {
+        "gpt": model.gpt,
+        "waveform_decoder": model.hifigan_decoder.waveform_decoder,
+        "speaker_encoder": model.hifigan_decoder.speaker_encoder,
+    }
     out["values"] = np.array([sum(t.numel() for t in part.state_dict().values()) for part in (model, *parts.values())])
     print("full values:", out["values"])
     batch = gpt_batch("full", (12,), (16 * 1024,), 6681, 1024, 100)
     with torch.inference_mode():
         losses, text_logits, mel_logits = losses_and_logits(model.gpt, batch)
         latents = model.gpt.get_style_emb(batch["cond_mels"]).transpose(1, 2)
-        second_pass = model.gpt(batch["text_inputs"], batch["text_lengths"], batch["audio_codes"],
-                                batch["wav_lengths"], cond_latents=latents, return_latent=True)
+        second_pass = model.gpt(
+            batch["text_inputs"],
+            batch["text_lengths"],
+            batch["audio_codes"],
+            batch["wav_lengths"],
+            cond_latents=latents,
+            return_latent=True,
+        )
     out["losses"] = torch.stack(losses)
     out["text_logits"], out["mel_logits"] = store_every(text_logits, 167), store_every(mel_logits, 41)
     out["latents"], out["second_pass"] = store_every(latents, 32), store_every(second_pass, 32)
@@ -219,8 +284,11 @@ def main():
     full_values(full)
     packages = ("coqui-tts", "transformers", "torch")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
-    arrays = {f"{prefix}/{name}": np.asarray(value.detach() if isinstance(value, torch.Tensor) else value)
-              for prefix, values in (("small", small), ("full", full)) for name, value in values.items()}
+    arrays = {
+        f"{prefix}/{name}": np.asarray(value.detach() if isinstance(value, torch.Tensor) else value)
+        for prefix, values in (("small", small), ("full", full))
+        for name, value in values.items()
+    }
     np.savez_compressed(output, versions=np.array(versions), **arrays)
     print(f"Wrote {output} with {versions}")
 

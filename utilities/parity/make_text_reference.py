@@ -241,17 +241,37 @@ OPENINGS = {
     "zh-cn": ["", "听说", "他说，", "不过，", "昨天"],
     "ko": ["", "그런데 ", "어제 ", "민수야, ", "아니, "],
     "ar": ["", "قالت: ", "أمس ", "لكن ", "يا ليلى، "],
-    "hi": ["", "लेकिन ", "सुनो, ", "आज ", "माँ बोली, ", "अरे, ",
-           "सच में, ", "फिर ", "अब ", "हाँ, ", "देखो, ", "शायद ", "राम, "],
+    "hi": [
+        "",
+        "लेकिन ",
+        "सुनो, ",
+        "आज ",
+        "माँ बोली, ",
+        "अरे, ",
+        "सच में, ",
+        "फिर ",
+        "अब ",
+        "हाँ, ",
+        "देखो, ",
+        "शायद ",
+        "राम, ",
+    ],
     "ru": ["", "Слушай, ", "Но ", "Вчера ", "Анна, "],
     "en": ["", "Well, ", "But ", "Today, ", "Ada, "],
 }
 DEFAULT_OPENINGS = ["", "Ada: ", '"Oh", ', "Nina, ", "(1) "]
 ORDINALS = {
     "en": lambda n: f"{n}{'th' if n % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}",
-    "es": lambda n: f"{n}ª", "fr": lambda n: f"{n}e", "de": lambda n: f"{n}.", "it": lambda n: f"{n}a",
-    "pt": lambda n: f"{n}ª", "tr": lambda n: f"{n}.", "ru": lambda n: f"{n}-й", "nl": lambda n: f"{n}de",
-    "hu": lambda n: f"{n}.", "cs": lambda n: f"{n}.",
+    "es": lambda n: f"{n}ª",
+    "fr": lambda n: f"{n}e",
+    "de": lambda n: f"{n}.",
+    "it": lambda n: f"{n}a",
+    "pt": lambda n: f"{n}ª",
+    "tr": lambda n: f"{n}.",
+    "ru": lambda n: f"{n}-й",
+    "nl": lambda n: f"{n}de",
+    "hu": lambda n: f"{n}.",
+    "cs": lambda n: f"{n}.",
 }
 
 
@@ -263,6 +283,7 @@ def make_sentences(language: str, count: int) -> list[str]:
     openings = OPENINGS.get(language, DEFAULT_OPENINGS)
     sentences: dict[str, None] = {}
     while len(sentences) < count:
+
         def money() -> str:
             amount = draw.choice([f"{draw.randrange(1, 90)}", f"{draw.randrange(1, 90)}.{draw.randrange(5, 100):02d}"])
             return amount.replace(".", ",") if comma_decimals else amount
@@ -270,11 +291,16 @@ def make_sentences(language: str, count: int) -> list[str]:
         thousands = f"{draw.randrange(1000, 2_000_000):,}"
         decimal = f"{draw.randrange(0, 40)}.{draw.randrange(1, 100)}"
         slots = {
-            "n": draw.randrange(0, 120), "m": draw.randrange(1, 6), "d": draw.randrange(1, 29),
+            "n": draw.randrange(0, 120),
+            "m": draw.randrange(1, 6),
+            "d": draw.randrange(1, 29),
             "big": thousands.replace(",", ".") if comma_decimals else thousands,
             "dec": decimal.replace(".", ",") if comma_decimals else decimal,
-            "eur": draw.choice(["€{}", "{}€"]).format(money()), "usd": "$" + money(), "gbp": "£" + money(),
-            "ord": ORDINALS.get(language, str)(draw.randrange(1, 60)), "year": draw.randrange(1900, 2060),
+            "eur": draw.choice(["€{}", "{}€"]).format(money()),
+            "usd": "$" + money(),
+            "gbp": "£" + money(),
+            "ord": ORDINALS.get(language, str)(draw.randrange(1, 60)),
+            "year": draw.randrange(1900, 2060),
             "eight": draw.randrange(10_000_000, 99_999_999),
         }
         if language == "zh-cn":

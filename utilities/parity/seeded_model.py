@@ -1,6 +1,6 @@
 """An `XTTS` whose weights are drawn by name, equal to those that `make_reference.py` gives the reference."""
 
-from myxtts.models import coqui
+from myxtts.interchange import coqui
 from myxtts.models.xtts import XTTS
 from utilities.parity.seeded_weights import seeded_tensor
 

@@ -96,8 +96,13 @@ def attend(form, query, key, value, key_mask=None, causal=False, dropout=None, s
         if dropout is not None:
             keep = dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
         # Masks are kept: drawing them again takes longer than the products.
-        return recomputed(block, lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep, block is not None),
-                          query, key, value)
+        return recomputed(
+            block,
+            lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep, block is not None),
+            query,
+            key,
+            value,
+        )
 
 
 @keras.saving.register_keras_serializable("myxtts")
@@ -125,12 +130,19 @@ class CausalSelfAttention(keras.layers.Layer):
 
     def build(self, input_shape):
         width = input_shape[-1]
-        self.qkv = keras.layers.Dense(3 * width, kernel_initializer=keras.initializers.RandomNormal(0.0, 0.02),
-                                      dtype=self.dtype_policy, name="qkv")
+        self.qkv = keras.layers.Dense(
+            3 * width,
+            kernel_initializer=keras.initializers.RandomNormal(0.0, 0.02),
+            dtype=self.dtype_policy,
+            name="qkv",
+        )
         self.qkv.build(input_shape)
         self.output_projection = keras.layers.Dense(
-            width, kernel_initializer=keras.initializers.RandomNormal(0.0, self.output_stddev),
-            dtype=self.dtype_policy, name="output_projection")
+            width,
+            kernel_initializer=keras.initializers.RandomNormal(0.0, self.output_stddev),
+            dtype=self.dtype_policy,
+            name="output_projection",
+        )
         self.output_projection.build(input_shape)
         self.built = True
 
@@ -173,5 +185,10 @@ class CausalSelfAttention(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        return {**super().get_config(), "heads": self.heads, "dropout": self.dropout_rate,
-                "output_stddev": self.output_stddev, "site": self.site}
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "dropout": self.dropout_rate,
+            "output_stddev": self.output_stddev,
+            "site": self.site,
+        }

@@ -23,15 +23,7 @@ class _Convolution(keras.layers.Layer):
     rank = None
 
     def __init__(
-        self,
-        filters,
-        kernel_size,
-        stride=1,
-        padding=None,
-        dilation=1,
-        use_bias=True,
-        kernel_initializer=None,
-        **kwargs,
+        self, filters, kernel_size, stride=1, padding=None, dilation=1, use_bias=True, kernel_initializer=None, **kwargs
     ):
         super().__init__(**kwargs)
         if stride > 1 and dilation > 1:
@@ -74,7 +66,9 @@ class _Convolution(keras.layers.Layer):
 
     def _is_filtered(self, x, fewer_products):
         """Whether minimal filtering is asked for, possible and quicker."""
-        worth = self.kernel_size > 1 and self.kernel_size ** self.rank * min(x.shape[-1], self.filters) >= _WORTH_FILTERING
+        worth = (
+            self.kernel_size > 1 and self.kernel_size**self.rank * min(x.shape[-1], self.filters) >= _WORTH_FILTERING
+        )
         return fewer_products and worth and self._keeps_length() and self.compute_dtype == "float32"
 
     def _keeps_length(self):
@@ -139,7 +133,7 @@ class Conv2D(_Convolution):
         height, width, channels = ops.shape(x)[1], x.shape[2], self.kernel_size * x.shape[3]
         padded = ops.pad(x, ((0, 0), (0, 0), (self.padding, self.padding), (0, 0)))
         # A row's neighbours become channels; in the rows laid end to end, the taps of a column lie a row apart.
-        neighbours = ops.concatenate([padded[:, :, tap:tap + width] for tap in range(self.kernel_size)], axis=-1)
+        neighbours = ops.concatenate([padded[:, :, tap : tap + width] for tap in range(self.kernel_size)], axis=-1)
         kernel = ops.reshape(self.kernel, (self.kernel_size, channels, self.filters))
         x = minimal_filtering(ops.reshape(neighbours, (-1, height * width, channels)), kernel, dilation=width)
         x = ops.reshape(x, (-1, height, width, self.filters))

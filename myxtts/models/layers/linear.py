@@ -14,7 +14,8 @@ def torch_linear(units, fan_in, name, use_bias=True, dtype=None, zero=False):
         dtype: Dtype policy.
         zero: Start at zero instead.
     """
-    bound = fan_in ** -0.5
+    bound = fan_in**-0.5
     start = keras.initializers.Zeros if zero else lambda: keras.initializers.RandomUniform(-bound, bound)
-    return keras.layers.Dense(units, use_bias=use_bias, kernel_initializer=start(), bias_initializer=start(),
-                              name=name, dtype=dtype)
+    return keras.layers.Dense(
+        units, use_bias=use_bias, kernel_initializer=start(), bias_initializer=start(), name=name, dtype=dtype
+    )

@@ -19,6 +19,7 @@ def memory_efficient_attention(query, key, value, key_mask=None, causal=False, d
     Shapes and arguments are those of `attention`, but that `dropout` draws its masks here from `seed`, for one chunk at a
     time: they are other numbers than the standard form draws.
     """
+
     def differentiable(query, key, value):
         chunks = _Chunks(query, key, value, key_mask, causal, dropout, seed)
         output, log_sum = chunks.forward()
@@ -57,7 +58,8 @@ class _Chunks:
             total_now = total[:, :, first:] * rescale + added
             return _after(denominator_now), *(
                 ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
-                for old, new in ((total, total_now), (highest, highest_now), (denominator, denominator_now)))
+                for old, new in ((total, total_now), (highest, highest_now), (denominator, denominator_now))
+            )
 
         total, highest, denominator = self._loop(chunk, _after(self.query), total, column + HIDDEN, column)
         return ops.cast(total / denominator, self.query.dtype), highest + ops.log(denominator)
@@ -82,12 +84,20 @@ class _Chunks:
             query_part = query_gradient[:, :, first:] + ops.cast(ops.matmul(inner, key), "float32")
             if self.causal:
                 query_part = ops.concatenate([query_gradient[:, :, :first], query_part], axis=2)
-            return (_after(key_part), query_part, ops.concatenate([key_gradient, key_part], axis=2),
-                    ops.concatenate([value_gradient, value_part], axis=2))
+            return (
+                _after(key_part),
+                query_part,
+                ops.concatenate([key_gradient, key_part], axis=2),
+                ops.concatenate([value_gradient, value_part], axis=2),
+            )
 
         query_gradient, key_gradient, value_gradient = self._loop(
-            chunk, _after(upstream), ops.zeros_like(self.query, dtype="float32"), self.key[:, :, :self.num_keys * 0],
-            self.value[:, :, :self.num_keys * 0])
+            chunk,
+            _after(upstream),
+            ops.zeros_like(self.query, dtype="float32"),
+            self.key[:, :, : self.num_keys * 0],
+            self.value[:, :, : self.num_keys * 0],
+        )
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
@@ -106,14 +116,16 @@ class _Chunks:
         _, _, *carried = ops.while_loop(
             lambda index, after, *carried: index < count,
             lambda index, after, *carried: (index + 1, *chunk(index, index * CHUNK, after, *carried)),
-            (ops.zeros((), "int32"), after, *carried))
+            (ops.zeros((), "int32"), after, *carried),
+        )
         return carried
 
     def _at(self, start, first, after):
         """The queries that read the chunk at `start`, its keys and values, and where it stops."""
         shape = ops.shape(self.key)
-        stop = min(start + CHUNK, self.num_keys) if isinstance(start, int) else \
-            ops.minimum(start + CHUNK, self.num_keys)
+        stop = (
+            min(start + CHUNK, self.num_keys) if isinstance(start, int) else ops.minimum(start + CHUNK, self.num_keys)
+        )
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
         key, value = (ops.slice(of, corner, size) + ops.cast(after, of.dtype) for of in (self.key, self.value))
         return self.query[:, :, first:], key, value, stop

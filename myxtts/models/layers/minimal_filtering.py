@@ -40,21 +40,23 @@ def minimal_filtering(x, kernel, dilation=1):
     x = ops.pad(x, ((0, 0), (before, (tiles + groups) * step - length - before), (0, 0)))
     # Neighbouring samples of one phase of the dilation lie `dilation` apart: a tile is four runs of that many samples.
     x = ops.reshape(x, (batch, tiles + groups, step, channels))
-    runs = [x[:, :rows, j * dilation:(j + 1) * dilation] for j in range(_OUTPUTS)]
-    runs += [x[:, 1:, j * dilation:(j + 1) * dilation] for j in range(points - _OUTPUTS)]
+    runs = [x[:, :rows, j * dilation : (j + 1) * dilation] for j in range(_OUTPUTS)]
+    runs += [x[:, 1:, j * dilation : (j + 1) * dilation] for j in range(points - _OUTPUTS)]
     values = ops.matmul(evaluate_input, ops.reshape(ops.stack(runs), (points, -1)))
 
     kernel = ops.pad(kernel, ((0, groups * taps - size), (0, 0), (0, 0)))
     kernel = ops.transpose(ops.reshape(kernel, (groups, taps, channels, filters)), (1, 0, 2, 3))
     kernel = ops.matmul(evaluate_kernel, ops.reshape(kernel, (taps, -1)))
     if groups == 1:
-        products = ops.matmul(ops.reshape(values, (points, -1, channels)),
-                              ops.reshape(kernel, (points, channels, filters)))
+        products = ops.matmul(
+            ops.reshape(values, (points, -1, channels)), ops.reshape(kernel, (points, channels, filters))
+        )
     else:
         values = ops.reshape(values, (points, batch, rows * dilation, channels))
         kernel = ops.reshape(kernel, (points, groups, channels, filters))
-        products = ops.stack([ops.conv(values[i], kernel[i], dilation_rate=dilation, data_format="channels_last")
-                              for i in range(points)])
+        products = ops.stack(
+            [ops.conv(values[i], kernel[i], dilation_rate=dilation, data_format="channels_last") for i in range(points)]
+        )
     outputs = ops.matmul(interpolate, ops.reshape(products, (points, -1)))
     outputs = ops.transpose(ops.reshape(outputs, (_OUTPUTS, batch, tiles, dilation * filters)), (1, 2, 0, 3))
     return ops.reshape(outputs, (batch, -1, filters))[:, :length]

@@ -34,6 +34,6 @@ def recomputed(block, function, *tensors):
     again = keras.remat(segment)
     if keras.backend.backend() != "tensorflow":
         return again(*tensors)
-    from myxtts.utils.gradient_order import weights_first  # imports TensorFlow, which other backends do without
+    from myxtts.training.gradient_order import weights_first  # imports TensorFlow, which other backends do without
 
     return weights_first(again)(*tensors)

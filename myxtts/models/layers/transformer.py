@@ -53,14 +53,19 @@ class TransformerBlock(keras.layers.Layer):
         width = input_shape[-1]
         policy = self.dtype_policy
         self.attention_norm = layer_norm("attention_norm", policy)
-        self.attention = CausalSelfAttention(self.heads, self.dropout_rate, self.output_stddev, self.site,
-                                             dtype=policy, name="attention")
+        self.attention = CausalSelfAttention(
+            self.heads, self.dropout_rate, self.output_stddev, self.site, dtype=policy, name="attention"
+        )
         self.mlp_norm = layer_norm("mlp_norm", policy)
-        self.mlp_in = keras.layers.Dense(4 * width, kernel_initializer=keras.initializers.RandomNormal(0.0, 0.02),
-                                         dtype=policy, name="mlp_in")
+        self.mlp_in = keras.layers.Dense(
+            4 * width, kernel_initializer=keras.initializers.RandomNormal(0.0, 0.02), dtype=policy, name="mlp_in"
+        )
         self.mlp_out = keras.layers.Dense(
-            width, kernel_initializer=keras.initializers.RandomNormal(0.0, self.output_stddev), dtype=policy,
-            name="mlp_out")
+            width,
+            kernel_initializer=keras.initializers.RandomNormal(0.0, self.output_stddev),
+            dtype=policy,
+            name="mlp_out",
+        )
         for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp_in):
             layer.build(input_shape)
         self.mlp_out.build((*input_shape[:-1], 4 * width))
@@ -68,7 +73,9 @@ class TransformerBlock(keras.layers.Layer):
 
     def _mlp(self, x, seed=None, padding=0):
         hidden = recomputed(self.recomputed_as, lambda x: self._to_hidden(self.mlp_norm(x), padding), x)
-        out = recomputed(self.recomputed_as, lambda h: self._from_hidden(ops.gelu(h, approximate=True), padding), hidden)
+        out = recomputed(
+            self.recomputed_as, lambda h: self._from_hidden(ops.gelu(h, approximate=True), padding), hidden
+        )
         return x + self.mlp_dropout(out, seed=seed)
 
     def _to_hidden(self, x, padding):
@@ -105,5 +112,10 @@ class TransformerBlock(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        return {**super().get_config(), "heads": self.heads, "dropout": self.dropout_rate,
-                "output_stddev": self.output_stddev, "site": self.site}
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "dropout": self.dropout_rate,
+            "output_stddev": self.output_stddev,
+            "site": self.site,
+        }

@@ -30,12 +30,19 @@ class VectorQuantizer(keras.layers.Layer):
     def build(self, input_shape=None):
         shape = (self.num_codes, self.width)
         # Distances and averages stay in float32 inside a layer of lower precision: no automatic casts.
-        self.codebook = self.add_weight(shape=shape, name="codebook", trainable=False, autocast=False,
-                                        initializer=keras.initializers.RandomNormal(0.0, 1.0))
-        self.codebook_sum = self.add_weight(shape=shape, name="codebook_sum", trainable=False, autocast=False,
-                                            initializer="zeros")
-        self.cluster_size = self.add_weight(shape=(self.num_codes,), name="cluster_size", trainable=False,
-                                            autocast=False, initializer="zeros")
+        self.codebook = self.add_weight(
+            shape=shape,
+            name="codebook",
+            trainable=False,
+            autocast=False,
+            initializer=keras.initializers.RandomNormal(0.0, 1.0),
+        )
+        self.codebook_sum = self.add_weight(
+            shape=shape, name="codebook_sum", trainable=False, autocast=False, initializer="zeros"
+        )
+        self.cluster_size = self.add_weight(
+            shape=(self.num_codes,), name="cluster_size", trainable=False, autocast=False, initializer="zeros"
+        )
         self.built = True
 
     def call(self, codes):
@@ -69,8 +76,10 @@ class VectorQuantizer(keras.layers.Layer):
         Returns:
             `count`, `(num_codes,)`, and `sum`, `(num_codes, width)`.
         """
-        chosen = ops.reshape(ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None],
-                             (-1, self.num_codes))
+        chosen = ops.reshape(
+            ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None],
+            (-1, self.num_codes),
+        )
         flat = ops.reshape(ops.cast(vectors, "float32"), (-1, self.width))
         return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
 
@@ -105,5 +114,10 @@ class VectorQuantizer(keras.layers.Layer):
         return (*input_shape, self.width)
 
     def get_config(self):
-        return {**super().get_config(), "num_codes": self.num_codes, "width": self.width, "decay": self.decay,
-                "epsilon": self.epsilon}
+        return {
+            **super().get_config(),
+            "num_codes": self.num_codes,
+            "width": self.width,
+            "decay": self.decay,
+            "epsilon": self.epsilon,
+        }

@@ -1,0 +1,105 @@
+"""What all sections of the settings share: a rule beside each value, and whether the value makes the result."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Collection
+from typing import Any
+
+from myxtts.config.checks import ConfigError, require
+
+
+def setting(
+    default: Any = None, *, factory: Callable | None = None, of_run=False, flag: str = "", hint: str = "", **rule
+) -> Any:
+    """A field of a settings class.
+
+    Args:
+        default: Its value where none is given.
+        factory: Makes that value instead, where it can be changed in place.
+        of_run: Whether the value names or shows the run (folders, devices, cadence) and leaves its losses as they are.
+            All others make the result: they are the recipe.
+        flag: Name in messages; None takes the section's name and the field's.
+        hint: The way out in the message for a value that breaks the rule.
+        rule: Any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection). None always passes.
+    """
+    metadata = {"of_run": of_run, "flag": flag, "hint": hint, "rule": rule}
+    value = {"default": default} if factory is None else {"default_factory": factory}
+    return dataclasses.field(**value, metadata=metadata)
+
+
+def rule_holds(
+    value: Any,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    one_of: Collection | None = None,
+) -> bool:
+    """Whether a value keeps the rules of `setting`; a value of several numbers does where each of them does."""
+    if isinstance(value, tuple):
+        return all(rule_holds(item, at_least, above, at_most, below, one_of) for item in value)
+    return (
+        (one_of is None or value in one_of)
+        and (at_least is None or value >= at_least)
+        and (above is None or value > above)
+        and (at_most is None or value <= at_most)
+        and (below is None or value < below)
+    )
+
+
+def rule_in_words(at_least=None, above=None, at_most=None, below=None, one_of=None) -> str:
+    """The rules of `setting`, to follow "must be"."""
+    if one_of is not None:
+        return f"one of {', '.join(one_of)}"
+    upper = f"below {below}" if below is not None else f"at most {at_most}" if at_most is not None else ""
+    if above is not None:
+        return f"above {above}" + (f" and {upper}" if upper else "")
+    return f"from {at_least} to {upper.removeprefix('at most ')}" if upper else f"{at_least} or more"
+
+
+class Settings:
+    """Base of the settings classes: dataclasses with fields made by `setting`, and `section`, their place in YAML.
+
+    Values are checked when the object is made. An attribute that is no setting cannot be set.
+    """
+
+    section = ""
+
+    def fill(self, values: dict, defaults: dict):
+        """Sets every field, for a class with an `__init__` of its own: from `values`, `defaults`, or as declared."""
+        fields = {one.name: one for one in dataclasses.fields(self)}
+        for name in values:
+            if name not in fields:
+                raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
+        for name, one in fields.items():
+            setattr(self, name, values.get(name, defaults.get(name, one.default)))
+
+    def __post_init__(self):
+        for one in dataclasses.fields(self):
+            value, rule = getattr(self, one.name), one.metadata.get("rule")
+            if rule and value is not None:
+                name = one.metadata["flag"] or f"{self.section}.{one.name}"
+                require(rule_holds(value, **rule), name, rule_in_words(**rule), value, one.metadata["hint"])
+
+    def __setattr__(self, name, value):
+        names = [one.name for one in dataclasses.fields(self)]
+        if name not in names:
+            raise ConfigError(f"{self.section or 'The configuration'} has no setting {name}.{nearest(name, names)}")
+        super().__setattr__(name, value)
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """Completes a message about an unknown name: the nearest known one, or all of them."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
+
+
+def run_settings(cls: type[Settings], where: str = "") -> set[str]:
+    """Dotted names of the settings that name or show a run, of `cls` and of the sections in it."""
+    found = set()
+    for one in dataclasses.fields(cls):
+        if one.metadata.get("of_run"):
+            found.add(where + one.name)
+        elif isinstance(one.default_factory, type) and issubclass(one.default_factory, Settings):
+            found |= run_settings(one.default_factory, f"{where}{one.name}.")
+    return found

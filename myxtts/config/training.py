@@ -1,0 +1,124 @@
+"""The training loop and its stages."""
+
+from dataclasses import dataclass
+
+from myxtts.config.checks import require
+from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
+from myxtts.config.settings import Settings, setting
+from myxtts.config.stages import STAGES, StageConfig, default_stage_config
+
+
+@dataclass(init=False)
+class TrainingConfig(Settings):
+    """The loop: how long, how often to look, where to write."""
+
+    section = "training"
+
+    stage: str = setting("all", of_run=True)
+    """`dvae`, `gpt`, or `all`: what is missing, in order."""
+    epochs: int = setting(500, at_least=1)
+    """Passes over the training set of a stage that has no `max_steps`."""
+    stages: dict[str, StageConfig] = setting(factory=dict)
+    """How each stage is trained. In YAML, as keyword and as attribute each goes by its own name: `gpt: {max_steps: 9}`."""
+    gradient_accumulation: int = setting(1, at_least=1)
+    """Batches per optimizer step."""
+    text_loss_weight: float = setting(0.01, at_least=0)
+    """Weight of the text cross-entropy (XTTS: 0.01)."""
+    code_loss_weight: float = setting(1.0, at_least=0)
+    """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
+    lora_rank: int = setting(0, at_least=0)
+    """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
+    label_smoothing: float = setting(0.0, at_least=0, below=1)
+    """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
+    optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations")
+    """Preset of the switches below that are left None; see `config/optimizations.py`."""
+    precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"))
+    """Keras dtype policy of the model being trained, or `auto` for what suits the hardware; None takes the preset's."""
+    tf32: bool | None = None
+    """Round the factors of float32 matrix products to 10 bits, which GPUs from Ampere on multiply several times quicker;
+    None takes the preset's, `auto`: where the hardware has it."""
+    gradient_checkpointing: bool | None = None
+    """GPT stage: keep less of each block for the backward pass and make it again there; None takes the preset's."""
+    attention: str | None = setting(None, one_of=(*ATTENTIONS, "auto"), flag="--attention")
+    """GPT stage: `standard`, `memory-efficient` (linear in the sequence), or `auto` by measurement; None takes the
+    preset's."""
+    xla: bool | None = None
+    """Compile gradients and update with XLA, once per shape of batch; None takes the preset's."""
+    ema: float | None = setting(None, at_least=0, below=1, flag="--ema", hint="It is a decay; try 0.999.")
+    """Decay of the weight averages that are validated and spoken with; 0 turns them off, None takes the preset's."""
+    strict: bool = setting(False, of_run=True)
+    """A switch whose effect differs from what was asked for ends the run after its first step."""
+    automatic_batch_size: bool = setting(False, of_run=True)
+    """Find by trial how many clips fit at once; `batch_size` times `gradient_accumulation` stays the effective batch."""
+    memory_budget_mb: int | None = setting(None, at_least=1, of_run=True)
+    """Memory that the trials of a CPU may take; None takes half of what is free."""
+    overtraining_patience: int = setting(0, at_least=0, of_run=True)
+    """Validations in a row that may turn up while the training loss falls before a stage ends; 0 only warns."""
+    seed: int = setting(0, at_least=0)
+    """Fixes initial weights, data order, augmentation, dropout and sample sentences."""
+    checkpoint_dir: str = setting("./checkpoints", of_run=True)
+    """Where checkpoints, logs and samples go."""
+    tensorboard_log_dir: str | None = setting(None, of_run=True)
+    """TensorBoard folder; None puts it under the checkpoint folder."""
+    reset_training: bool = setting(False, of_run=True)
+    """Start anew; existing checkpoints are set aside."""
+    init_from: str | None = setting(None, of_run=True)
+    """Folder of a run, or of `myxtts convert`, whose weights a fresh run starts from."""
+    log_every_steps: int = setting(50, at_least=1, of_run=True)
+    """Steps between log lines."""
+    validate_every_steps: int = setting(500, at_least=1)
+    """Steps between validation losses; also at the end."""
+    checkpoint_every_steps: int = setting(1000, at_least=1, of_run=True)
+    """Steps between checkpoints; also at the end."""
+    keep_checkpoints: int = setting(2, at_least=1, of_run=True)
+    """Newest checkpoints kept besides the best."""
+    sample_every_steps: int = setting(1000, at_least=0, of_run=True)
+    """GPT stage: steps between spoken sample sentences; 0 turns them off."""
+    num_samples: int = setting(3, at_least=1, of_run=True)
+    """Sample sentences spoken each time."""
+    max_validation_batches: int = setting(32, at_least=1)
+    """Validation stops after this many batches."""
+    pipeline_depth: int = setting(3, at_least=3)
+    """Buffers between the data device and the model device: one being prepared, one trained on, the rest ready."""
+    max_bad_steps: int = setting(20, at_least=1)
+    """Steps in a row with a loss or gradient that is not finite after which a run counts as diverged."""
+    divergence_returns: int = setting(3, at_least=0)
+    """Times that a diverged run goes back to its last good checkpoint and on with a lower learning rate; then it stops."""
+    divergence_rate: float = setting(0.5, above=0, at_most=1)
+    """Factor on the learning rate each time a run goes back."""
+
+    def __init__(self, **values):
+        stages = dict(values.pop("stages", {}))
+        stages |= {name: values.pop(name) for name in STAGES if name in values}
+        self.fill(values, {"stages": {}})
+        self.stages = {name: _stage_config(name, stages.get(name)) for name in (*STAGES, *(stages.keys() - STAGES))}
+        self.__post_init__()
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.stage in (*STAGES, "all"), "--stage", f"one of {', '.join(STAGES)}, all", self.stage)
+        for name, stage in self.stages.items():
+            may = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
+            way_out = "A slice of a clip no longer fits its text."
+            require(may, f"training.{name}.crop_seconds", "left out", stage.crop_seconds, way_out)
+
+    def __getattr__(self, name):
+        stages = self.__dict__.get("stages", {})
+        if name in stages:
+            return stages[name]
+        raise AttributeError(f"training has no setting {name}.")
+
+    def __setattr__(self, name, value):
+        if name in STAGES:
+            self.stages[name] = _stage_config(name, value)
+        else:
+            super().__setattr__(name, value)
+
+
+def _stage_config(name, given):
+    if given is None:
+        return default_stage_config(name)
+    if isinstance(given, dict):
+        return default_stage_config(name, **given)
+    require(isinstance(given, StageConfig), f"training.{name}", "a StageConfig or a mapping of settings", repr(given))
+    return given

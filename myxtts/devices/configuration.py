@@ -1,0 +1,344 @@
+"""Devices have one author: a `DevicePlan` says who works where, and `apply_plan` tells TensorFlow.
+
+Importing this module does not import TensorFlow, because a plan must be applied before TensorFlow's runtime starts:
+parse the command line, call `early_gpu_configuration`, then import the rest.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from myxtts.config.checks import UserError
+from myxtts.devices.device_plan import (
+    ACCELERATOR_VARIABLES,
+    DATA_GPU_MEMORY_MB,
+    MODEL_GPU_MEMORY_MB,
+    DeviceError,
+    DevicePlan,
+    listed,
+    plan_devices,
+)
+from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
+
+__all__ = [
+    "DeviceError",
+    "DevicePlan",
+    "PlacementError",
+    "Stray",
+    "apply_plan",
+    "audit_placement",
+    "count_gpus",
+    "current_plan",
+    "early_gpu_configuration",
+    "plan_devices",
+    "require_placement",
+]
+
+VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
+
+
+class PlacementError(UserError):
+    """Variables live on another device than the plan says."""
+
+
+_applied: tuple[dict, DevicePlan] | None = None
+"""What `early_gpu_configuration` was last asked, and the plan it applied."""
+
+
+def current_plan() -> DevicePlan:
+    """The plan applied in this process. Without one, single mode on TensorFlow's first device; configures nothing."""
+    if _applied is not None:
+        return _applied[1]
+    import tensorflow as tf
+
+    return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")))
+
+
+def count_gpus() -> int:
+    """How many GPUs this process may use, `CUDA_VISIBLE_DEVICES` respected.
+
+    NVML answers without TensorFlow; where it cannot (no NVIDIA driver), TensorFlow is imported and asked.
+    """
+    gpus = _nvml_gpus()
+    return _tensorflow_gpu_count() if gpus is None else len(gpus)
+
+
+def early_gpu_configuration(
+    data_gpu: int | None = None,
+    model_gpu: int | None = None,
+    *,
+    model_gpus: Sequence[int] | None = None,
+    memory_isolation=False,
+    data_gpu_memory=DATA_GPU_MEMORY_MB,
+    model_gpu_memory=MODEL_GPU_MEMORY_MB,
+    virtual_devices: int | None = None,
+    accelerator: str | None = None,
+) -> DevicePlan:
+    """Counts the GPUs, plans, applies, prints. To be called before anything initialises TensorFlow's devices.
+
+    The arguments are those of `plan_devices`. `virtual_devices` and `accelerator` are read from the environment where
+    they are `None`: `MYXTTS_VIRTUAL_DEVICES`; `MYXTTS_ACCELERATOR`, else `URVC_ACCELERATOR`. The same call again
+    returns the same plan.
+
+    Raises:
+        DeviceError: As in `plan_devices` and `apply_plan`; or another GPU pair was configured in this process.
+    """
+    global _applied
+    request = {
+        "data_gpu": data_gpu,
+        "model_gpu": model_gpu,
+        "model_gpus": tuple(model_gpus or ()),
+        "memory_isolation": memory_isolation,
+        "data_gpu_memory": data_gpu_memory,
+        "model_gpu_memory": model_gpu_memory,
+        "virtual_devices": _virtual_devices_variable() if virtual_devices is None else virtual_devices,
+        "accelerator": _accelerator_variable() if accelerator is None else accelerator,
+    }
+    if _applied is not None and _applied[0] == request:
+        return _applied[1]
+    if _applied is not None and _applied[1].is_dual and not _applied[1].virtual:
+        raise DeviceError(
+            f"This process is already configured ({_applied[1].describe()}), and its GPUs cannot be "
+            "changed any more. Start a new process for another pair."
+        )
+
+    gpus = _nvml_gpus()
+    if request["virtual_devices"]:
+        num_gpus = 0
+    elif gpus is not None and (data_gpu, model_gpu, request["model_gpus"]) != (None, None, ()):
+        num_gpus = len(gpus)  # without importing TensorFlow: CUDA_VISIBLE_DEVICES can still be set
+    else:
+        num_gpus = _tensorflow_gpu_count()
+    identified = gpus is not None and len(gpus) == num_gpus
+    plan = plan_devices(
+        **request,
+        num_gpus=num_gpus,
+        gpu_ids=[gpu.id for gpu in gpus] if identified else None,
+        gpu_memory_mb=[gpu.memory_mb for gpu in gpus] if identified else None,
+    )
+    if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
+        plan = replace(
+            plan,
+            notes=(
+                f"NVML sees {len(gpus)} GPU(s) and this TensorFlow can use none of them, so the "
+                "CPU works. pip install 'tensorflow[and-cuda]' brings the CUDA libraries.",
+            ),
+        )
+    apply_plan(plan)
+    _applied = request, plan
+    return plan
+
+
+def apply_plan(plan: DevicePlan) -> None:
+    """Tells the environment and TensorFlow what the plan says, and prints each step once it is done.
+
+    TensorFlow's runtime is not started. In Multi-GPU Mode soft placement goes off, so that a missing device is an
+    error instead of a CPU, and the device policy is `silent`: a tensor from another device is copied.
+
+    Raises:
+        DeviceError: TensorFlow sees other GPUs than the plan counted on, is built for another accelerator, or its
+            runtime was initialised before.
+    """
+    if plan.is_dual:
+        print("Configuring Multi-GPU Mode...")
+        print(f"Data Processing GPU: {plan.data_gpu}")
+        print(f"Model Training GPU: {listed(plan.model_gpus)}")
+    narrowed = _narrow_environment(plan)
+    import tensorflow as tf
+
+    built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
+    if plan.accelerator in built_with and not built_with[plan.accelerator]():
+        raise DeviceError(
+            f"{ACCELERATOR_VARIABLES[0]}={plan.accelerator} demands a TensorFlow that is built with "
+            f"{plan.accelerator}, and this one is not. Install one, or set the variable to auto or cpu."
+        )
+    with _initialised_runtime_explained():
+        if plan.visible_ids:
+            _configure_gpus(tf, plan, narrowed)
+        else:
+            if tf.config.get_visible_devices("GPU"):
+                tf.config.set_visible_devices([], "GPU")
+            if plan.virtual:
+                _configure_virtual_devices(tf, plan)
+    if plan.is_dual:
+        tf.config.set_soft_device_placement(False)
+        tf.config.experimental.set_device_policy("silent")
+        print("Multi-GPU configuration completed successfully")
+    print(f"Devices: {plan.describe()}")
+    for note in plan.notes:
+        print(f"Note: {note}")
+
+
+def _narrow_environment(plan):
+    """Hands CUDA the chosen GPUs in the plan's order. Returns whether it could: not once TensorFlow is imported.
+
+    `set_visible_devices` numbers GPUs by ascending physical index whatever the order of its list, so a reversed pair
+    needs the environment variable.
+    """
+    if not (plan.is_dual and plan.visible_ids):
+        return False
+    if "tensorflow" not in sys.modules:
+        if "CUDA_VISIBLE_DEVICES" not in os.environ:
+            # Number GPUs as NVML and nvidia-smi do. A list of the user's was written for the order in force: keep that.
+            os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.visible_ids)
+        return True
+    if list(plan.visible) != sorted(plan.visible):
+        raise DeviceError(
+            f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before "
+            f"TensorFlow is imported, and {_importers_of_tensorflow()}. Call early_gpu_configuration "
+            f"first, or start with CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID and number the GPUs from 0."
+        )
+    return False
+
+
+def _configure_gpus(tf, plan, narrowed):
+    physical = tf.config.list_physical_devices("GPU")
+    expected = len(plan.visible) if narrowed else plan.num_gpus
+    if len(physical) != expected:
+        raise DeviceError(
+            f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()}). It sees "
+            f"{len(physical)}. Check that this TensorFlow has its CUDA libraries (pip install "
+            "'tensorflow[and-cuda]') and supports these GPUs, and CUDA_VISIBLE_DEVICES."
+        )
+    chosen = physical if narrowed else [physical[index] for index in plan.visible]
+    tf.config.set_visible_devices(chosen, "GPU")
+    if plan.is_dual:
+        print(f"Set visible devices: {' and '.join(f'GPU {index}' for index in plan.visible)}")
+    limited = plan.data_memory_mb is not None
+    for index, gpu in zip(plan.visible, chosen):
+        if not limited:
+            tf.config.experimental.set_memory_growth(gpu, True)
+            continue
+        limits = [plan.data_memory_mb] * (index == plan.data_gpu) + [plan.model_memory_mb] * (index in plan.model_gpus)
+        tf.config.set_logical_device_configuration(
+            gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
+        )
+    if plan.is_dual:
+        for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)):
+            print(
+                f"Configured memory limit for {role} GPU: {limit} MB"
+                if limited
+                else f"Configured memory growth for {role} GPU"
+            )
+
+
+def _configure_virtual_devices(tf, plan):
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    count = 1 + plan.num_replicas
+    # A process that already has enough of them (a notebook, a test run) keeps them: they are all alike.
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    print(f"Set visible devices: {' and '.join(f'GPU {index}' for index in plan.visible)} (virtual)")
+
+
+@contextmanager
+def _initialised_runtime_explained():
+    """Turns TensorFlow's "cannot be modified after being initialized" into a `DeviceError` that helps."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "after being initialized" not in str(error):
+            raise
+        raise DeviceError(
+            "TensorFlow's runtime must be configured before it is initialised, and it was initialised by "
+            "an operation, a tensor or a variable made earlier in this process: "
+            f"{_importers_of_tensorflow()}. Call early_gpu_configuration before that code runs, as "
+            f"train_main.py does, and import what needs TensorFlow after it. TensorFlow says: {error}."
+        ) from error
+
+
+def _importers_of_tensorflow():
+    """Words for which loaded modules, other than TensorFlow's and Keras's own, hold TensorFlow."""
+    tensorflow = sys.modules["tensorflow"]
+    names = sorted(
+        name
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in ("tensorflow", "keras")
+        and module is not None
+        and any(value is tensorflow for value in list(getattr(module, "__dict__", {}).values()))
+    )
+    return f"TensorFlow was imported by {', '.join(names[:5])}" if names else "TensorFlow was imported"
+
+
+def _nvml_gpus():
+    try:
+        return list_gpus()
+    except NVMLUnavailable:
+        return None
+
+
+def _tensorflow_gpu_count():
+    import tensorflow as tf
+
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def _virtual_devices_variable():
+    value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
+    if not value.isdecimal():
+        raise DeviceError(f"{VIRTUAL_DEVICES_VARIABLE} must be a number of devices. Received: {value}. Try 2.")
+    return int(value)
+
+
+def _accelerator_variable():
+    for name in ACCELERATOR_VARIABLES:
+        if os.environ.get(name):
+            return os.environ[name].strip().lower()
+    return "auto"
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A variable that lives elsewhere than the plan says. Devices as in `DevicePlan`, one per replica."""
+
+    name: str
+    devices: tuple[str, ...]
+    expected: tuple[str, ...]
+
+    def __str__(self):
+        return f"{self.name} lives on {', '.join(self.devices)} instead of {', '.join(self.expected)}"
+
+
+def audit_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> list[Stray]:
+    """Finds the variables that do not live on the plan's model devices.
+
+    Args:
+        named_variables: `(name, variable)` pairs; Keras variables, `tf.Variable`s, or distributed ones, of which
+            every component must live on its replica's device.
+        plan: The plan in force.
+    """
+    strays = []
+    for name, variable in named_variables:
+        # `value` is an attribute of Keras variables and a method of TensorFlow's.
+        held = variable if callable(variable.value) else variable.value
+        devices = tuple(_short_name(component.device) for component in getattr(held, "values", (held,)))
+        if devices != plan.model_devices:
+            strays.append(Stray(name, devices, plan.model_devices))
+    return strays
+
+
+def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:
+    """Audits, and returns the line that says so.
+
+    Raises:
+        PlacementError: Names every stray.
+    """
+    named_variables = list(named_variables)
+    strays = audit_placement(named_variables, plan)
+    if strays:
+        raise PlacementError(
+            f"{len(strays)} of {len(named_variables)} variables are on the wrong device. Build them "
+            f"in the scope of {plan.model_device}: " + "; ".join(str(stray) for stray in strays)
+        )
+    return f"Placement audit: {len(named_variables)} variables, all on {', '.join(plan.model_devices)}"
+
+
+def _short_name(device):
+    """`/job:localhost/replica:0/task:0/device:GPU:1` as `/GPU:1`."""
+    match = re.search(r"(?:device:|/)(CPU|GPU):(\d+)$", device)
+    return f"/{match[1]}:{match[2]}" if match else device

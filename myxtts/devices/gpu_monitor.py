@@ -1,0 +1,311 @@
+"""NVIDIA GPUs as NVML reports them: which ones this process may use, and how busy they are.
+
+NVML (module `pynvml`, package `nvidia-ml-py`) is asked, not TensorFlow: it can be read before TensorFlow is imported,
+and it sees utilisation, which TensorFlow does not. Where it is missing, every figure is "not available", never zero.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+BYTES_PER_MB = 2**20
+"""MB here is 2**20 bytes, as in `nvidia-smi` and in TensorFlow's memory limits."""
+
+
+class NVMLUnavailable(RuntimeError):
+    """NVML cannot be read on this machine; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One GPU: `id` is its `CUDA_VISIBLE_DEVICES` entry (an index or a UUID), `memory_mb` its total memory."""
+
+    id: str
+    name: str
+    memory_mb: int
+
+
+@dataclass(frozen=True)
+class GPUUsage:
+    """What one GPU did between `start` and `report`: percent of time busy, MB in use. `None` is "not reported"."""
+
+    id: str
+    name: str
+    num_samples: int
+    mean_utilization: float | None
+    max_utilization: float | None
+    mean_memory_mb: float
+    max_memory_mb: float
+    total_memory_mb: float
+
+
+@dataclass(frozen=True)
+class GPUReport:
+    """The figures of every watched GPU, or the reason why there are none."""
+
+    gpus: tuple[GPUUsage, ...]
+    unavailable_reason: str | None = None
+
+    @property
+    def is_available(self):
+        return self.unavailable_reason is None
+
+    def as_dict(self):
+        """The report as JSON types."""
+        return {
+            "available": self.is_available,
+            "reason": self.unavailable_reason,
+            "gpus": [asdict(usage) for usage in self.gpus],
+        }
+
+    def describe(self):
+        """One line per GPU, or one line that says why there is none."""
+        if not self.is_available:
+            return f"GPU utilization: not available ({self.unavailable_reason})"
+        lines = []
+        for usage in self.gpus:
+            busy = "utilization not reported"
+            if usage.mean_utilization is not None:
+                busy = f"utilization mean {usage.mean_utilization:.0f}%, max {usage.max_utilization:.0f}%"
+            lines.append(
+                f"GPU {usage.id} ({usage.name}): {busy}; memory mean {usage.mean_memory_mb:.0f}MB, "
+                f"max {usage.max_memory_mb:.0f}MB of {usage.total_memory_mb:.0f}MB"
+            )
+        return "\n".join(lines)
+
+    def log_fields(self, roles):
+        """The GPU part of a training log line, which `utilities/compare_logs.py` reads back.
+
+        Args:
+            roles: A role per watched GPU, in order: `("data", "model")`. GPUs of one role are shown together, mean
+                utilization and greatest memory.
+
+        Returns:
+            `GPU util: data 55%, model 83% | GPU memory: data 1024MB, model 9000MB`, or `GPU: not available`.
+        """
+        if not self.is_available:
+            return "GPU: not available"
+        by_role = {}
+        for role, usage in zip(roles, self.gpus, strict=True):
+            by_role.setdefault(role, []).append(usage)
+        utilization, memory = [], []
+        for role, usages in by_role.items():
+            busy = [usage.mean_utilization for usage in usages if usage.mean_utilization is not None]
+            utilization.append(f"{role} {sum(busy) / len(busy):.0f}%" if busy else f"{role} n/a")
+            memory.append(f"{role} {max(usage.max_memory_mb for usage in usages):.0f}MB")
+        return f"GPU util: {', '.join(utilization)} | GPU memory: {', '.join(memory)}"
+
+
+@contextmanager
+def nvml():
+    """Initialised NVML as a context that yields the `pynvml` module.
+
+    Raises:
+        NVMLUnavailable: NVML is missing, or fails inside the context (a GPU that fell off the bus).
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NVMLUnavailable("the package nvidia-ml-py is not installed") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NVMLUnavailable(f"no NVIDIA driver: {error}") from error
+    try:
+        yield pynvml
+    except pynvml.NVMLError as error:
+        raise NVMLUnavailable(f"NVML stopped answering: {error}") from error
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def list_gpus(visible_devices=None):
+    """The NVIDIA GPUs this process may use, in the order in which CUDA numbers them.
+
+    Args:
+        visible_devices: A value of `CUDA_VISIBLE_DEVICES`; the variable itself when `None`. Its entries are indices,
+            UUIDs or beginnings of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
+
+    Returns:
+        A tuple of `GPU`.
+
+    Raises:
+        NVMLUnavailable: NVML cannot be read.
+    """
+    if visible_devices is None:
+        visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    with nvml() as pynvml:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        if visible_devices is None:
+            return tuple(_gpu(pynvml, str(i), handle) for i, handle in enumerate(handles))
+        uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        gpus = []
+        for entry in (part.strip() for part in visible_devices.split(",")):
+            handle = _find(pynvml, entry, handles, uuids)
+            if handle is None:
+                break
+            gpus.append(_gpu(pynvml, entry, handle))
+        return tuple(gpus)
+
+
+def _find(pynvml, entry, handles, uuids):
+    """The NVML handle that one `CUDA_VISIBLE_DEVICES` entry names, or `None`."""
+    if entry.isdecimal():
+        return handles[int(entry)] if int(entry) < len(handles) else None
+    if entry.startswith("MIG-"):
+        try:
+            return pynvml.nvmlDeviceGetHandleByUUID(entry)
+        except pynvml.NVMLError:
+            return None
+    matches = [handle for handle, uuid in zip(handles, uuids) if uuid.startswith(entry)] if entry else []
+    return matches[0] if len(matches) == 1 else None
+
+
+def _gpu(pynvml, gpu_id, handle):
+    return GPU(
+        gpu_id, _text(pynvml.nvmlDeviceGetName(handle)), pynvml.nvmlDeviceGetMemoryInfo(handle).total // BYTES_PER_MB
+    )
+
+
+def _text(value):
+    # Releases of nvidia-ml-py before 11.5 return bytes.
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class _Running:
+    """Running sums of one GPU: constant memory, however long the run."""
+
+    def __init__(self, gpu_id, name):
+        self.id, self.name = gpu_id, name
+        self.num_samples = self.num_utilizations = 0
+        self.utilization_sum = self.memory_sum = 0.0
+        self.max_utilization = self.max_memory = self.total_memory = 0
+
+    def add(self, utilization, used_bytes, total_bytes):
+        self.num_samples += 1
+        self.memory_sum += used_bytes
+        self.max_memory = max(self.max_memory, used_bytes)
+        self.total_memory = total_bytes
+        if utilization is not None:
+            self.num_utilizations += 1
+            self.utilization_sum += utilization
+            self.max_utilization = max(self.max_utilization, utilization)
+
+    def usage(self):
+        measured = self.num_utilizations > 0
+        return GPUUsage(
+            id=self.id,
+            name=self.name,
+            num_samples=self.num_samples,
+            mean_utilization=self.utilization_sum / self.num_utilizations if measured else None,
+            max_utilization=float(self.max_utilization) if measured else None,
+            mean_memory_mb=self.memory_sum / self.num_samples / BYTES_PER_MB,
+            max_memory_mb=self.max_memory / BYTES_PER_MB,
+            total_memory_mb=self.total_memory / BYTES_PER_MB,
+        )
+
+
+class GPUMonitor:
+    """Samples GPU utilization and memory in a background thread.
+
+    Usable as a context manager, and again after `stop`. The thread ends with `stop` (which waits for it) or when a GPU
+    can no longer be read; on a machine without GPU or NVML none is started and `report` says why.
+
+    Args:
+        indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
+            the order of the report. `None` watches every GPU that the process may use; an empty sequence watches none.
+        interval_seconds: Time between samples.
+    """
+
+    def __init__(self, indices: Sequence[int | str] | None = None, interval_seconds=0.5):
+        if interval_seconds <= 0:
+            raise ValueError(f"interval_seconds must be more than 0. Received: {interval_seconds}. The default is 0.5.")
+        self.indices = None if indices is None else tuple(str(index) for index in indices)
+        self.interval_seconds = interval_seconds
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = None
+        self._running = ()
+        self._reason = "the monitor was not started"
+
+    def start(self):
+        """Starts sampling; earlier figures are dropped. Returns the monitor."""
+        if self._thread is not None:
+            raise RuntimeError("GPUMonitor is already running. Call stop() before the next start().")
+        self._running, self._reason = self._watch_list()
+        if self._running:
+            self._stop.clear()
+            ready = threading.Event()
+            self._thread = threading.Thread(
+                target=self._sample_until_stopped, args=(ready,), name="gpu-monitor", daemon=True
+            )
+            self._thread.start()
+            ready.wait()
+        return self
+
+    def stop(self):
+        """Stops sampling and waits for the thread to end. Returns the report. Harmless when not running."""
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+        return self.report()
+
+    def report(self):
+        """The `GPUReport` since `start`, while sampling or after it."""
+        with self._lock:
+            usages = tuple(running.usage() for running in self._running if running.num_samples)
+            reason = None if usages else self._reason or "no sample was taken"
+        return GPUReport(usages, reason)
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *exception):
+        self.stop()
+
+    def _watch_list(self):
+        """Empty running sums of the GPUs to watch, and why there are none (`None` where there are some)."""
+        if self.indices == ():
+            return (), "this run uses no GPU"
+        try:
+            gpus = list_gpus(None if self.indices is None else ",".join(self.indices))
+        except NVMLUnavailable as error:
+            return (), str(error)
+        if self.indices is not None and len(gpus) < len(self.indices):
+            return (), f"NVML knows no GPU {self.indices[len(gpus)]}"
+        return tuple(_Running(gpu.id, gpu.name) for gpu in gpus), None if gpus else "this process may use no GPU"
+
+    def _sample_until_stopped(self, ready):
+        try:
+            with nvml() as pynvml:
+                self._sample_loop(pynvml, ready)
+        except NVMLUnavailable as error:
+            self._reason = str(error)  # ends the sampling, not the training; the report keeps what it has
+        finally:
+            ready.set()
+
+    def _sample_loop(self, pynvml, ready):
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        watched = [_find(pynvml, running.id, handles, uuids) for running in self._running]
+        while True:
+            samples = [_sample(pynvml, handle) for handle in watched]
+            with self._lock:
+                for running, sample in zip(self._running, samples):
+                    running.add(*sample)
+            ready.set()
+            if self._stop.wait(self.interval_seconds):
+                return
+
+
+def _sample(pynvml, handle):
+    """Busy percent (or `None`), bytes used, bytes in all."""
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    try:
+        utilization = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    except pynvml.NVMLError_NotSupported:  # a MIG slice reports memory only
+        utilization = None
+    return utilization, memory.used, memory.total

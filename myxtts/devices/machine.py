@@ -1,0 +1,214 @@
+"""The machine as this process may use it: processor, memory, disks. What cannot be read is None, never a guess.
+
+Limits of containers count: a process in one may use fewer cores and less memory than the machine has. They are read from
+control groups, version 2 and version 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/).
+"""
+
+import os
+import platform
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+BYTES_PER_GB = 2**30
+"""GB here is 2**30 bytes."""
+READ_CHUNK_BYTES = 2**20
+PROBE_BYTES = 64 * 2**20
+"""Size of the file that `probe_disk` writes and reads."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The CPU."""
+
+    name: str
+    cores: int
+    """Cores that this process may run on."""
+    quota: float | None
+    """Cores' worth of time that the container may use; None for no limit."""
+    flags: frozenset[str]
+    """Instruction sets, as the kernel names them; empty where it does not tell."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Main memory in bytes."""
+
+    total: int | None
+    """Of the machine."""
+    available: int | None
+    """Free now without swapping, before any limit."""
+    limit: int | None
+    """Of the container; None for none."""
+    used_of_limit: int | None
+    """What the container uses, caches that can be dropped left out."""
+
+    @property
+    def usable(self):
+        """Bytes that this process can still take: the smaller of what is available and what the limit leaves."""
+        rooms = [self.available]
+        if self.limit is not None:
+            rooms.append(max(0, self.limit - (self.used_of_limit or 0)))
+        known = [room for room in rooms if room is not None]
+        return min(known) if known else None
+
+
+@dataclass(frozen=True)
+class DiskSpeed:
+    """What reading from one folder's disk gave."""
+
+    folder: str
+    free: int
+    """Bytes free."""
+    read_per_second: float | None
+    """Bytes per second; None where nothing was read or the operating system's cache could not be passed by."""
+    note: str
+    """What was read, or why nothing was."""
+
+
+def read_processor(root=Path("/")):
+    """The CPU and what this process may use of it."""
+    name, flags = platform.processor() or platform.machine(), frozenset()
+    cpuinfo = _text(root / "proc/cpuinfo")
+    for line in (cpuinfo or "").splitlines():
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "model name":
+            name = value
+        elif key in ("flags", "Features"):
+            flags = frozenset(value.split())
+            break
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return Processor(name, len(affinity(0)) if affinity else os.cpu_count(), _cpu_quota(root), flags)
+
+
+def read_memory(root=Path("/")):
+    """Main memory and the limit that this process works under."""
+    amounts = {}
+    for line in (_text(root / "proc/meminfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key in ("MemTotal", "MemAvailable"):
+            amounts[key] = int(value.split()[0]) * 1024
+    total = amounts.get("MemTotal")
+    limit, used = _memory_limit(root)
+    if limit is not None and total is not None and limit >= total:
+        limit, used = None, None  # version 1 says "none" by a number beyond any machine
+    return Memory(total, amounts.get("MemAvailable"), limit, used)
+
+
+def probe_disk(folder, size=PROBE_BYTES):
+    """Reading speed of the disk that `folder` is on, from a file of `size` bytes that is written there and removed."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".myxtts-doctor-") as file:
+            block = os.urandom(READ_CHUNK_BYTES)
+            for _ in range(size // READ_CHUNK_BYTES):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+            speed, note = _uncached_speed([file.name])
+    except OSError as error:
+        return DiskSpeed(str(folder), _free(folder), None, f"not measured: {error.strerror}")
+    return DiskSpeed(str(folder), _free(folder), speed, note)
+
+
+def probe_files(folder, paths, most_bytes=PROBE_BYTES):
+    """Reading speed from some of a data set's own files, which are small: what training reads at."""
+    chosen, total = [], 0
+    for path in paths:
+        if total >= most_bytes:
+            break
+        chosen.append(path)
+        total += os.path.getsize(path)
+    if not chosen:
+        return DiskSpeed(str(folder), _free(folder), None, "not measured: there is no file to read")
+    speed, note = _uncached_speed(chosen)
+    return DiskSpeed(str(folder), _free(folder), speed, note)
+
+
+def _uncached_speed(paths):
+    """Bytes per second of reading files that the system's cache was asked to let go of, and what was read."""
+    if not hasattr(os, "posix_fadvise"):
+        return None, "not measured: this system does not let go of cached files"
+    total, seconds = 0, 0.0
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            began = time.perf_counter()
+            while chunk := file.read(READ_CHUNK_BYTES):
+                total += len(chunk)
+            seconds += time.perf_counter() - began
+    what = f"{len(paths)} files" if len(paths) > 1 else "one file"
+    return (
+        total / seconds,
+        f"{what}, {total / 2**20:.0f} MB, past this system's cache (a virtual disk's host may have one)",
+    )
+
+
+def _free(folder):
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def _control_groups(root):
+    """`{controller: folder}` of this process, version 1; version 2 under the empty name."""
+    folders = {}
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.removeprefix("name=").split(","):
+            folders[controller] = path.strip("/")
+    return folders
+
+
+def _limiting_files(root, controller, *names):
+    """Texts of `names` in the control group of this process and in all above it, the innermost first.
+
+    A container may show its own group at the mount's root and name it by its path outside.
+    """
+    groups = _control_groups(root)
+    mount, path = (
+        (root / "sys/fs/cgroup" / controller, groups[controller])
+        if controller in groups
+        else (root / "sys/fs/cgroup", groups.get("", ""))
+    )
+    folder = mount / path
+    for place in (folder, *(parent for parent in folder.parents if parent == mount or mount in parent.parents)):
+        texts = [_text(place / name) for name in names]
+        if texts[0] is not None:
+            yield texts
+
+
+def _memory_limit(root):
+    """The tightest limit in bytes and what is used of it, `(None, None)` for none."""
+    found = []
+    for controller, limit_name, used_name, cache_key in (
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ("", "memory.max", "memory.current", "inactive_file"),
+    ):
+        for limit, used, statistics in _limiting_files(root, controller, limit_name, used_name, "memory.stat"):
+            if not limit.strip().isdecimal():
+                continue  # "max"
+            cache = next(
+                (int(line.split()[1]) for line in (statistics or "").splitlines() if line.split()[0] == cache_key), 0
+            )
+            found.append((int(limit), max(0, int(used) - cache) if used else None))
+    return min(found, key=lambda pair: pair[0], default=(None, None))
+
+
+def _cpu_quota(root):
+    """Cores' worth of time that the control groups allow, None for no limit."""
+    quotas = []
+    for quota, period in _limiting_files(root, "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
+        if int(quota) > 0:
+            quotas.append(int(quota) / int(period))
+    for (maximum,) in _limiting_files(root, "", "cpu.max"):
+        quota, _, period = maximum.partition(" ")
+        if quota.strip() != "max":
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _text(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return None

@@ -1,0 +1,62 @@
+"""Which number formats the hardware computes matrix products in."""
+
+from myxtts.devices.machine import read_processor
+
+BFLOAT16_CAPABILITY = (8, 0)
+"""CUDA compute capability from which tensor cores take bfloat16 (Ampere)."""
+FLOAT16_CAPABILITY = (7, 0)
+"""CUDA compute capability from which there are tensor cores, for float16 (Volta)."""
+BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Names of the instructions in /proc/cpuinfo: Intel, AMD; Arm."""
+
+
+def choose_precision(requested, device):
+    """The dtype policy to train under on `device`.
+
+    `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. bfloat16
+    on a GPU that lacks it is slower than float32, and becomes float32. A CPU computes any format, if need be slowly.
+
+    Args:
+        requested: A dtype policy, or `auto`.
+        device: Name of the device that trains.
+
+    Returns:
+        The policy, and why, in words.
+    """
+    if "GPU" not in device.upper():
+        has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
+        hardware = f"this CPU has {'' if has_bfloat16 else 'no '}bfloat16 instructions"
+        return ("mixed_bfloat16" if has_bfloat16 else "float32") if requested == "auto" else requested, hardware
+    capability = _compute_capability()
+    if capability is None:
+        return "float32" if requested == "auto" else requested, "TensorFlow does not tell what this GPU can compute"
+    hardware = f"compute capability {capability[0]}.{capability[1]}"
+    if requested == "auto":
+        if capability >= BFLOAT16_CAPABILITY:
+            return "mixed_bfloat16", f"{hardware} has bfloat16"
+        if capability >= FLOAT16_CAPABILITY:
+            return "mixed_float16", f"{hardware} has float16 tensor cores and no bfloat16"
+        return "float32", f"{hardware} has no tensor cores"
+    if requested == "mixed_bfloat16" and capability < BFLOAT16_CAPABILITY:
+        return "float32", f"{hardware} has no bfloat16; --precision auto takes what it has"
+    return requested, hardware
+
+
+def rounds_to_tf32(device):
+    """Whether matrix products of float32 on `device` are rounded to TF32's 10 bits just now, seen on one of them."""
+    import tensorflow as tf
+
+    with tf.device(device):
+        product = tf.linalg.matmul(tf.fill((256, 256), 1.0 + 2.0**-13), tf.eye(256))
+    return bool(tf.reduce_all(product == 1.0))
+
+
+def _compute_capability():
+    """The lowest CUDA compute capability among the visible GPUs, or None where TensorFlow tells none."""
+    import tensorflow as tf
+
+    found = [
+        tf.config.experimental.get_device_details(gpu).get("compute_capability")
+        for gpu in tf.config.get_visible_devices("GPU")
+    ]
+    return min(found) if found and None not in found else None

@@ -1,0 +1,118 @@
+"""A folder of ours -> the files with which the reference loads the same model."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from myxtts.audio.mel import SPEAKER_MEL
+from myxtts.config.loading import config_from_dict
+from myxtts.interchange import coqui
+from myxtts.interchange.coqui_config import coqui_settings
+from myxtts.interchange.coqui_import import MEL_STATS
+from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_json, write_json
+from myxtts.storage.speakers import read_speaker, speaker_names
+from myxtts.text.tokenizer import XTTSTokenizer
+
+
+def export_coqui(folder, output, which="best"):
+    """Writes `model.pth` and beside it `config.json`, `vocab.json`, `mel_stats.pth`, and, where the model has them,
+    `dvae.pth` and `speakers_xtts.pth`.
+
+    Args:
+        folder: Of a training run or of `import_coqui`, with a waveform decoder.
+        output: The model file to write; neither it nor a file of those names beside it may exist.
+        which: `best` or `last` checkpoint of the GPT.
+
+    Returns:
+        Paths of the files written.
+
+    Raises:
+        CheckpointError: The folder lacks a part, or its model has a shape that the reference cannot have. Nothing has
+            been written then.
+    """
+    folder, output = Path(folder), Path(output)
+    config = config_from_dict(read_json(folder / "config.json"))
+    tokenizer = XTTSTokenizer.from_file(folder / "vocab.json")
+    settings = coqui_settings(config, tokenizer.languages)
+    parts = {}
+    for part in ("gpt", "decoder", "dvae"):
+        parts |= _read_part(folder / part, which if part == "gpt" else "last")
+    for part in ("gpt", "decoder"):
+        if part not in parts:
+            raise CheckpointError(
+                f"{folder} has no {part}, and the reference cannot load a model without one. A model "
+                "that was converted and fine-tuned has all parts."
+            )
+    dvae = parts.get("dvae")
+    stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)
+    weights = {**parts["gpt"], **parts["decoder"], MEL_STATS: stats}
+    counters, dvae_constants = coqui.constant_tensors(config.model)
+
+    files = {
+        output.name: {
+            "model": _tensors(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
+        },
+        "mel_stats.pth": np.asarray(stats, np.float32),
+    }
+    if dvae is not None:
+        files["dvae.pth"] = _tensors(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
+    voices = {name: read_speaker(folder, name) for name in speaker_names(folder)}
+    if voices:
+        files["speakers_xtts.pth"] = {
+            name: {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
+            for name, (latents, vector) in voices.items()
+        }
+    written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
+    for path in written:
+        if path.exists():
+            raise CheckpointError(f"{path} is already there. Give an --output in another folder.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_torch_checkpoint(output.parent / name, content)
+    write_json(output.parent / "config.json", settings)
+    shutil.copyfile(folder / "vocab.json", output.parent / "vocab.json")
+    return written
+
+
+def speaker_front_end():
+    """The speaker encoder's pre-emphasis, window and mel filters, which the released files hold as tensors."""
+    root = "hifigan_decoder.speaker_encoder.torch_spec"
+    return {
+        f"{root}.0.filter": np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32),
+        f"{root}.1.spectrogram.window": SPEAKER_MEL.window_values(),
+        f"{root}.1.mel_scale.fb": SPEAKER_MEL.filterbank(),
+    }
+
+
+def _read_part(folder, which):
+    """`{part: weights by name}` of one checkpoint, with `mel_stats` where it lies with the GPT; empty without one."""
+    store = CheckpointStore(folder)
+    if not store.steps():
+        return {}
+    step = store.best_step() if which == "best" and store.best_step() in store.steps() else store.steps()[-1]
+    names = ["model"] + [MEL_STATS] * (store.path(step) / f"{MEL_STATS}.safetensors").is_file()
+    arrays, _ = store.read(step, names)
+    found = {folder.name: arrays["model"]}
+    return found | {MEL_STATS: arrays[MEL_STATS][MEL_STATS]} if MEL_STATS in arrays else found
+
+
+def _tensors(tensors, weights, folder):
+    """Released tensors by name, as views of our weights where the layout allows it."""
+    known = {tensor.weight for tensor in tensors}
+    if unknown := [name for name in weights if name not in known]:
+        raise CheckpointError(
+            f"{folder} has weights that the reference's XTTS does not have: "
+            f"{', '.join(unknown[:20])}. Merge adapters into the model first."
+        )
+    released = {}
+    for tensor in tensors:
+        weight = weights.get(tensor.weight)
+        if weight is None or weight.shape != coqui.our_shape(tensor):
+            raise CheckpointError(
+                f"{folder}: {tensor.weight} must have the shape {coqui.our_shape(tensor)}. "
+                f"Received: {getattr(weight, 'shape', 'no such weight')}."
+            )
+        released |= zip(tensor.names, coqui.to_coqui(weight, tensor.layout), strict=True)
+    return released

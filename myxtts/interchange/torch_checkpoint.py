@@ -1,0 +1,401 @@
+"""Reads and writes PyTorch checkpoint files without PyTorch, and without running what a file asks to run.
+
+A `.pth` file is a pickle, that is, a program for a small machine whose instructions can call any function by name. The
+reader here lets it build containers and tensors and nothing else: a class it does not know becomes an empty stand-in
+that only keeps its attributes, and a call of anything but the few functions below is refused with its name.
+"""
+
+import io
+import math
+import os
+import pickle
+import pickletools
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from myxtts.config.checks import UserError
+
+_DTYPES = {
+    "FloatStorage": np.dtype("float32"),
+    "DoubleStorage": np.dtype("float64"),
+    "HalfStorage": np.dtype("float16"),
+    "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
+    "LongStorage": np.dtype("int64"),
+    "IntStorage": np.dtype("int32"),
+    "ShortStorage": np.dtype("int16"),
+    "CharStorage": np.dtype("int8"),
+    "ByteStorage": np.dtype("uint8"),
+    "BoolStorage": np.dtype("bool"),
+}
+_NUMPY_NUMBERS = {code: np.dtype(code) for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split()}
+_STORAGE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_MAX_PICKLE_BYTES = 64 * 2**20
+"""Limit on the pickle alone, without tensor data; that of the released XTTS v2 model takes a hundredth of it."""
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_MAX_AXES = 64
+_CHUNK_BYTES = 2**20
+_ALIGNMENT = 64
+
+# What unpickling and unzipping raise over bytes that make no sense.
+_SIGNS_OF_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+    zipfile.BadZipFile,
+)
+# What torch.save and a plain object state need. Everything that calls by other ways than REDUCE is left out, and so are
+# the ways to grow memory without data behind it.
+_OPCODES = frozenset(
+    "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
+    "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
+    "EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS EMPTY_SET "
+    "ADDITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD "
+    "BINPERSID".split()
+)
+
+
+class TorchCheckpointError(UserError):
+    """A PyTorch checkpoint that is not read."""
+
+
+class DamagedCheckpointError(TorchCheckpointError):
+    """The file is cut short, altered, or not a PyTorch checkpoint at all."""
+
+
+class HostileCheckpointError(TorchCheckpointError):
+    """The file asks to call a function that no checkpoint needs, or claims sizes that it does not have."""
+
+
+class StubObject:
+    """Stands for an object of a class that is not known here; its attributes are kept, its code is never needed.
+
+    Attributes:
+        class_name: Full name of the class, as the file has it.
+        state: What the file wanted to restore, usually a dictionary of attributes.
+    """
+
+    class_name = None
+
+    def __new__(cls, *_):
+        return object.__new__(cls)
+
+    def __setstate__(self, state):
+        self.state = state
+
+    def __repr__(self):
+        return f"<stub of {self.class_name}>"
+
+
+def read_torch_checkpoint(path):
+    """Reads what `torch.save` wrote, with each tensor as a NumPy array.
+
+    Arrays are read-only views of the memory-mapped file, so reading costs little memory until they are copied.
+    Checksums are verified. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
+
+    Args:
+        path: A `.pth` or `.pt` file, in the zip format (PyTorch 1.6 and later) or the one before it.
+
+    Returns:
+        The saved object: usually a dictionary of names to arrays, or one that holds such a dictionary under `"model"`.
+        Objects of unknown classes are `StubObject`s.
+
+    Raises:
+        HostileCheckpointError: The file asks to call something, or its claims and its size do not agree.
+        DamagedCheckpointError: The file is cut short, altered, or not a PyTorch checkpoint.
+    """
+    path = Path(path)
+    if not path.stat().st_size:
+        raise DamagedCheckpointError(f"{path} is empty.")
+    data = np.memmap(path, dtype="uint8", mode="r")
+    try:
+        if bytes(data[:4]) == b"PK\x03\x04":
+            return _read_zip(path, data)
+        return _read_legacy(path, data)
+    except _SIGNS_OF_DAMAGE as error:
+        raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint: {error}.") from error
+
+
+def write_torch_checkpoint(path, checkpoint):
+    """Writes a file that `torch.load(path, weights_only=True)` accepts.
+
+    Args:
+        path: The file to write; it appears under this name only when it is complete.
+        checkpoint: Dictionary of names to arrays. Dictionaries, lists, tuples, strings, numbers, booleans and None may
+            be nested in it.
+    """
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    arrays = []
+    pickled = b"\x80\x02" + b"".join(_pickle(checkpoint, arrays)) + b"."
+    with open(temporary, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in (("data.pkl", pickled), ("byteorder", b"little"), ("version", b"3\n")):
+            archive.writestr(_aligned_entry(file, name), content)
+        for index, array in enumerate(arrays):
+            with archive.open(_aligned_entry(file, f"data/{index}", array.nbytes), "w") as entry:
+                entry.write(np.ascontiguousarray(array).reshape(-1).view("uint8").data)
+    os.replace(temporary, path)
+
+
+def _read_zip(path, data):
+    with zipfile.ZipFile(path) as archive:
+        entries = {}
+        for entry in archive.infolist():
+            if entry.filename in entries:
+                raise HostileCheckpointError(f"{path} has two entries named {entry.filename!r}.")
+            if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
+                raise HostileCheckpointError(
+                    f"{path} has a compressed entry, {entry.filename!r}, which PyTorch never writes. Save it anew."
+                )
+            entries[entry.filename] = entry
+    if sum(entry.file_size for entry in entries.values()) > data.size:
+        raise HostileCheckpointError(f"{path} claims entries of more bytes than the file has.")
+    pickles = [name for name in entries if name.endswith("/data.pkl")]
+    if len(pickles) != 1:
+        raise DamagedCheckpointError(f"{path} is a zip file with {len(pickles)} data.pkl entries, not one.")
+    root = pickles[0].removesuffix("data.pkl")
+
+    def content(name):
+        entry = entries.get(root + name)
+        if entry is None:
+            raise DamagedCheckpointError(f"{path} has no entry {root + name!r}.")
+        header = data[entry.header_offset :][:30].tobytes()
+        signature, name_length, extra_length = struct.unpack("<4s22xHH", header)
+        start = entry.header_offset + 30 + name_length + extra_length
+        in_file = 0 <= entry.header_offset and start + entry.file_size <= data.size
+        if signature != b"PK\x03\x04" or not in_file:
+            raise DamagedCheckpointError(f"{path} is cut short or altered at entry {entry.filename!r}.")
+        if _checksum(path, start, entry.file_size) != entry.CRC:
+            raise DamagedCheckpointError(f"{path} is altered: the checksum of entry {entry.filename!r} is wrong.")
+        return data[start : start + entry.file_size]
+
+    if root + "byteorder" in entries and content("byteorder").tobytes() != b"little":
+        raise DamagedCheckpointError(f"{path} was written on a big-endian machine, which is not supported.")
+    pickled = content("data.pkl").tobytes()
+    _check_opcodes(path, pickled)
+    storages = {}
+
+    def load_storage(dtype, key, num_values):
+        if key not in storages:
+            storages[key] = content(f"data/{key}")
+        claimed = num_values * dtype.itemsize
+        if claimed > storages[key].size:
+            raise HostileCheckpointError(f"{path} claims {claimed} bytes for storage {key}, of {storages[key].size}.")
+        return storages[key][:claimed].view(dtype)
+
+    return _Unpickler(path, pickled, load_storage).load()
+
+
+def _read_legacy(path, data):
+    """Before PyTorch 1.6: five pickles in a row, then each storage with its length in front."""
+    pickles, start = [], 0
+    for _ in range(5):
+        pickled = data[start : start + _MAX_PICKLE_BYTES].tobytes()
+        length = _check_opcodes(path, pickled)
+        pickles.append(pickled[:length])
+        start += length
+        if len(pickles) == 1 and _Unpickler(path, pickles[0], None).load() != _LEGACY_MAGIC:
+            raise DamagedCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
+
+    claims = {}
+
+    def note_claim(dtype, key, num_values):
+        if num_values * dtype.itemsize > data.size:
+            raise HostileCheckpointError(f"{path} claims {num_values} values for storage {key}, more than it has.")
+        claims[key] = (dtype, num_values)
+        return np.empty(num_values, dtype)
+
+    _Unpickler(path, pickles[3], note_claim).load()
+    keys = _Unpickler(path, pickles[4], None).load()
+    storages = {}
+    for key in keys:
+        dtype, num_values = claims[key]
+        (stored,) = struct.unpack("<q", data[start : start + 8].tobytes())
+        start += 8
+        if stored != num_values or start + num_values * dtype.itemsize > data.size:
+            raise DamagedCheckpointError(f"{path} is cut short or altered at storage {key}.")
+        storages[key] = data[start : start + num_values * dtype.itemsize].view(dtype)
+        start += num_values * dtype.itemsize
+    return _Unpickler(path, pickles[3], lambda dtype, key, num_values: storages[key]).load()
+
+
+def _checksum(path, start, num_bytes):
+    """CRC-32 of a part of the file, by plain reads: pages of a memory map would count as used memory."""
+    checksum = 0
+    with open(path, "rb") as file:
+        file.seek(start)
+        while num_bytes:
+            chunk = file.read(min(num_bytes, _CHUNK_BYTES))
+            if not chunk:
+                break
+            checksum = zlib.crc32(chunk, checksum)
+            num_bytes -= len(chunk)
+    return checksum
+
+
+def _check_opcodes(path, pickled):
+    """Refuses opcodes that no checkpoint has and memo slots without end; returns the length of the first pickle."""
+    if len(pickled) > _MAX_PICKLE_BYTES:
+        raise HostileCheckpointError(
+            f"{path} has a pickle of {len(pickled)} bytes, over the limit of {_MAX_PICKLE_BYTES}; tensors do not count."
+        )
+    stream = io.BytesIO(pickled)
+    for count, (opcode, argument, _position) in enumerate(pickletools.genops(stream)):
+        if opcode.name not in _OPCODES:
+            raise HostileCheckpointError(f"{path} uses the pickle opcode {opcode.name}, which no checkpoint needs.")
+        # The unpickler allocates as many slots as the highest one asked for.
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > count:
+            raise HostileCheckpointError(f"{path} asks for {argument} memo slots after {count} opcodes.")
+    return stream.tell()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickles containers and tensors; `load_storage(dtype, key, num_values)` gives the values of a storage, 1-D."""
+
+    def __init__(self, path, pickled, load_storage):
+        super().__init__(io.BytesIO(pickled), encoding="utf-8")
+        self._path = path
+        self._load_storage = load_storage
+        self._globals = {
+            "collections.OrderedDict": OrderedDict,
+            "torch._utils._rebuild_tensor_v2": _Function(self._rebuild_tensor),
+            "torch._utils._rebuild_tensor": _Function(self._rebuild_tensor),
+            "torch._utils._rebuild_parameter": _Function(lambda tensor, *_: tensor),
+            "numpy.dtype": _Function(_NumpyScalarType),
+            "numpy.core.multiarray.scalar": _Function(_rebuild_numpy_scalar),
+            "numpy._core.multiarray.scalar": _Function(_rebuild_numpy_scalar),
+            # How protocol 2 spells a byte string.
+            "_codecs.encode": _Function(lambda text, _encoding: text.encode("latin1")),
+        }
+
+    def find_class(self, module, name):
+        full_name = f"{module}.{name}"
+        if full_name not in self._globals:
+            self._globals[full_name] = _StubClass(name, (StubObject,), {"class_name": full_name, "_path": self._path})
+        return self._globals[full_name]
+
+    def persistent_load(self, pid):
+        kind, storage_class, key, _location, num_values, *_view = pid
+        dtype = _DTYPES.get(getattr(storage_class, "class_name", "").removeprefix("torch."))
+        if kind != "storage" or dtype is None or self._load_storage is None:
+            raise DamagedCheckpointError(f"{self._path} refers to {storage_class!r}, which is no known tensor storage.")
+        if type(key) is not str or type(num_values) is not int or num_values < 0:
+            raise HostileCheckpointError(f"{self._path} claims a storage {key!r} of {num_values!r} values.")
+        return self._load_storage(dtype, key, num_values)
+
+    def _rebuild_tensor(self, storage, offset, size, stride, *_):
+        """A view of `storage`; NumPy itself refuses one that leaves it."""
+        size, stride = tuple(size), tuple(stride)
+        integers = (offset, *size, *stride)
+        valid = len(size) <= _MAX_AXES and all(type(value) is int and 0 <= value < 2**62 for value in integers)
+        if not isinstance(storage, np.ndarray) or not valid:
+            raise HostileCheckpointError(f"{self._path} has a tensor of offset {offset}, size {size}, stride {stride}.")
+        if math.prod(size) > storage.size:
+            raise HostileCheckpointError(
+                f"{self._path} claims a tensor of size {size} in a storage of {storage.size} values."
+            )
+        itemsize = storage.dtype.itemsize
+        byte_strides = tuple(itemsize * step for step in stride)
+        return np.ndarray(size, storage.dtype, buffer=storage, offset=itemsize * offset, strides=byte_strides)
+
+
+class _StubClass(type):
+    """Class of the stand-in classes: they can be made by the opcode for plain objects, but not called."""
+
+    def __call__(cls, *_args, **_kwargs):
+        raise HostileCheckpointError(
+            f"{cls._path} asks to call {cls.class_name}. Nothing was run. Do not use this file; if you trust its "
+            "origin, save its weights alone, as a state dict, and convert that."
+        )
+
+
+class _Function:
+    """A function that a pickle may call but not alter."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def __call__(self, *args):
+        return self._function(*args)
+
+    def __setstate__(self, state):
+        raise HostileCheckpointError(f"The checkpoint asks to change a function by {state!r:.100}.")
+
+
+class _NumpyScalarType:
+    """Type of a NumPy number, such as a loss that a trainer stored beside the weights."""
+
+    def __init__(self, code, *_):
+        self.dtype = _NUMPY_NUMBERS[code]
+
+    def __setstate__(self, state):
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+def _rebuild_numpy_scalar(scalar_type, content):
+    return np.frombuffer(content, scalar_type.dtype)[0]
+
+
+def _pickle(value, arrays):
+    """Yields the opcodes that build `value`; arrays are appended to `arrays`, whose index is their storage key."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        yield b"N"
+    elif isinstance(value, bool):
+        yield b"\x88" if value else b"\x89"
+    elif isinstance(value, int):
+        encoded = pickle.encode_long(value)
+        yield b"\x8a" + bytes([len(encoded)]) + encoded
+    elif isinstance(value, float):
+        yield b"G" + struct.pack(">d", value)
+    elif isinstance(value, str):
+        encoded = value.encode("utf-8")
+        yield b"X" + struct.pack("<I", len(encoded)) + encoded
+    elif isinstance(value, dict):
+        yield b"}("
+        for key, item in value.items():
+            yield from _pickle(key, arrays)
+            yield from _pickle(item, arrays)
+        yield b"u"
+    elif isinstance(value, list | tuple):
+        yield b"](" if isinstance(value, list) else b"("
+        for item in value:
+            yield from _pickle(item, arrays)
+        yield b"e" if isinstance(value, list) else b"t"
+    elif isinstance(value, np.ndarray):
+        if value.dtype not in _STORAGE_NAMES:
+            raise TypeError(f"A PyTorch checkpoint cannot hold an array of dtype {value.dtype}. Cast it first.")
+        strides = tuple(math.prod(value.shape[axis + 1 :]) for axis in range(value.ndim))
+        yield b"ctorch._utils\n_rebuild_tensor_v2\n((" + b"".join(_pickle("storage", arrays))
+        yield b"ctorch\n" + _STORAGE_NAMES[value.dtype].encode() + b"\n"
+        for item in (str(len(arrays)), "cpu", value.size):
+            yield from _pickle(item, arrays)
+        yield b"tQ"
+        arrays.append(value)
+        for item in (0, value.shape, strides, False):
+            yield from _pickle(item, arrays)
+        yield b"ccollections\nOrderedDict\n)RtR"
+    else:
+        raise TypeError(f"A PyTorch checkpoint of weights cannot hold a {type(value).__name__}.")
+
+
+def _aligned_entry(file, name, num_bytes=0):
+    """A zip entry whose content starts at a multiple of 64 bytes, as in files by PyTorch, so that it can be mapped."""
+    entry = zipfile.ZipInfo(f"archive/{name}")
+    entry.file_size = num_bytes
+    header_bytes = 30 + len(entry.filename) + 4
+    padding = -(file.tell() + header_bytes) % _ALIGNMENT
+    entry.extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
+    return entry

@@ -1,0 +1,127 @@
+"""Writes checkpoints in a thread of its own, one at a time, while training goes on."""
+
+import logging
+import threading
+import time
+
+from myxtts.storage.checkpoint import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+SAVE_TRIES = 3
+"""Checkpoints in a row that may fail to be written before the run ends, and tries to write the last one of a run."""
+LAST_TRY_PAUSE_SECONDS = 5.0
+"""Between the tries to write the last checkpoint: a network mount often comes back."""
+
+
+class CheckpointWriter:
+    """Hands checkpoints to a thread that writes them with a `CheckpointStore`.
+
+    At most one write is in flight: the next one waits for it. A write that fails for a reason of the disk (`OSError`) is
+    logged by the next call, and the next checkpoint is another try; after `SAVE_TRIES` failures in a row the call raises.
+    Anything else that goes wrong in the thread is raised by the next call as it is.
+
+    As a context manager it waits for the write in flight when the block ends, except on Ctrl-C: a write that is cut off
+    leaves no checkpoint, and the one before stays whole.
+
+    Args:
+        store: `CheckpointStore`. Nobody else writes to it meanwhile.
+    """
+
+    def __init__(self, store):
+        self.store = store
+        self._thread = None
+        self._job = None
+        self._step = None
+        self._last_good = store.steps()[-1:]
+        self._error = None
+        self._failures = 0
+
+    def start(self, step, tensors, state, best=False):
+        """Begins to write a checkpoint; waits first for the one before.
+
+        Args:
+            step, tensors, state, best: As in `CheckpointStore.write`. Neither arrays nor state may change afterwards.
+
+        Raises:
+            CheckpointError: The one before was the last of too many that failed.
+        """
+        self.wait()
+        self._step, self._job = step, (step, tensors, state, best)
+        # A second Ctrl-C ends the process at once, so the thread must not keep it alive.
+        self._thread = threading.Thread(target=self._run, name="myxtts-checkpoint", daemon=True)
+        self._thread.start()
+
+    def poll(self):
+        """Takes note of a write that has ended, without waiting. Raises as `start` does."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+    def wait(self):
+        """Waits for the write in flight, if there is one. Raises as `start` does."""
+        self._join()
+        error, self._error, self._job = self._error, None, None
+        if error is None:
+            return
+        if not isinstance(error, OSError):
+            raise error
+        self._failures += 1
+        if self._failures >= SAVE_TRIES:
+            raise CheckpointError(
+                f"{self._describe(error)} That was try {self._failures} of {SAVE_TRIES}. Free the disk or "
+                "mend the folder; the same command goes on from there."
+            ) from error
+        logger.error("%s Training goes on; try %d of %d.", self._describe(error), self._failures, SAVE_TRIES)
+
+    def write_last(self, step, tensors, state, best=False):
+        """Writes a run's last checkpoint, with up to `SAVE_TRIES` tries, before it returns.
+
+        Raises:
+            CheckpointError: None of them succeeded.
+        """
+        self.start(step, tensors, state, best)
+        self._join()
+        for number in range(1, SAVE_TRIES):
+            if not isinstance(self._error, OSError):
+                break
+            logger.error(
+                "%s It is tried again in %.0f s; try %d of %d.",
+                self._describe(self._error),
+                LAST_TRY_PAUSE_SECONDS,
+                number,
+                SAVE_TRIES,
+            )
+            time.sleep(LAST_TRY_PAUSE_SECONDS)
+            self._error = None
+            self._run()
+        self._failures = SAVE_TRIES - 1  # there is no next time
+        self.wait()
+
+    def _run(self):
+        try:
+            self.store.write(*self._job)
+            self._failures, self._last_good = 0, [self._step]
+        except BaseException as error:  # handed to the training loop, whatever it is
+            self._error = error
+
+    def _join(self):
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _describe(self, error):
+        last_good = (
+            f"The last good one is that of step {self._last_good[0]}." if self._last_good else "There is none yet."
+        )
+        return f"The checkpoint of step {self._step} could not be written to {self.store.folder}: {error}. {last_good}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            self.wait()
+        elif issubclass(kind, Exception):
+            self._join()
+            if self._error is not None:
+                logger.error("%s", self._describe(self._error))

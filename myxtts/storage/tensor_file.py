@@ -1,0 +1,82 @@
+"""Safetensors files: float32 values written one tensor at a time, any read by name."""
+
+import hashlib
+import json
+import math
+import os
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from myxtts.config.checks import UserError
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged, or of another model; the message names what and what to do."""
+
+
+def write_tensors(path, shapes, values):
+    """Writes a file while holding one tensor in memory; the library's own writer needs all of them, twice.
+
+    The format is a header of names, shapes and offsets, and then the values
+    (https://huggingface.co/docs/safetensors/index#format).
+
+    Args:
+        path: The file to write.
+        shapes: `{name: shape}`.
+        values: Arrays in that order, made one by one.
+
+    Returns:
+        The file's entry in the manifest of a checkpoint.
+    """
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    hasher = hashlib.blake2b(digest_size=16)
+    with open(path, "wb") as file:
+
+        def write(content):
+            hasher.update(content)
+            file.write(content)
+
+        write(len(encoded).to_bytes(8, "little"))
+        write(encoded)
+        for (name, shape), value in zip(shapes.items(), values, strict=True):
+            if value.shape != tuple(shape):
+                raise ValueError(f"{name} must have the shape {tuple(shape)}. Received: {value.shape}.")
+            write(np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": 8 + len(encoded) + end, "blake2b": hasher.hexdigest()}
+
+
+def tensor_names(path):
+    """Names of the tensors of a file.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    with _open(path) as file:
+        return list(file.keys())
+
+
+def read_tensors(path, names=None):
+    """The tensors of those names, of all for None, as a list of arrays.
+
+    The sizes that the header claims are compared with the file before anything is read.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    with _open(path) as file:
+        return [file.get_tensor(name) for name in (file.keys() if names is None else names)]
+
+
+def _open(path):
+    try:
+        return safe_open(path, framework="numpy")
+    except (FileNotFoundError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from None
