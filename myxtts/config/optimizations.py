@@ -23,8 +23,8 @@ PRESETS = {
     "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True},
 }
 PRESETS["auto"] = PRESETS["balanced"]
-"""What each preset sets. `conservative` keeps the numbers of training up to rounding; `balanced` lowers the precision of
-matrix products where the hardware gains by it; `aggressive` compiles as well; `auto` is another name of `balanced`."""
+"""What each preset sets. `conservative` keeps the numbers of training up to rounding; `balanced` lowers the precision
+of matrix products where the hardware gains by it; `aggressive` compiles as well; `auto` is another name of `balanced`."""
 
 DEFAULT_EMA_DECAY = 0.999
 """What `--ema` without a number takes."""

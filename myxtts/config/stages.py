@@ -1,7 +1,8 @@
 """The stages of training: which there are, in which order, and how each is trained unless settings say otherwise."""
 
 import dataclasses
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from myxtts.config.settings import Settings, setting
@@ -54,6 +55,25 @@ class StageEntry:
     """`StageConfig` fields that differ from that class's own defaults."""
     can_crop: bool = False
     """Whether a slice of a clip can be trained on."""
+    conditioned: bool = False
+    """Whether its batches bring a conditioning clip, that the voice is taken from."""
+    memory: str | Callable | None = None
+    """`module:function` of its `planning.memory` estimate, or the function itself; None where there is none."""
+
+    def load(self) -> type:
+        """The class that does the work."""
+        return _resolve(self.implementation)
+
+    def load_memory(self) -> Callable | None:
+        """The function that predicts its memory, with the arguments of `planning.memory.estimate_gpt`."""
+        return _resolve(self.memory)
+
+
+def _resolve(target):
+    if not isinstance(target, str):
+        return target
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 STAGES: dict[str, StageEntry] = {}
@@ -98,6 +118,7 @@ register_stage(
         learning_rates=dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=3e-4, big=3e-4),
         defaults=dict(betas=(0.9, 0.99), weight_decay=0.0),
         can_crop=True,
+        memory="myxtts.planning.memory:estimate_dvae",
     )
 )
 register_stage(
@@ -106,5 +127,7 @@ register_stage(
         "myxtts.training.stages.gpt:GPTStage",
         builds_on=("dvae",),
         learning_rates=dict(nano=1.5e-3, tiny=8e-4, small=4e-4, normal=3e-4, big=2e-4),
+        conditioned=True,
+        memory="myxtts.planning.memory:estimate_gpt",
     )
 )

@@ -19,7 +19,7 @@ class TrainingConfig(Settings):
     epochs: int = setting(500, at_least=1)
     """Passes over the training set of a stage that has no `max_steps`."""
     stages: dict[str, StageConfig] = setting(factory=dict)
-    """How each stage is trained. In YAML, as keyword and as attribute each goes by its own name: `gpt: {max_steps: 9}`."""
+    """How each stage is trained. In YAML and in Python each goes by its own name: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1)
     """Batches per optimizer step."""
     text_loss_weight: float = setting(0.01, at_least=0)
@@ -35,8 +35,8 @@ class TrainingConfig(Settings):
     precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"))
     """Keras dtype policy of the model being trained, or `auto` for what suits the hardware; None takes the preset's."""
     tf32: bool | None = None
-    """Round the factors of float32 matrix products to 10 bits, which GPUs from Ampere on multiply several times quicker;
-    None takes the preset's, `auto`: where the hardware has it."""
+    """Round the factors of float32 matrix products to 10 bits, which GPUs from Ampere on multiply several times
+    quicker; None takes the preset's, `auto`: where the hardware has it."""
     gradient_checkpointing: bool | None = None
     """GPT stage: keep less of each block for the backward pass and make it again there; None takes the preset's."""
     attention: str | None = setting(None, one_of=(*ATTENTIONS, "auto"), flag="--attention")
@@ -49,7 +49,7 @@ class TrainingConfig(Settings):
     strict: bool = setting(False, of_run=True)
     """A switch whose effect differs from what was asked for ends the run after its first step."""
     automatic_batch_size: bool = setting(False, of_run=True)
-    """Find by trial how many clips fit at once; `batch_size` times `gradient_accumulation` stays the effective batch."""
+    """Find by trial how many clips fit at once; `batch_size` times `gradient_accumulation` stays what it is."""
     memory_budget_mb: int | None = setting(None, at_least=1, of_run=True)
     """Memory that the trials of a CPU may take; None takes half of what is free."""
     overtraining_patience: int = setting(0, at_least=0, of_run=True)
@@ -83,7 +83,7 @@ class TrainingConfig(Settings):
     max_bad_steps: int = setting(20, at_least=1)
     """Steps in a row with a loss or gradient that is not finite after which a run counts as diverged."""
     divergence_returns: int = setting(3, at_least=0)
-    """Times that a diverged run goes back to its last good checkpoint and on with a lower learning rate; then it stops."""
+    """Times that a diverged run returns to its last good checkpoint with a lower learning rate; then it stops."""
     divergence_rate: float = setting(0.5, above=0, at_most=1)
     """Factor on the learning rate each time a run goes back."""
 
