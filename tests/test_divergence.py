@@ -52,7 +52,7 @@ def trainer_that_breaks(corpus, folder, bad_positions, once=False, **training):
     dataset = open_run(
         corpus, folder, gpt={"max_steps": 9, "warmup_steps": 0, "final_learning_rate": 1.0}, training=training
     )
-    trainer = XTTSTrainer(dataset.config, tokenizer_model=frozen_dvae(dataset.config))
+    trainer = XTTSTrainer(dataset.config, foundations={"dvae": frozen_dvae}(dataset.config))
     prepare = trainer.preparation
 
     def preparation(batch, position=None):
@@ -93,7 +93,7 @@ def test_run_that_diverged_once_trains_on_to_its_end_with_the_lower_rate(tiny_co
     trainer.train(dataset, [recorder])
     assert trainer.step == 9 and np.isfinite(recorder.losses[9]["loss"])
     assert recorder.losses[9]["learning_rate"] == pytest.approx(0.5 * 3e-3)
-    resumed = XTTSTrainer(dataset.config, tokenizer_model=trainer.tokenizer_model)
+    resumed = XTTSTrainer(dataset.config, foundations={"dvae": trainer.tokenizer_model})
     assert (resumed.divergence.rate_scale, resumed.divergence.returns) == (0.5, 1)
 
 

@@ -40,7 +40,7 @@ def watched(stage, precision="float32"):
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    from myxtts.data.ljspeech import LJSpeechDataset
+    from myxtts.data.dataset import SpeechDataset
     from myxtts.devices.configuration import audit_placement
     from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
@@ -62,10 +62,10 @@ def watched(stage, precision="float32"):
             dvae={"max_steps": STEPS},
             gpt={"max_steps": STEPS},
         )
-        dataset = LJSpeechDataset.open(config)
+        dataset = SpeechDataset.open(config)
         with tf.device(plan.data_device):
             tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
-        trainer = XTTSTrainer(dataset.config, stage=stage, plan=plan, tokenizer_model=tokenizer_model)
+        trainer = XTTSTrainer(dataset.config, stage=stage, plan=plan, foundations={"dvae": tokenizer_model})
         batches = []
 
         def watch(phase, call):
@@ -118,7 +118,7 @@ def stray_variable():
     config = tiny_run_config(training={"reset_training": True})
     with tf.device(plan.data_device):
         tokenizer_model = XTTS(config.model, parts=("dvae",))
-    trainer = XTTSTrainer(config, plan=plan, tokenizer_model=tokenizer_model)
+    trainer = XTTSTrainer(config, plan=plan, foundations={"dvae": tokenizer_model})
     with tf.device(plan.data_device):
         trainer.train_step.loss_scale = keras.Variable(1.0, name="loss_scale")
 

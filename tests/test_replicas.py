@@ -151,7 +151,7 @@ def real_stage(mode, stage, recompute):
     plan = plan_of(mode)
     with tf.device(plan.data_device):
         tokenizer_model = XTTS(config.model, parts=("dvae",))
-    trainer = XTTSTrainer(config, stage=stage, plan=plan, tokenizer_model=tokenizer_model)
+    trainer = XTTSTrainer(config, stage=stage, plan=plan, foundations={"dvae": tokenizer_model})
     batch = trainer.transfer((gpt_batch if stage == "gpt" else dvae_batch)(4))
     losses = []
     for number in range(3):

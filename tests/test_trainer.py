@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny import tiny_run_config
 
-from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.callbacks import Callback
@@ -55,7 +55,7 @@ def open_run(corpus, folder, **sections):
     }
     # One layer and one shape: what these tests take is the time to trace.
     model, data = {"layers": 1, **sections.pop("model", {})}, {"num_buckets": 1, **sections.pop("data", {})}
-    return LJSpeechDataset.open(tiny_run_config(corpus, folder, training=training, model=model, data=data, **sections))
+    return SpeechDataset.open(tiny_run_config(corpus, folder, training=training, model=model, data=data, **sections))
 
 
 def dvae_trainer(dataset):
@@ -88,7 +88,7 @@ def gpt_run(tiny_corpus, tmp_path_factory, dvae_run):
     dataset = open_run(
         tiny_corpus, tmp_path_factory.mktemp("gpt_run"), gpt={"max_steps": 6}, training={"sample_every_steps": 4}
     )
-    trainer, recorder = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model), Recorder()
+    trainer, recorder = XTTSTrainer(dataset.config, foundations={"dvae": dvae_run[1].model}), Recorder()
     trainer.train(dataset, [recorder])
     return dataset, trainer, recorder
 
@@ -127,7 +127,7 @@ def test_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_corpus, tmp_path, 
     for stop_after in (3, None):
         dataset = open_run(tiny_corpus, tmp_path, **sections)
         trainer = (
-            dvae_trainer(dataset) if stage == "dvae" else XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model)
+            dvae_trainer(dataset) if stage == "dvae" else XTTSTrainer(dataset.config, foundations={"dvae": dvae_run[1].model})
         )
         recorder = Recorder(trainer, stop_after)
         trainer.train(dataset, [recorder])
@@ -194,7 +194,7 @@ def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
 
 def test_finished_stage_is_not_trained_again(gpt_run, dvae_run):
     dataset, trainer, _ = gpt_run
-    again, recorder = XTTSTrainer(dataset.config, tokenizer_model=dvae_run[1].model), Recorder()
+    again, recorder = XTTSTrainer(dataset.config, foundations={"dvae": dvae_run[1].model}), Recorder()
     assert again.step == 6
     again.train(dataset, [recorder])
     assert not recorder.losses
@@ -206,7 +206,7 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_r
     model_file = tmp_path / "gpt/step_00000006/model.safetensors"
     model_file.write_bytes(model_file.read_bytes()[:-7])
     training = dataclasses.replace(dataset.config.training, checkpoint_dir=str(tmp_path))
-    resumed = XTTSTrainer(dataclasses.replace(dataset.config, training=training), tokenizer_model=dvae_run[1].model)
+    resumed = XTTSTrainer(dataclasses.replace(dataset.config, training=training), foundations={"dvae": dvae_run[1].model})
     assert resumed.step == 4
     assert (tmp_path / "gpt/damaged_step_00000006").is_dir()
 
@@ -219,12 +219,12 @@ def test_checkpoint_of_another_shape_is_refused_by_name(tiny_corpus, gpt_run, dv
         model={"layers": 1, "width": 8, "num_text_tokens": trained.model.num_text_tokens},
     )
     with pytest.raises(CheckpointError, match="step_00000006 does not fit this model: .* is .* there and .* here"):
-        XTTSTrainer(config, tokenizer_model=dvae_run[1].model)
+        XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
 
 
 def test_resuming_from_a_folder_without_the_stage_is_an_error(gpt_run, dvae_run, tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint of the gpt stage"):
-        XTTSTrainer(gpt_run[0].config, resume_checkpoint=str(tmp_path), tokenizer_model=dvae_run[1].model)
+        XTTSTrainer(gpt_run[0].config, resume_checkpoint=str(tmp_path), foundations={"dvae": dvae_run[1].model})
 
 
 def test_gpt_stage_without_a_tokenizer_model_is_an_error(tiny_corpus, tmp_path):
@@ -256,7 +256,7 @@ def test_epochs_give_the_number_of_steps_where_no_maximum_is_set(dvae_run, tiny_
     config = tiny_run_config(
         tiny_corpus, tmp_path, gpt={"max_steps": None}, training={"epochs": 7, "gradient_accumulation": 2}
     )
-    trainer = XTTSTrainer(config, tokenizer_model=dvae_run[1].model)
+    trainer = XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
     assert trainer.total_steps(batches_per_epoch=5) == 17
 
 
@@ -266,7 +266,7 @@ def test_two_stages_start_from_the_same_weights_whatever_ran_before(gpt_run, dva
     for number in range(2):
         np.random.default_rng().random(3)
         config = tiny_run_config(None, tmp_path / str(number), model={"num_text_tokens": 30})
-        weights.append(XTTSTrainer(config, tokenizer_model=dvae_run[1].model).model.gpt.get_weights())
+        weights.append(XTTSTrainer(config, foundations={"dvae": dvae_run[1].model}).model.gpt.get_weights())
     for one, other in zip(*weights):
         np.testing.assert_array_equal(one, other)
     assert dataset.config.training.seed == 7
@@ -313,7 +313,7 @@ def test_ten_clips_can_be_learnt_by_heart(tiny_corpus, tmp_path):
     )
     dataset.train = dataset.train[:10]
     config = dataset.config
-    trainer, recorder = XTTSTrainer(config, tokenizer_model=frozen_dvae(config)), Recorder()
+    trainer, recorder = XTTSTrainer(config, foundations={"dvae": frozen_dvae}(config)), Recorder()
     trainer.train(dataset, [recorder])
     assert recorder.losses[20]["mel"] > 1.0
     assert recorder.losses[100]["mel"] < 0.1

@@ -8,7 +8,7 @@ import numpy as np
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 
 
-class PlannedBatch(NamedTuple):
+class OrderedBatch(NamedTuple):
     """One batch to be read."""
 
     epoch: int
@@ -54,7 +54,7 @@ def bucket_bounds(units, num_buckets):
     return lengths[sorted(bounds)]
 
 
-class BatchPlan:
+class BatchOrder:
     """The order of batches over all epochs.
 
     Clips are shuffled, put into length buckets and cut into batches of one size; what a bucket has left over joins the
@@ -111,10 +111,10 @@ class BatchPlan:
         return [batches[i] for i in rng.permutation(len(batches))]
 
     def batch(self, position):
-        """The `PlannedBatch` at `position`, counted from the start of training."""
+        """The `OrderedBatch` at `position`, counted from the start of training."""
         epoch, offset = divmod(int(position), self.batches_per_epoch)
         indices, bucket = self._epoch_batches(epoch)[offset]
-        return PlannedBatch(epoch, offset, indices, *self.shapes[bucket])
+        return OrderedBatch(epoch, offset, indices, *self.shapes[bucket])
 
     def padding_share(self):
         """Share of the first epoch's padded samples that are padding."""
@@ -123,7 +123,7 @@ class BatchPlan:
         return 1.0 - real / sum(len(batch.indices) * batch.num_samples for batch in batches)
 
 
-class SequentialPlan:
+class SequentialOrder:
     """Every clip once, shortest first: the order of validation. The last batch may be smaller."""
 
     def __init__(self, num_samples, num_tokens, batch_size):
@@ -134,7 +134,7 @@ class SequentialPlan:
         self.batches_per_epoch = -(-len(self._order) // batch_size)
 
     def batch(self, position):
-        """The `PlannedBatch` at `position` of the only epoch."""
+        """The `OrderedBatch` at `position` of the only epoch."""
         indices = self._order[position * self.batch_size : (position + 1) * self.batch_size]
         samples = int(-(-self.num_samples[indices].max() // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES)
-        return PlannedBatch(0, position, indices, samples, int(self.num_tokens.max()))
+        return OrderedBatch(0, position, indices, samples, int(self.num_tokens.max()))

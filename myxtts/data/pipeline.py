@@ -65,7 +65,7 @@ class BatchLoader:
 
     Args:
         clips: The set.
-        plan: `BatchPlan` or `SequentialPlan`.
+        order: `BatchOrder` or `SequentialOrder`.
         cache: `SampleCache`.
         seed: Of slices, shifts and conditioning clips.
         conditioning: `ConditioningRule`, or None for none (the DVAE stage).
@@ -74,9 +74,9 @@ class BatchLoader:
         training: False takes fixed choices: no shift, first slices, the same conditioning clip every time.
     """
 
-    def __init__(self, clips, plan, cache, seed, conditioning=None, crop_samples=None, max_shift=0, training=True):
+    def __init__(self, clips, order, cache, seed, conditioning=None, crop_samples=None, max_shift=0, training=True):
         self.clips = clips
-        self.plan = plan
+        self.order = order
         self.cache = cache
         self.seed = seed
         self.conditioning = conditioning
@@ -90,7 +90,7 @@ class BatchLoader:
             self._by_speaker.setdefault((clip.speaker, clip.language), []).append(index)
 
     def __call__(self, position):
-        planned = self.plan.batch(position)
+        planned = self.order.batch(position)
         rng = np.random.default_rng([self.seed, planned.epoch, planned.offset, 1])
         rows = len(planned.indices)
         wav = np.zeros((rows, planned.num_samples), np.float32)

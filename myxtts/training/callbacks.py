@@ -1,35 +1,84 @@
 """What a run shows while it trains: progress bar or lines, TensorBoard, the final report."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 from tqdm import tqdm
 
+from myxtts.devices.gpu_monitor import GPUMonitor
+from myxtts.training.ledger import Ledger
 from myxtts.training.step_clock import VARIATION_WARNING
+
+
+@dataclass(frozen=True)
+class StageStart:
+    """A stage whose training begins or is taken up again."""
+
+    stage: str
+    step: int
+    """Optimizer steps taken so far."""
+    total_steps: int
+    model_size: str
+    num_weights: int
+    """Trained numbers."""
+    batch_size: int
+    """Clips per batch."""
+    accumulation: int
+    """Batches per optimizer step."""
+    preset: str
+    """Of the training switches."""
+    placement: str
+    """The line of the placement audit."""
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """What the training of a stage was like."""
+
+    stage: str
+    step: int
+    timing: dict
+    """`StepClock.report` of the whole run; empty where no step was timed."""
+    traces: int
+    """How often the train step was traced."""
+    compilations: int
+    """Programs compiled by XLA."""
+    loss_scale: float | None
+    """At the end; None without loss scaling."""
+    skipped_steps: int
+    """Updates that were left out because they were not finite."""
 
 
 class Callback:
     """Methods that a trainer calls; a callback has those that it needs."""
 
-    def on_start(self, trainer, total_steps, placement):
-        """Before the first step; `placement` is the line of the placement audit."""
+    def on_start(self, start: StageStart) -> None:
+        """Before the first step."""
 
-    def on_ledger(self, ledger):
+    def on_waiting(self, seconds: float) -> None:
+        """Multi-GPU Mode: the data pipeline gets a head start of at least so long."""
+
+    def on_running(self) -> None:
+        """Multi-GPU Mode: the pipeline is filled, and training starts."""
+
+    def on_ledger(self, ledger: Ledger) -> None:
         """After the first step that was applied; `ledger` says what the training switches do."""
 
-    def on_step(self, step):
+    def on_step(self, step: int) -> None:
         """After every step."""
 
-    def on_log(self, step, losses, timing):
+    def on_log(self, step: int, losses: dict, timing: dict) -> None:
         """Every `training.log_every_steps`: mean losses and `StepClock.report` since the last time."""
 
-    def on_validation(self, step, losses, is_best):
+    def on_validation(self, step: int, losses: dict, is_best: bool) -> None:
         """After each validation."""
 
-    def on_sample(self, trainer):
-        """Every `training.sample_every_steps`."""
+    def on_sample(self, step: int) -> None:
+        """Every `training.sample_every_steps`, while the model has the weights that speak."""
 
-    def on_end(self, trainer):
+    def on_end(self, end: StageEnd) -> None:
         """After the last step."""
 
 
@@ -66,41 +115,31 @@ class ConsoleProgress(Callback):
         roles: Roles of the monitored GPUs, for its figures.
     """
 
-    def __init__(self, monitor=None, roles=()):
+    def __init__(self, monitor: GPUMonitor | None = None, roles: Sequence[str] = ()):
         self.monitor = monitor
         self.roles = roles
         self._bar = None
-        self._trainer = None
 
-    def on_start(self, trainer, total_steps, placement):
-        self._trainer, self._total = trainer, total_steps
-        config = trainer.config
-        print(
-            f"Stage {trainer.stage}: {total_steps} steps, {trainer.step} done, model {config.model.size}, "
-            f"{sum(int(tf.size(v)) for v in trainer.train_step.variables):,} weights"
-        )
-        print(placement)
-        print(
-            f"Batch size: {trainer.stage_config.batch_size}"
-            + (
-                f" x {config.training.gradient_accumulation} accumulated"
-                if config.training.gradient_accumulation > 1
-                else ""
-            )
-        )
-        if sys.stdout.isatty() and trainer.step < total_steps:
-            self._bar = tqdm(
-                total=total_steps,
-                initial=trainer.step,
-                desc=trainer.stage,
-                unit="step",
-                dynamic_ncols=True,
-                smoothing=0.05,
-            )
+    def on_start(self, start):
+        self._start = start
+        done = f"{start.total_steps} steps, {start.step} done"
+        print(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
+        print(start.placement)
+        accumulated = f" x {start.accumulation} accumulated" if start.accumulation > 1 else ""
+        print(f"Batch size: {start.batch_size}{accumulated}")
+        if sys.stdout.isatty() and start.step < start.total_steps:
+            look = dict(unit="step", dynamic_ncols=True, smoothing=0.05)
+            self._bar = tqdm(total=start.total_steps, initial=start.step, desc=start.stage, **look)
+
+    def on_waiting(self, seconds):
+        self._say(f"Multi-GPU Mode: Waiting {seconds}s for data pipeline to warm up...")
+
+    def on_running(self):
+        self._say("Model training starting now")
 
     def on_ledger(self, ledger):
-        preset = self._trainer.config.training.optimizations
-        self._say(f"{self._trainer.stage} optimisations (preset {preset}), as seen in the first step:\n{ledger}")
+        preset = self._start.preset
+        self._say(f"{self._start.stage} optimizations (preset {preset}), as seen in the first step:\n{ledger}")
 
     def on_step(self, step):
         if self._bar is not None:
@@ -115,13 +154,13 @@ class ConsoleProgress(Callback):
     def on_log(self, step, losses, timing):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
-        left = (self._total - step) / timing["steps_per_second"] if timing else None
-        parts = [f"step {step}/{self._total}", losses_text(losses), timing_text(timing)]
+        left = (self._start.total_steps - step) / timing["steps_per_second"] if timing else None
+        parts = [f"step {step}/{self._start.total_steps}", losses_text(losses), timing_text(timing)]
         if left is not None:
             parts.append(f"{tqdm.format_interval(left)} left")
         if self.monitor is not None:
             parts.append(self.monitor.report().log_fields(self.roles))
-        self._say(f"{self._trainer.stage} " + " | ".join(part for part in parts if part))
+        self._say(f"{self._start.stage} " + " | ".join(part for part in parts if part))
         if timing and timing["variation"] > VARIATION_WARNING:
             self._say(
                 "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
@@ -130,30 +169,27 @@ class ConsoleProgress(Callback):
 
     def on_validation(self, step, losses, is_best):
         self._say(
-            f"{self._trainer.stage} validation at step {step}: {losses_text(losses)}"
+            f"{self._start.stage} validation at step {step}: {losses_text(losses)}"
             + (" (best so far)" if is_best else "")
         )
 
-    def on_end(self, trainer):
+    def on_end(self, end):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        timing = trainer.clock.report(whole_run=True)
-        print(f"FINAL REPORT, stage {trainer.stage}")
+        print(f"FINAL REPORT, stage {end.stage}")
+        timing = end.timing
         if timing:
             print(f"  Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms")
             print(f"  Throughput: {timing['steps_per_second']:.2f} steps/sec")
             print(f"  Variation: {100 * timing['variation']:.1f}%")
             print(f"  Stall: {100 * timing['stall']:.1f}%")
             print(f"  Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
-        print(f"  Traces of the train step: {trainer.train_step.traces}")
-        if trainer.train_step.compilations:
-            print(f"  Programs compiled by XLA: {trainer.train_step.compilations}")
-        if trainer.train_step.scaled:
-            print(
-                f"  Loss scale: {float(trainer.train_step.loss_scale):g}, "
-                f"steps skipped: {int(trainer.train_step.bad_steps)}"
-            )
+        print(f"  Traces of the train step: {end.traces}")
+        if end.compilations:
+            print(f"  Programs compiled by XLA: {end.compilations}")
+        if end.loss_scale is not None:
+            print(f"  Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")
         if self.monitor is not None:
             print(f"  {self.monitor.report().log_fields(self.roles)}")
 
@@ -169,8 +205,8 @@ class TensorBoardWriter(Callback):
         self.folder = folder
         self._writer = None
 
-    def on_start(self, trainer, total_steps, placement):
-        self._writer = tf.summary.create_file_writer(f"{self.folder}/{trainer.stage}")
+    def on_start(self, start):
+        self._writer = tf.summary.create_file_writer(f"{self.folder}/{start.stage}")
 
     def _write(self, step, values, group):
         with self._writer.as_default(step=step):
@@ -184,5 +220,5 @@ class TensorBoardWriter(Callback):
     def on_validation(self, step, losses, is_best):
         self._write(step, losses, "validation")
 
-    def on_end(self, trainer):
+    def on_end(self, end):
         self._writer.close()

@@ -6,8 +6,7 @@ from collections import deque
 import numpy as np
 
 from myxtts.config.checks import UserError
-from myxtts.storage.checkpoint import CheckpointError, write_json
-from myxtts.training.run_state import restore
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -81,28 +80,27 @@ class DivergenceGuard:
         return self._in_row
 
 
-def write_divergence(trainer, bad_steps, clips):
+def write_divergence(
+    folder: str, stage: str, step: int, learning_rate: float, weights: dict, bad_steps: list[dict]
+) -> str:
     """Writes a file that names the clips of the last bad steps and what was not finite.
 
     Where it cannot be written it goes to the log instead.
 
     Args:
-        trainer: `XTTSTrainer`.
-        bad_steps: From `DivergenceGuard.watch`.
-        clips: The training set.
+        folder: Of the run.
+        stage, step: What diverged, and when.
+        learning_rate: Of that step.
+        weights: Trained weights by name.
+        bad_steps: From `DivergenceGuard.watch`, with the ids of clips.
 
     Returns:
-        Where it stands, in words.
+        Where it is, in words.
     """
-    weights = trainer.train_step.objective.trainable()
-    path = f"{trainer.config.training.checkpoint_dir}/diverged_{trainer.stage}_step_{trainer.step}.json"
-    found = {
-        "stage": trainer.stage,
-        "step": trainer.step,
-        "learning_rate": float(trainer.train_step.optimizer.learning_rate),
-        "weights_not_finite": [name for name, v in weights.items() if not np.isfinite(v.numpy()).all()],
-        "bad_steps": [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps],
-    }
+    path = f"{folder}/diverged_{stage}_step_{step}.json"
+    not_finite = [name for name, v in weights.items() if not np.isfinite(v.numpy()).all()]
+    found = {"stage": stage, "step": step, "learning_rate": learning_rate, "weights_not_finite": not_finite}
+    found["bad_steps"] = bad_steps
     try:
         write_json(path, found)
     except OSError as error:
@@ -111,42 +109,18 @@ def write_divergence(trainer, bad_steps, clips):
     return path
 
 
-def go_back(trainer, error):
-    """Takes a run that has diverged back to its last good checkpoint, with a lower learning rate.
+def last_good_step(store: CheckpointStore) -> int | None:
+    """The newest checkpoint that is sound and was not written in a row of bad steps, or None.
 
-    Checkpoints written in the row of bad steps are renamed to `diverged_step_…`.
-
-    Args:
-        trainer: `XTTSTrainer`.
-        error: The `TrainingDiverged` that is raised again where there is no way back.
+    Newer ones are renamed to `diverged_step_…`.
     """
-    settings, guard, store = trainer.config.training, trainer.divergence, trainer.store
-    if guard.returns >= settings.divergence_returns:
-        raise error
-    returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate
     for step in reversed(store.steps()):
         try:
             store.verify(step)
-            good = store.read_state(step)["bad_steps_in_row"] == 0
+            if store.read_state(step)["bad_steps_in_row"] == 0:
+                return step
         except CheckpointError as damage:
             logger.warning("%s", damage)
-            good = False
-        if good:
-            break
-        logger.warning(
-            "The checkpoint of step %d is of no use; it is kept as %s", step, store.put_away(step, "diverged")
-        )
-    else:
-        raise error
-    digest = trainer.data_digest
-    restore(trainer, store, step)
-    trainer.data_digest = digest
-    guard.returns, guard.rate_scale = returns, rate_scale
-    logger.error(
-        "%s Going back to the checkpoint of step %d with %g times the learning rate; time %d of %d.",
-        error,
-        step,
-        rate_scale,
-        returns,
-        settings.divergence_returns,
-    )
+        aside = store.put_away(step, "diverged")
+        logger.warning("The checkpoint of step %d cannot be used; it was kept as %s", step, aside)
+    return None

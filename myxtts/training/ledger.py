@@ -5,9 +5,13 @@ from dataclasses import asdict, dataclass
 
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.config import ConfigError, TrainingConfig
 from myxtts.devices.precision import rounds_to_tf32
+from myxtts.training.batching import Batching
 from myxtts.training.graph_facts import attention_forms, nodes, recomputed_blocks
+from myxtts.training.optimizations import Switches
+from myxtts.training.stages.base import Stage
+from myxtts.training.step import TrainStep
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Operations that a policy of lower precision is about: matrix products and convolutions."""
@@ -74,182 +78,138 @@ class Ledger:
 
 
 class LedgerKeeper:
-    """Looks at a trainer before its first step and after it.
+    """Looks at a train step before its first call and after it.
 
     Args:
-        trainer: `XTTSTrainer` that has not taken a step in this process.
+        stage: `Stage` that is trained.
+        train_step: `TrainStep` that has not been called in this process.
+        switches: What was settled.
+        batching: `Batching`, which says how many clips are trained on at once.
+        settings: `TrainingConfig`.
+        device: Name of the device that trains.
         num_shapes: Shapes that its batches can have.
     """
 
-    def __init__(self, trainer, num_shapes):
-        self._trainer = trainer
-        self._num_shapes = num_shapes
-        averages = trainer.train_step.averages
-        self._watched = (
-            sorted(averages.averages, key=lambda v: v.shape.num_elements())[:WATCHED_AVERAGES] if averages else []
-        )
+    def __init__(
+        self,
+        stage: Stage,
+        train_step: TrainStep,
+        switches: Switches,
+        batching: Batching,
+        settings: TrainingConfig,
+        device: str,
+        num_shapes: int,
+    ):
+        self.stage, self.step, self.switches, self.batching = stage, train_step, switches, batching
+        self.settings, self.device, self.num_shapes = settings, device, num_shapes
+        self._watched = sorted(train_step.averages().values(), key=lambda v: v.shape.num_elements())[:WATCHED_AVERAGES]
         self._before = [v.numpy() for v in self._watched]
 
-    def ledger(self, gradient_norm):
-        """The `Ledger`; to be called after a step that was applied, with the global norm of its gradient."""
-        rows = [
-            row(self._trainer)
-            for row in (
-                self._precision,
-                self._tf32,
-                self._loss_scaling,
-                *self._memory_rows(),
-                self._xla,
-                self._averages,
-                self._accumulation,
-                self._batch,
-            )
-        ]
-        return Ledger((*rows, self._clipping(self._trainer, gradient_norm)))
+    def ledger(self, figures: dict) -> Ledger:
+        """The `Ledger`; to be called after a step that was applied, with what it returned."""
+        rows = [self._precision(), self._tf32(), self._loss_scaling()]
+        if "gradient_checkpointing" in self.stage.switches:
+            rows.append(self._recomputation())
+        if "attention" in self.stage.switches:
+            rows.append(self._attention())
+        rows += [self._xla(), self._averages(), self._accumulation(), self._batch()]
+        return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
 
-    def _memory_rows(self):
-        # The DVAE has neither attention nor blocks to recompute.
-        return (self._recomputation, self._attention) if self._trainer.stage == "gpt" else ()
+    def _asked(self, switch):
+        """What a switch was asked to be, and that with its source in words."""
+        value, source = self.switches.requested[switch]
+        return value, f"{_on(value) if isinstance(value, bool) else value} ({source})"
 
-    def _precision(self, trainer):
-        products = count_products(trainer.train_step.graph)
+    def _precision(self):
+        products = count_products(self.step.graph)
         total = sum(products.values())
         # The one with most products; what stays in float32 (the codebook's distances) is a handful.
         kind = max(products, key=products.get) if products else "float32"
         seen = f"{products[kind]} of {total} matrix products of the step in {kind}"
-        value, source = trainer.switches.requested["precision"]
-        effective = POLICIES[kind]
-        return LedgerRow(
-            "precision",
-            f"{value} ({source})",
-            effective,
-            f"{seen}; {trainer.switches.reasons['precision']}",
-            value in ("auto", effective),
-        )
+        value, requested = self._asked("precision")
+        effective, reason = POLICIES[kind], f"{seen}; {self.switches.reasons['precision']}"
+        return LedgerRow("precision", requested, effective, reason, value in ("auto", effective))
 
-    def _tf32(self, trainer):
-        value, source = trainer.switches.requested["tf32"]
-        seen = rounds_to_tf32(trainer.model_device)
-        reason = (
-            f"{'allowed' if trainer.switches.tf32 else 'not allowed'}; float32 products on {trainer.model_device} are "
-            f"{'rounded to 10 bits' if seen else 'exact'}"
-        )
-        return LedgerRow(
-            "TF32", f"{value if value == 'auto' else _on(value)} ({source})", _on(seen), reason, value in ("auto", seen)
-        )
+    def _tf32(self):
+        value, requested = self._asked("tf32")
+        seen = rounds_to_tf32(self.device)
+        allowed = "allowed" if self.switches.tf32 else "not allowed"
+        reason = f"{allowed}; float32 products on {self.device} are {'rounded to 10 bits' if seen else 'exact'}"
+        return LedgerRow("TF32", requested, _on(seen), reason, value in ("auto", seen))
 
-    def _clipping(self, trainer, gradient_norm):
-        largest, factor = trainer.stage_config.gradient_clip, float(trainer.train_step.clip_factor)
-        applied = gradient_norm * factor
-        return LedgerRow(
-            "gradient clipping",
-            f"global norm {largest:g}" if largest else "off",
-            "off" if not largest and factor == 1 else f"global norm {applied:.3g}",
-            f"the first step's gradient has the norm {gradient_norm:.3g}",
-            applied <= 1.001 * largest if largest else factor == 1,
-        )
-
-    def _loss_scaling(self, trainer):
-        scale = float(trainer.train_step.loss_scale)
-        wanted = trainer.switches.precision == "mixed_float16"
+    def _loss_scaling(self):
+        wanted, scaled = self.switches.precision == "mixed_float16", all(rule.scaled for rule in self.step.rules)
         # A scale may have halved to 1 in time; it is still one that moves.
-        effective = f"dynamic, now {scale:g}" if trainer.train_step.scaled else "off"
-        return LedgerRow(
-            "loss scaling",
-            "dynamic (float16)" if wanted else "off (no float16)",
-            effective,
-            f"{int(trainer.train_step.bad_steps)} steps skipped so far",
-            wanted == trainer.train_step.scaled,
-        )
+        scales = ", ".join(f"{float(rule.loss_scale):g}" for rule in self.step.rules)
+        requested = "dynamic (float16)" if wanted else "off (no float16)"
+        reason = f"{self.step.bad_steps} steps skipped so far"
+        effective = f"dynamic, now {scales}" if scaled else "off"
+        return LedgerRow("loss scaling", requested, effective, reason, wanted == scaled)
 
-    def _recomputation(self, trainer):
-        value, source = trainer.switches.requested["gradient_checkpointing"]
-        gpt = trainer.model.gpt
-        blocks, total = (
-            recomputed_blocks(trainer.train_step.graph),
-            len(gpt.blocks) + len(gpt.conditioning_encoder.blocks),
-        )
-        return LedgerRow(
-            "gradient checkpointing",
-            f"{_on(value)} ({source})",
-            _on(bool(blocks)),
-            f"{len(blocks)} of {total} blocks are recomputed in the backward pass",
-            len(blocks) == (total if value else 0),
-        )
+    def _recomputation(self):
+        value, requested = self._asked("gradient_checkpointing")
+        blocks, total = recomputed_blocks(self.step.graph), self.stage.recomputable_blocks()
+        reason = f"{len(blocks)} of {total} blocks are recomputed in the backward pass"
+        as_requested = len(blocks) == (total if value else 0)
+        return LedgerRow("gradient checkpointing", requested, _on(bool(blocks)), reason, as_requested)
 
-    def _attention(self, trainer):
-        value, source = trainer.switches.requested["attention"]
-        forms = attention_forms(trainer.train_step.graph)
+    def _attention(self):
+        forms = attention_forms(self.step.graph)
         effective = " and ".join(sorted(forms)) or "none"
         # The perceiver is left out of this: it has few queries and keeps the standard form.
         reason = ", ".join(f"{number} layers {form}" for form, number in sorted(forms.items()))
-        return LedgerRow(
-            "attention",
-            f"{value} ({source})",
-            effective,
-            "; ".join(filter(None, (reason, trainer.switches.reasons.get("attention")))),
-            effective == trainer.switches.attention,
-        )
+        reason = "; ".join(filter(None, (reason, self.switches.reasons.get("attention"))))
+        as_requested = effective == self.switches.attention
+        return LedgerRow("attention", self._asked("attention")[1], effective, reason, as_requested)
 
-    def _xla(self, trainer):
-        value, source = trainer.switches.requested["xla"]
-        clusters, step = count_clusters(trainer.train_step.graph), trainer.train_step
+    def _xla(self):
+        value, requested = self._asked("xla")
+        clusters = count_clusters(self.step.graph)
         reason = f"{clusters} compiled clusters in the step"
         if clusters:
-            bound = step.most_compilations(self._num_shapes)
-            reason += f"; {step.compilations} programs compiled so far, at most {bound} for {self._num_shapes} shapes"
-        return LedgerRow(
-            "XLA",
-            f"{_on(value)} ({source})",
-            _on(clusters > 0),
-            trainer.switches.reasons.get("xla", reason),
-            value == (clusters > 0),
-        )
+            most = self.step.most_compilations(self.num_shapes)
+            reason += (
+                f"; {self.step.compilations} programs compiled so far, at most {most} for {self.num_shapes} shapes"
+            )
+        reason = self.switches.reasons.get("xla", reason)
+        return LedgerRow("XLA", requested, _on(clusters > 0), reason, value == (clusters > 0))
 
-    def _averages(self, trainer):
-        value, source = trainer.switches.requested["ema"]
-        averages = trainer.train_step.averages
+    def _averages(self):
+        value, source = self.switches.requested["ema"]
         requested = f"{value or 'off'} ({source})"
-        if averages is None:
+        kept = [rule.averages for rule in self.step.rules if rule.averages is not None]
+        if not kept:
             return LedgerRow("weight averages", requested, "off", "no averages are kept", not value)
         moved = any((before != v.numpy()).any() for before, v in zip(self._before, self._watched))
-        reason = f"{len(averages.averages)} averages, " + (
-            "moved by the first step; they are validated and spoken with" if moved else "none of which moves"
-        )
-        return LedgerRow(
-            "weight averages",
-            requested,
-            str(averages.decay) if moved else "standing still",
-            reason,
-            moved and averages.decay == value,
-        )
+        seen = "moved by the first step; they are validated and spoken with" if moved else "none of which moves"
+        reason = f"{len(self.step.averages())} averages, {seen}"
+        as_requested = moved and all(averages.decay == value for averages in kept)
+        return LedgerRow("weight averages", requested, str(kept[0].decay) if moved else "frozen", reason, as_requested)
 
-    def _accumulation(self, trainer):
-        value = trainer.config.training.gradient_accumulation
-        step = trainer.train_step
-        accumulators = len(step.accumulators())
-        parts = trainer.micro_batches.parts
-        why = f", since memory ran out for {trainer.stage_config.batch_size} at once" if parts > 1 else ""
-        return LedgerRow(
-            "gradient accumulation",
-            str(value),
-            str(step.micro_batches),
-            f"{step.micro_batches} times a gradient in the last update, {accumulators} accumulators{why}",
-            value == step.micro_batches,
-        )
+    def _accumulation(self):
+        value, parts, seen = self.batching.accumulation, self.batching.parts, self.step.micro_batches
+        why = f", since memory ran out for {self.batching.batch_size} at once" if parts > 1 else ""
+        accumulators = len(self.step.accumulators())
+        reason = f"{seen} times a gradient in the last update, {accumulators} accumulators{why}"
+        return LedgerRow("gradient accumulation", str(value), str(seen), reason, value == seen)
 
-    def _batch(self, trainer):
-        settings, clips = trainer.config.training, trainer.micro_batches.clips
-        wanted = trainer.stage_config.batch_size * settings.gradient_accumulation
-        found = clips * trainer.train_step.micro_batches
-        requested = f"{wanted} an update" + (", auto at once" if settings.automatic_batch_size else "")
-        return LedgerRow(
-            "batch size",
-            requested,
-            f"{clips} x {trainer.train_step.micro_batches}",
-            f"{clips} clips at once make {found} an update",
-            wanted == found,
-        )
+    def _batch(self):
+        clips, times = self.batching.clips, self.step.micro_batches
+        wanted, found = self.batching.batch_size * self.batching.accumulation, clips * times
+        requested = f"{wanted} an update" + (", auto at once" if self.settings.automatic_batch_size else "")
+        reason = f"{clips} clips at once make {found} an update"
+        return LedgerRow("batch size", requested, f"{clips} x {times}", reason, wanted == found)
+
+    @staticmethod
+    def _clipping(rule, figures):
+        largest, factor = rule.gradient_clip, float(rule.clip_factor)
+        norm = float(figures[f"{rule.name}/gradient_norm" if rule.name else "gradient_norm"])
+        applied = norm * factor
+        name = f"gradient clipping ({rule.name})" if rule.name else "gradient clipping"
+        requested = f"global norm {largest:g}" if largest else "off"
+        effective = "off" if not largest and factor == 1 else f"global norm {applied:.3g}"
+        as_requested = applied <= 1.001 * largest if largest else factor == 1
+        return LedgerRow(name, requested, effective, f"the first step's gradient has the norm {norm:.3g}", as_requested)
 
 
 def count_products(graph):

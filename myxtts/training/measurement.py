@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import noise_batch
-from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.planning.memory import TOKENS_PER_SECOND
 from myxtts.training.trainer import XTTSTrainer
@@ -98,17 +98,17 @@ def open_trainer(config, plan, folder):
         folder: For what a run writes.
 
     Returns:
-        `XTTSTrainer` with a gradient accumulation of 1, and `LJSpeechDataset`.
+        `XTTSTrainer` with a gradient accumulation of 1, and `SpeechDataset`.
     """
     training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
-    dataset = LJSpeechDataset.open(replace(config, training=training))
+    dataset = SpeechDataset.open(replace(config, training=training))
     return _trainer(dataset.config, plan), dataset
 
 
 def _trainer(config, plan):
     with tf.device(plan.data_device):
-        tokenizer_model = XTTS(config.model, parts=("dvae",))
-    return XTTSTrainer(config, stage="gpt", tokenizer_model=tokenizer_model, plan=plan)
+        dvae_model = XTTS(config.model, parts=("dvae",))
+    return XTTSTrainer(config, stage="gpt", foundations={"dvae": dvae_model}, plan=plan)
 
 
 def measure_phases(trainer, dataset, num_steps):
@@ -116,7 +116,7 @@ def measure_phases(trainer, dataset, num_steps):
 
     Args:
         trainer: `XTTSTrainer` with a gradient accumulation of 1.
-        dataset: `LJSpeechDataset`.
+        dataset: `SpeechDataset`.
         num_steps: Steps that count; `WARMUP_STEPS` come before them.
     """
     times, kept = {phase: [] for phase in PHASES}, []
@@ -130,7 +130,7 @@ def measure_phases(trainer, dataset, num_steps):
     load = (time.perf_counter() - began) / num_steps
     for position in range(WARMUP_STEPS + num_steps):
         batch = _timed(times["preprocess"], trainer.preparation, kept[position % len(kept)], position)
-        batch = _timed(times["transfer"], trainer.transfer, batch)
+        batch = _timed(times["transfer"], trainer.replicas.transfer, batch)
         _timed(times["train"], take_step, trainer, batch, position)
     return PhaseTimes(load, *(fmean(times[phase][WARMUP_STEPS:]) for phase in PHASES[1:]))
 
@@ -222,7 +222,7 @@ def measure_training(config, plan, folder, clip_seconds, budget_seconds):
     while budget_ends is None or not times or time.perf_counter() < budget_ends:
         began = time.perf_counter()
         position = len(times)
-        take_step(trainer, trainer.transfer(trainer.preparation(waves, position)), position)
+        take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, position)), position)
         sync()
         if budget_ends is None:
             budget_ends = time.perf_counter() + budget_seconds

@@ -20,8 +20,8 @@ def prefetch_depth(batch_size):
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     """`XTTSTrainer` on two devices with a memory limit each: a producer on one, the train step on the other.
 
-    To be made before TensorFlow's devices are initialised, unless the isolated plan for this pair is applied already (as
-    `train_main.py --enable-memory-isolation` does). One GPU may play both roles.
+    To be made before TensorFlow's devices are initialized, unless the isolated plan for this pair is applied already
+    (as `train_main.py --enable-memory-isolation` does). One GPU may play both roles.
 
     Args:
         config: As in `XTTSTrainer`.
@@ -32,10 +32,10 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         model: As in `XTTSTrainer`.
         resume_checkpoint: As in `XTTSTrainer`.
         plan: An isolated `DevicePlan` that is applied already; the GPUs and limits are then taken from it.
-        stage_options: Keyword arguments of `XTTSTrainer`: `stage`, `tokenizer_model`, ...
+        stage_options: Keyword arguments of `XTTSTrainer`: `stage`, `foundations`, ...
 
     Raises:
-        DeviceError: The pair cannot be had, or TensorFlow's devices are initialised; the message says what to do.
+        DeviceError: The pair cannot be had, or TensorFlow's devices are initialized; the message says what to do.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
     def stream(self, dataset, start, stop):
         """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
-        host = wave_dataset(dataset.train_loader(self.stage), start, stop, self.config.data.num_workers)
+        host = wave_dataset(dataset.train_loader(self.stage.name), start, stop, self.config.data.num_workers)
         return self.optimize_dataset_for_dual_gpu(host, self.config.data.pipeline_buffer_size)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 
 from myxtts.config.checks import ConfigError
-from myxtts.config.config import TrainingConfig
+from myxtts.config.config import ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.optimizations import SWITCHES, requested_switches
 from myxtts.devices.precision import choose_precision
 from myxtts.training.attention_choice import choose_attention
@@ -33,29 +33,29 @@ class Switches:
     """`{switch: why it is applied as it is}`, in words, where there is something to say."""
 
 
-def settle_switches(training, model_config, device):
+def settle_switches(
+    training: TrainingConfig, model_config: ModelConfig, device: str, applicable: tuple[str, ...] = tuple(SWITCHES)
+) -> Switches:
     """Decides what is applied of what `training` asks for, and sets TF32, which TensorFlow has one setting for.
 
     Args:
         training: `TrainingConfig`.
-        model_config: `ModelConfig`, whose longest sequence `--attention auto` is measured at; None where what is trained
-            has no attention.
+        model_config: `ModelConfig`, whose longest sequence `--attention auto` is measured at.
         device: Name of the device that trains.
+        applicable: The switches that mean something for what is trained; the others stay at their defaults.
     """
     requested = requested_switches(training)
-    values, reasons = {name: value for name, (value, _) in requested.items()}, {}
+    values = {name: value if name in applicable else SWITCHES[name] for name, (value, _) in requested.items()}
+    reasons = {}
     values["precision"], reasons["precision"] = choose_precision(values["precision"], device)
     values["tf32"] = values["tf32"] is not False
     tf.config.experimental.enable_tensor_float_32_execution(values["tf32"])
-    if model_config is None:
-        values["attention"], values["gradient_checkpointing"] = "standard", False
-    elif values["attention"] == "auto":
+    if values["attention"] == "auto":
         choice = choose_attention(model_config, values["precision"], device)
         values["attention"], reasons["attention"] = choice.form, choice.reason
-    if values["xla"]:
-        refusal = xla_refusal(device)
-        if refusal:
-            values["xla"], reasons["xla"] = False, f"XLA cannot compile for {device}: {refusal}"
+    refusal = xla_refusal(device) if values["xla"] else None
+    if refusal:
+        values["xla"], reasons["xla"] = False, f"XLA cannot compile for {device}: {refusal}"
     return Switches(**values, requested=requested, reasons=reasons)
 
 
@@ -85,17 +85,17 @@ class TrainingOptimizer:
         self.settings = {"optimizations": preset, "strict": strict, **dict.fromkeys(SWITCHES), **switches}
         TrainingConfig(**self.settings)
 
-    def apply(self, config):
+    def apply(self, config: XTTSConfig) -> XTTSConfig:
         """A copy of an `XTTSConfig` with these switches; none of its own stay."""
         return replace(config, training=replace(config.training, **self.settings))
 
-    def describe(self):
+    def describe(self) -> str:
         """Lines `switch: value (source)`."""
         requested = requested_switches(TrainingConfig(**self.settings))
         return "\n".join(f"{name}: {value} ({source})" for name, (value, source) in requested.items())
 
 
-def xla_refusal(device):
+def xla_refusal(device: str) -> str | None:
     """What TensorFlow says when it cannot compile for `device`; None when it can."""
     double = tf.function(lambda x: x + x, jit_compile=True)
     try:

@@ -3,6 +3,34 @@
 import keras
 import tensorflow as tf
 
+from myxtts.config.stages import StageConfig
+
+
+def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
+    """The optimizer of a set of weights, with its slots made; to be called where the weights live.
+
+    Args:
+        settings: `StageConfig` with its learning rate set.
+        trainable: Variables by name.
+    """
+    beta_1, beta_2 = settings.betas
+    rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
+    optimizer = AdamW(settings.learning_rate, **rates)
+    excluded = [v for name, v in trainable.items() if no_weight_decay(name)]
+    if excluded:
+        optimizer.exclude_from_weight_decay(var_list=excluded)
+    optimizer.build(list(trainable.values()))
+    return optimizer
+
+
+def no_weight_decay(name: str) -> bool:
+    """Whether AdamW leaves a weight undecayed: biases, norms and embedding tables, as in the XTTS recipe.
+
+    The perceiver's latents and its `gamma` are decayed there.
+    """
+    last = name.rsplit("/", 1)[-1]
+    return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
+
 
 class AdamW(keras.optimizers.AdamW):
     """AdamW with epsilon after the bias correction (Loshchilov and Hutter 2019, algorithm 2), as in PyTorch.

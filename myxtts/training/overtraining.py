@@ -2,8 +2,6 @@
 
 import math
 
-from myxtts.training.run_state import restore
-
 WARN_AFTER = 5
 """Diverging validations before a warning, where no patience is set."""
 
@@ -104,23 +102,6 @@ class OvertrainingDetector:
         self._sum, self._count = state["sum"], state["count"]
         self._unread.clear()
         self.stopped = has_stopped(state, self.patience)
-
-
-def end_at_best(trainer):
-    """Takes a trainer whose detector has stopped it back to its best checkpoint, which becomes the stage's last.
-
-    Whatever reads the stage, speech and the stage that builds on it alike, then reads the best. Later checkpoints are
-    renamed to `overtrained_step_…`.
-    """
-    store, detector, history = trainer.store, trainer.overtraining.state(), trainer.history
-    best = store.best_step()
-    for step in store.steps():
-        if step > best:
-            store.put_away(step, "overtrained")
-    restore(trainer, store, best)
-    trainer.overtraining.restore(detector)
-    trainer.history = history
-    trainer.save(last=True, finished=True)
 
 
 def has_stopped(state, patience):

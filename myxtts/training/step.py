@@ -1,156 +1,136 @@
 """The one train step, the same for every stage, for one replica or several, for one batch or an accumulated group.
 
-Gradients are sums over the tokens of all replicas and micro-batches, divided by the number of those tokens; they are
+Gradients are sums over the items of all replicas and micro-batches, divided by the number of those items; they are
 reduced once, then checked, clipped and applied. Keras's own shortcuts do not fit: its global-norm clipping and its loss
 scaling look at one replica, and its accumulation averages micro-batches whatever their number of tokens.
 """
 
 import tensorflow as tf
 
-from myxtts.training.averaging import WeightAverages
-from myxtts.training.optimizers import AdamW
-
-SUM = tf.distribute.ReduceOp.SUM
-LARGEST_LOSS_SCALE = 2.0**24
-LOSS_SCALE_GROWTH_STEPS = 2000
-
-
-def no_weight_decay(name):
-    """Whether AdamW leaves a weight undecayed: biases, norms and embedding tables, as in the XTTS recipe.
-
-    The perceiver's latents and its `gamma` are decayed there.
-    """
-    last = name.rsplit("/", 1)[-1]
-    return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
+from myxtts.config.stages import StageConfig
+from myxtts.training.stages.base import Update
+from myxtts.training.updates import UpdateRule
 
 
 class TrainStep:
-    """Forward, backward, reduction, finite check, clipping and update of an objective's weights.
+    """Takes optimizer steps: every update of a stage in turn, each on the weights that the one before left.
 
     To be made in the strategy's scope and on the model device, since every variable stays where it is made.
 
     Args:
-        objective: See `objectives.py`.
+        updates: What `Stage.updates` returned.
         strategy: `tf.distribute.Strategy`.
         stage_config: `StageConfig` with its learning rate set.
         accumulation: Batches per update.
         precision: Dtype policy of the model; `mixed_float16` turns dynamic loss scaling on.
-        xla: Compile the gradients, and on one device the update. XLA compiles once per shape of batch.
+        xla: Compile the gradients, and on one device the updates. XLA compiles once per shape of batch.
         ema: Decay of the weight averages; 0 for none.
     """
 
-    def __init__(self, objective, strategy, stage_config, accumulation=1, precision="float32", *, xla=False, ema=0.0):
-        self.objective = objective
+    def __init__(
+        self,
+        updates: list[Update],
+        strategy: tf.distribute.Strategy,
+        stage_config: StageConfig,
+        accumulation: int = 1,
+        precision: str = "float32",
+        *,
+        xla: bool = False,
+        ema: float = 0.0,
+    ):
         self.strategy = strategy
-        self.gradient_clip = stage_config.gradient_clip
-        self.names, self.variables = zip(*objective.trainable().items())
-        beta_1, beta_2 = stage_config.betas
-        self.optimizer = AdamW(
-            stage_config.learning_rate,
-            weight_decay=stage_config.weight_decay,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=1e-8,
-        )
-        excluded = [v for name, v in zip(self.names, self.variables) if no_weight_decay(name)]
-        if excluded:
-            self.optimizer.exclude_from_weight_decay(var_list=excluded)
-        self.optimizer.build(self.variables)
-        # The gradients handed to the optimizer are reduced already.
-        self.optimizer._all_reduce_sum_gradients = list
-        self.scaled = precision == "mixed_float16"
-        self.loss_scale = tf.Variable(
-            2.0**15 if self.scaled else 1.0, trainable=False, dtype=tf.float32, name="loss_scale"
-        )
-        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="good_steps")
-        self.bad_steps_in_row = tf.Variable(0, trainable=False, dtype=tf.int64, name="bad_steps_in_row")
-        self.bad_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="bad_steps")
-        self.averages = WeightAverages(objective.trainable(), ema, strategy) if ema else None
-        self._accumulators = []
+        rule = dict(scaled=precision == "mixed_float16", ema=ema, stage_learning_rate=stage_config.learning_rate)
+        self.rules = [UpdateRule(update, strategy, **rule) for update in updates]
+        """What is updated, in the order in which the updates take turns."""
         if accumulation > 1:
             self.make_accumulators()
         self.micro_batches = 0
         """Batches whose gradients went into the last update."""
-        self.clip_factor = None
-        """What the last update multiplied its gradients by to keep their global norm in bounds: a scalar tensor, up to 1."""
         self.xla = xla
-        self._updates_begun = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_begun")
-        self._updates_done = 0
+        self._begun = 0
         self.forget_traces()
 
-    def forget_traces(self):
+    def forget_traces(self) -> None:
         """Traces anew from here on, as if no batch had been seen."""
         self.traces = 0
         self.graph = None
         """The graph that was traced last, of a function that computes gradients."""
         self._compiled_shapes = set()
-        self._gradients, self._apply = self._replica_gradients, self._apply_gradients
-        if self.xla:
-            self._gradients = tf.function(self._gradients, jit_compile=True)
-            if self.strategy.num_replicas_in_sync == 1:  # with several, the optimizer leaves the replica: XLA cannot
-                self._apply = tf.function(self._apply, jit_compile=True)
+        for rule in self.rules:
+            rule.compile(self.xla)
         # XLA compiles for each shape in any case; with the shape known when traced, loops over it can be unrolled.
-        self._whole = tf.function(self._whole_step, reduce_retracing=not self.xla)
-        self._counts = tf.function(self._reduced_counts, reduce_retracing=True)
-        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=not self.xla)
-        self._finish = tf.function(self._finish_step, reduce_retracing=True)
+        known = dict(reduce_retracing=not self.xla)
+        self._whole = tf.function(self._whole_step, **known)
+        self._counts = [tf.function(self._make(rule, self._counts_step), reduce_retracing=True) for rule in self.rules]
+        self._accumulate = [tf.function(self._make(rule, self._accumulate_step), **known) for rule in self.rules]
+        self._finish = [tf.function(self._make(rule, self._finish_step), reduce_retracing=True) for rule in self.rules]
 
-    def state_variables(self):
+    @staticmethod
+    def _make(rule, function):
+        return lambda *arguments: function(rule, *arguments)
+
+    def state_variables(self) -> dict[str, tf.Variable]:
         """Everything a checkpoint needs besides the weights, by name."""
-        named = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
+        return {name: v for rule in self.rules for name, v in rule.state_variables().items()}
+
+    def accumulators(self) -> dict[str, tf.Variable]:
+        """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""
+        return {name: v for rule in self.rules for name, v in rule.accumulators().items()}
+
+    def averages(self) -> dict[str, tf.Variable]:
+        """Averages of the weights by name; empty where none are kept."""
         return {
-            **named,
-            "loss_scale": self.loss_scale,
-            "good_steps": self.good_steps,
-            "bad_steps": self.bad_steps,
-            "bad_steps_in_row": self.bad_steps_in_row,
+            name: v for rule in self.rules if rule.averages for name, v in rule.named(rule.averages.variables()).items()
         }
 
+    def trainable(self) -> dict[str, tf.Variable]:
+        """Weights that the updates change, by name."""
+        return {name: v for rule in self.rules for name, v in rule.named(dict(zip(rule.names, rule.variables))).items()}
+
     @property
-    def compilations(self):
+    def bad_steps(self) -> int:
+        """Updates so far that were left out because they were not finite."""
+        return sum(int(rule.bad_steps) for rule in self.rules)
+
+    @property
+    def bad_steps_in_row(self) -> int:
+        """The most that any update has been left out in a row, just now."""
+        return max(int(rule.bad_steps_in_row) for rule in self.rules)
+
+    @property
+    def compilations(self) -> int:
         """Programs that XLA has made for the batches so far."""
         return self.most_compilations(len(self._compiled_shapes)) if self._compiled_shapes else 0
 
-    def most_compilations(self, num_shapes):
-        """Programs that XLA makes for batches of `num_shapes` shapes: the gradients' for each, on each replica, and the
-        update's, which is compiled where there is one replica."""
+    def most_compilations(self, num_shapes: int) -> int:
+        """Programs that XLA makes for batches of `num_shapes` shapes: of each update the gradients' for each, on each
+        replica, and the update's, which is compiled where there is one replica."""
         replicas = self.strategy.num_replicas_in_sync
-        return num_shapes * replicas + (replicas == 1)
+        return len(self.rules) * (num_shapes * replicas + (replicas == 1))
 
-    def make_accumulators(self):
+    def make_accumulators(self) -> None:
         """Makes what sums of gradients over several batches need; to be called in the strategy's scope."""
-        self._accumulators = self._accumulators or [
-            tf.Variable(
-                tf.zeros(v.shape),
-                trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-                name="accumulator",
-            )
-            for v in self.variables
-        ]
+        for rule in self.rules:
+            rule.make_accumulators()
 
-    def drop_accumulators(self):
+    def drop_accumulators(self) -> None:
         """Frees what sums of gradients took, before a first step."""
-        self._accumulators = []
+        for rule in self.rules:
+            rule.drop_accumulators()
         self.forget_traces()
 
-    def forget_partial_step(self):
+    def forget_partial_step(self) -> bool:
         """Readies the step for being taken again after an error within it.
 
         Returns:
-            False when the error struck while weights were being changed, so that they are of no step.
+            False when the error struck after weights had begun to change, so that they are of no step.
         """
-        for accumulator in self._accumulators:
-            self.strategy.run(lambda a=accumulator: a.assign(tf.zeros_like(a)))
-        done, self._updates_done = self._updates_done, int(self._updates_begun)
-        return done == self._updates_done
+        for rule in self.rules:
+            rule.clear_accumulators()
+        before, self._begun = self._begun, sum(int(rule.begun) for rule in self.rules)
+        return before == self._begun
 
-    def accumulators(self):
-        """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""
-        return {f"accumulator/{name}": v for name, v in zip(self.names, self._accumulators)}
-
-    def __call__(self, batches, learning_rate, seed):
+    def __call__(self, batches: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
         """Takes one optimizer step.
 
         Args:
@@ -160,147 +140,83 @@ class TrainStep:
             seed: `(2,)` int32, of dropout; the second number may grow by one per micro-batch.
 
         Returns:
-            A dictionary of scalar tensors: each loss by name, `loss` (weighted), `gradient_norm`, `finite`.
+            A dictionary of scalar tensors: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. Where
+            several updates take turns, the figures of each come under its name (`generator/loss`), `loss` and
+            `gradient_norm` are those of the last, and `finite` says whether all of them were applied.
         """
         # What stands outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which
         # is the data device where there are two.
         with tf.device(self.strategy.extended.worker_devices[0]):
-            losses = self._step(batches, learning_rate, tf.constant(seed, tf.int32))
-        self.micro_batches, self.clip_factor = len(batches), losses.pop("clip_factor")
-        self._updates_done += 1
+            for rule in self.rules:
+                rule.set_learning_rate(learning_rate)
+            figures = self._step(batches, tf.constant(seed, tf.int32))
+        self.micro_batches = len(batches)
+        self._begun += len(self.rules)
         if self.xla:
-            self._compiled_shapes.update(
-                tuple(tuple(field.shape) for field in tf.nest.flatten(self._first(batch))) for batch in batches
-            )
-        return losses
+            first = self.rules[0].first
+            shapes = (tuple(tuple(field.shape) for field in tf.nest.flatten(first(batch))) for batch in batches)
+            self._compiled_shapes.update(shapes)
+        return self._together(figures)
 
-    def _step(self, batches, learning_rate, seed):
-        self.optimizer.learning_rate.assign(learning_rate)
+    def _together(self, figures):
+        together = {"loss": figures[-1]["loss"]}
+        for rule, own in zip(self.rules, figures):
+            rule.clip_factor = own.pop("clip_factor")
+            together |= rule.named(own)
+        if len(figures) > 1:
+            finite = tf.reduce_all([own["finite"] for own in figures])
+            together |= {"gradient_norm": figures[-1]["gradient_norm"], "finite": finite}
+        return together
+
+    def _step(self, batches, seed):
         if len(batches) == 1:
             return self._whole(batches[0], seed)
-        counts = [self._counts(batch) for batch in batches]
+        return [self._accumulated(place, batches, seed) for place in range(len(self.rules))]
+
+    def _accumulated(self, place, batches, seed):
+        counts = [self._counts[place](batch) for batch in batches]
         counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
         sums, statistics = None, None
         for micro, batch in enumerate(batches):
-            more = self._accumulate(batch, counts, seed + [0, micro << 16])
+            more = self._accumulate[place](batch, counts, seed + [0, micro << 16])
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
-        return self._finish(sums, counts, statistics)
-
-    def _all_reduce(self, value):
-        if self.strategy.num_replicas_in_sync == 1:
-            return value
-        return tf.distribute.get_replica_context().all_reduce(SUM, value)
-
-    def _first(self, value):
-        """The first replica's value of something equal on all of them."""
-        return tf.nest.map_structure(lambda v: self.strategy.experimental_local_results(v)[0], value)
+        return self._finish[place](sums, counts, statistics)
 
     def _trace(self):
         """Called when a function that computes gradients is traced."""
         self.traces += 1
         self.graph = tf.compat.v1.get_default_graph()
 
-    def _seed(self, seed):
+    @staticmethod
+    def _seed(seed):
         """The replica's own seed."""
         return seed + tf.stack([tf.distribute.get_replica_context().replica_id_in_sync_group, 0])
 
-    def _replica_gradients(self, batch, counts, seed):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            values = [v.value for v in self.variables]
-            tape.watch(values)
-            sums, statistics = self.objective.loss_sums(batch, seed)
-            loss = self._weighted(sums, counts) * self.loss_scale
-        gradients = tape.gradient(loss, values)
-        lost = [name for name, gradient in zip(self.names, gradients) if gradient is None]
-        if lost:
-            raise ValueError(f"The losses do not depend on {lost[0]} ({len(lost)} weights in all).")
-        return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
-
-    def _weighted(self, sums, counts):
-        return tf.add_n(
-            [
-                weight * sums[name] / tf.maximum(counts[name], 1.0)
-                for name, weight in self.objective.loss_weights.items()
-            ]
-        )
-
-    def _reduced_counts(self, batch):
-        return self._first(self.strategy.run(lambda b: self._all_reduce(self.objective.counts(b)), (batch,)))
-
     def _whole_step(self, batch, seed):
         self._trace()
+        return [self._whole_update(rule, batch, seed) for rule in self.rules]
 
+    def _whole_update(self, rule, batch, seed):
         def replica(batch, seed):
-            counts = self._all_reduce(self.objective.counts(batch))
-            return self._all_reduce(self._gradients(batch, counts, self._seed(seed))), counts
+            counts = rule.all_reduce(rule.objective.counts(batch))
+            return rule.all_reduce(rule.gradients(batch, counts, self._seed(seed))), counts
 
         (gradients, sums, statistics), counts = self.strategy.run(replica, (batch, seed))
-        return self._update(gradients, self._first(sums), self._first(counts), statistics)
+        return rule.update(gradients, rule.first(sums), rule.first(counts), statistics)
 
-    def _accumulate_step(self, batch, counts, seed):
+    def _counts_step(self, rule, batch):
+        return rule.first(self.strategy.run(lambda b: rule.all_reduce(rule.objective.counts(b)), (batch,)))
+
+    def _accumulate_step(self, rule, batch, counts, seed):
         self._trace()
 
         def replica(batch, seed):
-            gradients, sums, statistics = self._gradients(batch, counts, self._seed(seed))
-            for accumulator, gradient in zip(self._accumulators, gradients):
-                accumulator.assign_add(gradient)
-            return self._all_reduce((sums, statistics))
+            gradients, sums, statistics = rule.gradients(batch, counts, self._seed(seed))
+            rule.accumulate(gradients)
+            return rule.all_reduce((sums, statistics))
 
-        return self._first(self.strategy.run(replica, (batch, seed)))
+        return rule.first(self.strategy.run(replica, (batch, seed)))
 
-    def _finish_step(self, sums, counts, statistics):
-        def replica():
-            gradients = [tf.identity(accumulator) for accumulator in self._accumulators]
-            with tf.control_dependencies(gradients):
-                for accumulator in self._accumulators:
-                    accumulator.assign(tf.zeros_like(accumulator))
-            return self._all_reduce(gradients)
-
-        return self._update(self.strategy.run(replica), sums, counts, statistics)
-
-    def _update(self, gradients, sums, counts, statistics):
-        """Checks, clips and applies reduced gradients; a step that is not finite changes no weight."""
-        scale = self.loss_scale.read_value()
-        norm = tf.linalg.global_norm(self._first(gradients)) / scale
-        finite = tf.math.is_finite(norm) & tf.math.is_finite(self._weighted(sums, counts))
-        clip_factor = tf.minimum(1.0, self.gradient_clip / (norm + 1e-6)) if self.gradient_clip else tf.ones_like(norm)
-        factor = clip_factor / scale
-
-        # Only now: the memory that a step takes is needed before, so this tells where an error left the weights.
-        with tf.control_dependencies([finite]):
-            self._updates_begun.assign_add(1)
-
-        def good():
-            self.strategy.run(self._apply, (gradients, statistics, factor))
-            self.bad_steps_in_row.assign(0)
-            if self.scaled:
-                grows = self.good_steps + 1 >= LOSS_SCALE_GROWTH_STEPS
-                self.loss_scale.assign(tf.where(grows, tf.minimum(scale * 2.0, LARGEST_LOSS_SCALE), scale))
-                self.good_steps.assign(tf.where(grows, tf.constant(0, tf.int64), self.good_steps + 1))
-            return True
-
-        def bad():
-            self.bad_steps.assign_add(1)
-            self.bad_steps_in_row.assign_add(1)
-            if self.scaled:
-                self.loss_scale.assign(tf.maximum(scale * 0.5, 1.0))
-                self.good_steps.assign(0)
-            return False
-
-        tf.cond(finite, good, bad)
-        losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
-        return {
-            "loss": self._weighted(sums, counts),
-            **losses,
-            "gradient_norm": norm,
-            "finite": finite,
-            "clip_factor": clip_factor,
-        }
-
-    def _apply_gradients(self, gradients, statistics, factor):
-        step = tf.identity(self.optimizer.iterations.value)
-        self.optimizer.apply([gradient * factor for gradient in gradients], self.variables)
-        if self.averages is not None:
-            self.averages.update(step)
-        if statistics:
-            self.objective.apply_statistics(statistics)
+    def _finish_step(self, rule, sums, counts, statistics):
+        gradients = self.strategy.run(rule.take_accumulated)
+        return rule.update(gradients, sums, counts, statistics)

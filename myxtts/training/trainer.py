@@ -3,7 +3,8 @@
 import logging
 import math
 import threading
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 
@@ -11,22 +12,25 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.config import XTTSConfig
+from myxtts.config.stages import STAGES
+from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import current_plan, require_placement
-from myxtts.models.xtts import XTTS, named_weights
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.storage.checkpoint_writer import CheckpointWriter
-from myxtts.training.batch_size import MicroBatches, fit_batch_size, with_batch
-from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
-from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
+from myxtts.devices.device_plan import DevicePlan
+from myxtts.models.xtts import XTTS
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, with_batch
+from myxtts.training.callbacks import StageEnd, StageStart
+from myxtts.training.checkpointer import Checkpointer
+from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline
+from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
+from myxtts.training.evaluation import Evaluator
 from myxtts.training.ledger import LedgerKeeper
-from myxtts.training.lora import LoRA
-from myxtts.training.objectives import DVAEObjective, GPTObjective
 from myxtts.training.optimizations import settle_switches
-from myxtts.training.overtraining import OvertrainingDetector, end_at_best
-from myxtts.training.preparation import Preparation
-from myxtts.training.run_state import data_digest, restore, snapshot
-from myxtts.training.schedules import warmup_cosine
+from myxtts.training.overtraining import OvertrainingDetector
+from myxtts.training.replicas import Replicas
+from myxtts.training.schedules import learning_rate
+from myxtts.training.state import TrainingState, data_digest
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
 
@@ -42,400 +46,351 @@ class XTTSTrainer:
         resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
             where that has no checkpoint of this stage.
         model_device: Device of the model; None takes the plan's.
-        stage: `dvae` or `gpt`.
-        tokenizer_model: GPT stage: `XTTS` with a trained `dvae` part on the data device, which makes the codes.
+        stage: One of `config.stages.STAGES`.
+        foundations: The frozen models of the stages it builds on, on the data device: `{"dvae": XTTS}` for the GPT.
         plan: `DevicePlan`; None takes the one applied in this process.
-        mel_stats: DVAE stage from scratch: what `measure_mel_stats` returns.
+        measured: What `Stage.measure` returned; a fresh start of a stage that measures something needs it.
         starting_weights: `{weight name: array}` of the stage's part that a fresh start takes instead of random ones.
         lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
     """
 
     def __init__(
         self,
-        config,
-        model=None,
-        resume_checkpoint=None,
-        model_device=None,
+        config: XTTSConfig,
+        model: XTTS | None = None,
+        resume_checkpoint: str | None = None,
+        model_device: str | None = None,
         *,
-        stage="gpt",
-        tokenizer_model=None,
-        plan=None,
-        mel_stats=None,
-        starting_weights=None,
-        lineage=None,
+        stage: str = "gpt",
+        foundations: dict[str, XTTS] | None = None,
+        plan: DevicePlan | None = None,
+        measured=None,
+        starting_weights: dict[str, np.ndarray] | None = None,
+        lineage: dict | None = None,
     ):
         self.config = config
-        self.stage = stage
-        self.plan = plan or current_plan()
-        self.stage_config = config.stage(stage)
-        self.data_device = self.plan.data_device
-        self.model_devices = (model_device,) if model_device else self.plan.model_devices
-        self.model_device = self.model_devices[0]
-        if self.stage_config.batch_size % len(self.model_devices):
-            raise ConfigError(
-                f"--batch-size must be a multiple of the number of training devices, "
-                f"{len(self.model_devices)}. Received: {self.stage_config.batch_size}."
+        plan = plan or current_plan()
+        self.plan = plan if model_device is None else replace(plan, model_devices=(model_device,))
+        self.replicas = Replicas(self.plan)
+        self.data_device, self.model_device = self.plan.data_device, self.plan.model_device
+        self.stage = STAGES[stage].load()(config, foundations or {})
+        self._make_model(model, measured, starting_weights)
+        self.state = TrainingState(lineage=lineage or {})
+        self._make_watchers()
+        here = lambda: self.config  # noqa: E731  it changes with the batch size
+        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, here, self.averaged_weights)
+        if resume_checkpoint or not config.training.reset_training:
+            self.checkpointer.resume(resume_checkpoint)
+            self._adopt_batching()
+        self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
+        self.evaluator = Evaluator(self.stage, [rule.objective for rule in self.train_step.rules], self.model_device)
+
+    def _make_model(self, model, measured, starting_weights):
+        training, stage_config = self.config.training, self.stage_config
+        self.switches = settle_switches(training, self.config.model, self.model_device, self.stage.switches)
+        # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
+        keras.utils.set_random_seed(training.seed)
+        with self.replicas.scope():
+            self.stage.build(model, self.switches, measured, starting_weights)
+            updates, accumulation = self.stage.updates(stage_config), training.gradient_accumulation
+            self.train_step = TrainStep(
+                *(updates, self.replicas.strategy, stage_config, accumulation, self.switches.precision),
+                **dict(xla=self.switches.xla, ema=self.switches.ema),
             )
-        self.pipeline_depth = config.training.pipeline_depth
-        self.enable_async_pipeline = True
-        """False prepares each batch in the training loop, when it is asked for."""
-        self.strategy = (
-            tf.distribute.OneDeviceStrategy(self.model_device)
-            if len(self.model_devices) == 1
-            else tf.distribute.MirroredStrategy(list(self.model_devices), tf.distribute.ReductionToOneDevice())
-        )
-        self.switches = settle_switches(config.training, config.model if stage == "gpt" else None, self.model_device)
+
+    def _make_watchers(self):
+        training, batch_size = self.config.training, self.stage_config.batch_size
+        self.divergence = DivergenceGuard(training.max_bad_steps)
+        self.overtraining = OvertrainingDetector(training.overtraining_patience)
+        sizes = batch_size, training.gradient_accumulation, training.automatic_batch_size
+        self.batching = Batching(self.train_step, self.replicas, *sizes)
+        self.state.register("divergence", self.divergence)
+        self.state.register("overtraining", self.overtraining)
+        self.state.register("micro_batches", self.batching)
         self.ledger = None
         """What the switches do, seen at the first step: `ledger.Ledger`."""
-        self.lineage = lineage or {}
-        self.step = 0
-        self.position = 0
-        """Batches trained on, which is the place in the order of the data."""
-        self.data_digest = None
-        """Identifies the training clips that the position counts in."""
-        self.finished = False
-        self.divergence = DivergenceGuard(config.training.max_bad_steps)
-        self.overtraining = OvertrainingDetector(config.training.overtraining_patience)
-        self.micro_batches = MicroBatches(self)
-        self.saved_parts = {
-            "divergence": self.divergence,
-            "overtraining": self.overtraining,
-            "micro_batches": self.micro_batches,
-        }
-        """What else a checkpoint keeps, by name; see `run_state.py`."""
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
         self.under_way = False
         """Whether a step was taken since this trainer was made; before that there is nothing to lose."""
-        self.history = []
-        self.best = None
-        """`(main validation loss, step)` so far."""
         self.clock = StepClock()
-        # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
-        keras.utils.set_random_seed(config.training.seed)
-        with self._model_scope():
-            self.model = model or XTTS(config.model, parts=(stage,), precision=self.switches.precision)
-            if stage == "dvae" and mel_stats is not None:
-                scale, mean = mel_stats
-                self.model.mel_stats.assign(scale)
-                self.model.dvae.decoder_output.bias.assign(mean)
-            if stage == "gpt":
-                self.model.gpt.set_memory_use(self.switches.attention, self.switches.gradient_checkpointing)
-            if starting_weights is not None:
-                assign_by_name(self.model.part_weights(stage), starting_weights, "--init-from")
-            self.lora = None
-            if stage == "gpt" and config.training.lora_rank:
-                self.lora = LoRA(self.model.gpt, config.training.lora_rank, config.data.extend_vocabulary)
-            self.objective = (
-                GPTObjective(self.model, config, self.lora) if stage == "gpt" else DVAEObjective(self.model, config)
-            )
-            self.train_step = TrainStep(
-                self.objective,
-                self.strategy,
-                self.stage_config,
-                config.training.gradient_accumulation,
-                self.switches.precision,
-                xla=self.switches.xla,
-                ema=self.switches.ema,
-            )
-        self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
-        self.writer = CheckpointWriter(self.store)
-        self.tokenizer_model = self.model if stage == "dvae" and not self.plan.is_dual else tokenizer_model
-        if stage == "dvae" and self.plan.is_dual:
-            with tf.device(self.data_device):
-                # The DVAE stage needs the mel scale alone on the data device.
-                self.tokenizer_model = XTTS(config.model, parts=())
-                self.tokenizer_model.mel_stats.assign(self.model.mel_stats.numpy())
-        if self.tokenizer_model is None:
-            raise ValueError("The GPT stage needs tokenizer_model, an XTTS with a trained DVAE on the data device.")
-        if resume_checkpoint or not config.training.reset_training:
-            self._resume(resume_checkpoint)
-        self.preparation = Preparation(
-            stage, self.tokenizer_model, self.data_device, config.data.augment, config.training.seed
-        )
-        self._evaluate = None
+        self.pipeline_depth = training.pipeline_depth
+        self.enable_async_pipeline = True
+        """False prepares each batch in the training loop, when it is asked for."""
 
-    def use_batch(self, batch_size, accumulation):
-        """Takes batches of another size from here on, and this many for an update; the data set must, too."""
-        self.config = with_batch(self.config, self.stage, batch_size, accumulation)
-        self.stage_config = self.config.stage(self.stage)
-        self.train_step.drop_accumulators()
-        if accumulation > 1:
-            self.make_accumulators()
+    @property
+    def model(self) -> XTTS:
+        """The model that is trained."""
+        return self.stage.model
 
-    def make_accumulators(self):
-        """Makes what several batches an update need, on the model device."""
-        with self._model_scope():
-            self.train_step.make_accumulators()
+    @property
+    def stage_config(self):
+        """`StageConfig` of the stage, with nothing left out."""
+        return self.config.stage(self.stage.name)
 
-    def _model_scope(self):
-        stack = ExitStack()
-        stack.enter_context(self.strategy.scope())
-        if len(self.model_devices) == 1:
-            stack.enter_context(tf.device(self.model_device))
-        return stack
+    @property
+    def store(self) -> CheckpointStore:
+        """Checkpoints of the stage."""
+        return self.checkpointer.store
 
-    def total_steps(self, batches_per_epoch):
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return self.state.step
+
+    @property
+    def history(self) -> list[dict]:
+        """Validation losses: `step` and each loss by name."""
+        return self.state.history
+
+    @property
+    def best(self) -> tuple[float, int] | None:
+        """`(main validation loss, step)` of the best validation so far."""
+        return self.state.best
+
+    def total_steps(self, batches_per_epoch: int) -> int:
         """Optimizer steps of the whole stage."""
         if self.stage_config.max_steps is not None:
             return self.stage_config.max_steps
-        return max(1, self.config.training.epochs * batches_per_epoch // self.config.training.gradient_accumulation)
+        return max(1, self.config.training.epochs * batches_per_epoch // self.batching.accumulation)
 
-    def train(self, dataset, callbacks=()):
+    def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
         """Trains until the stage's last step.
 
         Args:
-            dataset: `LJSpeechDataset`.
+            dataset: `SpeechDataset`.
             callbacks: Objects with any of the methods of `callbacks.Callback`.
 
         Returns:
             The last validation losses by name.
         """
         if self.config.training.automatic_batch_size:
-            dataset = fit_batch_size(self, dataset)
-        total = self.total_steps(dataset.plan(self.stage).batches_per_epoch)
-        validation_loader = dataset.validation_loader(self.stage)
-        placement = require_placement(self._placed_variables(), self._placement_plan())
-        self._call(callbacks, "on_start", self, total, placement)
+            dataset = self._fit_batch_size(dataset)
+        order, name = dataset.order(self.stage.name), self.stage.name
+        total = self.total_steps(order.batches_per_epoch)
+        self._call = _caller(callbacks)
+        self._call("on_start", self._start_report(total))
         self._take_up(dataset, total)
-        self._keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
+        self._keeper = LedgerKeeper(
+            *(self.stage, self.train_step, self.switches, self.batching, self.config.training, self.model_device),
+            len(order.shapes),
+        )
         validation = {}
         if self.step >= total or self.overtraining.stopped:
             return validation
-        with self.writer:
+        loader = dataset.validation_loader(name)
+        with self.checkpointer.writer:
             while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
                 try:
-                    validation = self._train_until(total, dataset, callbacks, validation_loader)
+                    validation = self._train_until(total, dataset, loader)
                 except TrainingDiverged as error:
-                    self.writer.wait()
-                    go_back(self, error)
+                    self.checkpointer.go_back(error, self.divergence)
+                    self._adopt_batching()
             if self.overtraining.stopped:
-                self.writer.wait()
-                end_at_best(self)
-        self._call(callbacks, "on_end", self)
+                detector = self.overtraining.state()
+                self.checkpointer.go_back_to_best()
+                self.overtraining.restore(detector)
+                self.save(last=True, finished=True)
+        self._call("on_end", self._end_report())
         return validation
+
+    def _start_report(self, total):
+        variables = {**self.stage.all_weights(), **self.train_step.state_variables(), **self.train_step.averages()}
+        variables |= self.train_step.accumulators()
+        placement = require_placement(variables.items(), self.plan)
+        weights = sum(int(tf.size(v)) for v in self.train_step.trainable().values())
+        training, sizes = self.config.training, (self.batching.batch_size, self.batching.accumulation)
+        progress = self.stage.name, self.step, total, self.config.model.size, weights
+        return StageStart(*progress, *sizes, training.optimizations, placement)
+
+    def _end_report(self):
+        step, scaled = self.train_step, [rule for rule in self.train_step.rules if rule.scaled]
+        scale = float(scaled[0].loss_scale) if scaled else None
+        timing = self.clock.report(whole_run=True)
+        return StageEnd(self.stage.name, self.step, timing, step.traces, step.compilations, scale, step.bad_steps)
 
     def _take_up(self, dataset, total):
         self.store.clear_leftovers()
         digest = data_digest(dataset.train)
-        if self.data_digest not in (None, digest):
+        if self.state.data_digest not in (None, digest):
             logger.warning(
-                "The training set is not the one of the checkpoint: its order is another one, and in this epoch "
-                "clips may come twice or not at all."
+                "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some may "
+                "come twice or not at all."
             )
-        self.data_digest = digest
-        if self.step >= total and not self.finished:
+        self.state.data_digest = digest
+        if self.step >= total and not self.state.finished:
             # Fewer steps were asked for than before: what there is counts as finished from now on.
             self.save(last=True, finished=True)
 
-    def _train_until(self, total, dataset, callbacks, validation_loader):
+    def _train_until(self, total, dataset, validation_loader):
         """Trains to the last step or until asked to stop; the last checkpoint is written when it returns."""
-        settings = self.config.training
-        accumulation = settings.gradient_accumulation
-        stop = self.position + (total - self.step) * accumulation
+        settings, state = self.config.training, self.state
+        accumulation = self.batching.accumulation
+        stop = state.position + (total - state.step) * accumulation
         validation = {}
-        with self.pipeline(dataset, self.position, stop) as batches:
-            if self.plan.is_dual:
-                print(f"Multi-GPU Mode: Waiting {self.config.data.model_start_delay}s for data pipeline to warm up...")
-                batches.wait_until_filled(self.config.data.model_start_delay)
-                print("Model training starting now")
+        with self.pipeline(dataset, state.position, stop) as batches:
+            self._warm_up(batches)
             recent, at_end, stopping = [], False, False
             self.clock.start(batches)
             while not (at_end or stopping):
                 group = list(islice(batches, accumulation))
                 if len(group) < accumulation:
-                    raise RuntimeError(f"The data ended at step {self.step} of {total}.")
-                with tf.device(self.model_device):
-                    self.objective.prepare_step(self._local(group[0]), self.step, (settings.seed, -1 - self.step))
-                losses = self.micro_batches.step(group, self._learning_rate(total), (settings.seed, self.step))
-                self.under_way = True
-                self.step += 1
-                self.position += accumulation
-                if self.ledger is None and losses["finite"]:
-                    self._open_ledger(callbacks, losses)
+                    raise RuntimeError(f"The data ended at step {state.step} of {total}.")
+                losses = self._take_step(group, total)
                 recent.append(losses)
                 self.clock.tick()
-                self.writer.poll()
+                self.checkpointer.writer.poll()
                 self._watch(group, losses, dataset)
-                self._call(callbacks, "on_step", self.step)
-                at_end = self.step == total
-                if self.step % settings.log_every_steps == 0 or at_end:
-                    self._log(callbacks, recent, total)
+                self._call("on_step", state.step)
+                at_end = state.step == total
+                if self._is_due(settings.log_every_steps) or at_end:
+                    self._log(recent, total)
                     recent = []
                 is_best = False
-                if self.step % settings.validate_every_steps == 0 or at_end:
-                    validation, is_best = self._validate(callbacks, validation_loader)
+                if self._is_due(settings.validate_every_steps) or at_end:
+                    validation, is_best = self._validate(validation_loader)
                 if self.overtraining.stopped:
                     break
                 stopping = self.stop_requested.is_set()
-                if self.step % settings.checkpoint_every_steps == 0 or is_best or at_end or stopping:
+                if self._is_due(settings.checkpoint_every_steps) or is_best or at_end or stopping:
                     self.save(last=at_end or stopping, finished=at_end)
-                if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
+                if settings.sample_every_steps and (self._is_due(settings.sample_every_steps) or at_end):
                     with self.clock.paused(), self.averaged_weights():
-                        self._call(callbacks, "on_sample", self)
+                        self._call("on_sample", state.step)
         return validation
 
-    def _open_ledger(self, callbacks, losses):
-        self.ledger = self._keeper.ledger(float(losses["gradient_norm"]))
-        self._call(callbacks, "on_ledger", self.ledger)
-        if self.config.training.strict:
-            self.ledger.require()
+    def _is_due(self, every):
+        return self.state.step % every == 0
 
+    def _warm_up(self, batches):
+        if self.plan.is_dual:
+            delay = self.config.data.model_start_delay
+            self._call("on_waiting", delay)
+            batches.wait_until_filled(delay)
+            self._call("on_running")
+
+    def _take_step(self, group, total):
+        seed, state = self.config.training.seed, self.state
+        with tf.device(self.model_device):
+            self.stage.prepare_step(self.replicas.local(group[0])[0], state.step, (seed, -1 - state.step))
+        losses = self.batching.take_step(group, self._learning_rate(total), (seed, state.step))
+        self.under_way = True
+        state.step += 1
+        state.position += len(group)
+        if self.ledger is None and losses["finite"]:
+            self.ledger = self._keeper.ledger(losses)
+            self._call("on_ledger", self.ledger)
+            if self.config.training.strict:
+                self.ledger.require()
+        return losses
+
+    @contextmanager
     def averaged_weights(self):
         """A `with` block in which the model has the weights that are validated and spoken with: under `--ema` their
         averages, else its own."""
-        averages = self.train_step.averages
-        return averages.in_place_of_weights() if averages else nullcontext()
+        with ExitStack() as stack:
+            for rule in self.train_step.rules:
+                stack.enter_context(rule.averages.in_place_of_weights() if rule.averages else nullcontext())
+            yield
 
     def _learning_rate(self, total):
-        stage = self.stage_config
-        rate = stage.learning_rate * self.divergence.rate_scale
-        return warmup_cosine(self.step, rate, total, stage.warmup_steps, stage.final_learning_rate)
+        return learning_rate(self.stage_config, self.step, total) * self.divergence.rate_scale
 
-    def pipeline(self, dataset, start, stop, watch=lambda phase, call: call):
+    def pipeline(
+        self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
+    ) -> DevicePipeline | SynchronousPipeline:
         """Prepared batches `start` to `stop` of a dataset on the model device, to be used in a `with` block.
 
         Args:
-            dataset: `LJSpeechDataset`.
+            dataset: `SpeechDataset`.
             start: Position of the first batch.
             stop: Position after the last one.
             watch: `(phase, call) -> call`, put around `preprocess` and `transfer` by whoever wants to time them.
         """
         make = DevicePipeline if self.enable_async_pipeline else SynchronousPipeline
         # One buffer is being prepared and one trained on; a step with accumulation takes several batches from the rest.
-        capacity = (self.pipeline_depth - 2) * self.config.training.gradient_accumulation
-        return make(
-            self.stream(dataset, start, stop),
-            watch("preprocess", self.preparation),
-            watch("transfer", self.transfer),
-            capacity,
-            start,
-        )
+        capacity = (self.pipeline_depth - 2) * self.batching.accumulation
+        prepare, transfer = watch("preprocess", self.preparation), watch("transfer", self.replicas.transfer)
+        return make(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
 
-    def stream(self, dataset, start, stop):
+    def stream(self, dataset: SpeechDataset, start: int, stop: int) -> Iterable:
         """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
-        return dataset.stream(self.stage, self.data_device, start, stop)
+        return dataset.stream(self.stage.name, self.data_device, start, stop)
 
-    def transfer(self, batch):
-        """A prepared batch on the model device; on several, split into equal shards."""
-        if len(self.model_devices) == 1:
-            return copy_to(batch, self.model_device)
-        with tf.device(self.data_device):
-            shards = zip(*(tf.split(field, len(self.model_devices)) for field in batch))
-        placed = [copy_to(type(batch)(*shard), device) for shard, device in zip(shards, self.model_devices)]
-        return self.strategy.experimental_distribute_values_from_function(
-            lambda context: placed[context.replica_id_in_sync_group]
-        )
-
-    def _local(self, batch):
-        return self.strategy.experimental_local_results(batch)[0]
-
-    def _log(self, callbacks, recent, total):
-        # The means of the steps that counted; those that were skipped are counted beside them.
+    def _log(self, recent, total):
+        # The means of the steps that counted; those that were skipped are counted too.
         counted = [step for step in recent if bool(step["finite"])] or recent
-        losses = {
-            name: float(np.mean([float(step[name]) for step in counted])) for name in recent[0] if name != "finite"
-        }
-        report = {
-            **losses,
-            "learning_rate": self._learning_rate(total),
-            **self.objective.report(),
-            "skipped_steps": int(self.train_step.bad_steps.numpy()),
-        }
-        self._call(callbacks, "on_log", self.step, report, self.clock.report())
+        names = [name for name in recent[0] if not name.endswith("finite")]
+        losses = {name: float(np.mean([float(step[name]) for step in counted])) for name in names}
+        report = {**losses, "learning_rate": self._learning_rate(total), **self.stage.report()}
+        report["skipped_steps"] = self.train_step.bad_steps
+        self._call("on_log", self.step, report, self.clock.report())
 
     def _watch(self, group, losses, dataset):
-        clips = [part.index for batch in group for part in self.strategy.experimental_local_results(batch)]
-        self.overtraining.watch(losses[self.objective.main_loss], losses["finite"])
+        clips = [part.index for batch in group for part in self.replicas.local(batch)]
+        self.overtraining.watch(losses[self.stage.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(self.step, clips, losses)
-        if bad_steps is not None:
-            found = write_divergence(self, bad_steps, dataset.train)
-            raise TrainingDiverged(
-                f"{self.config.training.max_bad_steps} steps in a row had a loss or gradient that is not "
-                f"finite; step {self.step} was the last. The clips and the terms that broke stand in "
-                f"{found}. Lower --lr, train in float32, or take the clips out; the last good "
-                "checkpoint is untouched."
-            )
+        if bad_steps is None:
+            return
+        named = [{**bad, "clips": [dataset.train[index].id for index in bad["clips"]]} for bad in bad_steps]
+        folder, rate = self.config.training.checkpoint_dir, float(self.train_step.rules[0].optimizer.learning_rate)
+        found = write_divergence(folder, self.stage.name, self.step, rate, self.train_step.trainable(), named)
+        raise TrainingDiverged(
+            f"{self.divergence.limit} steps in a row had a loss or gradient that is not finite; step {self.step} was the "
+            f"last. The clips and the terms that broke are listed in {found}. Lower --lr, train in float32, or take the "
+            "clips out; the last good checkpoint is untouched."
+        )
 
-    def evaluate(self, loader):
+    def evaluate(self, loader) -> dict[str, float]:
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
-        batches = loader.plan.batches_per_epoch
-        limit = min(batches, self.config.training.max_validation_batches)
-        totals, counts = {}, {}
-        # Validation goes from short clips to long ones: fewer batches than there are still show all lengths.
         with self.averaged_weights():
-            for position in np.linspace(0, batches - 1, limit).round().astype(int):
-                wave = tf.nest.map_structure(tf.constant, loader(position))
-                batch = copy_to(self.preparation(wave), self.model_device)
-                with tf.device(self.model_device):
-                    sums, number = self._evaluation(batch)(batch)
-                for name in sums:
-                    totals[name] = totals.get(name, 0.0) + float(sums[name])
-                    counts[name] = counts.get(name, 0.0) + float(number[name])
-        return {name: totals[name] / max(counts[name], 1.0) for name in totals}
+            return self.evaluator(loader, self.preparation, self.config.training.max_validation_batches)
 
-    def _evaluation(self, example):
-        """Traced sums and counts of a batch of any sizes."""
-        if self._evaluate is None:
-            signature = type(example)(
-                *(tf.TensorSpec([None] * min(2, field.shape.rank) + field.shape[2:], field.dtype) for field in example)
-            )
-            self._evaluate = tf.function(
-                lambda b: (self.objective.loss_sums(b)[0], self.objective.counts(b)), input_signature=[signature]
-            )
-        return self._evaluate
-
-    def _validate(self, callbacks, loader):
+    def _validate(self, loader):
         with self.clock.paused():
             losses = self.evaluate(loader)
-        main = losses[self.objective.main_loss]
-        is_best = math.isfinite(main) and (self.best is None or main < self.best[0])
+        main, best = losses[self.stage.main_loss], self.state.best
+        is_best = math.isfinite(main) and (best is None or main < best[0])
         if is_best:
-            self.best = (main, self.step)
-        self.history.append({"step": self.step, **losses})
-        self._call(callbacks, "on_validation", self.step, losses, is_best)
+            self.state.best = (main, self.step)
+        self.state.history.append({"step": self.step, **losses})
+        self._call("on_validation", self.step, losses, is_best)
         advice = self.overtraining.update(self.step, main)
         if advice:
             logger.warning("%s", advice)
         return losses, is_best
 
-    def save(self, last=False, finished=False):
-        """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
-
-        Args:
-            last: Return when it is on the disk, with several tries if need be. Else training waits only for the copy to
-                the host, and a write that fails is reported by the next call.
-            finished: The stage's last step has been taken.
-        """
+    def save(self, last: bool = False, finished: bool = False) -> None:
+        """Writes a checkpoint of this step; see `Checkpointer.save`."""
         with self.clock.paused():
-            self.writer.wait()  # before the copy: no more than one is held
-            self.finished = finished
-            best = self.best is not None and self.best[1] == self.step
-            (self.writer.write_last if last else self.writer.start)(self.step, *snapshot(self, finished), best)
+            self.checkpointer.save(last, finished, self.ledger and self.ledger.state())
 
-    def _resume(self, folder):
-        store = CheckpointStore(f"{folder}/{self.stage}") if folder else self.store
-        step = store.newest_sound(logger.warning)
-        if step is None:
-            if folder:
-                raise CheckpointError(f"{folder} has no checkpoint of the {self.stage} stage to resume from.")
-            return
-        restore(self, store, step)
-        logger.info("Resumed the %s stage at step %d from %s", self.stage, step, store.path(step))
+    def _adopt_batching(self):
+        sizes = self.batching.batch_size, self.batching.accumulation
+        if sizes != (self.stage_config.batch_size, self.config.training.gradient_accumulation):
+            self.config = with_batch(self.config, self.stage.name, *sizes)
 
-    def _placed_variables(self):
-        yield from named_weights(self.model).items()
-        yield from self.train_step.state_variables().items()
-        yield from self.train_step.accumulators().items()
-        if self.train_step.averages is not None:
-            yield from self.train_step.averages.variables().items()
+    def _fit_batch_size(self, dataset):
+        """The data set with the largest batches that fit, found by trial; a resumed run keeps those of its checkpoint."""
+        name = self.stage.name
+        if self.step == 0:
 
-    def _placement_plan(self):
-        return replace(self.plan, model_devices=self.model_devices)
+            def make_batch(size):
+                return self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
 
-    @staticmethod
-    def _call(callbacks, method, *arguments):
+            trial = measured_trial(self.train_step, self.stage, make_batch, self.batching.make_accumulators)
+            self.batching.fit(memory_budget(self.config.training.memory_budget_mb, self.model_device), trial)
+            self._adopt_batching()
+        return dataset.with_config(
+            with_batch(dataset.config, name, self.batching.batch_size, self.batching.accumulation)
+        )
+
+
+def _caller(callbacks):
+    def call(method, *arguments):
         for callback in callbacks:
             handler = getattr(callback, method, None)
             if handler is not None:
                 handler(*arguments)
+
+    return call

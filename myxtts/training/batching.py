@@ -1,0 +1,249 @@
+"""How many clips are trained on at once: found by trial, and made fewer when memory runs out.
+
+The batch that counts, whose tokens have one mean, stays what it is: what does not fit at once is summed up in parts.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import tensorflow as tf
+
+from myxtts.config.checks import ConfigError, require
+from myxtts.config.config import XTTSConfig
+from myxtts.data.batch import WaveBatch, noise_batch
+from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.kinds import runs_on_cpu
+from myxtts.devices.machine import read_memory
+from myxtts.devices.memory_use import PeakMemory, resident_bytes
+from myxtts.training.replicas import Replicas
+from myxtts.training.stages.base import Stage
+from myxtts.training.step import TrainStep
+
+logger = logging.getLogger(__name__)
+
+FREE_SHARE = 0.5
+"""Share of the free main memory that trials on a CPU may take where no budget is set."""
+MB = 2**20
+
+
+class OutOfMemory(ConfigError):
+    """Memory runs out even for the smallest batch, or ran out where a step cannot be taken again."""
+
+
+class Batching:
+    """How a batch is trained on: how many clips make one, how many batches an update, in how many parts each.
+
+    An error for lack of memory halves what is trained on at once, and the step is taken again: its batches are still
+    there, and no weight has changed. A checkpoint keeps how a batch was split, so a resumed run splits it alike.
+
+    Args:
+        train_step: `TrainStep`.
+        replicas: `Replicas` that train.
+        batch_size: Clips per batch, a multiple of the number of replicas.
+        accumulation: Batches per update.
+        automatic: Whether sizes were found by trial; a resumed run then keeps those of its checkpoint.
+    """
+
+    def __init__(
+        self, train_step: TrainStep, replicas: Replicas, batch_size: int, accumulation: int, automatic: bool = False
+    ):
+        count = len(replicas.devices)
+        rule = f"a multiple of the number of training devices, {count}"
+        require(batch_size % count == 0, "--batch-size", rule, batch_size)
+        self._train_step, self._replicas, self._automatic = train_step, replicas, automatic
+        self.batch_size = batch_size
+        self.accumulation = accumulation
+        self.parts = 1
+        """Parts that each batch is split into."""
+
+    @property
+    def clips(self) -> int:
+        """Clips that are trained on at once, on all devices together."""
+        return self.batch_size // self.parts
+
+    def use(self, batch_size: int, accumulation: int) -> None:
+        """Takes batches of another size from here on, and this many for an update; the data set must, too."""
+        self.batch_size, self.accumulation = batch_size, accumulation
+        self._train_step.drop_accumulators()
+        if accumulation > 1:
+            self.make_accumulators()
+
+    def make_accumulators(self) -> None:
+        """Makes what several batches an update need, on the model device."""
+        with self._replicas.scope():
+            self._train_step.make_accumulators()
+
+    def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
+        """Takes one optimizer step; arguments and result are those of `TrainStep`. `seed` ends in the steps taken so far.
+
+        Raises:
+            OutOfMemory: A single clip does not fit, or weights were being changed when memory ran out.
+        """
+        while True:
+            batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
+            try:
+                return self._train_step(batches, learning_rate, seed)
+            except tf.errors.ResourceExhaustedError as error:
+                reason = error.message.splitlines()[0]
+            del batches
+            self._back_off(reason, seed[1] + 1)
+
+    def _back_off(self, reason, step):
+        if not self._train_step.forget_partial_step():
+            raise OutOfMemory(
+                f"Memory ran out while step {step} was changing the weights ({reason}). The checkpoints are untouched: run "
+                f"the command again to continue from the last one; --batch-size {self.clips // 2} with twice the "
+                "--grad-accum needs less memory."
+            )
+        before, share = self.clips, self.batch_size // len(self._replicas.devices)
+        smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
+        if not smaller:
+            raise OutOfMemory(
+                f"{self._replicas.devices[0]} has no memory for even one clip at a time ({reason}). Take a smaller --model-size or "
+                "a smaller data.max_seconds."
+            )
+        self.parts = smaller[0]
+        self.make_accumulators()
+        logger.warning(
+            "Memory ran out at step %d with %d clips at once: from here on %d at once, in %d parts that make the same "
+            "batch of %d. The step is taken again, nothing is lost. TensorFlow: %s",
+            *(step, before, self.clips, self.parts, self.batch_size, reason),
+        )
+
+    def fit(self, budget: float | None, trial: Callable[[int, int], int | None]) -> None:
+        """Takes the most clips at once that `largest_that_fits` finds; the effective batch stays what it is."""
+        clips = self.batch_size * self.accumulation
+        best = largest_that_fits(clips, len(self._replicas.devices), budget, trial)
+        self.use(best, clips // best)
+
+    def state(self) -> dict:
+        """What goes into a checkpoint, as JSON values."""
+        return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
+
+    def restore(self, state: dict) -> None:
+        """Takes up what `state` gave. A size found by trial is kept: the order of the data rests on it."""
+        if self._automatic:
+            self.use(state["batch_size"], state["accumulation"])
+        if self.batch_size == state["batch_size"]:
+            self.parts = state["parts"]
+            if self.parts > 1:
+                self.make_accumulators()
+
+
+def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: int) -> XTTSConfig:
+    """A copy of an `XTTSConfig` with these batches in one stage."""
+    stages = {**config.training.stages, stage: replace(config.training.stages[stage], batch_size=batch_size)}
+    return replace(config, training=replace(config.training, stages=stages, gradient_accumulation=accumulation))
+
+
+def largest_that_fits(
+    effective: int, replicas: int, budget: float | None, trial: Callable[[int, int], int | None]
+) -> int:
+    """Finds the most clips that fit at once, by trial.
+
+    The effective batch stays what it is: sizes that divide it are tried, each at least twice the one before. On a CPU,
+    where nothing would end a step that takes too much, a size is only tried while its memory, foreseen from those
+    before, is in the budget.
+
+    Args:
+        effective: Clips per update.
+        replicas: Devices that share a batch.
+        budget: Bytes that a trial may take; None where the device itself refuses.
+        trial: `(size, parts) -> bytes at the peak`, takes a step on `parts` batches of `size` of the longest clips and
+            undoes it.
+
+    Raises:
+        OutOfMemory: Not even the smallest batch fits.
+    """
+    sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
+    trials, reason, base, size = {}, "", resident_bytes(), sizes[0]
+    while size is not None:
+        foreseen = _foreseen(trials, size)
+        if budget is not None and foreseen is not None and foreseen > budget:
+            reason = f"{size} would take some {foreseen / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
+            break
+        try:
+            peak = trial(size, min(2, effective // size))
+        except tf.errors.ResourceExhaustedError as error:
+            reason = f"{size} does not fit: {error.message.splitlines()[0]}"
+            break
+        taken = peak - base if peak is not None else 0
+        if budget is not None and taken > budget:
+            reason = f"{size} takes {taken / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
+            break
+        trials[size] = taken
+        size = next((larger for larger in sizes if larger >= 2 * size), None)
+    if not trials:
+        raise OutOfMemory(
+            f"--batch-size auto: not even {sizes[0]} clip{'s' * (sizes[0] > 1)} at once can be trained on. {reason}. Take "
+            "a smaller --model-size or data.max_seconds, or raise --memory-budget."
+        )
+    best = max(trials)
+    tried = (f"{one} ({taken / MB:.0f} MB)" if budget is not None else str(one) for one, taken in trials.items())
+    tried = ", ".join(tried) + (f"; {reason}" if reason else "")
+    found = best, effective // best, effective, tried
+    logger.info("Batch size auto: %d clips at once, %d times an update of %d. Tried %s", *found)
+    return best
+
+
+def memory_budget(megabytes: int | None, device: str) -> float | None:
+    """Bytes that trials on `device` may take: what was asked for, else a share of what is free; None on a GPU."""
+    if not runs_on_cpu(device):
+        return None
+    if megabytes is not None:
+        return megabytes * MB
+    usable = read_memory().usable
+    if usable is None:
+        raise ConfigError(
+            "--batch-size auto needs --memory-budget here: this system does not tell how much memory is free."
+        )
+    return FREE_SHARE * usable
+
+
+def _foreseen(trials, size):
+    """Bytes that a trial of `size` clips will take, on the line through the last two; None before there are two."""
+    if len(trials) < 2:
+        return None
+    (few, less), (many, more) = sorted(trials.items())[-2:]
+    return more + max(0.0, (more - less) / (many - few)) * (size - many)
+
+
+def measured_trial(
+    train_step: TrainStep, stage: Stage, make_batch: Callable[[int], object], make_accumulators: Callable[[], None]
+) -> Callable[[int, int], int | None]:
+    """The `trial` of `largest_that_fits`: every weight, slot and counter is put back afterwards.
+
+    Args:
+        train_step, stage: What is tried.
+        make_batch: Makes a batch of that many of the longest clips on the model device.
+        make_accumulators: Makes what several batches an update need.
+    """
+
+    def trial(size, parts):
+        if parts > 1:
+            make_accumulators()
+        variables = [*stage.all_weights().values(), *train_step.state_variables().values()]
+        variables += train_step.averages().values()
+        before = [variable.numpy() for variable in variables]
+        try:
+            with PeakMemory() as memory:
+                losses = train_step([make_batch(size)] * parts, 0.0, (0, 0))
+                float(losses["loss"])  # waits for the device
+        finally:
+            for variable, value in zip(variables, before):
+                variable.assign(value)
+            train_step.forget_partial_step()
+            train_step.forget_traces()
+        return memory.peak
+
+    return trial
+
+
+def longest_batch(dataset: SpeechDataset, stage: str, size: int) -> WaveBatch:
+    """A `WaveBatch` of noise of the greatest length in samples and in tokens that the stage's batches have."""
+    loader = dataset.train_loader(stage)
+    num_samples, num_tokens = (max(lengths) for lengths in zip(*loader.order.shapes))
+    conditioning = loader.conditioning.max_samples if loader.conditioning else 0
+    noise = noise_batch(size, num_samples, num_tokens, conditioning, dataset.config.model.num_text_tokens)
+    return tf.nest.map_structure(tf.constant, noise)

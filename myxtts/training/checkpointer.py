@@ -1,0 +1,101 @@
+"""A run's checkpoints: written while it trains, taken up when it is resumed, returned to when it goes wrong."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from myxtts.config.config import XTTSConfig
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.checkpoint_writer import CheckpointWriter
+from myxtts.training.divergence import DivergenceGuard, last_good_step
+from myxtts.training.stages.base import Stage
+from myxtts.training.state import TrainingState, restore, snapshot
+from myxtts.training.step import TrainStep
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of one stage of a run.
+
+    Args:
+        state, stage, train_step: Of the run; `restore` changes them, nothing else here does.
+        config: Called for the `XTTSConfig` of the moment.
+        averaged: Context in which the model has the weights that are validated and spoken with.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        stage: Stage,
+        train_step: TrainStep,
+        config: Callable[[], XTTSConfig],
+        averaged: Callable[[], AbstractContextManager],
+    ):
+        self.state, self.stage, self.train_step, self._config, self._averaged = state, stage, train_step, config, averaged
+        training = config().training
+        self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
+        self.writer = CheckpointWriter(self.store)
+
+    def save(self, last: bool, finished: bool, ledger: list | None) -> None:
+        """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
+
+        Args:
+            last: Return when it is on the disk, with several tries if need be. Else training waits only for the copy to
+                the host, and a write that fails is reported by the next call.
+            finished: The stage's last step has been taken.
+            ledger: Rows of the switches' ledger, or None.
+        """
+        self.writer.wait()  # before the copy: no more than one is held
+        self.state.finished = finished
+        best = self.state.best is not None and self.state.best[1] == self.state.step
+        content = snapshot(self.state, self.stage, self.train_step, self._averaged, self._config(), ledger)
+        (self.writer.write_last if last else self.writer.start)(self.state.step, *content, best)
+
+    def resume(self, folder: str | None = None) -> None:
+        """Takes up the newest sound checkpoint, if there is one.
+
+        Args:
+            folder: Of another run, which must have one; None for the run's own.
+        """
+        store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
+        step = store.newest_sound(logger.warning)
+        if step is not None:
+            self._restore(store, step)
+            logger.info("Resumed the %s stage at step %d from %s", self.stage.name, step, store.path(step))
+        elif folder:
+            raise CheckpointError(f"{folder} has no checkpoint of the {self.stage.name} stage to resume from.")
+
+    def _restore(self, store, step):
+        restore(self.state, self.stage, self.train_step, self._config(), store, step)
+
+    def go_back(self, error: Exception, guard: DivergenceGuard) -> None:
+        """Takes a run that has diverged back to its last good checkpoint, with a lower learning rate.
+
+        Args:
+            error: Raised where there is no way back, or no further one is allowed.
+            guard: Counts the returns and lowers the rate.
+        """
+        settings, digest = self._config().training, self.state.data_digest
+        self.writer.wait()
+        returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate
+        step = last_good_step(self.store) if guard.returns < settings.divergence_returns else None
+        if step is None:
+            raise error
+        self._restore(self.store, step)
+        self.state.data_digest = digest
+        guard.returns, guard.rate_scale = returns, rate_scale
+        logger.error(
+            "%s Going back to the checkpoint of step %d with %g times the learning rate; time %d of %d.",
+            *(error, step, rate_scale, returns, settings.divergence_returns),
+        )
+
+    def go_back_to_best(self) -> None:
+        """Takes a run back to its best checkpoint, with its history; later ones are renamed to `overtrained_step_…`."""
+        self.writer.wait()
+        history, best = self.state.history, self.store.best_step()
+        for step in self.store.steps():
+            if step > best:
+                self.store.put_away(step, "overtrained")
+        self._restore(self.store, best)
+        self.state.history = history

@@ -1,0 +1,59 @@
+"""Validation losses of a stage."""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.training.device_pipeline import copy_to
+from myxtts.training.stages.base import Objective, Stage
+
+
+class Evaluator:
+    """Means of every loss of a stage over validation batches, without dropout; traced once.
+
+    Args:
+        stage: `Stage` that is trained.
+        objectives: Those of its updates.
+        device: Name of the model device.
+    """
+
+    def __init__(self, stage: Stage, objectives: list[Objective], device: str):
+        self.stage = stage
+        self.objectives = objectives
+        self.device = device
+        self._traced = None
+
+    def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
+        """Losses by name, each the mean over all its items.
+
+        Args:
+            loader: `BatchLoader` of the validation clips.
+            prepare: The stage's preparation.
+            max_batches: Fewer batches than there are still show all lengths: the order goes from short to long.
+        """
+        batches = loader.order.batches_per_epoch
+        totals, counts = {}, {}
+        for position in np.linspace(0, batches - 1, min(batches, max_batches)).round().astype(int):
+            wave = tf.nest.map_structure(tf.constant, loader(position))
+            batch = copy_to(prepare(wave), self.device)
+            with tf.device(self.device):
+                sums, number = self._function(batch)(batch)
+            for name in sums:
+                totals[name] = totals.get(name, 0.0) + float(sums[name])
+                counts[name] = counts.get(name, 0.0) + float(number[name])
+        return {name: totals[name] / max(counts[name], 1.0) for name in totals}
+
+    def _function(self, example):
+        """Traced sums and counts of a batch of any sizes."""
+        if self._traced is None:
+            shapes = (tf.TensorSpec([None] * min(2, one.shape.rank) + one.shape[2:], one.dtype) for one in example)
+            self._traced = tf.function(self._sums, input_signature=[type(example)(*shapes)])
+        return self._traced
+
+    def _sums(self, batch):
+        sums, counts = {}, {}
+        for objective in self.objectives:
+            sums |= objective.loss_sums(batch)[0]
+            counts |= objective.counts(batch)
+        return sums, counts

@@ -1,0 +1,64 @@
+"""The devices that train, as one: where variables are made, and how a batch gets there."""
+
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from myxtts.devices.device_plan import DevicePlan
+from myxtts.training.device_pipeline import copy_to
+
+
+class Replicas:
+    """The model devices of a plan under their `tf.distribute` strategy.
+
+    Args:
+        plan: `DevicePlan`.
+    """
+
+    def __init__(self, plan: DevicePlan):
+        self.data_device = plan.data_device
+        self.devices = plan.model_devices
+        self.strategy = (
+            tf.distribute.OneDeviceStrategy(self.devices[0])
+            if len(self.devices) == 1
+            else tf.distribute.MirroredStrategy(list(self.devices), tf.distribute.ReductionToOneDevice())
+        )
+
+    def scope(self) -> ExitStack:
+        """Context in which variables are made on the model devices."""
+        stack = ExitStack()
+        stack.enter_context(self.strategy.scope())
+        if len(self.devices) == 1:
+            stack.enter_context(tf.device(self.devices[0]))
+        return stack
+
+    def transfer(self, batch: NamedTuple) -> NamedTuple:
+        """A prepared batch on the model device; on several, split into equal shards."""
+        if len(self.devices) == 1:
+            return copy_to(batch, self.devices[0])
+        with tf.device(self.data_device):
+            shards = zip(*(tf.split(field, len(self.devices)) for field in batch))
+        return self.distribute([copy_to(type(batch)(*shard), device) for shard, device in zip(shards, self.devices)])
+
+    def distribute(self, shards: list):
+        """One value per replica, as the strategy takes it."""
+        if len(shards) == 1:
+            return shards[0]
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: shards[context.replica_id_in_sync_group]
+        )
+
+    def local(self, batch) -> tuple:
+        """The shards of a batch, one per replica."""
+        return self.strategy.experimental_local_results(batch)
+
+    def split(self, batch, parts: int) -> list:
+        """A batch in so many equal parts, each distributed as the batch is."""
+        if parts == 1:
+            return [batch]
+        pieces = []
+        for local, device in zip(self.local(batch), self.devices):
+            with tf.device(device):
+                pieces.append([type(batch)(*piece) for piece in zip(*(tf.split(field, parts) for field in local))])
+        return [self.distribute([shard[part] for shard in pieces]) for part in range(parts)]

@@ -1,0 +1,164 @@
+"""What a stage of training is: which part of the model it trains, on what, and by which updates.
+
+A stage is a subclass of `Stage` in a file of its own; `config/stages.py` names it. The trainer owns time (steps,
+checkpoints, validation), the stage owns what is learned.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from myxtts.config.config import XTTSConfig
+from myxtts.config.stages import STAGES, StageConfig
+from myxtts.data.batch import WaveBatch
+from myxtts.models.xtts import XTTS, named_weights
+from myxtts.storage.checkpoint import assign_by_name
+from myxtts.training.optimizations import Switches
+
+
+class Objective(ABC):
+    """What one update minimizes, and the weights that it may change.
+
+    Losses are sums over items, so that batches of several replicas and accumulation steps share one mean: the train
+    step divides the sum of each loss by the number of items over all of them.
+    """
+
+    loss_weights: dict[str, float]
+    """Weight of each loss, by name."""
+
+    @abstractmethod
+    def trainable(self) -> dict[str, Any]:
+        """Variables that the update changes, by name."""
+
+    @abstractmethod
+    def counts(self, batch) -> dict[str, tf.Tensor]:
+        """Number of items that each loss is over, scalar float32 by name."""
+
+    @abstractmethod
+    def loss_sums(self, batch, seed=None) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Sum of each loss over a batch, and what else the batch leaves behind (`apply_statistics`).
+
+        Args:
+            batch: As the stage's preparation made it.
+            seed: `(2,)` int32 of dropout; None at validation, without dropout.
+        """
+
+    def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
+        """Takes in the statistics of one step, summed over batches and replicas; by default there are none."""
+
+
+class Update(NamedTuple):
+    """One update of a step. Those of a stage take turns in their order: each sees the weights that the one before left."""
+
+    name: str
+    """Prefix of its state in checkpoints and of its figures; empty for the only update of a stage."""
+    objective: Objective
+    settings: StageConfig
+    """Its optimizer and clipping; its learning rate keeps its ratio to the stage's."""
+
+
+class Stage(ABC):
+    """One stage of training, for one run.
+
+    Args:
+        config: `XTTSConfig` with `model.num_text_tokens` set.
+        foundations: The frozen models of the stages it builds on, by stage, on the data device.
+    """
+
+    name: str
+    """Key in `config.stages.STAGES`."""
+    part: str
+    """Part of `XTTS` that it trains; the stage's checkpoints hold the weights of that part."""
+    main_loss: str
+    """Loss that decides which checkpoint is the best."""
+    switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
+    """Which of `config.optimizations.SWITCHES` mean something here."""
+    speaks = False
+    """Whether its samples can be spoken while it is trained."""
+    takes_init_from = False
+    """Whether a fresh run may start from another run's weights of this part."""
+
+    def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
+        missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
+        if missing:
+            raise ValueError(
+                f"The {self.name} stage builds on a trained {missing[0].upper()}. Give it as "
+                f"foundations={{{missing[0]!r}: model}}, an XTTS with that part on the data device."
+            )
+        self.config = config
+        self.foundations = foundations
+        self.model: XTTS | None = None
+
+    @classmethod
+    def measure(cls, dataset) -> Any:
+        """What a fresh start measures on the training clips of a `SpeechDataset`; `begin` takes it."""
+        return None
+
+    def build(self, model: XTTS | None, switches: Switches, measured: Any, starting: dict[str, np.ndarray] | None):
+        """Makes the model or takes the one given; to be called in the strategy's scope, on the model device.
+
+        Args:
+            model: `XTTS` with this stage's part, or None.
+            switches: What is applied of the training switches.
+            measured: From `measure`, or None where a checkpoint brings it.
+            starting: Weights that a fresh run starts from instead of random ones, by name, or None.
+        """
+        self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
+        self.begin(switches, measured)
+        if starting is not None:
+            assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
+
+    def begin(self, switches: Switches, measured: Any) -> None:
+        """Readies the model for training, before starting weights are put in; by default there is nothing to do."""
+
+    @abstractmethod
+    def updates(self, settings: StageConfig) -> list[Update]:
+        """The updates of one step; to be called in the strategy's scope, on the model device, after `build`."""
+
+    @abstractmethod
+    def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
+        """What makes the stage's batches of waveforms, on the data device.
+
+        Args:
+            device: The data device.
+            shares_device: Whether the model is trained there as well.
+
+        Returns:
+            `(WaveBatch, position) -> batch`; see `preparation.Preparation`.
+        """
+
+    def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
+        """Called on the model device before each step, with its (first) batch."""
+
+    def report(self) -> dict[str, float]:
+        """Figures beyond the losses for a log line."""
+        return {}
+
+    def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
+        """The weights as a checkpoint keeps them: `{file: {name: array}}`; `model` is what speaks and what others build on."""
+        return {"model": arrays_of(self.model.part_weights(self.part))}
+
+    def weight_files(self) -> Iterable[str]:
+        """Files of `weight_arrays`."""
+        return ("model",)
+
+    def assign_weights(self, tensors: dict[str, dict[str, np.ndarray]], where: str) -> None:
+        """Inverse of `weight_arrays`; `where` names the checkpoint in messages."""
+        assign_by_name(self.model.part_weights(self.part), tensors["model"], where)
+
+    def all_weights(self) -> dict[str, Any]:
+        """Every variable of the stage's models by name, trained or not."""
+        return named_weights(self.model)
+
+    def recomputable_blocks(self) -> int:
+        """Blocks that `gradient_checkpointing` recomputes where it is on."""
+        return 0
+
+
+def arrays_of(variables: dict[str, keras.Variable]) -> dict[str, np.ndarray]:
+    """Copies of variables on the host, by name."""
+    return {name: variable.numpy() for name, variable in variables.items()}

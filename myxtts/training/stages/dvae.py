@@ -1,0 +1,152 @@
+"""The DVAE stage: mel spectrograms to audio codes and back."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
+from myxtts.config.rates import MEL_FRAMES_PER_CODE
+from myxtts.data.batch import DVAEBatch
+from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.losses import masked_squared_error
+from myxtts.training.preparation import Preparation
+from myxtts.training.stages.base import Objective, Stage, Update
+
+DEAD_CODE_SHARE = 0.03
+"""A code chosen less often than this share of the average is moved to where vectors are."""
+REVIVE_EVERY_STEPS = 50
+MEASURED_BATCHES = 16
+"""Batches that the scale of the mel bands is measured on."""
+SMALLEST_MEL_SCALE = 1.0
+
+
+class DVAEStage(Stage):
+    """Learns to rebuild mel spectrograms through a codebook; its codes are the language of the GPT."""
+
+    name = part = "dvae"
+    main_loss = "reconstruction"
+
+    @classmethod
+    def measure(cls, dataset):
+        """Scale and mean of each mel band, see `measure_mel_stats`."""
+        return measure_mel_stats(dataset.train_loader(cls.name), MEASURED_BATCHES)
+
+    def begin(self, switches, measured):
+        """Takes the scale of the mel bands, and lets the output start from their mean."""
+        if measured is not None:
+            scale, mean = measured
+            self.model.mel_stats.assign(scale)
+            self.model.dvae.decoder_output.bias.assign(mean)
+
+    def updates(self, settings):
+        return [Update("", DVAEObjective(self.model), settings)]
+
+    def make_preparation(self, device, shares_device):
+        if shares_device:
+            self.front = self.model
+        else:
+            with tf.device(device):
+                self.front = XTTS(self.config.model, parts=())  # for the mel scale alone
+            self.front.mel_stats.assign(self.model.mel_stats.numpy())
+        return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
+
+    def assign_weights(self, tensors, where):
+        super().assign_weights(tensors, where)
+        if getattr(self, "front", self.model) is not self.model:
+            self.front.mel_stats.assign(self.model.mel_stats.numpy())
+
+    def prepare_step(self, batch, step, seed):
+        """Every `REVIVE_EVERY_STEPS`, and at the start: dead codes move onto vectors of this batch."""
+        if step % REVIVE_EVERY_STEPS == 0:
+            self._revive(batch, tf.constant(seed, tf.int32))
+
+    @tf.function(reduce_retracing=True)
+    def _revive(self, batch, seed):
+        quantizer = self.model.dvae.quantizer
+        vectors = tf.cast(self.model.dvae.mel_to_vectors(batch.mel), tf.float32)
+        mask = tf.sequence_mask(_code_lengths(batch.mel_lengths), tf.shape(vectors)[1])
+        vectors = tf.boolean_mask(vectors, mask)
+        picks = tf.random.stateless_uniform((quantizer.num_codes,), seed, 0, tf.shape(vectors)[0], tf.int32)
+        average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
+        # A batch that is not finite is skipped by the step, and must not get into the codebook here.
+        candidates = tf.gather(vectors, picks)
+        candidates = tf.where(tf.math.is_finite(candidates), candidates, quantizer.codebook)
+        quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
+
+    def report(self):
+        """Codebook use and perplexity from the moving averages."""
+        sizes = self.model.dvae.quantizer.cluster_size.numpy()
+        shares = sizes / max(sizes.sum(), 1e-9)
+        used = shares > 0.1 / len(shares)
+        entropy = -(shares[shares > 0] * [math.log(s) for s in shares[shares > 0]]).sum()
+        return {"codebook_use": float(used.mean()), "codebook_perplexity": math.exp(entropy)}
+
+
+class DVAEObjective(Objective):
+    """Reconstruction and commitment (van den Oord et al. 2017, equation 3), codebook by moving averages."""
+
+    loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
+
+    def __init__(self, model: XTTS):
+        self.dvae = model.dvae
+
+    def trainable(self):
+        return {name: v for name, v in named_weights(self.dvae).items() if v.trainable}
+
+    def counts(self, batch):
+        frames = tf.reduce_sum(tf.cast(batch.mel_lengths, tf.float32))
+        codes = tf.reduce_sum(tf.cast(_code_lengths(batch.mel_lengths), tf.float32))
+        return {"reconstruction": frames * self.dvae.num_mels, "commitment": codes * self.dvae.codebook_width}
+
+    def loss_sums(self, batch, seed=None):
+        output = self.dvae(batch.mel)
+        frame_mask = tf.sequence_mask(batch.mel_lengths, tf.shape(batch.mel)[1])
+        code_mask = tf.sequence_mask(_code_lengths(batch.mel_lengths), tf.shape(output["codes"])[1])
+        sums = {
+            "reconstruction": masked_squared_error(output["reconstruction"], batch.mel, frame_mask),
+            "commitment": masked_squared_error(output["vectors"], tf.stop_gradient(output["quantized"]), code_mask),
+        }
+        vectors = tf.stop_gradient(output["vectors"])
+        return sums, self.dvae.quantizer.statistics(vectors, output["codes"], code_mask)
+
+    def apply_statistics(self, statistics):
+        """One step of the codebook's moving averages."""
+        self.dvae.quantizer.update(statistics["count"], statistics["sum"])
+
+
+class DVAEPreparation(Preparation):
+    """Waveforms -> `DVAEBatch`."""
+
+    def make_batch(self, batch, step):
+        wav, wav_lengths, change = self.change_voice(batch, step)
+        mel = self.log_mel(self.mel, wav, change)
+        frames = tf.shape(mel)[1] // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE
+        lengths = tf.minimum(-(-wav_lengths // self.mel.spec.hop_length), frames)
+        return DVAEBatch(batch.index, mel[:, :frames], lengths)
+
+
+def measure_mel_stats(loader, num_batches: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and mean of each mel band over the first batches.
+
+    The scale plays the part of the released `mel_stats.pth`, which divides the log-mel of both front-ends. A band
+    without sound (above the Nyquist rate of the recordings) must not have its floor noise blown up.
+
+    Returns:
+        Standard deviation of the log-mel, `(num_mels,)` float32 and at least `SMALLEST_MEL_SCALE`; and the mean of the
+        normalized log-mel, which the DVAE's output starts from.
+    """
+    extractor = MelSpectrogram(DVAE_MEL)
+    frames = []
+    for position in range(num_batches):
+        batch = loader(position)
+        mel = extractor(tf.constant(batch.wav))
+        mask = tf.sequence_mask(batch.wav_lengths // DVAE_MEL.hop_length, tf.shape(mel)[1])
+        frames.append(tf.boolean_mask(mel, mask).numpy())
+    frames = np.concatenate(frames)
+    scale = np.maximum(frames.std(axis=0), SMALLEST_MEL_SCALE).astype(np.float32)
+    return scale, (frames.mean(axis=0) / scale).astype(np.float32)
+
+
+def _code_lengths(mel_lengths):
+    return -(-mel_lengths // MEL_FRAMES_PER_CODE)

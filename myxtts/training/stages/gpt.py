@@ -1,0 +1,136 @@
+"""The GPT stage: text and a voice to audio codes."""
+
+import tensorflow as tf
+
+from myxtts.audio.augment import change_speed_of_loop
+from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
+from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
+from myxtts.data.batch import GPTBatch
+from myxtts.devices.kinds import runs_on_cpu
+from myxtts.models.gpt import teacher_forcing
+from myxtts.models.xtts import XTTS, named_weights
+from myxtts.storage.checkpoint import assign_by_name
+from myxtts.training.lora import LoRA
+from myxtts.training.losses import masked_cross_entropy
+from myxtts.training.preparation import Preparation
+from myxtts.training.stages.base import Objective, Stage, Update
+
+
+class GPTStage(Stage):
+    """Learns the next code, given the codes before it, the text and a conditioning clip (Casanova et al. 2024)."""
+
+    name = part = "gpt"
+    main_loss = "codes"
+    switches = ("precision", "tf32", "gradient_checkpointing", "attention", "xla", "ema")
+    speaks = True
+    takes_init_from = True
+
+    def build(self, model, switches, measured, starting):
+        super().build(model, switches, measured, starting)
+        rank = self.config.training.lora_rank
+        self.lora = LoRA(self.model.gpt, rank, self.config.data.extend_vocabulary) if rank else None
+
+    def begin(self, switches, measured):
+        self.model.gpt.set_memory_use(switches.attention, switches.gradient_checkpointing)
+
+    def updates(self, settings):
+        return [Update("", GPTObjective(self.model, self.config, self.lora), settings)]
+
+    def make_preparation(self, device, shares_device):
+        data, seed = self.config.data, self.config.training.seed
+        return GPTPreparation(self.foundations["dvae"], device, data.augment, seed)
+
+    def weight_arrays(self):
+        """The weights with merged kernels, and under LoRA the adapters beside them."""
+        if self.lora is None:
+            return super().weight_arrays()
+        plain, adapters = self.lora.split(self.model.part_weights(self.part))
+        return {"model": plain, "lora": adapters}
+
+    def weight_files(self):
+        return ("model", "lora") if self.lora else ("model",)
+
+    def assign_weights(self, tensors, where):
+        merged = {**tensors["model"], **tensors.get("lora", {})}
+        assign_by_name(self.model.part_weights(self.part), merged, where)
+
+    def recomputable_blocks(self):
+        return len(self.model.gpt.blocks) + len(self.model.gpt.conditioning_encoder.blocks)
+
+
+class GPTObjective(Objective):
+    """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
+
+    def __init__(self, model: XTTS, config: XTTSConfig, lora: LoRA | None = None):
+        self.gpt = model.gpt
+        self.lora = lora
+        self.config = config
+        self.loss_weights = {"text": config.training.text_loss_weight, "codes": config.training.code_loss_weight}
+
+    def trainable(self):
+        """Trained variables by name: with LoRA the adapters, else all."""
+        named = named_weights(self.gpt).items()
+        return {name: v for name, v in named if v.trainable and (self.lora is None or self.lora.is_trained(name))}
+
+    def _streams(self, batch):
+        streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
+        return streams, conditioning_target_mask(streams.audio_target_mask, batch.conditioning_codes)
+
+    def counts(self, batch):
+        streams, audio_mask = self._streams(batch)
+        return {
+            "text": tf.reduce_sum(tf.cast(streams.text_target_mask, tf.float32)),
+            "codes": tf.reduce_sum(tf.cast(audio_mask, tf.float32)),
+        }
+
+    def latents(self, batch):
+        """Conditioning latents of a batch, `(B, num_latents, width)`."""
+        return self.gpt.mel_to_latents(batch.conditioning_mel)
+
+    def loss_sums(self, batch, seed=None):
+        streams, audio_mask = self._streams(batch)
+        text_logits, audio_logits = self.gpt(
+            self.latents(batch), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed
+        )
+        smoothing = self.config.training.label_smoothing if seed is not None else 0.0
+        sums = {
+            "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),
+            "codes": masked_cross_entropy(audio_logits, streams.audio_targets, audio_mask, smoothing),
+        }
+        return sums, {}
+
+
+class GPTPreparation(Preparation):
+    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE."""
+
+    def __init__(self, model, device, augment, seed):
+        super().__init__(model, device, augment, seed)
+        self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
+
+    def make_batch(self, batch, step):
+        wav, wav_lengths, change = self.change_voice(batch, step)
+        mel = self.log_mel(self.mel, wav, change)
+        codes = self.model.dvae.encode(mel, fewer_products=runs_on_cpu(self.device))
+        # A waveform of exactly n strides gives one code more than it has strides.
+        codes = codes[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
+        conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning
+        span = tf.cast(batch.conditioning_span, tf.float32) / change.speed[:, None] / CODE_STRIDE_SAMPLES
+        span = tf.cast(tf.stack([tf.floor(span[:, 0]), tf.math.ceil(span[:, 1])], axis=1), tf.int32)
+        conditioning_mel = self.log_mel(self._conditioning_mel, conditioning, change)
+        lengths = -(-wav_lengths // CODE_STRIDE_SAMPLES)
+        return GPTBatch(batch.index, batch.text, batch.text_lengths, conditioning_mel, codes, lengths, span)
+
+
+def conditioning_target_mask(mask, conditioning_codes):
+    """Takes the codes that the conditioning clip shows out of the loss, in every row.
+
+    The reference means to do this but does it to the last row only and in units of 256 samples.
+
+    Args:
+        mask: `(B, T)` bool, targets that count.
+        conditioning_codes: `(B, 2)` int32, first and last + 1 code shown.
+    """
+    position = tf.range(tf.shape(mask)[1])[None]
+    shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])
+    return mask & ~shown

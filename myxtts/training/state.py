@@ -1,0 +1,198 @@
+"""What a run of a stage has come to, and how a checkpoint keeps it.
+
+Everything that is drawn is a function of the seed and a position (docs/architecture.md), so weights, optimizer state and
+positions are all there is. Whatever else must survive a stop registers with `TrainingState.register`.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import keras
+import tensorflow as tf
+
+import myxtts
+from myxtts.config.config import XTTSConfig
+from myxtts.config.loading import config_from_dict
+from myxtts.config.settings import run_settings
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.training.stages.base import Stage, arrays_of
+from myxtts.training.step import TrainStep
+
+logger = logging.getLogger(__name__)
+
+TRAINED = "trained"
+"""Tensor file of a run with weight averages: the weights that training continues with. `model`, which everything else
+reads, then holds the averages: what was validated and what speaks."""
+
+
+class SavedPart(Protocol):
+    """Something that a checkpoint keeps besides weights and positions."""
+
+    def state(self) -> dict:
+        """What it is now, as JSON values."""
+
+    def restore(self, state: dict) -> None:
+        """Takes up what `state` gave."""
+
+
+@dataclass
+class TrainingState:
+    """Where a stage's training is; the trainer owns it and nobody else changes it."""
+
+    lineage: dict = field(default_factory=dict)
+    """What the stage builds on, as JSON values; a checkpoint made on something else is not resumed."""
+    step: int = 0
+    """Optimizer steps taken."""
+    position: int = 0
+    """Batches trained on, which is the place in the order of the data."""
+    data_digest: str | None = None
+    """Identifies the training clips that the position counts in."""
+    history: list[dict] = field(default_factory=list)
+    """Validation losses: `step` and each loss by name."""
+    best: tuple[float, int] | None = None
+    """`(main validation loss, step)` so far."""
+    finished: bool = False
+    """Whether the stage's last step was taken, at the checkpoint written or read last."""
+    parts: dict[str, SavedPart] = field(default_factory=dict)
+    """What else a checkpoint keeps, by name."""
+
+    def register(self, name: str, part: SavedPart) -> None:
+        """From now on checkpoints keep `part.state()`, and a resumed run hands it to `part.restore`."""
+        self.parts[name] = part
+
+    def as_dict(self) -> dict:
+        """The state as JSON values."""
+        parts = {name: part.state() for name, part in self.parts.items()}
+        return {
+            "finished": self.finished,
+            "lineage": self.lineage,
+            "history": list(self.history),
+            "best": self.best,
+            "position": self.position,
+            "data": self.data_digest,
+            "parts": parts,
+        }
+
+    def restore(self, step: int, saved: dict, where: str) -> None:
+        """Takes up what `as_dict` gave at `step`.
+
+        Raises:
+            CheckpointError: It is of no run, of another lineage, or lacks a part that is registered.
+        """
+        if "position" not in saved:
+            raise CheckpointError(f"{where} holds weights but no run to continue. Start from them with --init-from.")
+        if saved["lineage"] != self.lineage:
+            raise CheckpointError(
+                f"{where} was trained on the codes of another DVAE than the one there is now, so training on would teach "
+                "it another language of codes. Train the stage anew with --reset-training, or bring the DVAE back."
+            )
+        missing = self.parts.keys() - saved["parts"].keys()
+        if missing:
+            raise CheckpointError(
+                f"{where} was written without {', '.join(sorted(missing))}. Turn that off, or start anew with "
+                "--reset-training."
+            )
+        self.step, self.position, self.history = step, saved["position"], saved["history"]
+        self.best = tuple(saved["best"]) if saved["best"] else None
+        self.data_digest, self.finished = saved["data"], saved["finished"]
+        for name, part in self.parts.items():
+            part.restore(saved["parts"][name])
+
+
+def snapshot(
+    state: TrainingState,
+    stage: Stage,
+    train_step: TrainStep,
+    averaged: Callable[[], AbstractContextManager],
+    config: XTTSConfig,
+    ledger: list | None,
+) -> tuple[dict, dict]:
+    """Copies a run's state to the host, between two steps.
+
+    Args:
+        state, stage, train_step, config: Of the run.
+        averaged: Context in which the model has the weights that are validated and spoken with.
+        ledger: Rows of the switches' ledger, or None before it is there.
+
+    Returns:
+        `(tensors, state)` as `CheckpointStore.write` takes them; training goes on without changing them.
+    """
+    tensors = {"optimizer": arrays_of(train_step.state_variables())}
+    with averaged():
+        tensors |= stage.weight_arrays()
+    keeps_averages = bool(train_step.averages())
+    if keeps_averages:
+        tensors[TRAINED] = arrays_of(train_step.trainable())
+    saved = {
+        "stage": stage.name,
+        **state.as_dict(),
+        "bad_steps_in_row": train_step.bad_steps_in_row,
+        "averaged": keeps_averages,
+        "ledger": ledger,
+        "versions": _versions(),
+        "config": config.to_dict(),
+    }
+    return tensors, saved
+
+
+def restore(
+    state: TrainingState, stage: Stage, train_step: TrainStep, config: XTTSConfig, store: CheckpointStore, step: int
+) -> dict:
+    """Puts a checkpoint into a run; returns what it holds besides tensors.
+
+    Raises:
+        CheckpointError: It is damaged, of another model, or was trained on the codes of another DVAE.
+    """
+    saved, where = store.read_state(step), str(store.path(step))
+    state.restore(step, saved, where)
+    trained = [TRAINED] if saved.get("averaged") else []
+    tensors, _ = store.read(step, (*stage.weight_files(), "optimizer", *trained))
+    stage.assign_weights(tensors, where)
+    assign_by_name(train_step.state_variables(), tensors["optimizer"], where)
+    for rule in train_step.rules:
+        if rule.averages is not None:
+            rule.averages.restart()
+    if trained:
+        assign_by_name(train_step.trainable(), tensors[TRAINED], where)
+    for line in _differences(saved, config):
+        logger.info("%s", line)
+    return saved
+
+
+def data_digest(clips: Iterable) -> str:
+    """Identifies a list of `Clip`s in their order, on which the order of batches rests."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for clip in clips:
+        hasher.update(json.dumps([clip.id, clip.num_samples, clip.tokens]).encode())
+    return hasher.hexdigest()
+
+
+def _versions():
+    return {"myxtts": myxtts.__version__, "tensorflow": tf.__version__, "keras": keras.__version__}
+
+
+def _differences(saved, config) -> Iterator[str]:
+    """Lines on what makes the losses from here on other than those of an unbroken run."""
+    before, now = (_flat(json.loads(json.dumps(one.to_dict()))) for one in (config_from_dict(saved["config"]), config))
+    without_effect = run_settings(XTTSConfig)
+    changed = [
+        f"{name} {before.get(name)!r} -> {value!r}"
+        for name, value in now.items()
+        if value != before.get(name) and name not in without_effect and not name.startswith("sampling.")
+    ]
+    if changed:
+        yield f"Settings changed since the checkpoint: {'; '.join(changed)}"
+    if saved["versions"] != _versions():
+        yield f"The checkpoint was written with {saved['versions']}; now it is {_versions()}: last bits may differ."
+
+
+def _flat(values, where=""):
+    flat = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{where}{name}.") if isinstance(value, dict) else {where + name: value}
+    return flat
