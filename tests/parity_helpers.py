@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.sampling import sample
-from myxtts.training.objectives import GPTObjective, conditioning_target_mask
+from myxtts.training.stages.gpt import GPTObjective, conditioning_target_mask
 from myxtts.training.optimizers import AdamW
 from myxtts.training.step import no_weight_decay
 
@@ -24,7 +24,7 @@ class ReferenceObjective(GPTObjective):
         sums, _ = self.loss_sums(batch)
         counts = self.counts(batch)
         means = {name: sums[name] / counts[name] for name in sums}
-        return {name: float(mean) for name, mean in means.items()}, 0.01 * means["text"] + means["mel"]
+        return {name: float(mean) for name, mean in means.items()}, 0.01 * means["text"] + means["codes"]
 
     def gradients(self, batch):
         """The weighted loss, and its gradients by our names."""

@@ -46,7 +46,7 @@ def unbroken(tiny_corpus, tmp_path_factory):
     dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("enough"), **SETTINGS)
     trainer, recorder = dvae_trainer(dataset), Recorder()
     trainer.train(dataset, [recorder])
-    return recorder.losses, {name: v.numpy() for name, v in trainer.objective.trainable().items()}
+    return recorder.losses, {name: v.numpy() for name, v in trainer.train_step.trainable().items()}
 
 
 def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_path, monkeypatch, caplog, unbroken):
@@ -63,7 +63,7 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
                 recorder, "on_log", lambda step, *rest: (Recorder.on_log(recorder, step, *rest), after_one(step))
             )
         else:
-            assert trainer.micro_batches.parts == 2 and len(trainer.train_step.accumulators())
+            assert trainer.batching.parts == 2 and len(trainer.train_step.accumulators())
         with caplog.at_level(logging.WARNING, "myxtts"):
             trainer.train(dataset, [recorder])
         losses.update(recorder.losses)
@@ -74,7 +74,7 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
     for step, expected in unbroken[0].items():
         for name in ("loss", "reconstruction", "commitment", "gradient_norm"):
             assert losses[step][name] == pytest.approx(expected[name], rel=1e-4), (step, name)
-    for name, variable in trainer.objective.trainable().items():
+    for name, variable in trainer.train_step.trainable().items():
         np.testing.assert_allclose(variable.numpy(), unbroken[1][name], atol=1e-4, err_msg=name)
 
 

@@ -18,7 +18,7 @@ from myxtts.interchange import coqui
 from myxtts.interchange.coqui_import import CoquiFiles, import_coqui
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.sampling import filter_logits, penalize_repetition
-from myxtts.training.objectives import DVAEObjective
+from myxtts.training.stages.dvae import DVAEObjective
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
 pytestmark = pytest.mark.skipif(not PARITY.is_dir(), reason="the shared folder with reference values is not there")
@@ -139,12 +139,12 @@ def test_teacher_forcing_masks_or_logits_differ(model, synthesizer, batch, refer
 def test_losses_differ(objective, batch, reference):
     plain, _ = objective.losses(batch)
     assert plain["text"] == pytest.approx(float(reference["gpt/noidx/loss_text"]), abs=1e-5)
-    assert plain["mel"] == pytest.approx(float(reference["gpt/noidx/loss_mel"]), abs=1e-5)
+    assert plain["codes"] == pytest.approx(float(reference["gpt/noidx/loss_mel"]), abs=1e-5)
     # The reference hides targets in the last row only, and counts their place in units of 256 samples.
     span = np.zeros((3, 2), np.int32)
     span[-1] = reference["gpt/cond_idxs_samples"][-1] // 256
     masked, _ = objective.losses(batch._replace(conditioning_codes=tf.constant(span)))
-    assert masked["mel"] == pytest.approx(float(reference["gpt/idx/loss_mel"]), abs=1e-5)
+    assert masked["codes"] == pytest.approx(float(reference["gpt/idx/loss_mel"]), abs=1e-5)
 
 
 def test_the_text_stop_is_shown_unless_bug_compatible(synthesizer, batch):
@@ -222,7 +222,7 @@ def test_waveform_of_generated_codes_differs(model, reference, text):
 def test_dvae_training_step_differs(synthesizer, reference_train):
     model = synthesizer.model
     mel = channels_last(reference_train["dvae_train/mel"])
-    objective = DVAEObjective(model, synthesizer.config)
+    objective = DVAEObjective(model)
     batch = DVAEBatch(tf.range(3), mel, tf.fill((3,), mel.shape[1]))
     variables = objective.trainable()
     counts = objective.counts(batch)

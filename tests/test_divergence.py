@@ -93,7 +93,7 @@ def test_run_that_diverged_once_trains_on_to_its_end_with_the_lower_rate(tiny_co
     trainer.train(dataset, [recorder])
     assert trainer.step == 9 and np.isfinite(recorder.losses[9]["loss"])
     assert recorder.losses[9]["learning_rate"] == pytest.approx(0.5 * 3e-3)
-    resumed = XTTSTrainer(dataset.config, foundations={"dvae": trainer.tokenizer_model})
+    resumed = XTTSTrainer(dataset.config, foundations=trainer.stage.foundations)
     assert (resumed.divergence.rate_scale, resumed.divergence.returns) == (0.5, 1)
 
 
@@ -108,7 +108,7 @@ def test_run_without_a_good_checkpoint_stops(tiny_corpus, tmp_path):
 
 def test_what_broke_goes_to_the_log_where_it_cannot_be_written(tiny_corpus, tmp_path, caplog):
     trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, set())
-    trainer.train_step.optimizer.learning_rate.assign(0.25)
+    trainer.train_step.rules[0].optimizer.learning_rate.assign(0.25)
     trainer.config.training.checkpoint_dir = str(tmp_path / "gone")
     bad = [{"step": 1, "clips": [0], "not_finite": ["mel"]}]
     assert write_divergence(trainer, bad, dataset.train) == "the log"

@@ -2,7 +2,7 @@
 
 import pytest
 import tensorflow as tf
-from test_objectives import dvae_batch, gpt_batch
+from test_stages import dvae_batch, gpt_batch
 from test_trainer import Recorder, dvae_trainer, open_run
 from tiny import tiny_run_config
 
@@ -15,7 +15,8 @@ from myxtts.models.xtts import XTTS
 from myxtts.training import optimizations
 from myxtts.training.averaging import WeightAverages
 from myxtts.training.ledger import LedgerDifference, count_clusters, count_products
-from myxtts.training.objectives import DVAEObjective, GPTObjective
+from myxtts.training.stages.dvae import DVAEObjective
+from myxtts.training.stages.gpt import GPTObjective
 from myxtts.training.optimizations import TrainingOptimizer, settle_switches
 
 FLOAT32 = XTTS

@@ -38,7 +38,9 @@ def make_trainer(mode, corpus, folder):
     if mode == "isolated":
         os.environ["MYXTTS_VIRTUAL_DEVICES"] = "2"
         with contextlib.redirect_stdout(None):
-            trainer = MemoryIsolatedDualGPUTrainer(dataset.config, 0, 1, stage="gpt", foundations={"dvae": tokenizer_model})
+            trainer = MemoryIsolatedDualGPUTrainer(
+                dataset.config, 0, 1, stage="gpt", foundations={"dvae": tokenizer_model}
+            )
         del os.environ["MYXTTS_VIRTUAL_DEVICES"]
     else:
         trainer = XTTSTrainer(dataset.config, stage="gpt", foundations={"dvae": tokenizer_model}, plan=plan)

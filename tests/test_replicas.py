@@ -99,9 +99,7 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
         "losses": losses,
         "weights": weights,
         "state": {name: [part.numpy() for part in parts] for name, parts in state.items()},
-        "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages.variables().items()}
-        if ema
-        else None,
+        "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages().items()} if ema else None,
         "counted": [part.numpy() for part in local(objective.counted)],
     }
 
@@ -139,7 +137,7 @@ def real_stage(mode, stage, recompute):
     """Losses and weights of three steps of a real stage on a made-up batch, on one model device or on two; the line of
     the placement audit, and where the batch was. `recompute` as `training.gradient_checkpointing`."""
     import tensorflow as tf
-    from test_objectives import dvae_batch, gpt_batch
+    from test_stages import dvae_batch, gpt_batch
 
     from myxtts.devices.configuration import require_placement
     from myxtts.models.xtts import XTTS
@@ -152,20 +150,18 @@ def real_stage(mode, stage, recompute):
     with tf.device(plan.data_device):
         tokenizer_model = XTTS(config.model, parts=("dvae",))
     trainer = XTTSTrainer(config, stage=stage, plan=plan, foundations={"dvae": tokenizer_model})
-    batch = trainer.transfer((gpt_batch if stage == "gpt" else dvae_batch)(4))
+    batch = trainer.replicas.transfer((gpt_batch if stage == "gpt" else dvae_batch)(4))
     losses = []
     for number in range(3):
-        trainer.objective.prepare_step(trainer._local(batch), number + 1, (0, 0))
+        trainer.stage.prepare_step(trainer.replicas.local(batch)[0], number + 1, (0, 0))
         taken = trainer.train_step([batch], 1e-3, (0, number))
         losses.append({name: float(value) for name, value in taken.items()})
     weights = {
-        name: [part.numpy() for part in trainer.strategy.experimental_local_results(v.value)]
+        name: [part.numpy() for part in trainer.replicas.local(v.value)]
         for name, v in trainer.model.part_weights(stage).items()
     }
     audit = require_placement(trainer._placed_variables(), trainer._placement_plan())
-    shards = [
-        sorted({field.device[-6:] for field in shard}) for shard in trainer.strategy.experimental_local_results(batch)
-    ]
+    shards = [sorted({field.device[-6:] for field in shard}) for shard in trainer.replicas.local(batch)]
     return losses, weights, audit, shards
 
 

@@ -12,7 +12,7 @@ from logical_devices import on_logical_devices, plan_of
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.training.run_state import data_digest, snapshot
+from myxtts.training.state import data_digest, snapshot
 from myxtts.training.trainer import XTTSTrainer
 
 STEPS = 4
@@ -42,7 +42,7 @@ def train_in_parts(corpus, folder, mode, accumulation, stops):
         with contextlib.redirect_stdout(None):
             trainer.train(dataset, [recorder])
         losses |= recorder.losses
-    return losses, [trainer.store.digest(STEPS, name) for name in ("model", "optimizer")], trainer.position
+    return losses, [trainer.store.digest(STEPS, name) for name in ("model", "optimizer")], trainer.state.position
 
 
 @pytest.mark.parametrize("mode, accumulation", [("dual", 1), ("single", 2)])
@@ -74,7 +74,7 @@ def resumed(stopped, folder, **training):
     config = dataclasses.replace(
         dataset.config, training=dataclasses.replace(dataset.config.training, checkpoint_dir=str(folder), **training)
     )
-    return XTTSTrainer(config, foundations={"dvae": trainer.tokenizer_model})
+    return XTTSTrainer(config, foundations=trainer.stage.foundations)
 
 
 def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
@@ -87,7 +87,7 @@ def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
 def test_position_survives_a_change_of_accumulation_which_is_told(stopped, tmp_path, caplog):
     caplog.set_level("INFO")
     trainer = resumed(stopped, tmp_path, gradient_accumulation=4)
-    assert (trainer.step, trainer.position) == (2, 2)
+    assert (trainer.step, trainer.state.position) == (2, 2)
     assert "training.gradient_accumulation 1 -> 4" in caplog.text and "checkpoint_dir" not in caplog.text
 
 
@@ -97,8 +97,8 @@ def test_changed_training_set_is_told(stopped, tmp_path, caplog):
     trainer._take_up(dataset, 4)
     assert "training set is not" not in caplog.text
     shorter = dataclasses.replace(dataset.train[0], num_samples=5)
-    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.data_digest
-    trainer.data_digest = "another"
+    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.state.data_digest
+    trainer.state.data_digest = "another"
     trainer._take_up(dataset, 4)
     assert "The training set is not the one of the checkpoint" in caplog.text
 
@@ -139,9 +139,9 @@ def test_parts_that_register_are_kept_and_a_checkpoint_without_them_is_refused(s
             self.value = state["value"]
 
     dataset, trainer = stopped
-    trainer.saved_parts["patience"] = Patience()
+    trainer.state.parts["patience"] = Patience()
     tensors, state = snapshot(trainer, finished=False)
-    del trainer.saved_parts["patience"]
+    del trainer.state.parts["patience"]
     assert json.loads(json.dumps(state))["parts"]["patience"] == {"value": 3}
     other = resumed(stopped, tmp_path)
     other.saved_parts["patience"] = Patience()

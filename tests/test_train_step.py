@@ -10,13 +10,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_objectives import dvae_batch, gpt_batch
-from tiny import tiny_run_config
+from test_stages import dvae_batch, gpt_batch
+from tiny import stage_of, tiny_run_config, train_step_of
 
 from myxtts.config.config import StageConfig
 from myxtts.models.xtts import XTTS
-from myxtts.training.objectives import DVAEObjective, GPTObjective
-from myxtts.training.step import TrainStep, no_weight_decay
+from myxtts.training.optimizers import no_weight_decay
+from myxtts.training.stages.gpt import GPTObjective
+from myxtts.training.step import TrainStep
 
 CONFIG = tiny_run_config()
 BATCHES = {"gpt": gpt_batch, "dvae": dvae_batch}
@@ -65,7 +66,7 @@ class Quadratic:
 def quadratic_step(accumulation=1, precision="float32", start=2.0, xla=False, ema=0.0, **stage):
     settings = {"learning_rate": 0.1, "weight_decay": 0.0, "gradient_clip": 0.0, **stage}
     objective = Quadratic(start)
-    return objective, TrainStep(
+    return objective, train_step_of(
         objective, strategy(), StageConfig(**settings), accumulation, precision, xla=xla, ema=ema
     )
 
@@ -122,7 +123,7 @@ def test_gradient_is_clipped_by_its_global_norm(limit):
     gradient = np.tile((2 * (2.0 - BATCH)).sum(0) / 2, 3)
     norm = np.linalg.norm(gradient)
     expected = gradient * (min(1.0, limit / norm) if limit else 1.0)
-    moments = np.concatenate([step.optimizer._momentums[i].numpy() for i in range(3)]) / (1 - 0.9)
+    moments = np.concatenate([step.rules[0].optimizer._momentums[i].numpy() for i in range(3)]) / (1 - 0.9)
     np.testing.assert_allclose(moments, expected, rtol=1e-4)
 
 
@@ -169,28 +170,28 @@ def test_one_bad_micro_batch_spoils_its_step_and_no_other(spoiled):
 def test_loss_scale_halves_at_a_bad_step_and_does_not_change_the_update():
     objective, step = quadratic_step(precision="mixed_float16", gradient_clip=0.5)
     plain_objective, plain = quadratic_step(gradient_clip=0.5)
-    assert float(step.loss_scale) == 2.0**15
+    assert float(step.rules[0].loss_scale) == 2.0**15
     for one in (step, plain):
         one([BATCH], 0.1, (0, 0))
     for name, weight in objective.weights.items():
         np.testing.assert_allclose(weight.numpy(), plain_objective.weights[name].numpy(), rtol=1e-5)
     # The update of AdamW hides the gradient's length; its first moment shows it.
-    for moment, expected in zip(step.optimizer._momentums, plain.optimizer._momentums):
+    for moment, expected in zip(step.rules[0].optimizer._momentums, plain.rules[0].optimizer._momentums):
         np.testing.assert_allclose(moment.numpy(), expected.numpy(), rtol=1e-5)
     step([BATCH * np.float32(np.inf)], 0.1, (0, 1))
-    assert float(step.loss_scale) == 2.0**14 and int(step.good_steps) == 0
-    assert float(plain.loss_scale) == 1.0
+    assert float(step.rules[0].loss_scale) == 2.0**14 and int(step.rules[0].good_steps) == 0
+    assert float(plain.rules[0].loss_scale) == 1.0
 
 
 def test_loss_scale_grows_after_good_steps_up_to_its_limit():
     objective, step = quadratic_step(precision="mixed_float16")
-    step.good_steps.assign(1999)
+    step.rules[0].good_steps.assign(1999)
     step([BATCH], 0.1, (0, 0))
-    assert float(step.loss_scale) == 2.0**16 and int(step.good_steps) == 0
-    step.loss_scale.assign(2.0**24)
-    step.good_steps.assign(1999)
+    assert float(step.rules[0].loss_scale) == 2.0**16 and int(step.rules[0].good_steps) == 0
+    step.rules[0].loss_scale.assign(2.0**24)
+    step.rules[0].good_steps.assign(1999)
     step([BATCH], 0.1, (0, 0))
-    assert float(step.loss_scale) == 2.0**24
+    assert float(step.rules[0].loss_scale) == 2.0**24
 
 
 @pytest.mark.parametrize(
@@ -228,9 +229,9 @@ def make_step(stage, accumulation=1, dropout=0.0, learning_rate=1e-2):
     config = tiny_run_config(
         model={"dropout": dropout}, gpt={"learning_rate": learning_rate}, dvae={"learning_rate": learning_rate}
     )
-    model = XTTS(config.model, parts=(stage,))
-    objective = (GPTObjective if stage == "gpt" else DVAEObjective)(model, config)
-    return model, objective, TrainStep(objective, strategy(), config.stage(stage), accumulation)
+    trained = stage_of(stage, config)
+    settings = config.stage(stage)
+    return trained, TrainStep(trained.updates(settings), strategy(), settings, accumulation)
 
 
 def rows(batch, start, stop):
@@ -242,15 +243,15 @@ def rows(batch, start, stop):
 def test_accumulated_batches_equal_one_large_batch(stage):
     batch, results = BATCHES[stage](6), []
     for accumulation in (1, 3):
-        model, objective, step = make_step(stage, accumulation)
+        trained, step = make_step(stage, accumulation)
         size = 6 // accumulation
         parts = [rows(batch, i * size, (i + 1) * size) for i in range(accumulation)]
         losses = []
-        objective.prepare_step(batch, 0, (1, 1))
+        trained.prepare_step(batch, 0, (1, 1))
         for number in range(2):
             result = step(parts, 1e-2, (0, number))
             losses.append({name: float(value) for name, value in result.items()})
-        results.append((losses, {name: v.numpy() for name, v in model.part_weights(stage).items()}))
+        results.append((losses, {name: v.numpy() for name, v in trained.model.part_weights(stage).items()}))
     for one, other in zip(results[0][0], results[1][0]):
         assert one == pytest.approx(other, rel=1e-5)
     for name, value in results[0][1].items():
@@ -258,10 +259,10 @@ def test_accumulated_batches_equal_one_large_batch(stage):
 
 
 def losses_of_run(stage, seed=1, steps=3):
-    _, objective, step = make_step(stage, dropout=0.3)
+    trained, step = make_step(stage, dropout=0.3)
     batch, found = BATCHES[stage](4), []
     for number in range(steps):
-        objective.prepare_step(batch, number, (seed, -1 - number))
+        trained.prepare_step(batch, number, (seed, -1 - number))
         found.append({name: float(value) for name, value in step([batch], 1e-2, (seed, number)).items()})
     return found
 
@@ -288,7 +289,7 @@ def test_weight_without_a_gradient_is_named():
         def loss_sums(self, batch, seed=None):
             return {"square": tf.reduce_sum((self.weights["layer/kernel"].value - batch) ** 2)}, {}
 
-    step = TrainStep(Blind(), strategy(), StageConfig(learning_rate=0.1))
+    step = train_step_of(Blind(), strategy(), StageConfig(learning_rate=0.1))
     with pytest.raises(ValueError, match="do not depend on layer/bias"):
         step([BATCH], 0.1, (0, 0))
 
@@ -300,11 +301,11 @@ def test_step_in_mixed_precision_stays_near_float32(precision, tolerance):
     for policy in ("float32", precision):
         keras.utils.set_random_seed(4)
         model = XTTS(CONFIG.model, parts=("gpt",), precision=policy)
-        step = TrainStep(GPTObjective(model, CONFIG), strategy(), CONFIG.stage("gpt"), precision=policy)
+        step = train_step_of(GPTObjective(model, CONFIG), strategy(), CONFIG.stage("gpt"), precision=policy)
         assert all(v.dtype == "float32" for v in model.trainable_variables)
         losses[policy] = {name: float(value) for name, value in step([gpt_batch()], 1e-3, (0, 0)).items()}
     assert losses[precision]["finite"] == 1.0
-    for name in ("mel", "text", "gradient_norm"):
+    for name in ("codes", "text", "gradient_norm"):
         assert losses[precision][name] == pytest.approx(losses["float32"][name], rel=tolerance)
 
 
@@ -344,7 +345,11 @@ def test_compiled_step_equals_the_plain_one():
             batches = [BATCH[:1].repeat(rows, 0) * (part + 1) for part in range(accumulation)]
             losses.append({name: float(value) for name, value in step(batches, 0.1, (0, number)).items()})
         found.append(
-            (losses, [v.numpy() for v in (*step.variables, *step.averages.averages)], float(objective.statistics))
+            (
+                losses,
+                [v.numpy() for v in (*step.rules[0].variables, *step.averages().values())],
+                float(objective.statistics),
+            )
         )
     for one, other in zip(*(losses for losses, _, _ in found)):
         assert one == pytest.approx(other, rel=1e-5)
@@ -358,23 +363,21 @@ def test_step_taken_again_after_an_error_gives_the_same_weights():
     for fails in (False, True):
         objective, step = quadratic_step(accumulation=2)
         if fails:
-            accumulate, finish = step._accumulate, step._finish
-            step._finish = lambda *arguments: (_ for _ in ()).throw(
-                tf.errors.ResourceExhaustedError(None, None, "no memory")
-            )
+            finish = step._finish
+            step._finish = [lambda *a: (_ for _ in ()).throw(tf.errors.ResourceExhaustedError(None, None, "full"))]
             with pytest.raises(tf.errors.ResourceExhaustedError):
                 step([BATCH, BATCH], 0.1, (0, 0))
-            step._accumulate, step._finish = accumulate, finish
+            step._finish = finish
             assert step.forget_partial_step()
         step([BATCH, BATCH], 0.1, (0, 0))
-        found.append([v.numpy() for v in step.variables])
+        found.append([v.numpy() for v in step.rules[0].variables])
     np.testing.assert_array_equal(*found)
 
 
 def test_error_while_weights_change_is_told_apart():
     _, step = quadratic_step()
     step([BATCH], 0.1, (0, 0))
-    step._updates_begun.assign_add(1)  # as an error in the middle of the update leaves it
+    step.rules[0].begun.assign_add(1)  # as an error in the middle of the update leaves it
     assert not step.forget_partial_step()
     step([BATCH], 0.1, (0, 1))
     assert step.forget_partial_step()

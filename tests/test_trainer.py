@@ -104,9 +104,9 @@ def test_dvae_stage_learns_and_reports_its_codebook(dvae_run):
 
 def test_gpt_stage_learns_on_the_codes_of_the_dvae(gpt_run):
     _, _, recorder = gpt_run
-    assert recorder.losses[6]["mel"] < recorder.losses[1]["mel"]
+    assert recorder.losses[6]["codes"] < recorder.losses[1]["codes"]
     # Untrained, every code is about as likely as any other.
-    assert recorder.losses[1]["mel"] == pytest.approx(np.log(18), rel=0.25)
+    assert recorder.losses[1]["codes"] == pytest.approx(np.log(18), rel=0.25)
 
 
 def test_trainer_calls_its_callbacks_when_they_are_due(gpt_run, dvae_run):
@@ -127,7 +127,9 @@ def test_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_corpus, tmp_path, 
     for stop_after in (3, None):
         dataset = open_run(tiny_corpus, tmp_path, **sections)
         trainer = (
-            dvae_trainer(dataset) if stage == "dvae" else XTTSTrainer(dataset.config, foundations={"dvae": dvae_run[1].model})
+            dvae_trainer(dataset)
+            if stage == "dvae"
+            else XTTSTrainer(dataset.config, foundations={"dvae": dvae_run[1].model})
         )
         recorder = Recorder(trainer, stop_after)
         trainer.train(dataset, [recorder])
@@ -145,7 +147,7 @@ def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
     _, state = trainer.store.read(6, ("model", "optimizer"))
     assert state["finished"] and state["position"] == 6
     assert [entry["step"] for entry in state["history"]] == [3, 6]
-    best = min(recorder.validation, key=lambda step: recorder.validation[step][0]["mel"])
+    best = min(recorder.validation, key=lambda step: recorder.validation[step][0]["codes"])
     assert trainer.store.best_step() == best == trainer.best[1]
     assert not trainer.store.read(4, ())[1]["finished"]
 
@@ -186,7 +188,7 @@ def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     kept = trainer.best, trainer.history
     trainer.best, found = None, []
     for loss in (np.nan, 3.0, np.inf, 2.0, np.nan, 2.5):
-        monkeypatch.setattr(trainer, "evaluate", lambda loader: {"mel": loss})
+        monkeypatch.setattr(trainer, "evaluate", lambda loader: {"codes": loss})
         found.append(trainer._validate([], None)[1])
     assert found == [False, True, False, True, False, False]
     trainer.best, trainer.history = kept
@@ -206,7 +208,9 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_r
     model_file = tmp_path / "gpt/step_00000006/model.safetensors"
     model_file.write_bytes(model_file.read_bytes()[:-7])
     training = dataclasses.replace(dataset.config.training, checkpoint_dir=str(tmp_path))
-    resumed = XTTSTrainer(dataclasses.replace(dataset.config, training=training), foundations={"dvae": dvae_run[1].model})
+    resumed = XTTSTrainer(
+        dataclasses.replace(dataset.config, training=training), foundations={"dvae": dvae_run[1].model}
+    )
     assert resumed.step == 4
     assert (tmp_path / "gpt/damaged_step_00000006").is_dir()
 
@@ -315,5 +319,5 @@ def test_ten_clips_can_be_learnt_by_heart(tiny_corpus, tmp_path):
     config = dataset.config
     trainer, recorder = XTTSTrainer(config, foundations={"dvae": frozen_dvae}(config)), Recorder()
     trainer.train(dataset, [recorder])
-    assert recorder.losses[20]["mel"] > 1.0
-    assert recorder.losses[100]["mel"] < 0.1
+    assert recorder.losses[20]["codes"] > 1.0
+    assert recorder.losses[100]["codes"] < 0.1

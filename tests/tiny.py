@@ -118,3 +118,21 @@ def write_run(folder, model, tokenizer, config):
         weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
         CheckpointStore(folder / part).write(4, {"model": weights}, {"finished": True}, best=True)
     return folder
+
+
+def train_step_of(objective, strategy, settings, *arguments, **options):
+    """`TrainStep` with one update."""
+    from myxtts.training.stages.base import Update
+    from myxtts.training.step import TrainStep
+
+    return TrainStep([Update("", objective, settings)], strategy, settings, *arguments, **options)
+
+
+def stage_of(name, config):
+    """A `Stage` with a fresh model of its own, and nothing that it builds on."""
+    from myxtts.config.stages import STAGES
+    from myxtts.training.optimizations import settle_switches
+
+    stage = STAGES[name].load()(config, dict.fromkeys(STAGES[name].builds_on))
+    stage.build(None, settle_switches(config.training, config.model, "/CPU:0", stage.switches), None, None)
+    return stage

@@ -9,11 +9,12 @@ from tiny import tiny_run_config, voiced
 from myxtts.data.batch import DVAEBatch, GPTBatch, WaveBatch
 from myxtts.models.xtts import XTTS
 from myxtts.training.losses import masked_cross_entropy, masked_squared_error
-from myxtts.training.objectives import DVAEObjective, GPTObjective, conditioning_target_mask
-from myxtts.training.preparation import Preparation, measure_mel_stats
 from myxtts.training.schedules import warmup_cosine
+from myxtts.training.stages.dvae import DVAEObjective, DVAEPreparation, DVAEStage, measure_mel_stats
+from myxtts.training.stages.gpt import GPTObjective, GPTPreparation, conditioning_target_mask
 
 CONFIG = tiny_run_config()
+PREPARATIONS = {"dvae": DVAEPreparation, "gpt": GPTPreparation}
 RANDOM = np.random.default_rng(0)
 
 
@@ -53,7 +54,15 @@ def gpt_objective():
 @pytest.fixture(scope="module")
 def dvae_objective():
     keras.utils.set_random_seed(0)
-    return DVAEObjective(XTTS(CONFIG.model, parts=("dvae",)), CONFIG)
+    return DVAEObjective(XTTS(CONFIG.model, parts=("dvae",)))
+
+
+@pytest.fixture
+def dvae_stage():
+    stage = DVAEStage(CONFIG, {})
+    keras.utils.set_random_seed(0)
+    stage.model = XTTS(CONFIG.model, parts=("dvae",))
+    return stage
 
 
 def losses_of(objective, batch):
@@ -117,21 +126,21 @@ def wave_batch(spans):
 
 
 @pytest.fixture(scope="module")
-def tokenizer_model():
+def dvae_model():
     keras.utils.set_random_seed(1)
     return XTTS(CONFIG.model, parts=("dvae",))
 
 
-def test_conditioning_span_is_counted_in_codes_of_1024_samples(tokenizer_model, gpt_objective):
+def test_conditioning_span_is_counted_in_codes_of_1024_samples(dvae_model, gpt_objective):
     spans = [(0, 1024), (1024, 3072), (1023, 2049), (0, 0)]
-    batch = Preparation("gpt", tokenizer_model, "/CPU:0", augment=False, seed=0)(wave_batch(spans))
+    batch = GPTPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave_batch(spans))
     # Every code that shows any of the slice.
     np.testing.assert_array_equal(batch.conditioning_codes, [[0, 1], [1, 3], [0, 3], [0, 0]])
     np.testing.assert_array_equal(batch.code_lengths, [12, 8, 12, 12])
     assert batch.codes.shape == (4, 12)
     counts = gpt_objective.counts(batch)
     # Codes and four stops a row, less what the slices show.
-    assert float(counts["mel"]) == (12 + 4 - 1) + (8 + 4 - 2) + (12 + 4 - 3) + (12 + 4)
+    assert float(counts["codes"]) == (12 + 4 - 1) + (8 + 4 - 2) + (12 + 4 - 3) + (12 + 4)
     assert float(counts["text"]) == 4 * (3 + 1)
 
 
@@ -148,8 +157,8 @@ def test_targets_left_out_do_not_change_the_loss(gpt_objective):
             if not start <= position < end:
                 total -= shares[row, position, streams.audio_targets[row, position]]
                 count += 1
-    assert losses_of(gpt_objective, batch)["mel"] == pytest.approx(total / count, rel=1e-5)
-    assert float(gpt_objective.counts(batch)["mel"]) == count
+    assert losses_of(gpt_objective, batch)["codes"] == pytest.approx(total / count, rel=1e-5)
+    assert float(gpt_objective.counts(batch)["codes"]) == count
 
 
 @pytest.mark.parametrize("stage", ["gpt", "dvae"])
@@ -193,49 +202,49 @@ def test_dvae_padding_gets_no_gradient_and_no_codes(dvae_objective):
         assert np.abs(gradient[row, :length]).max() > 0 and not gradient[row, length + 28 :].any()
 
 
-def test_dvae_starts_with_a_codebook_of_real_vectors(dvae_objective):
+def test_dvae_starts_with_a_codebook_of_real_vectors(dvae_stage):
     batch = dvae_batch()
-    dvae_objective.prepare_step(batch, 0, (1, 2))
-    vectors = dvae_objective.dvae.mel_to_vectors(batch.mel).numpy()
+    dvae_stage.prepare_step(batch, 0, (1, 2))
+    vectors = dvae_stage.model.dvae.mel_to_vectors(batch.mel).numpy()
     real = np.concatenate([vectors[row, : -(-length // 4)] for row, length in enumerate(batch.mel_lengths.numpy())])
-    codebook = dvae_objective.dvae.quantizer.codebook.numpy()
+    codebook = dvae_stage.model.dvae.quantizer.codebook.numpy()
     for code in codebook:
         assert np.abs(real - code).sum(-1).min() < 1e-5
     assert len(np.unique(codebook.round(5), axis=0)) > 4
 
 
-def test_batch_that_is_not_finite_does_not_get_into_the_codebook(dvae_objective):
+def test_batch_that_is_not_finite_does_not_get_into_the_codebook(dvae_stage):
     batch = dvae_batch()
-    dvae_objective.prepare_step(batch._replace(mel=batch.mel * np.nan), 50, (1, 2))
-    assert np.isfinite(dvae_objective.dvae.quantizer.codebook.numpy()).all()
+    dvae_stage.prepare_step(batch._replace(mel=batch.mel * np.nan), 50, (1, 2))
+    assert np.isfinite(dvae_stage.model.dvae.quantizer.codebook.numpy()).all()
 
 
-def test_codebook_report_worked_example(dvae_objective):
+def test_codebook_report_worked_example(dvae_stage):
     sizes = np.zeros(16, "float32")
     sizes[:4] = 2.0
-    dvae_objective.dvae.quantizer.cluster_size.assign(sizes)
-    report = dvae_objective.report()
+    dvae_stage.model.dvae.quantizer.cluster_size.assign(sizes)
+    report = dvae_stage.report()
     assert report["codebook_use"] == pytest.approx(4 / 16)
     assert report["codebook_perplexity"] == pytest.approx(4.0)
 
 
-def test_preparation_makes_what_the_model_takes(tokenizer_model):
+def test_preparation_makes_what_the_model_takes(dvae_model):
     wave = wave_batch([(0, 0)] * 3)
-    dvae = Preparation("dvae", tokenizer_model, "/CPU:0", augment=False, seed=0)(wave)
+    dvae = DVAEPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave)
     assert dvae.mel.shape == (3, 48, 80) and dvae.mel.dtype == tf.float32
     # Frames of each clip: ceil(samples / 256).
     np.testing.assert_array_equal(dvae.mel_lengths, [48, 32, 48])
-    gpt = Preparation("gpt", tokenizer_model, "/CPU:0", augment=False, seed=0)(wave)
+    gpt = GPTPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave)
     assert gpt.conditioning_mel.shape == (3, 1 + 6000 // 256, 80)
     # All but the last code, which sees one more frame: that of the centred window at the end.
-    np.testing.assert_array_equal(gpt.codes[:, :-1], tokenizer_model.dvae.encode(dvae.mel)[:, :-1])
+    np.testing.assert_array_equal(gpt.codes[:, :-1], dvae_model.dvae.encode(dvae.mel)[:, :-1])
 
 
 @pytest.mark.parametrize("stage", ["dvae", "gpt"])
-def test_augmentation_depends_on_position_and_spares_validation(tokenizer_model, stage):
+def test_augmentation_depends_on_position_and_spares_validation(dvae_model, stage):
     wave = wave_batch([(0, 0)] * 3)
-    plain = Preparation(stage, tokenizer_model, "/CPU:0", augment=False, seed=0)(wave, 5)
-    augmented = Preparation(stage, tokenizer_model, "/CPU:0", augment=True, seed=0)
+    plain = PREPARATIONS[stage](dvae_model, "/CPU:0", augment=False, seed=0)(wave, 5)
+    augmented = PREPARATIONS[stage](dvae_model, "/CPU:0", augment=True, seed=0)
     first = augmented(wave, 5)
     field = "mel" if stage == "dvae" else "conditioning_mel"
     for name, one, same, other, validation in zip(
@@ -247,9 +256,9 @@ def test_augmentation_depends_on_position_and_spares_validation(tokenizer_model,
     assert not np.allclose(getattr(first, field), getattr(plain, field))
 
 
-def test_augmented_lengths_fit_their_batch(tokenizer_model):
+def test_augmented_lengths_fit_their_batch(dvae_model):
     wave = wave_batch([(0, 3000)] * 3)
-    prepare = {stage: Preparation(stage, tokenizer_model, "/CPU:0", augment=True, seed=0) for stage in ("dvae", "gpt")}
+    prepare = {stage: PREPARATIONS[stage](dvae_model, "/CPU:0", augment=True, seed=0) for stage in ("dvae", "gpt")}
     lengths = set()
     for position in range(8):
         dvae, gpt = prepare["dvae"](wave, position), prepare["gpt"](wave, position)
@@ -268,7 +277,7 @@ def test_mel_scale_is_the_spread_of_each_band():
     arrays = WaveBatch(*(field.numpy() for field in wave))
     scale, mean = measure_mel_stats(lambda position: arrays, 2)
     model = XTTS(CONFIG.model, parts=("dvae",))
-    mel = Preparation("dvae", model, "/CPU:0", augment=False, seed=0)(wave)
+    mel = DVAEPreparation(model, "/CPU:0", augment=False, seed=0)(wave)
     frames = np.concatenate([row[:length] for row, length in zip(mel.mel.numpy(), arrays.wav_lengths // 256)])
     np.testing.assert_allclose(scale, np.maximum(frames.std(0), 1.0), rtol=1e-4)
     np.testing.assert_allclose(mean, frames.mean(0) / scale, rtol=1e-4, atol=1e-4)
