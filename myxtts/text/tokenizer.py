@@ -11,11 +11,11 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
+from myxtts.storage.files import write_text
 from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
-from myxtts.text.numbers import digits_to_words
-from myxtts.text.romanization import japanese_to_romaji
-from myxtts.text.symbols import PUNCTUATION_VARIANTS, SYMBOL_READINGS, TYPOGRAPHIC_VARIANTS
+from myxtts.text.languages.base import Language
+from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, replace_unknown
 from myxtts.text.vocabulary import (
     SPACE,
     START,
@@ -25,14 +25,9 @@ from myxtts.text.vocabulary import (
     learn_merges,
     parse_vocabulary,
     read_vocabulary,
-    write_atomically,
 )
 
 _TYPOGRAPHIC = str.maketrans(TYPOGRAPHIC_VARIANTS)
-_DIGIT_RUN = re.compile("[0-9]+")
-# Unicode categories of what is seen and not heard: punctuation, pictures, letter-like marks, format characters.
-_SILENT_CATEGORIES = ("P", "So", "Sk", "C")
-_VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f]")
 
 
 class XTTSTokenizer:
@@ -75,11 +70,6 @@ class XTTSTokenizer:
             ValueError: The file is too large, not JSON, or not an XTTS tokenizer.
         """
         return cls(read_vocabulary(path))
-
-    @classmethod
-    def from_json(cls, text: str, source: str = "JSON text") -> Self:
-        """Loads a vocabulary from JSON text, as `to_json` returns it; `source` names it in errors."""
-        return cls(parse_vocabulary(text, source))
 
     @classmethod
     def train(
@@ -166,7 +156,7 @@ class XTTSTokenizer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary as a Hugging Face `tokenizers` JSON file, whole or not at all."""
-        write_atomically(path, self.to_json())
+        write_text(path, self.to_json())
 
     def to_json(self) -> str:
         """Returns what `save` writes."""
@@ -194,7 +184,7 @@ class XTTSTokenizer:
                 f"The vocabulary has no language tag {language.tag}. It has: {', '.join(self._languages)}. "
                 f"Add {language.name} with XTTSTokenizer.extend."
             )
-        return self._encode_cleaned(self._clean(text, language.code), language.tag)
+        return self._encode_cleaned(self._clean(text, language), language.tag)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turns ids back into cleaned text, language tag included; `[STOP]`, `[UNK]` and unused ids are left out."""
@@ -222,13 +212,13 @@ class XTTSTokenizer:
             return str(error)
         if language.code not in self._languages:
             return f"the vocabulary has no language tag {language.tag}, only: {', '.join(self._languages)}"
-        cleaned = self._clean(text, language.code)
+        cleaned = self._clean(text, language)
         if not any(character.isalnum() for character in cleaned):
             return "no text: no letter or digit in it"
         if allow_unknown:
             if not any(character.isalnum() and character in self._characters for character in cleaned):
                 return "no text: the vocabulary has no letter or digit of it"
-        elif unknown := self.unknown_characters(text, language.code):
+        elif unknown := self._name_unknown(cleaned, language):
             return unknown
         num_tokens = len(self._encode_cleaned(cleaned, language.tag))
         if max_tokens is not None and num_tokens > max_tokens:
@@ -245,13 +235,8 @@ class XTTSTokenizer:
         Raises:
             ValueError: The language is not supported.
         """
-        code = get_language(language).code
-        cleaned = self._clean(text, code)
-        if self._characters.issuperset(cleaned):
-            return None
-        unknown = sorted(set(self._replace_unknown(cleaned, code)) - self._characters)
-        names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
-        return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
+        language = get_language(language)
+        return self._name_unknown(self._clean(text, language), language)
 
     @property
     def num_tokens(self) -> int:
@@ -281,39 +266,20 @@ class XTTSTokenizer:
     def _encode_cleaned(self, cleaned: str, tag: str) -> list[int]:
         return self._tokenizer.encode((tag + cleaned).replace(" ", SPACE)).ids
 
-    def _clean(self, text: str, language: str) -> str:
-        cleaned = clean_text(text, language)
+    def _clean(self, text: str, language: Language) -> str:
+        cleaned = clean_text(text, language.code)
         if "[" in cleaned:
             # Control tokens spelled out in a text are text.
             cleaned = self._special_in_text.sub(lambda match: f"({match.group()[1:-1]})", cleaned)
         if self._characters.issuperset(cleaned):
             return cleaned
-        replaced = self._replace_unknown(cleaned, language)
-        # A text that stays unknown in part is of no use either way: its ids are the reference's.
+        replaced = replace_unknown(cleaned, language, self._characters)
+        # Substitutes that leave part of the text unknown help nobody: its ids stay the reference's.
         return replaced if self._characters.issuperset(replaced) else cleaned
 
-    def _replace_unknown(self, cleaned: str, language: str) -> str:
-        text = _VARIATION_SELECTORS.sub("", unicodedata.normalize("NFC", cleaned))
-        if language == "ja":
-            text = _DIGIT_RUN.sub(self._japanese_digits, text)
-        readings = SYMBOL_READINGS[language]
-        parts = []
-        for character in text:
-            if character in self._characters:
-                parts.append(character)
-            elif character.isspace():
-                parts.append(" ")
-            elif character in readings:
-                parts.append(f" {readings[character]} ")
-            elif self._characters.issuperset(variant := PUNCTUATION_VARIANTS.get(character, character)):
-                parts.append(variant)
-            elif not unicodedata.category(character).startswith(_SILENT_CATEGORIES):
-                parts.append(character)
-        return " ".join("".join(parts).split())
-
-    def _japanese_digits(self, match: re.Match) -> str:
-        # Digits that the vocabulary has are kept: the reference leaves them, and models have learnt to read them.
-        digits = match.group()
-        if self._characters.issuperset(digits):
-            return digits
-        return f" {japanese_to_romaji(digits_to_words(digits, 'ja'))} "
+    def _name_unknown(self, cleaned: str, language: Language) -> str | None:
+        if self._characters.issuperset(cleaned):
+            return None
+        unknown = sorted(set(replace_unknown(cleaned, language, self._characters)) - self._characters)
+        names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
+        return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")

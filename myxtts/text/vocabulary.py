@@ -5,7 +5,6 @@ Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Wo
 
 import json
 import os
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,12 +19,8 @@ _MAX_TOKEN_ID = 500_000
 # Parts of the format that XTTS vocabularies leave empty; each of them would change the ids.
 _UNUSED_PARTS = ("normalizer", "post_processor", "truncation", "padding")
 _UNUSED_MODEL_PARTS = (
-    "dropout",
-    "continuing_subword_prefix",
-    "end_of_word_suffix",
-    "fuse_unk",
-    "byte_fallback",
-    "ignore_merges",
+    *("dropout", "continuing_subword_prefix", "end_of_word_suffix"),
+    *("fuse_unk", "byte_fallback", "ignore_merges"),
 )
 
 
@@ -48,39 +43,15 @@ class Vocabulary:
 
     def to_json(self) -> str:
         """Writes the file format of Hugging Face `tokenizers`, which the reference loads as well."""
-        added_tokens = [
-            {
-                "id": self.tokens[token],
-                "content": token,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-            for token in sorted(self.special_tokens, key=self.tokens.__getitem__)
-        ]
-        model = {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": UNKNOWN,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "vocab": dict(sorted(self.tokens.items(), key=lambda item: item[1])),
-            "merges": [f"{left} {right}" for left, right in self.merges],
-        }
-        document = {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": added_tokens,
-            "normalizer": None,
-            "pre_tokenizer": {"type": "Whitespace"},
-            "post_processor": None,
-            "decoder": None,
-            "model": model,
-        }
+        flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+        special_tokens = sorted(self.special_tokens, key=self.tokens.__getitem__)
+        added = [{"id": self.tokens[token], "content": token} | flags for token in special_tokens]
+        model = dict(type="BPE", dropout=None, unk_token=UNKNOWN, continuing_subword_prefix=None)
+        model |= dict(end_of_word_suffix=None, fuse_unk=False)
+        model["vocab"] = dict(sorted(self.tokens.items(), key=lambda item: item[1]))
+        model["merges"] = [f"{left} {right}" for left, right in self.merges]
+        document = dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None)
+        document |= dict(pre_tokenizer={"type": "Whitespace"}, post_processor=None, decoder=None, model=model)
         return json.dumps(document, ensure_ascii=False, indent=1)
 
 
@@ -172,22 +143,6 @@ def parse_vocabulary(text: str, source: str) -> Vocabulary:
         )
         pairs.append(pair)
     return Vocabulary(tokens, pairs, tuple(special_tokens))
-
-
-def write_atomically(path: str | os.PathLike, text: str) -> None:
-    """Writes a text file whole or not at all: beside its place, synced to disk, then renamed."""
-    path = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner may read.
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
