@@ -60,10 +60,12 @@ def table(entries: str) -> dict[str, str]:
     """Reads a table written as `"mr mister, dhr de heer"`: entries end at commas or lines, keys at their first space.
 
     Raises:
-        ValueError: An entry has no value, or a key occurs twice.
+        ValueError: A key has no words, or occurs twice.
     """
-    pairs = [entry.split(maxsplit=1) for entry in re.split("[,\n]", entries) if entry.strip()]
-    words = {key: value.strip() for key, value in pairs}
-    if len(words) < len(pairs):
-        raise ValueError(f"A key occurs twice in the table {entries!r}.")
+    words: dict[str, str] = {}
+    for entry in filter(None, map(str.strip, re.split("[,\n]", entries))):
+        key, _, value = entry.partition(" ")
+        if not value or key in words:
+            raise ValueError(f"{key!r} {'occurs twice' if value else 'has no words'} in the table {entries!r}.")
+        words[key] = value
     return words
