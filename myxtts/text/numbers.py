@@ -52,22 +52,16 @@ class Num2Words:
 
     code: str
     """Code of the language in num2words."""
-
     ordinal_endings: str = ""
     """What follows the digits of an ordinal: alternatives of a regular expression."""
-
     thousands: Literal[".", ","] = "."
     """What separates groups of three digits."""
-
     cents_joint: str = ", "
     """What num2words says between the units and the hundredths of an amount of money."""
-
     reads_decimals: bool = True
     """Whether 2,5 is a decimal; two numbers otherwise."""
-
     to_ordinal: Callable[[int], str] | None = None
     """Reads ordinals in place of num2words."""
-
     ordinal_suffix: str = ""
     """What follows the cardinal by which an ordinal is read that num2words refuses."""
 
@@ -90,7 +84,7 @@ class Num2Words:
             try:
                 text = pattern.sub(lambda match: self._read_amount(match.group(), currency), text)
             except _REFUSALS:
-                # As in the reference, the first amount that cannot be read leaves this and later currencies as they are.
+                # As in the reference, the first amount that cannot be read leaves this and later currencies as is.
                 break
         return text
 
@@ -136,20 +130,11 @@ def _to_float(written: str) -> float:
 # Typed, as 2 and 2.0 are one key otherwise, and "two" is not "two point zero".
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Calls num2words and lower-cases what it returns.
-
-    Args:
-        number: The number.
-        code: Language code in num2words.
-        to: `"cardinal"`, `"ordinal"` or `"currency"`.
-        **kwargs: Passed on, such as `currency="EUR"`.
-
-    Returns:
-        The number in words.
+    """Calls num2words (`to` is `"cardinal"`, `"ordinal"` or `"currency"`) and lower-cases what it returns.
 
     Raises:
         ImportError: num2words is not installed.
-        NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError: It has no words for it.
+        NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError: It has no word for it.
     """
     num2words = import_extra("num2words", "num2words", "Numbers in text").num2words
     with _num2words_lock:

@@ -33,12 +33,10 @@ def split_sentences(text: str, language: str) -> list[str]:
     sentences = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
-        if match.group() == "." and _is_inside_sentence(text[start : match.end()], language):
-            continue
-        sentences.append(text[start : match.end()].strip())
-        start = match.end()
-    sentences.append(text[start:].strip())
-    return [sentence for sentence in sentences if sentence]
+        if match.group() != "." or not _is_inside_sentence(text[start : match.end()], language):
+            sentences.append(text[start : match.end()].strip())
+            start = match.end()
+    return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
 
 
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
@@ -73,10 +71,8 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
 
 def _is_inside_sentence(sentence: str, language: Language) -> bool:
     """Tells whether the full stop at the end belongs to the word before it."""
-    word = _LAST_WORD.search(sentence)
-    if word is None:
-        return False
-    word = word.group()
+    match = _LAST_WORD.search(sentence)
+    word = match.group() if match else ""
     if _INITIAL.search(word) or word[:-1].lower() in language.abbreviations:
         return True
     return language.ordinal_stop and _ORDINAL.match(word) is not None

@@ -23,34 +23,24 @@ class SpelledNumbers:
 
     cardinal: Callable[[int], str]
     """Reads a natural number."""
-
     max_integer: int
     """Larger integers are read digit by digit."""
-
     ordinal_ending: str
     """What follows the digits of an ordinal, as a regular expression; its group, if any, follows the words too."""
-
     to_ordinal: Callable[[str, int], str]
     """Makes an ordinal of a cardinal in words and its number."""
-
     point: str
     """The decimal point as a word."""
-
     currencies: dict[str, str]
     """Sign to the words for the unit and its hundredth, with a space between them."""
-
     cents_joint: str
     """What is said between units and hundredths."""
-
     thousands: str = r"\b[0-9]{1,3}(?:,[0-9]{3})+\b"
     """A number whose commas separate groups, as a regular expression."""
-
     decimal_slash: bool = False
     """Whether a slash is a decimal point as well; two slashes make a date."""
-
     sets_words_apart: bool = False
     """Whether a word that touches digits is set apart by a space."""
-
     attached_endings: tuple[str, ...] = ()
     """Endings that are not set apart from digits."""
 
@@ -110,13 +100,7 @@ class SpelledNumbers:
 
 
 def join_units(number: int, units: dict[int, str], cardinal: Callable[[int], str]) -> str:
-    """Reads a number by its largest unit: how many of it, its name, and the rest.
-
-    Args:
-        number: At least the smallest unit.
-        units: Value to name, largest first.
-        cardinal: Reads how many, and the rest.
-    """
+    """Reads a number by the largest of `units` (value to name, largest first) in it: how many, the name, the rest."""
     value, name = next((value, name) for value, name in units.items() if value <= number)
     count, rest = divmod(number, value)
     return f"{cardinal(count)} {name}" + (f" {cardinal(rest)}" if rest else "")

@@ -16,16 +16,7 @@ from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
 from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, replace_unknown
-from myxtts.text.vocabulary import (
-    SPACE,
-    START,
-    STOP,
-    UNKNOWN,
-    Vocabulary,
-    learn_merges,
-    parse_vocabulary,
-    read_vocabulary,
-)
+from myxtts.text.vocabulary import SPACE, START, STOP, UNKNOWN, Vocabulary
 
 _TYPOGRAPHIC = str.maketrans(TYPOGRAPHIC_VARIANTS)
 
@@ -49,7 +40,7 @@ class XTTSTokenizer:
         self._vocabulary = vocabulary
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
         self._pieces = {token_id: token for token, token_id in vocabulary.tokens.items()}
-        self._characters = frozenset(token for token in vocabulary.tokens if len(token) == 1) | {" "}
+        self._characters = vocabulary.characters
         self._special_in_text = re.compile("|".join(map(re.escape, vocabulary.special_tokens)))
         self._languages = tuple(
             code for code, language in sorted(LANGUAGES.items()) if language.tag in vocabulary.special_tokens
@@ -69,7 +60,7 @@ class XTTSTokenizer:
             FileNotFoundError: There is no such file.
             ValueError: The file is too large, not JSON, or not an XTTS tokenizer.
         """
-        return cls(read_vocabulary(path))
+        return cls(Vocabulary.read(path))
 
     @classmethod
     def train(
@@ -101,7 +92,7 @@ class XTTSTokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         trainer = BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=special_tokens, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
-        return cls(parse_vocabulary(tokenizer.to_str(), "just trained"))
+        return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"))
 
     def extend(
         self, texts_with_languages: Iterable[tuple[str, str]], num_new_tokens: int = 256, languages: Iterable[str] = ()
@@ -131,28 +122,8 @@ class XTTSTokenizer:
             known = self._characters
             cleaned = "".join(c if c in known else TYPOGRAPHIC_VARIANTS.get(c, c) for c in cleaned)
             counts.update(word for word, _ in split.pre_tokenize_str(cleaned))
-
-        tokens = dict(self._vocabulary.tokens)
-        tags = [LANGUAGES[code].tag for code in sorted(codes) if LANGUAGES[code].tag not in tokens]
-        new_characters = set().union(*counts) - self._characters
-        next_id = self._vocabulary.next_id
-        for token in tags + sorted(new_characters):
-            tokens[token] = next_id
-            next_id += 1
-
-        model = BPE(vocab=tokens, merges=self._vocabulary.merges, unk_token=UNKNOWN)
-        words = (
-            ([token.value for token in model.tokenize(word)], count)
-            for word, count in sorted(counts.items())
-            if not new_characters.isdisjoint(word)
-        )
-        merges = learn_merges(words, new_characters, num_new_tokens)
-        for left, right in merges:
-            if left + right not in tokens:
-                tokens[left + right] = next_id
-                next_id += 1
-        special_tokens = self._vocabulary.special_tokens + tuple(tags)
-        return type(self)(Vocabulary(tokens, self._vocabulary.merges + merges, special_tokens))
+        tags = [LANGUAGES[code].tag for code in sorted(codes)]
+        return type(self)(self._vocabulary.extend(counts, tags, num_new_tokens))
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary as a Hugging Face `tokenizers` JSON file, whole or not at all."""

@@ -57,14 +57,8 @@ def amharic_cardinal(number: int) -> str:
 
 
 def ethiopic_to_int(numeral: str) -> int:
-    """Value of an Ethiopic numeral: ፲፱፻፺፱ is 1999.
-
-    Args:
-        numeral: Characters U+1369 to U+137C.
-
-    Returns:
-        The number. Hundreds (፻) and ten thousands (፼) multiply what precedes them.
-    """
+    """Value of a numeral in Ethiopic characters, U+1369 to U+137C: ፲፱፻፺፱ is 1999."""
+    # Hundreds (፻) and ten thousands (፼) multiply what precedes them.
     total = hundreds = pending = 0
     for character in numeral:
         index = ord(character) - ord("፩")

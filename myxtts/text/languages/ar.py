@@ -13,18 +13,6 @@ LANGUAGE = Language(
     normalize=lambda text: text.translate(_DIGITS),
     expand_numbers=Num2Words("ar", ordinal_endings="ون|ين|ث|ر|ى"),
     abbreviations={},
-    symbols=table("""
-        & و
-        @ على
-        % في المئة
-        # رقم
-        $ دولار
-        £ جنيه
-        ° درجة
-    """),
-    symbol_readings=table("""
-        € يورو
-        + زائد
-        = يساوي
-    """),
+    symbols=table("& و, @ على, % في المئة, # رقم, $ دولار, £ جنيه, ° درجة"),
+    symbol_readings=table("€ يورو, + زائد, = يساوي"),
 )

@@ -12,43 +12,30 @@ class Language:
 
     code: str
     """ISO 639-1 code, which is also the name of the file."""
-
     name: str
     """English name."""
-
     char_limit: int
     """Longest text, in characters, that is spoken in one go; longer text is split (`sentences.split_text`)."""
-
     tag: str = ""
     """The vocabulary entry that starts every text of the language; by default the code in brackets, such as `[en]`."""
-
     normalize: Callable[[str], str] = str
     """Brings the text as written to the script's plain letters and ASCII digits, before it is lower-cased."""
-
     expand_numbers: Callable[[str], str]
     """Writes the numbers of a lower-case text in words: a `Num2Words` or `SpelledNumbers`, or a function."""
-
     abbreviations: dict[str, str]
     """Abbreviations, lower-case and without their final stop, and what they are read as, in order of replacement."""
-
     abbreviation_stop: Literal["always", "optional", "never"] = "always"
     """Whether the abbreviations are written with a final stop."""
-
     symbols: dict[str, str]
     """Symbols and the words that replace them."""
-
     symbol_readings: dict[str, str]
     """Words for symbols that a vocabulary lacks, used only then; already romanized if `romanize` is set."""
-
     romanize: Callable[[str], str] | None = None
     """Writes the cleaned text in Latin letters."""
-
     romanizes_as_written: bool = False
     """Whether `romanize` takes the text as written and is all the cleaning there is."""
-
     ordinal_stop: bool = False
     """Whether a number with a full stop is an ordinal more often than the end of a sentence."""
-
     phonemize: Callable[[str, str], str] | None = None
     """Writes cleaned text as it sounds; called with the text and the alphabet, `"latin"` or `"ipa"`."""
 

@@ -42,32 +42,13 @@ LANGUAGE = Language(
         ordinal_ending="\u200c?(?:اُ?)?م(ین)?(?![^\\W\\d_])",
         to_ordinal=persian_ordinal,
         point="ممیز",
-        currencies=table("""
-            $ دلار سنت
-            € یورو سنت
-            £ پوند پنس
-        """),
+        currencies=table("$ دلار سنت, € یورو سنت, £ پوند پنس"),
         cents_joint=" و ",
         decimal_slash=True,
         sets_words_apart=True,
     ),
-    abbreviations=table("""
-        ه.ش هجری شمسی
-        ه.ق هجری قمری
-        ق.م قبل از میلاد
-    """),
+    abbreviations=table("ه.ش هجری شمسی, ه.ق هجری قمری, ق.م قبل از میلاد"),
     abbreviation_stop="optional",
-    symbols=table("""
-        & و
-        @ ات
-        % درصد
-        # هشتگ
-        $ دلار
-        £ پوند
-        € یورو
-        ° درجه
-        + به‌علاوه
-        = مساوی
-    """),
+    symbols=table("& و, @ ات, % درصد, # هشتگ, $ دلار, £ پوند, € یورو, ° درجه, + به‌علاوه, = مساوی"),
     symbol_readings={},
 )

@@ -51,14 +51,7 @@ _PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + strin
 
 
 def expand_chinese_numbers(text: str) -> str:
-    """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas.
-
-    Args:
-        text: Text in Chinese characters, possibly mixed with Latin letters.
-
-    Returns:
-        The text without digits.
-    """
+    """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas."""
     # Telephone numbers and dates are told by the characters around them: these marks stand for the ends of the text.
     text = f"^{text}$"
     text = _rewrite(text, _DATE, _read_date)
@@ -82,14 +75,7 @@ def read_digits(digits: str) -> str:
 
 
 def read_number(number: str) -> str:
-    """Reads a number as a quantity.
-
-    Args:
-        number: Decimal digits with at most one point, such as `"1204"` or `"12.5"`.
-
-    Returns:
-        The number in characters, with 两 for two where a unit follows and 十 rather than 一十 for ten.
-    """
+    """Reads digits with at most one point as a quantity; two is 两 before most units, ten is 十, not 一十."""
     integer, _, fraction = number.partition(".")
     words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
     words = _TWO_BEFORE_UNIT.sub("两", words)
@@ -131,10 +117,7 @@ def _rewrite(text: str, pattern: re.Pattern, read: Callable[[str], str]) -> str:
 
 
 def chinese_to_pinyin(text: str) -> str:
-    """Romanizes Chinese characters: Hanyu Pinyin, tone digit after each syllable (5 for neutral), no spaces.
-
-    Args:
-        text: Text; what is not a Chinese character is kept.
+    """Romanizes Chinese characters: Hanyu Pinyin, tone digit after each syllable (5 for neutral), no spaces; the rest is kept.
 
     Returns:
         Such as `"ni3hao3"` for 你好. Of several readings of a character the first is taken.
