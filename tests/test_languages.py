@@ -1,5 +1,6 @@
 """The registry: every language has all that it needs, and a new one takes its file only."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,17 @@ def test_a_language_registered_by_one_call_is_cleaned_split_and_tokenized(made_u
     tokenizer = XTTSTokenizer.train([("seven cats is oro", "xx")])
     assert tokenizer.decode(tokenizer.encode("7 cats = €", "xx")) == "[xx]seven cats is oro"
     assert "xx" not in XTTSTokenizer.train([("cats", "en")]).languages
+
+
+def test_the_language_of_the_page_works_as_written():
+    page = (ROOT / "docs" / "text.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search('```python\n("""Swedish.*?)```', page, re.DOTALL)[1], names)
+    register_language(names["LANGUAGE"])
+    try:
+        assert clean_text("Dr. Vale & 21 katter, den 2:a", "sv") == "doktor vale och tjugoett katter, den andra"
+    finally:
+        del LANGUAGES["sv"]
 
 
 @pytest.mark.parametrize("taken", [{"code": "en"}, {"code": "cn", "tag": "[zh-cn]"}])

@@ -1,4 +1,4 @@
-"""What is said or written alike, for characters that a vocabulary does not have."""
+"""Substitutes that sound the same, for characters that a vocabulary does not have."""
 
 import re
 import unicodedata
@@ -37,11 +37,11 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
         known: Characters that the vocabulary has.
 
     Returns:
-        The text, with the characters that nothing is known for left as they are.
+        The text, with characters that have no substitute left as they are.
     """
 
     def read_digits(match: re.Match) -> str:
-        # Digits that the vocabulary has are kept: the reference leaves them, and models have learnt to read them.
+        # Digits that the vocabulary has are kept: the reference leaves them, and models have learned to read them.
         digits = match.group()
         return digits if known.issuperset(digits) else f" {language.romanize(language.expand_numbers(digits))} "
 

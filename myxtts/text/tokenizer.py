@@ -22,15 +22,15 @@ _TYPOGRAPHIC = str.maketrans(TYPOGRAPHIC_VARIANTS)
 
 
 class XTTSTokenizer:
-    """Tokenizes text of nineteen languages for XTTS.
+    """Tokenizes text of all languages in `languages.LANGUAGES` for XTTS.
 
     A text becomes its language's tag followed by the BPE tokens of the cleaned text (`cleaners.clean_text`), with
     `[SPACE]` for each space. `[START]` and `[STOP]` are left to the model. With a released vocabulary the ids are the
     reference's; `docs/text.md` lists the deliberate differences.
 
-    Where the vocabulary lacks a character, something it has that is said alike takes its place (a straight quote for
-    a curly one, "euro" for €), or nothing if nothing is heard (an emoji). If that does not make all of the text
-    known, the unknown characters become `[UNK]`, which `check` reports.
+    Where the vocabulary lacks a character, it is replaced by something that sounds the same (a straight quote for a
+    curly one, "euro" for €), or dropped if it is silent (an emoji). If part of the text stays unknown even so, the
+    unknown characters become `[UNK]`, which `check` reports.
 
     Instances do not change; encoding is safe from several threads.
     """
@@ -100,7 +100,7 @@ class XTTSTokenizer:
         """Grows the vocabulary for the characters and languages of a corpus.
 
         Old ids stay, and any text that the old vocabulary knew in full keeps its ids: every new token has a character
-        in it that was unknown before. For a language in a known script, therefore, few tokens are learnt.
+        in it that was unknown before. For a language in a known script, therefore, few tokens are learned.
 
         Args:
             texts_with_languages: Pairs of text as written and language code.
@@ -171,7 +171,7 @@ class XTTSTokenizer:
             text: Text as written.
             language: Language code.
             max_tokens: Most ids that `encode` may return; None for no limit.
-            allow_unknown: Characters that the vocabulary does not have are no reason; they say nothing, either.
+            allow_unknown: Accept characters that the vocabulary does not have; they are not spoken.
 
         Returns:
             None when the text is good, else the reason: an unsupported language, nothing to say, characters that the

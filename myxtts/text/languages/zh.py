@@ -117,7 +117,7 @@ def _rewrite(text: str, pattern: re.Pattern, read: Callable[[str], str]) -> str:
 
 
 def chinese_to_pinyin(text: str) -> str:
-    """Romanizes Chinese characters: Hanyu Pinyin, tone digit after each syllable (5 for neutral), no spaces; the rest is kept.
+    """Romanizes Chinese characters: Hanyu Pinyin with tone digits (5 for neutral), no spaces; the rest is kept.
 
     Returns:
         Such as `"ni3hao3"` for 你好. Of several readings of a character the first is taken.
