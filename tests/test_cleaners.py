@@ -49,7 +49,8 @@ def test_cleaned_text_equals_the_golden_file():
         (
             "en",
             'Dr. "Vale" paid $12.50 & 5% for 1,204 pins.',
-            "doctor vale paid twelve dollars, fifty cents and five percent for one thousand, two hundred and four pins.",
+            "doctor vale paid twelve dollars, fifty cents and five percent for one thousand, two hundred and four "
+            "pins.",
         ),
         ("en", "Lt.Col. Ash", "lieutenantcol. ash"),
         ("de", "Das sind 2 Millionen, also 12,50€!", "das sind zwei millionen, also zwölf euro und fünfzig cent!"),

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -185,12 +184,12 @@ def test_extension_of_the_released_vocabulary_keeps_its_ids(released):
     extended = released.extend(PERSIAN + AMHARIC, languages=["hu", "hi"])
     assert set(extended.languages) == {*released.languages, "fa", "am", "hu", "hi"}
     for language in ("en", "fr", "pl", "ar", "ru"):
-        for text, *expected in REFERENCE["languages"][language]:
+        for text, *_ in REFERENCE["languages"][language]:
             ids = released.encode(text, language)
             assert extended.encode(text, language) == ids or released.unk_id in ids
 
 
-# Checks, files, speed
+# Checks and files
 
 
 @pytest.mark.parametrize(
@@ -288,9 +287,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, english, monkeypatch):
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["vocab.json"]
 
 
-def test_five_thousand_short_sentences_are_encoded_in_a_second(english):
+def test_encoding_compiles_no_pattern_after_the_first_text(english, monkeypatch):
     english.encode("the sea", "en")
-    start = time.process_time()
-    for _ in range(1000):
-        english.encode("The sea was calm, and the old boat lay on the sand.", "en")
-    assert time.process_time() - start < 0.2
+    monkeypatch.setattr(re, "compile", lambda *arguments: pytest.fail(f"compiles {arguments}"))
+    assert english.encode("The sea, and the sand.", "en")

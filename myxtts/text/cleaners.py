@@ -1,19 +1,21 @@
 """Text cleaning: from what is written to the words that are said, as the tokenizer's vocabulary spells them.
 
-Order for every language but Japanese, as in the reference: quotes, case, numbers, abbreviations, symbols, white
-space, and for Chinese and Korean the romanisation last. Japanese is romanised as it stands.
+Order for every language but Japanese, as in the reference: quotes, script, case, numbers, abbreviations, symbols,
+white space, and for Chinese and Korean the romanization last. Japanese is romanized as written.
 """
 
 import re
+from functools import cache
 
-from myxtts.text.languages import LANGUAGES, get_language
-from myxtts.text.numbers import expand_numbers
-from myxtts.text.romanization import chinese_to_pinyin, hangul_to_latin, japanese_to_romaji
-from myxtts.text.symbols import ABBREVIATIONS, ABBREVIATIONS_WITHOUT_STOP, SYMBOLS
+from myxtts.text.languages import get_language
+from myxtts.text.languages.base import Language
+
+# What an abbreviation looks like, by `Language.abbreviation_stop`.
+_ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never": r"\b{}\b"}
 
 
 def clean_text(text: str, language: str) -> str:
-    """Normalises a text for tokenization.
+    """Normalizes a text for tokenization.
 
     Args:
         text: Text as written, with numbers, abbreviations and symbols.
@@ -26,77 +28,32 @@ def clean_text(text: str, language: str) -> str:
         ValueError: The language is not supported.
         ImportError: The text needs an optional package that is not installed; the message says which.
     """
-    code = get_language(language).code
-    if code == "ja":
-        return japanese_to_romaji(text)
-    text = text.replace('"', "")
-    if code == "tr":
-        # Before lower(), which makes two characters of İ.
-        text = text.replace("İ", "i")
-    elif code == "fa":
-        text = _normalize_persian(text)
-    elif code == "am":
-        text = text.translate(_ETHIOPIC_PUNCTUATION)
-    text = text.lower()
-    text = expand_numbers(text, code)
-    text = _expand_abbreviations(text, code)
-    text = " ".join(text.translate(_SYMBOL_TABLES[code]).split())
-    if code == "zh":
-        return chinese_to_pinyin(text)
-    if code == "ko":
-        return hangul_to_latin(text)
-    return text
+    language = get_language(language)
+    if not language.romanizes_as_written:
+        text = language.normalize(text.replace('"', "")).lower()
+        text = _expand_abbreviations(language.expand_numbers(text), language)
+        text = " ".join(text.translate(_symbol_table(language)).split())
+    return language.romanize(text) if language.romanize else text
 
 
-def _expand_abbreviations(text: str, language: str) -> str:
-    if language not in _ABBREVIATIONS or not _ANY_ABBREVIATION[language].search(text):
+def _expand_abbreviations(text: str, language: Language) -> str:
+    any_abbreviation, abbreviations = _abbreviation_patterns(language)
+    if not any_abbreviation.search(text):
         return text
     # One after the other: a word put in place may end the word boundary that a later one needs.
-    for pattern, words in _ABBREVIATIONS[language]:
+    for pattern, words in abbreviations:
         text = pattern.sub(words, text)
     return text
 
 
-def _normalize_persian(text: str) -> str:
-    text = text.translate(_PERSIAN_LETTERS)
-    return _STRAY_ZWNJ.sub("", _ZWNJ_RUN.sub("\u200c", text))
+@cache
+def _abbreviation_patterns(language: Language) -> tuple[re.Pattern, list[tuple[re.Pattern, str]]]:
+    form = _ABBREVIATION[language.abbreviation_stop]
+    sources = {form.format(re.escape(short)): words for short, words in language.abbreviations.items()}
+    patterns = [(re.compile(source, re.IGNORECASE), words) for source, words in sources.items()]
+    return re.compile("|".join(sources) or "(?!)", re.IGNORECASE), patterns
 
 
-def _abbreviation_pattern(short: str, language: str) -> str:
-    if language == "ru":
-        return rf"\b{short}\b"
-    if language in ABBREVIATIONS_WITHOUT_STOP:
-        return rf"(?<!\w){re.escape(short)}\.?(?!\w)"
-    return rf"\b{short}\."
-
-
-_ABBREVIATION_SOURCES = {
-    language: [(_abbreviation_pattern(short, language), words) for short, words in table.items()]
-    for language, table in ABBREVIATIONS.items()
-}
-_ABBREVIATIONS = {
-    language: [(re.compile(pattern, re.IGNORECASE), words) for pattern, words in sources]
-    for language, sources in _ABBREVIATION_SOURCES.items()
-}
-_ANY_ABBREVIATION = {
-    language: re.compile("|".join(pattern for pattern, _ in sources), re.IGNORECASE)
-    for language, sources in _ABBREVIATION_SOURCES.items()
-}
-_SYMBOL_TABLES = {
-    language: str.maketrans({symbol: f" {words} " for symbol, words in SYMBOLS.get(language, {}).items()})
-    for language in LANGUAGES
-}
-
-_ETHIOPIC_PUNCTUATION = str.maketrans(
-    {"፡": " ", "።": ".", "፣": ",", "፤": ";", "፥": ":", "፦": ":", "፧": "?", "፨": ".", "፠": " "}
-)
-
-# Arabic keyboards' letters for Persian ones; the tatweel only stretches a line; joiners, marks of direction and the
-# byte-order mark are not seen. The zero-width non-joiner (U+200C) is spelling and stays.
-_PERSIAN_LETTERS = str.maketrans(
-    {"ي": "ی", "ى": "ی", "ك": "ک", "ـ": "", "\u00ad": "\u200c"}
-    | dict.fromkeys("\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff", "")
-)
-_ZWNJ_RUN = re.compile("\u200c+")
-# A non-joiner that stands between no two letters or marks joins nothing.
-_STRAY_ZWNJ = re.compile(r"(?<![\w\u064b-\u0670])\u200c|\u200c(?!\w)")
+@cache
+def _symbol_table(language: Language) -> dict[int, str]:
+    return str.maketrans({symbol: f" {words} " for symbol, words in language.symbols.items()})

@@ -12,9 +12,6 @@ def import_extra(module: str, package: str, purpose: str) -> ModuleType:
         package: Name to install, such as `"hangul-romanize"`.
         purpose: What it is needed for, as the start of a sentence: `"Korean text"`.
 
-    Returns:
-        The module.
-
     Raises:
         ImportError: The package is not installed; the message has the command that installs it.
     """

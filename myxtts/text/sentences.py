@@ -3,14 +3,12 @@
 import re
 
 from myxtts.text.languages import get_language
-from myxtts.text.symbols import ABBREVIATIONS
+from myxtts.text.languages.base import Language
 
 # The end of a sentence: its marks and what closes with them. Full-width and Ethiopic stops need no space after them.
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥]+["'”’»)\]]*(?=\s)|[。！？｡።፧፨]+["'”’»」』）)\]]*""")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
 _INITIAL = re.compile(r"(?:^|\.)[^\W\d_]\.$")
-# In these languages a number with a full stop is an ordinal more often than the end of a sentence.
-_ORDINAL_STOP_LANGUAGES = frozenset({"de", "cs", "hu", "tr", "pl"})
 _ORDINAL = re.compile(r"^[0-9]+\.$")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
 
@@ -31,16 +29,14 @@ def split_sentences(text: str, language: str) -> list[str]:
     Raises:
         ValueError: The language is not supported.
     """
-    code = get_language(language).code
+    language = get_language(language)
     sentences = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
-        if match.group() == "." and _is_inside_sentence(text[start : match.end()], code):
-            continue
-        sentences.append(text[start : match.end()].strip())
-        start = match.end()
-    sentences.append(text[start:].strip())
-    return [sentence for sentence in sentences if sentence]
+        if match.group() != "." or not _is_inside_sentence(text[start : match.end()], language):
+            sentences.append(text[start : match.end()].strip())
+            start = match.end()
+    return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
 
 
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
@@ -73,15 +69,13 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     return pieces
 
 
-def _is_inside_sentence(sentence: str, language: str) -> bool:
+def _is_inside_sentence(sentence: str, language: Language) -> bool:
     """Tells whether the full stop at the end belongs to the word before it."""
-    word = _LAST_WORD.search(sentence)
-    if word is None:
-        return False
-    word = word.group()
-    if _INITIAL.search(word) or word[:-1].lower() in ABBREVIATIONS.get(language, ()):
+    match = _LAST_WORD.search(sentence)
+    word = match.group() if match else ""
+    if _INITIAL.search(word) or word[:-1].lower() in language.abbreviations:
         return True
-    return language in _ORDINAL_STOP_LANGUAGES and _ORDINAL.match(word) is not None
+    return language.ordinal_stop and _ORDINAL.match(word) is not None
 
 
 def _wrap(sentence: str, limit: int) -> list[str]:

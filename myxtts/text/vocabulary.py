@@ -3,13 +3,17 @@
 Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units".
 """
 
+import itertools
 import json
 import os
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Self
+
+from tokenizers.models import BPE
 
 STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
 
@@ -20,12 +24,8 @@ _MAX_TOKEN_ID = 500_000
 # Parts of the format that XTTS vocabularies leave empty; each of them would change the ids.
 _UNUSED_PARTS = ("normalizer", "post_processor", "truncation", "padding")
 _UNUSED_MODEL_PARTS = (
-    "dropout",
-    "continuing_subword_prefix",
-    "end_of_word_suffix",
-    "fuse_unk",
-    "byte_fallback",
-    "ignore_merges",
+    *("dropout", "continuing_subword_prefix", "end_of_word_suffix"),
+    *("fuse_unk", "byte_fallback", "ignore_merges"),
 )
 
 
@@ -35,159 +35,136 @@ class Vocabulary:
 
     tokens: dict[str, int]
     """Token to id; ids may have holes."""
-
     merges: list[tuple[str, str]]
     """Pairs in the order in which they are merged."""
-
     special_tokens: tuple[str, ...]
     """Control tokens and language tags, found in text before anything is split."""
 
     @property
     def next_id(self) -> int:
+        """The largest id plus one."""
         return max(self.tokens.values()) + 1
+
+    @cached_property
+    def characters(self) -> frozenset[str]:
+        """Characters that it has a token for, and the space."""
+        return frozenset(token for token in self.tokens if len(token) == 1) | {" "}
 
     def to_json(self) -> str:
         """Writes the file format of Hugging Face `tokenizers`, which the reference loads as well."""
-        added_tokens = [
-            {
-                "id": self.tokens[token],
-                "content": token,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-            for token in sorted(self.special_tokens, key=self.tokens.__getitem__)
-        ]
-        model = {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": UNKNOWN,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "vocab": dict(sorted(self.tokens.items(), key=lambda item: item[1])),
-            "merges": [f"{left} {right}" for left, right in self.merges],
-        }
-        document = {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": added_tokens,
-            "normalizer": None,
-            "pre_tokenizer": {"type": "Whitespace"},
-            "post_processor": None,
-            "decoder": None,
-            "model": model,
-        }
+        flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+        special_tokens = sorted(self.special_tokens, key=self.tokens.__getitem__)
+        added = [{"id": self.tokens[token], "content": token} | flags for token in special_tokens]
+        model = dict(type="BPE", dropout=None, unk_token=UNKNOWN, continuing_subword_prefix=None)
+        model |= dict(end_of_word_suffix=None, fuse_unk=False)
+        model["vocab"] = dict(sorted(self.tokens.items(), key=lambda item: item[1]))
+        model["merges"] = [f"{left} {right}" for left, right in self.merges]
+        document = dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None)
+        document |= dict(pre_tokenizer={"type": "Whitespace"}, post_processor=None, decoder=None, model=model)
         return json.dumps(document, ensure_ascii=False, indent=1)
 
+    def extend(self, counts: dict[str, int], tags: list[str], num_merges: int) -> Self:
+        """Adds `tags`, the new characters of words, and merges with a new character in them; old ids stay.
 
-def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
-    """Reads and checks a vocabulary file.
-
-    Args:
-        path: Hugging Face `tokenizers` JSON.
-
-    Returns:
-        The vocabulary.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is not an XTTS vocabulary; the message says what is wrong.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"Vocabulary file not found: {path}. It is the JSON file of a trained tokenizer.")
-    if not path.is_file():
-        raise ValueError(f"Vocabulary must be a file. Received the folder {path}.")
-    size = path.stat().st_size
-    if size > _MAX_FILE_BYTES:
-        raise ValueError(
-            f"Vocabulary file {path} must be at most {_MAX_FILE_BYTES // 2**20} MB. It has {size / 2**20:.0f} MB."
+        Args:
+            counts: How often each word occurs.
+            tags: Language tags; those that the vocabulary has are left out.
+            num_merges: Most merges to add.
+        """
+        tags = [tag for tag in tags if tag not in self.tokens]
+        new_characters = set().union(*counts) - self.characters
+        tokens, ids = dict(self.tokens), itertools.count(self.next_id)
+        for token in tags + sorted(new_characters):
+            tokens[token] = next(ids)
+        model = BPE(vocab=tokens, merges=self.merges, unk_token=UNKNOWN)
+        words = (
+            ([token.value for token in model.tokenize(word)], count)
+            for word, count in sorted(counts.items())
+            if not new_characters.isdisjoint(word)
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"Vocabulary file {path} is not UTF-8 text: {error}.") from error
-    return parse_vocabulary(text, str(path))
+        merges = learn_merges(words, new_characters, num_merges)
+        for left, right in merges:
+            if left + right not in tokens:
+                tokens[left + right] = next(ids)
+        return type(self)(tokens, self.merges + merges, self.special_tokens + tuple(tags))
 
+    @classmethod
+    def read(cls, path: str | os.PathLike) -> Self:
+        """Reads and checks a vocabulary file.
 
-def parse_vocabulary(text: str, source: str) -> Vocabulary:
-    """Reads a vocabulary from JSON text; `source` names it in errors. Raises ValueError as `read_vocabulary` does."""
-    try:
-        document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"Vocabulary {source} is not JSON: {error}.") from error
+        Args:
+            path: Hugging Face `tokenizers` JSON.
 
-    def require(condition: bool, fault: str) -> None:
-        if not condition:
-            raise ValueError(f"Vocabulary {source} is not an XTTS tokenizer file: {fault}.")
+        Returns:
+            The vocabulary.
 
-    require(isinstance(document, dict) and isinstance(document.get("model"), dict), 'it has no "model"')
-    model = document["model"]
-    require(model.get("type", "BPE") == "BPE", f'the model type must be "BPE", not {model.get("type")!r}')
-    for part in _UNUSED_PARTS:
-        require(not document.get(part), f'"{part}" must be empty')
-    for part in _UNUSED_MODEL_PARTS:
-        require(not model.get(part), f'"model.{part}" must be empty')
-    require(document.get("pre_tokenizer") == {"type": "Whitespace"}, 'the pre-tokenizer must be "Whitespace"')
-    require(model.get("unk_token") == UNKNOWN, f'the unknown token must be "{UNKNOWN}"')
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: It is not an XTTS vocabulary; the message says what is wrong.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise FileNotFoundError(f"Vocabulary file not found: {path}. It is the JSON file of a trained tokenizer.")
+        if not path.is_file():
+            raise ValueError(f"Vocabulary must be a file. Received the folder {path}.")
+        size = path.stat().st_size
+        if size > _MAX_FILE_BYTES:
+            megabytes = f"at most {_MAX_FILE_BYTES // 2**20} MB. It has {size / 2**20:.0f} MB."
+            raise ValueError(f"Vocabulary file {path} must be {megabytes}")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"Vocabulary file {path} is not UTF-8 text: {error}.") from error
+        return cls.parse(text, str(path))
 
-    tokens, merges, added = model.get("vocab"), model.get("merges"), document.get("added_tokens")
-    require(
-        isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list),
-        '"model.vocab", "model.merges" or "added_tokens" is missing',
-    )
-    special_tokens = []
-    tokens = dict(tokens)
-    for entry in added:
-        require(
-            isinstance(entry, dict) and isinstance(entry.get("content"), str) and entry["content"] != "",
-            f"an added token has no content: {entry!r:.80}",
-        )
-        require(
-            tokens.setdefault(entry["content"], entry.get("id")) == entry.get("id"),
-            f"the added token {entry['content']!r} has two ids",
-        )
-        special_tokens.append(entry["content"])
-    for token, token_id in tokens.items():
-        require(
-            type(token_id) is int and 0 <= token_id <= _MAX_TOKEN_ID,
-            f"the id of {token!r:.40} must be a whole number from 0 to {_MAX_TOKEN_ID}, not {token_id!r:.40}",
-        )
-    require(len(set(tokens.values())) == len(tokens), "two tokens have the same id")
-    for token in (STOP, UNKNOWN, SPACE, START):
-        require(token in special_tokens, f"the control token {token} is missing")
+    @classmethod
+    def parse(cls, text: str, source: str) -> Self:
+        """Reads a vocabulary from JSON text; `source` names it in errors. Raises ValueError as `read` does."""
+        try:
+            document = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"Vocabulary {source} is not JSON: {error}.") from error
 
-    pairs = []
-    for merge in merges:
-        pair = tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) if isinstance(merge, list) else ()
-        require(
-            len(pair) == 2
-            and all(isinstance(part, str) and part in tokens for part in pair)
-            and "".join(pair) in tokens,
-            f"the merge {merge!r:.80} does not join two tokens into a third",
-        )
-        pairs.append(pair)
-    return Vocabulary(tokens, pairs, tuple(special_tokens))
+        def require(condition: bool, fault: str) -> None:
+            if not condition:
+                raise ValueError(f"Vocabulary {source} is not an XTTS tokenizer file: {fault}.")
 
+        require(isinstance(document, dict) and isinstance(document.get("model"), dict), 'it has no "model"')
+        model = document["model"]
+        require(model.get("type", "BPE") == "BPE", f'the model type must be "BPE", not {model.get("type")!r}')
+        for part in _UNUSED_PARTS:
+            require(not document.get(part), f'"{part}" must be empty')
+        for part in _UNUSED_MODEL_PARTS:
+            require(not model.get(part), f'"model.{part}" must be empty')
+        require(document.get("pre_tokenizer") == {"type": "Whitespace"}, 'the pre-tokenizer must be "Whitespace"')
+        require(model.get("unk_token") == UNKNOWN, f'the unknown token must be "{UNKNOWN}"')
 
-def write_atomically(path: str | os.PathLike, text: str) -> None:
-    """Writes a text file whole or not at all: beside its place, synced to disk, then renamed."""
-    path = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner may read.
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        tokens, merges, added = model.get("vocab"), model.get("merges"), document.get("added_tokens")
+        complete = isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list)
+        require(complete, '"model.vocab", "model.merges" or "added_tokens" is missing')
+        special_tokens = []
+        tokens = dict(tokens)
+        for entry in added:
+            content, token_id = (entry.get("content"), entry.get("id")) if isinstance(entry, dict) else (None, None)
+            require(isinstance(content, str) and content != "", f"an added token has no content: {entry!r:.80}")
+            require(tokens.setdefault(content, token_id) == token_id, f"the added token {content!r} has two ids")
+            special_tokens.append(content)
+        for token, token_id in tokens.items():
+            fault = f"the id of {token!r:.40} must be a whole number from 0 to {_MAX_TOKEN_ID}, not {token_id!r:.40}"
+            require(type(token_id) is int and 0 <= token_id <= _MAX_TOKEN_ID, fault)
+        require(len(set(tokens.values())) == len(tokens), "two tokens have the same id")
+        for token in (STOP, UNKNOWN, SPACE, START):
+            require(token in special_tokens, f"the control token {token} is missing")
+
+        pairs = []
+        for merge in merges:
+            pair = (
+                tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) if isinstance(merge, list) else ()
+            )
+            known = len(pair) == 2 and all(isinstance(part, str) and part in tokens for part in pair)
+            require(known and "".join(pair) in tokens, f"the merge {merge!r:.80} does not join two tokens into a third")
+            pairs.append(pair)
+        return cls(tokens, pairs, tuple(special_tokens))
 
 
 def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:

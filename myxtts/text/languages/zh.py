@@ -1,6 +1,6 @@
-"""Numbers in Chinese text: dates, money, telephone numbers, fractions, percentages, quantities and digit runs.
+"""Chinese. Its numbers, by rules of their own: dates, money, telephone numbers, fractions, quantities, digit runs.
 
-Behaviour, including the order of the rules and their reach, follows the reference's normaliser, so that token ids
+Behavior, including the order of the rules and their reach, follows the reference's normalizer, so that token ids
 agree. A match is rewritten where its characters occur *first* in the text, which is not always where it was found:
 in "2021和2张" the 2 of 2021 is read as the quantity. Released checkpoints were trained on text read that way.
 """
@@ -9,25 +9,13 @@ import re
 import string
 from collections.abc import Callable
 
+from myxtts.text.extras import import_extra
+from myxtts.text.languages.base import Language, table
+
 _DIGITS = "零一二三四五六七八九"
 # Power of ten and its name, largest first.
-_UNITS = (
-    (44, "载"),
-    (40, "正"),
-    (36, "涧"),
-    (32, "沟"),
-    (28, "穰"),
-    (24, "秭"),
-    (20, "垓"),
-    (16, "京"),
-    (12, "兆"),
-    (8, "亿"),
-    (4, "万"),
-    (3, "千"),
-    (2, "百"),
-    (1, "十"),
-)
-_UNITS_BUT_TEN = "".join(name for power, name in _UNITS if power > 1)
+_UNITS = dict(zip((44, 40, 36, 32, 28, 24, 20, 16, 12, 8, 4, 3, 2, 1), "载正涧沟穰秭垓京兆亿万千百十"))
+_UNITS_BUT_TEN = "".join(name for power, name in _UNITS.items() if power > 1)
 
 # Two is 两 before any unit but ten, at the start or after another unit but ten: 两千, 两万两千, yet 一百零二, 十二万.
 _TWO_BEFORE_UNIT = re.compile(f"(?<![^{_UNITS_BUT_TEN}])二(?=[{_UNITS_BUT_TEN}])")
@@ -63,14 +51,7 @@ _PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + strin
 
 
 def expand_chinese_numbers(text: str) -> str:
-    """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas.
-
-    Args:
-        text: Text in Chinese characters, possibly mixed with Latin letters.
-
-    Returns:
-        The text without digits.
-    """
+    """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas."""
     # Telephone numbers and dates are told by the characters around them: these marks stand for the ends of the text.
     text = f"^{text}$"
     text = _rewrite(text, _DATE, _read_date)
@@ -94,14 +75,7 @@ def read_digits(digits: str) -> str:
 
 
 def read_number(number: str) -> str:
-    """Reads a number as a quantity.
-
-    Args:
-        number: Decimal digits with at most one point, such as `"1204"` or `"12.5"`.
-
-    Returns:
-        The number in characters, with 两 for two where a unit follows and 十 rather than 一十 for ten.
-    """
+    """Reads digits with at most one point as a quantity; two is 两 before most units, ten is 十, not 一十."""
     integer, _, fraction = number.partition(".")
     words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
     words = _TWO_BEFORE_UNIT.sub("两", words)
@@ -119,7 +93,7 @@ def _read_integer(digits: str) -> str:
         return ""
     if len(significant) == 1:
         return ("零" if len(digits) > 1 else "") + read_digits(significant)
-    power, unit = next((power, unit) for power, unit in _UNITS if power < len(significant))
+    power, unit = next((power, unit) for power, unit in _UNITS.items() if power < len(significant))
     return _read_integer(digits[:-power]) + unit + _read_integer(significant[-power:])
 
 
@@ -140,3 +114,30 @@ def _rewrite(text: str, pattern: re.Pattern, read: Callable[[str], str]) -> str:
     for written in pattern.findall(text):
         text = text.replace(written, read(written), 1)
     return text
+
+
+def chinese_to_pinyin(text: str) -> str:
+    """Romanizes Chinese characters: Hanyu Pinyin with tone digits (5 for neutral), no spaces; the rest is kept.
+
+    Returns:
+        Such as `"ni3hao3"` for 你好. Of several readings of a character the first is taken.
+
+    Raises:
+        ImportError: pypinyin is not installed.
+    """
+    pypinyin = import_extra("pypinyin", "pypinyin", "Chinese text")
+    syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)
+    return "".join(readings[0] for readings in syllables)
+
+
+LANGUAGE = Language(
+    code="zh",
+    name="Chinese",
+    char_limit=82,
+    tag="[zh-cn]",
+    expand_numbers=expand_chinese_numbers,
+    abbreviations={},
+    symbols=table("& 和, @ 在, % 百分之, # 号, $ 美元, £ 英镑, ° 度"),
+    symbol_readings=table("€ ou1yuan2, £ ying1bang4"),
+    romanize=chinese_to_pinyin,
+)

@@ -1,0 +1,158 @@
+"""Amharic: its numbers, which num2words has up to 1,000 only, Ethiopic numerals, and the sounds of its letters.
+
+The Ethiopic script writes a consonant and its vowel in one letter. What it leaves out is whether a letter of the
+sixth order has its vowel ɨ or none, and which consonants are long. The first is told here by rule (below); length is
+not, as nothing in the spelling shows it.
+
+Epenthesis. A word is made of syllables of one consonant, a vowel and at most one more consonant, or two at the end
+of the word (Leslau 1995, "Reference Grammar of Amharic"). Consonants without vowel are taken in runs, and ɨ is put
+
+1. after the first consonant of a run that starts a word: ብዙ bɨzu, ስም sɨm;
+2. in a run before a vowelled letter: the first consonant closes the syllable before it, the second opens one, the
+   third closes that, and so on: ትግርኛ tɨgrɨña, ቤተክርስቲያን betäkrɨstiyan;
+3. in a run that ends a word: its last two consonants close the word together if the second is less sonorous (glides >
+   liquids > nasals > fricatives > stops), else its last one does: ክንፍ kɨnf, but ክፍል kɨfɨl. The one before opens
+   that syllable, and so on backwards: መንግሥት mängɨst, ወንድም wändɨm.
+"""
+
+import re
+
+from myxtts.text.languages.base import Language, table
+from myxtts.text.spelled_numbers import SpelledNumbers, join_units
+
+_ONES = "ዜሮ አንድ ሁለት ሦስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
+_TENS = "አስር ሃያ ሠላሳ አርባ ሃምሳ ስድሳ ሰባ ሰማንያ ዘጠና".split()
+_UNITS = {10**12: "ትሪሊዮን", 10**9: "ቢሊዮን", 10**6: "ሚሊዮን", 1000: "ሺህ", 100: "መቶ"}
+# The last letter of a number in its form before the ordinal ending ኛ: አንድ, አንደኛ.
+_BEFORE_ENDING = str.maketrans({"ድ": "ደ", "ት": "ተ", "ኝ": "ነ", "ር": "ረ", "ህ": ""})
+_NUMERAL = re.compile("[፩-፼]+")
+_PUNCTUATION = str.maketrans("፡።፣፤፥፦፧፨፠", " .,;::?. ")
+
+# Rows of the syllabary, eight code points each from U+1200 on: the consonants in IPA, `-` for none. The letters of
+# Tigrinya, Oromo and Blin among them have the nearest Amharic sound.
+_ROWS = (
+    "h l h m s r s ʃ kʼ kʼw kʼ kʼw b v t tʃ h hw n ɲ - k kw h hw w - z ʒ j d d dʒ g gw g tʼ tʃʼ pʼ sʼ sʼ f p"
+).split()
+_PALATALIZED = {"ፘ": "rj", "ፙ": "mj", "ፚ": "fj"}
+# The first order of these letters is said as the fourth: ሀገር is hagär.
+_GUTTURALS = "ሀሐኀአዐ"
+_VOWELS = ("ə", "u", "i", "a", "e", "", "o", "wa")
+_EPENTHETIC = "ɨ"
+_SONORITY = (("j", "w"), ("l", "r"), ("m", "n", "ɲ"), ("f", "v", "s", "z", "ʃ", "ʒ", "h"))
+_IPA_TO_LATIN = table("ʃ sh, ʒ zh, ɲ ñ, tʃʼ ch', tʃ ch, dʒ j, kʼ q, tʼ t', pʼ p', sʼ ts', j y, ə ä, ɨ ı")
+_IPA_SYMBOL = re.compile("|".join(sorted(_IPA_TO_LATIN, key=len, reverse=True)))
+_WORD = re.compile("[ሀ-ፚ]+")
+
+
+def amharic_cardinal(number: int) -> str:
+    """Reads a natural number below 10^15 in Amharic: 1204 is አንድ ሺህ ሁለት መቶ አራት."""
+    if number < 10:
+        return _ONES[number]
+    if number >= 100:
+        return join_units(number, _UNITS, amharic_cardinal)
+    tens, ones = divmod(number, 10)
+    if not ones:
+        return _TENS[tens - 1]
+    return f"{'አስራ' if tens == 1 else _TENS[tens - 1]} {_ONES[ones]}"
+
+
+def ethiopic_to_int(numeral: str) -> int:
+    """Value of a numeral in Ethiopic characters, U+1369 to U+137C: ፲፱፻፺፱ is 1999."""
+    # Hundreds (፻) and ten thousands (፼) multiply what precedes them.
+    total = hundreds = pending = 0
+    for character in numeral:
+        index = ord(character) - ord("፩")
+        if index < 9:
+            pending += index + 1
+        elif index < 18:
+            pending += 10 * (index - 8)
+        elif character == "፻":
+            hundreds += 100 * (pending or 1)
+            pending = 0
+        else:
+            total = (total + hundreds + pending or 1) * 10000
+            hundreds = pending = 0
+    return total + hundreds + pending
+
+
+def normalize_amharic(text: str) -> str:
+    """Writes Ethiopic punctuation and numerals in ASCII."""
+    return _NUMERAL.sub(lambda match: str(ethiopic_to_int(match.group())), text.translate(_PUNCTUATION))
+
+
+def amharic_to_phonemes(text: str, alphabet: str) -> str:
+    """Writes the Amharic words of a cleaned text as they sound, in IPA or in Latin letters (`g2p.text_to_phonemes`)."""
+
+    def speak(match: re.Match) -> str:
+        sounds = _word_to_ipa(match.group())
+        return sounds if alphabet == "ipa" else _IPA_SYMBOL.sub(lambda symbol: _IPA_TO_LATIN[symbol.group()], sounds)
+
+    return _WORD.sub(speak, text)
+
+
+def _word_to_ipa(word: str) -> str:
+    # Runs of consonants without vowel, each followed by the vowelled letter that ends it.
+    sounds = ""
+    run: list[str] = []
+    for letter in word:
+        consonant, vowel = _letter_to_sounds(letter)
+        if not vowel and consonant:
+            run.append(consonant)
+            continue
+        sounds += _speak_run(run, at_start=not sounds, at_end=False) + consonant + (vowel or _EPENTHETIC)
+        run = []
+    return sounds + _speak_run(run, at_start=not sounds, at_end=True)
+
+
+def _letter_to_sounds(letter: str) -> tuple[str, str]:
+    """Consonant and vowel of a letter; the vowel of the sixth order is empty, and so is the glottal consonant."""
+    if letter in _PALATALIZED:
+        return _PALATALIZED[letter], "a"
+    row, order = divmod(ord(letter) - 0x1200, 8)
+    return _ROWS[row].strip("-"), "a" if letter in _GUTTURALS else _VOWELS[order]
+
+
+def _speak_run(run: list[str], at_start: bool, at_end: bool) -> str:
+    if not run:
+        return ""
+    if at_start:
+        return run[0] + _EPENTHETIC + _speak_run(run[1:], at_start=False, at_end=at_end)
+    if not at_end:
+        return "".join(consonant + (_EPENTHETIC if index % 2 else "") for index, consonant in enumerate(run))
+    num_closing = 2 if len(run) > 1 and _sonority(run[-2]) > _sonority(run[-1]) else 1
+    opening, closing = run[:-num_closing], run[-num_closing:]
+    # The last consonant before those that close the word needs the vowel; the one before it closes a syllable.
+    last = len(opening) - 1
+    vowelled = (consonant + ("" if (last - index) % 2 else _EPENTHETIC) for index, consonant in enumerate(opening))
+    return "".join([*vowelled, *closing])
+
+
+def _sonority(consonant: str) -> int:
+    """Rank of a consonant, larger for more sonorous; affricates and ejectives count as stops, labialized as bare."""
+    base = consonant[0] if len(consonant) > 1 and consonant.endswith("w") else consonant
+    return next((4 - rank for rank, sounds in enumerate(_SONORITY) if base in sounds), 0)
+
+
+LANGUAGE = Language(
+    code="am",
+    name="Amharic",
+    char_limit=120,
+    normalize=normalize_amharic,
+    expand_numbers=SpelledNumbers(
+        cardinal=amharic_cardinal,
+        max_integer=10**15 - 1,
+        ordinal_ending="ኛ",
+        to_ordinal=lambda cardinal, number: cardinal[:-1] + cardinal[-1].translate(_BEFORE_ENDING) + "ኛ",
+        point="ነጥብ",
+        currencies=table("$ ዶላር ሳንቲም, € ዩሮ ሳንቲም, £ ፓውንድ ፔንስ"),
+        cents_joint=" ከ",
+    ),
+    abbreviations=table(
+        "ዓ.ም ዓመተ ምህረት, እ.ኤ.አ እንደ ኤውሮፓውያን አቆጣጠር, ዶ/ር ዶክተር, ፕ/ር ፕሮፌሰር, ወ/ሮ ወይዘሮ, ወ/ሪት ወይዘሪት, ት/ቤት ትምህርት ቤት, "
+        "መ/ቤት መሥሪያ ቤት, ፍ/ቤት ፍርድ ቤት, ጠ/ሚ ጠቅላይ ሚኒስትር"
+    ),
+    abbreviation_stop="optional",
+    symbols=table("& እና, @ አት, % በመቶ, # ቁጥር, $ ዶላር, £ ፓውንድ, € ዩሮ, ° ዲግሪ, + ሲደመር, = እኩል ነው"),
+    symbol_readings={},
+    phonemize=amharic_to_phonemes,
+)

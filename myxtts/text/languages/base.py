@@ -1,0 +1,58 @@
+"""What a language is: everything that its file in this package states."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Language:
+    """One language that the text front end reads aloud. Fields without a default must be stated."""
+
+    code: str
+    """ISO 639-1 code, which is also the name of the file."""
+    name: str
+    """English name."""
+    char_limit: int
+    """Longest text, in characters, that is spoken in one go; longer text is split (`sentences.split_text`)."""
+    tag: str = ""
+    """The vocabulary entry that starts every text of the language; by default the code in brackets, such as `[en]`."""
+    normalize: Callable[[str], str] = str
+    """Brings the text as written to the script's plain letters and ASCII digits, before it is lower-cased."""
+    expand_numbers: Callable[[str], str]
+    """Writes the numbers of a lower-case text in words: a `Num2Words` or `SpelledNumbers`, or a function."""
+    abbreviations: dict[str, str]
+    """Abbreviations, lower-case and without their final stop, and what they are read as, in order of replacement."""
+    abbreviation_stop: Literal["always", "optional", "never"] = "always"
+    """Whether the abbreviations are written with a final stop."""
+    symbols: dict[str, str]
+    """Symbols and the words that replace them."""
+    symbol_readings: dict[str, str]
+    """Words for symbols that a vocabulary lacks, used only then; already romanized if `romanize` is set."""
+    romanize: Callable[[str], str] | None = None
+    """Writes the cleaned text in Latin letters."""
+    romanizes_as_written: bool = False
+    """Whether `romanize` takes the text as written and is all the cleaning there is."""
+    ordinal_stop: bool = False
+    """Whether a number with a full stop is an ordinal more often than the end of a sentence."""
+    phonemize: Callable[[str, str], str] | None = None
+    """Writes cleaned text as it sounds; called with the text and the alphabet, `"latin"` or `"ipa"`."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
+
+
+def table(entries: str) -> dict[str, str]:
+    """Reads a table written as `"mr mister, dhr de heer"`: entries end at commas or lines, keys at their first space.
+
+    Raises:
+        ValueError: A key has no words, or occurs twice.
+    """
+    words: dict[str, str] = {}
+    for entry in filter(None, map(str.strip, re.split("[,\n]", entries))):
+        key, _, value = entry.partition(" ")
+        if not value or key in words:
+            raise ValueError(f"{key!r} {'occurs twice' if value else 'has no words'} in the table {entries!r}.")
+        words[key] = value
+    return words

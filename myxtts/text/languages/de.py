@@ -1,0 +1,15 @@
+"""German."""
+
+from myxtts.text.languages.base import Language, table
+from myxtts.text.numbers import Num2Words
+
+LANGUAGE = Language(
+    code="de",
+    name="German",
+    char_limit=253,
+    expand_numbers=Num2Words("de", ordinal_endings=r"st|nd|rd|th|º|ª|\.(?=\s|$)", cents_joint=" und "),
+    abbreviations=table("fr frau, dr doktor, st sankt, co firma, jr junior"),
+    symbols=table("& und, @ at, % prozent, # raute, $ dollar, £ pfund, ° grad"),
+    symbol_readings=table("€ euro, + plus, = gleich"),
+    ordinal_stop=True,
+)

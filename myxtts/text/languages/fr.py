@@ -1,0 +1,14 @@
+"""French."""
+
+from myxtts.text.languages.base import Language, table
+from myxtts.text.numbers import Num2Words
+
+LANGUAGE = Language(
+    code="fr",
+    name="French",
+    char_limit=273,
+    expand_numbers=Num2Words("fr", ordinal_endings="º|ª|er|re|e|ème", cents_joint=" et "),
+    abbreviations=table("mme madame, mr monsieur, dr docteur, st saint, co compagnie, jr junior, ltd limitée"),
+    symbols=table("& et, @ arobase, % pour cent, # dièse, $ dollar, £ livre, ° degrés"),
+    symbol_readings=table("€ euros, + plus, = égale"),
+)

@@ -1,0 +1,14 @@
+"""Italian."""
+
+from myxtts.text.languages.base import Language, table
+from myxtts.text.numbers import Num2Words
+
+LANGUAGE = Language(
+    code="it",
+    name="Italian",
+    char_limit=213,
+    expand_numbers=Num2Words("it", ordinal_endings="º|°|ª|o|a|i|e", cents_joint=" e "),
+    abbreviations=table("sig signore, dr dottore, st santo, co compagnia, jr junior, ltd limitata"),
+    symbols=table("& e, @ chiocciola, % per cento, # cancelletto, $ dollaro, £ sterlina, ° gradi"),
+    symbol_readings=table("€ euro, + più, = uguale a"),
+)

@@ -1,0 +1,42 @@
+"""Korean."""
+
+import re
+from functools import cache
+from typing import Any
+
+from myxtts.text.extras import import_extra
+from myxtts.text.languages.base import Language, table
+from myxtts.text.numbers import Num2Words
+
+_HANGUL = re.compile("[가-힣]")
+
+
+def hangul_to_latin(text: str) -> str:
+    """Romanizes Hangul by the academic rules of the Revised Romanization of Korean (2000); the rest is kept.
+
+    Returns:
+        Such as `"annyeonghaseyo"` for 안녕하세요.
+
+    Raises:
+        ImportError: hangul-romanize is not installed.
+    """
+    return _transliter().translit(text) if _HANGUL.search(text) else text
+
+
+@cache
+def _transliter() -> Any:
+    hangul_romanize = import_extra("hangul_romanize", "hangul-romanize", "Korean text")
+    rule = import_extra("hangul_romanize.rule", "hangul-romanize", "Korean text")
+    return hangul_romanize.Transliter(rule.academic)
+
+
+LANGUAGE = Language(
+    code="ko",
+    name="Korean",
+    char_limit=95,
+    expand_numbers=Num2Words("ko", ordinal_endings="번째|번|차|째", ordinal_suffix=" 번째"),
+    abbreviations={},
+    symbols=table("& 그리고, @ 에, % 퍼센트, # 번호, $ 달러, £ 파운드, ° 도"),
+    symbol_readings=table("€ yulo, + deohagi, = neun"),
+    romanize=hangul_to_latin,
+)

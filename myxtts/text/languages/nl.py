@@ -1,0 +1,14 @@
+"""Dutch."""
+
+from myxtts.text.languages.base import Language, table
+from myxtts.text.numbers import Num2Words
+
+LANGUAGE = Language(
+    code="nl",
+    name="Dutch",
+    char_limit=251,
+    expand_numbers=Num2Words("nl", ordinal_endings="de|ste|e"),
+    abbreviations=table("dhr de heer, mevr mevrouw, dr dokter, jhr jonkheer"),
+    symbols=table("& en, @ bij, % procent, # hekje, $ dollar, £ pond, ° graden"),
+    symbol_readings=table("€ euro, + plus, = is"),
+)

@@ -1,0 +1,15 @@
+"""Polish."""
+
+from myxtts.text.languages.base import Language, table
+from myxtts.text.numbers import Num2Words
+
+LANGUAGE = Language(
+    code="pl",
+    name="Polish",
+    char_limit=224,
+    expand_numbers=Num2Words("pl", ordinal_endings="º|ª|st|nd|rd|th"),
+    abbreviations=table("p pani, m pan, dr doktor, sw święty, jr junior"),
+    symbols=table("& i, @ małpa, % procent, # krzyżyk, $ dolar, £ funt, ° stopnie"),
+    symbol_readings=table("€ euro, + plus, = równa się"),
+    ordinal_stop=True,
+)

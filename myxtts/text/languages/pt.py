@@ -1,0 +1,16 @@
+"""Portuguese."""
+
+from myxtts.text.languages.base import Language, table
+from myxtts.text.numbers import Num2Words
+
+LANGUAGE = Language(
+    code="pt",
+    name="Portuguese",
+    char_limit=203,
+    expand_numbers=Num2Words("pt", ordinal_endings="º|ª|o|a|os|as", cents_joint=" e "),
+    abbreviations=table(
+        "sra senhora, sr senhor, dr doutor, dra doutora, st santo, co companhia, jr júnior, ltd limitada"
+    ),
+    symbols=table("& e, @ arroba, % por cento, # cardinal, $ dólar, £ libra, ° graus"),
+    symbol_readings=table("€ euros, + mais, = igual a"),
+)

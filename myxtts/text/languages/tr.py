@@ -1,0 +1,16 @@
+"""Turkish."""
+
+from myxtts.text.languages.base import Language, table
+from myxtts.text.numbers import Num2Words
+
+LANGUAGE = Language(
+    code="tr",
+    name="Turkish",
+    char_limit=226,
+    normalize=lambda text: text.replace("İ", "i"),  # Before lower(), which makes two characters of it.
+    expand_numbers=Num2Words("tr", ordinal_endings=r"\.|inci|nci|uncu|üncü", reads_decimals=False),
+    abbreviations=table("b bay, byk büyük, dr doktor"),
+    symbols=table("& ve, @ at, % yüzde, # diyez, $ dolar, £ sterlin, ° derece"),
+    symbol_readings=table("€ euro, + artı, = eşittir"),
+    ordinal_stop=True,
+)
