@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
-    """Reads everything that speaking needs.
+    """Reads what speaking needs: `config.json`, `vocab.json` and a checkpoint of each trained part.
 
     Args:
-        folder: Holds `config.json`, `vocab.json` and a folder per trained part.
-        which: `best` or `last` checkpoint of the GPT; of the other parts the last is taken.
+        folder: Holds them.
+        which: `best` or `last` checkpoint of the GPT. Of the other parts the last is taken.
 
     Raises:
         CheckpointError: Something is missing or damaged; the message says what and how to get it.
@@ -29,22 +29,29 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
         raise CheckpointError(f"--checkpoint must be the folder of a training run. {folder} is not a folder.")
     config = config_from_dict(read_json(folder / "config.json"))
     stores = _trained_parts(folder)
+    steps, best = {part: store.steps()[-1] for part, store in stores.items()}, stores["gpt"].best_step()
+    if which == "best" and best in stores["gpt"].steps():
+        steps["gpt"] = best
     _check_claims(config.model, stores)
-    _check_lineage(folder, stores, which)
     model = XTTS(config.model, parts=tuple(stores))
     for part, store in stores.items():
-        step = _step_of(part, store, which)
         weights, files = model.part_weights(part), ["model"]
         if part == "gpt" and "dvae" not in stores:
-            weights, files = {**weights, MEL_STATS: model.mel_stats}, ["model", MEL_STATS]
-        assign_by_name(current_names(weights), read_part(store, step, files), str(store.path(step)))
+            weights[MEL_STATS] = model.mel_stats
+            files.append(MEL_STATS)
+        assign_by_name(current_names(weights), read_part(store, steps[part], files), str(store.path(steps[part])))
+    codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
+    if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
+        raise CheckpointError(
+            f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
+            "Train the GPT anew with --stage gpt --reset-training."
+        )
     return model, _read_tokenizer(folder / "vocab.json"), config
 
 
 def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
-    """The stores of the parts that have a checkpoint; raises unless together they can speak."""
-    stores = {part: CheckpointStore(folder / part) for part in ("dvae", "gpt", "decoder")}
-    stores = {part: store for part, store in stores.items() if store.steps()}
+    """The stores that hold a checkpoint, by part; raises unless the parts together can speak."""
+    stores = {part: store for part in ("dvae", "gpt", "decoder") if (store := CheckpointStore(folder / part)).steps()}
     for part, instead in (("gpt", None), ("dvae", "decoder")):
         if part not in stores and instead not in stores:
             nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
@@ -53,41 +60,24 @@ def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
                 f"{part} --checkpoint-dir {folder} --train-data …"
             )
     if "decoder" not in stores:
-        logger.info("No trained waveform decoder in %s: the mel is turned into sound by Griffin-Lim.", folder)
+        logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
     return stores
 
 
-def _step_of(part: str, store: CheckpointStore, which: str) -> int:
-    steps, best = store.steps(), store.best_step()
-    return best if part == "gpt" and which == "best" and best in steps else steps[-1]
-
-
 def _check_claims(config: ModelConfig, stores: dict[str, CheckpointStore]) -> None:
-    """Raises for a `config.json` whose model is far larger than the stored weights: making it could take all memory."""
-    counts = {"gpt": count_gpt(config), "dvae": sum(count_dvae(config))}
-    for part in counts.keys() & stores.keys():
-        step = stores[part].steps()[-1]
-        stores[part].verify(step)  # a damaged file is not taken for a wrong config.json
-        file = stores[part].path(step) / "model.safetensors"
-        claimed, held = 4 * counts[part], file.stat().st_size
-        if claimed > 4 * held + 2**20:  # weights may be kept in half precision
-            raise CheckpointError(
-                f"config.json describes a {part} of {claimed / 2**20:,.0f} MB, and {file} holds "
-                f"{held / 2**20:,.0f} MB. They do not belong together: take the config.json that was "
-                "written with these weights."
-            )
-
-
-def _check_lineage(folder: Path, stores: dict[str, CheckpointStore], which: str) -> None:
-    """Raises where the GPT speaks the codes of a DVAE that is not the one in the folder."""
-    if "dvae" not in stores:
-        return
-    trained_on = stores["gpt"].read_state(_step_of("gpt", stores["gpt"], which)).get("lineage", {}).get("dvae")
-    if trained_on and trained_on != stores["dvae"].digest(stores["dvae"].steps()[-1]):
-        raise CheckpointError(
-            f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
-            "Train the GPT anew with --stage gpt --reset-training."
-        )
+    """Raises for a `config.json` whose model is far larger than its weights: making it could take all memory."""
+    for part, count in {"gpt": count_gpt(config), "dvae": sum(count_dvae(config))}.items():
+        if part in stores:
+            step = stores[part].steps()[-1]
+            stores[part].verify(step)  # a damaged file is not taken for a wrong config.json
+            file = stores[part].path(step) / "model.safetensors"
+            claimed, held = 4 * count, file.stat().st_size
+            if claimed > 4 * held + 2**20:  # weights may be kept in half precision
+                raise CheckpointError(
+                    f"config.json describes a {part} of {claimed / 2**20:,.0f} MB, and {file} holds "
+                    f"{held / 2**20:,.0f} MB. They do not belong together: use the config.json that was "
+                    "written with these weights."
+                )
 
 
 def _read_tokenizer(path: Path) -> XTTSTokenizer:

@@ -1,7 +1,6 @@
 """Recordings of a speaker -> `Voice`."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,9 +22,8 @@ logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SECONDS = 0.33
 """A shorter last piece of the reference is dropped when there are others."""
-
 Recording = str | Path | np.ndarray
-"""A file, or `(S,)` float32 samples at 22 050 Hz."""
+"""An audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
 
 @dataclass(frozen=True)
@@ -44,26 +42,19 @@ class Voice:
 
 
 class VoiceEncoder:
-    """Hears recordings as the model was taught to: in chunks of the training length, whose latents are averaged.
-
-    Args:
-        model: With `gpt`, and with `decoder` where voices need a speaker vector.
-        config: Of the run. Its sampling section is read at each call.
-    """
+    """Listens to recordings in chunks of the length known from training; `config` is read at each call."""
 
     def __init__(self, model: XTTS, config: XTTSConfig):
-        self.model = model
-        self.config = config
+        self.model, self.config = model, config
         self._wav_to_mel = MelSpectrogram(CONDITIONING_MEL)
         # A graph takes little more than half of the time that single operations take.
         wavs = [tf.TensorSpec([None, None], tf.float32)]
         self._to_latents = tf.function(self._wav_to_latents, input_signature=wavs)
         self._to_speaker = tf.function(self._wav_to_speaker, input_signature=wavs)
 
-    def __call__(self, references: Recording | Sequence[Recording]) -> Voice:
+    def __call__(self, references: Recording | list[Recording]) -> Voice:
         """Latents, and with a waveform decoder the speaker vector, of one or more recordings of a speaker."""
-        if isinstance(references, Recording):
-            references = [references]
+        references = [references] if isinstance(references, Recording) else references
         recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
         # Pieces of one length go through the encoder together; the last may be shorter.
         batches = [np.stack(list(same)) for _, same in groupby(self.chunks(np.concatenate(recordings)), key=len)]
@@ -75,7 +66,7 @@ class VoiceEncoder:
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Pieces of a recording `(S,)` for the conditioning encoder, the last one perhaps shorter than the others."""
+        """Pieces of a recording `(S,)` for the conditioning encoder."""
         sampling, data = self.config.sampling, self.config.data
         length = int((sampling.reference_chunk_seconds or data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE)
         samples = samples[: int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
@@ -87,8 +78,7 @@ class VoiceEncoder:
         return [piece for piece in pieces if len(piece) >= shortest] or pieces[:1]
 
     def _wav_to_latents(self, wav):
-        latents = self.model.gpt.mel_to_latents(self.model.normalize_mel(self._wav_to_mel(wav)))
-        return tf.cast(latents, tf.float32)
+        return tf.cast(self.model.gpt.mel_to_latents(self.model.normalize_mel(self._wav_to_mel(wav))), tf.float32)
 
     def _wav_to_speaker(self, wav):
         return self.model.speaker_encoder(wav, fewer_products=runs_on_cpu())

@@ -1,4 +1,4 @@
-"""Codes -> sound: Griffin-Lim over the DVAE's mel, or the waveform decoder over the GPT's latents."""
+"""Codes -> waveform, in one of several ways behind one interface."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,87 +6,57 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.griffin_lim import log_mel_to_wav
-from myxtts.config.config import ModelConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
 
 
-class SpokenCodes(NamedTuple):
-    """What the sound of one text is made from."""
+class SpokenText(NamedTuple):
+    """What the waveform of one text can be made from; T text ids with their marks, C codes, 1 or more."""
 
-    codes: np.ndarray
-    """`(C,)` int32 without the stop code, one or more."""
-    stopped: bool
-    """Whether a stop code followed them."""
     text_inputs: list[int]
-    """`[START]` text `[STOP]`, from which they were drawn."""
+    """T ids: `[START]` text `[STOP]`."""
     voice: Voice
+    codes: np.ndarray
+    """`(C,)` int32, with the stop code where it was drawn."""
     mel: np.ndarray | None
-    """`(4 C, num_mels)` log-mel that they stand for; None without a DVAE."""
+    """`(4 C, num_mels)` log-mel that the codes but the stop code stand for; None without a DVAE."""
 
 
 class WaveformMaker(Protocol):
-    """Turns the codes of one text into `(S,)` float32 samples."""
+    """Makes `(S,)` float32 samples at `sample_rate`, in Hz."""
 
     sample_rate: int
-    """In Hz."""
 
-    def __call__(self, spoken: SpokenCodes) -> np.ndarray: ...
+    def __call__(self, spoken: SpokenText) -> np.ndarray: ...
 
 
 class GriffinLim:
-    """Sound from the mel alone, for a model without a waveform decoder."""
+    """From the mel alone: for a model without a waveform decoder."""
 
     sample_rate = MODEL_SAMPLE_RATE
 
-    def __call__(self, spoken: SpokenCodes) -> np.ndarray:
+    def __call__(self, spoken: SpokenText) -> np.ndarray:
         return log_mel_to_wav(spoken.mel)
 
 
-class DecodedLatents:
-    """Sound from the states of the GPT that predict the codes.
-
-    Args:
-        model: With `gpt` and `decoder`.
-        config: Of the model.
-    """
+class LatentDecoder:
+    """From the GPT's latents, by the waveform decoder."""
 
     sample_rate = DECODER_SAMPLE_RATE
 
-    def __init__(self, model: XTTS, config: ModelConfig):
-        self.model = model
-        self.config = config
-        ids = tf.TensorSpec([None, None], tf.int32)
-        latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
-        speaker = tf.TensorSpec([None, config.speaker_width], tf.float32)
-        self._to_wav = tf.function(self._codes_to_wav, input_signature=[latents, speaker, ids, ids])
-
-    def __call__(self, spoken: SpokenCodes) -> np.ndarray:
-        codes = [*spoken.codes, *[self.config.stop_audio_token] * spoken.stopped]
-        text = np.array([spoken.text_inputs], np.int32)
-        voice = spoken.voice
-        return self._to_wav(voice.latents, voice.speaker, text, np.array([codes], np.int32))[0].numpy()
-
-    def _codes_to_wav(self, latents, speaker, text_inputs, codes):
-        hidden = self.model.gpt.codes_to_latents(latents, text_inputs, codes, self.config.start_audio_token)
-        return self.model.vocoder(hidden, speaker, fewer_products=runs_on_cpu())
-
-
-class CodesToMel:
-    """Codes `(C,)` -> the log-mel `(4 C, num_mels)` that they stand for.
-
-    Args:
-        model: With `dvae`.
-    """
-
     def __init__(self, model: XTTS):
         self.model = model
-        self._to_mel = tf.function(self._codes_to_mel, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+        ids = tf.TensorSpec([None, None], tf.int32)
+        latents = tf.TensorSpec([None, model.config.num_latents, model.config.width], tf.float32)
+        speaker = tf.TensorSpec([None, model.config.speaker_width], tf.float32)
+        self._to_wav = tf.function(self._codes_to_wav, input_signature=[latents, speaker, ids, ids])
 
-    def __call__(self, codes: np.ndarray) -> np.ndarray:
-        return self._to_mel(codes[None])[0].numpy()
+    def __call__(self, spoken: SpokenText) -> np.ndarray:
+        text, voice = np.array([spoken.text_inputs], np.int32), spoken.voice
+        return self._to_wav(voice.latents, voice.speaker, text, spoken.codes[None])[0].numpy()
 
-    def _codes_to_mel(self, codes):
-        return self.model.denormalize_mel(self.model.dvae.decode(codes))
+    def _codes_to_wav(self, latents, speaker, text_inputs, codes):
+        hidden = self.model.gpt.codes_to_latents(latents, text_inputs, codes, self.model.config.start_audio_token)
+        return self.model.vocoder(hidden, speaker, fewer_products=runs_on_cpu())

@@ -1,9 +1,8 @@
 """Drawing the next code from its scores, in the order in which the reference processes them."""
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 from keras import ops
 
 from myxtts.models.layers.dropout import GivenSeed
@@ -12,26 +11,12 @@ EXCLUDED = -1e30
 
 
 class SamplingValues(NamedTuple):
-    """What `SamplingConfig` says of one draw, as tensors, so that a traced loop takes any values.
-
-    Each is a scalar, or `(B, 1)` for rows that differ.
-    """
+    """The values of `SamplingConfig` as tensors, so that a traced loop takes any: scalars, or `(B, 1)` by row."""
 
     temperature: Any
-    """Float32, 0 or more; 0 takes the best code."""
     top_k: Any
-    """Int32; 0 keeps all."""
     top_p: Any
-    """Float32; 1 keeps all."""
     repetition_penalty: Any
-    """Float32; 1 changes nothing."""
-
-    @classmethod
-    def of(cls, sampling: Any) -> Self:
-        """Scalars from anything with attributes of these names."""
-        real = (np.float32(getattr(sampling, name)) for name in ("temperature", "top_p", "repetition_penalty"))
-        temperature, top_p, repetition_penalty = real
-        return cls(temperature, np.int32(sampling.top_k), top_p, repetition_penalty)
 
 
 def penalize_repetition(logits: Any, seen: Any, penalty: Any) -> Any:
@@ -68,7 +53,7 @@ def filter_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any) -> Any:
     vocabulary = logits.shape[-1]
     descending = ops.flip(ops.sort(logits, axis=-1), axis=-1)
     is_among_best = ops.arange(vocabulary) < ops.where(top_k > 0, top_k, vocabulary)
-    kth = ops.min(ops.where(is_among_best, descending, np.inf), axis=-1, keepdims=True)
+    kth = ops.min(ops.where(is_among_best, descending, -EXCLUDED), axis=-1, keepdims=True)
     logits = ops.where(logits < kth, EXCLUDED, logits)
     descending = ops.where(descending < kth, EXCLUDED, descending)
     # A score goes when those at or below it sum to at most 1 - top_p, so it stays while those above sum to less than
