@@ -13,7 +13,7 @@ from tiny import WORDS, tiny_run_config, voiced, write_run
 from myxtts.audio.files import AudioError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference import synthesizer as synthesizer_module
+from myxtts.inference import waveforms
 from myxtts.inference.synthesizer import PAUSE_SECONDS, SPOKEN_TOGETHER, SpeechError, Synthesizer
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import XTTS
@@ -62,7 +62,7 @@ def biased(synthesizer):
 @pytest.fixture
 def without_griffin_lim(monkeypatch):
     """For tests that look at codes: Griffin-Lim is most of the time that speaking takes."""
-    monkeypatch.setattr(synthesizer_module, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
 
 
 def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice):
@@ -231,7 +231,7 @@ def chunks_of(synthesizer, seconds, padding, sampling=None):
     data = dataclasses.replace(synthesizer.config.data, conditioning_padding=padding, conditioning_seconds=(0.5, 1.0))
     config = dataclasses.replace(synthesizer.config, sampling=SamplingConfig(**(sampling or {})), data=data)
     samples = np.arange(int(seconds * MODEL_SAMPLE_RATE), dtype=np.float32)
-    chunks = Synthesizer(synthesizer.model, synthesizer.tokenizer, config)._reference_chunks(samples)
+    chunks = Synthesizer(synthesizer.model, synthesizer.tokenizer, config).voice.chunks(samples)
     return [(int(chunk[0]), len(chunk)) for chunk in chunks]
 
 
@@ -317,7 +317,7 @@ def test_gpt_of_another_dvae_is_refused(synthesizer, run_folder):
 
 
 def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_folder, monkeypatch):
-    monkeypatch.setattr("myxtts.inference.synthesizer.XTTS", None)  # nothing may be built
+    monkeypatch.setattr("myxtts.inference.loading.XTTS", None)  # nothing may be built
     settings = json.loads((run_folder / "config.json").read_text())
     settings["model"]["width"] = 65536
     (run_folder / "config.json").write_text(json.dumps(settings))

@@ -1,12 +1,9 @@
 """`myxtts say`: speaks a text in the voice of a reference recording."""
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
 
 from myxtts.cli.errors import exits_with_sentence
-
-SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
-"""Sampling settings that have a flag."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -29,23 +26,21 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 @exits_with_sentence
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Speaks and writes one wav file."""
     arguments = build_parser().parse_args(argv)
-    import dataclasses
-
     from myxtts.audio.files import write_wav
     from myxtts.inference.synthesizer import Synthesizer, Voice
+    from myxtts.storage.speakers import read_speaker
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
     synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which)
-    asked = {name: value for name in SAMPLING if (value := getattr(arguments, name)) is not None}
-    sampling = dataclasses.replace(synthesizer.config.sampling, **asked)
-    if arguments.speaker:
-        voice = Voice.stored(arguments.checkpoint, arguments.speaker)
-    else:
-        voice = synthesizer.voice(arguments.reference_audio)
+    sampling = synthesizer.config.sampling
+    asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
+    sampling = dataclasses.replace(sampling, **asked)
+    named = arguments.speaker and Voice(*read_speaker(arguments.checkpoint, arguments.speaker))
+    voice = named or synthesizer.voice(arguments.reference_audio)
     speech = synthesizer.speak(arguments.text, voice, arguments.language, sampling, arguments.seed)
     write_wav(arguments.output, speech.samples, speech.sample_rate)
     seconds = len(speech.samples) / speech.sample_rate

@@ -16,11 +16,9 @@ def mark_text(ids: list[int], config: ModelConfig) -> list[int]:
 class CodeGenerator:
     """Draws the codes of a batch of texts.
 
-    Sampling values, seed and limit are tensors, and lengths are open: one graph serves every request.
+    Sampling values, seed and limit are tensors, and lengths are open: one graph serves every request on a device, and
+    `num_traces` counts how often it was made.
     """
-
-    num_traces: int
-    """How often the graph was made: at the first request, and at the first one on another device."""
 
     def __init__(self, gpt: GPT, config: ModelConfig):
         self.gpt, self.config, self.num_traces = gpt, config, 0
@@ -33,17 +31,13 @@ class CodeGenerator:
     def __call__(
         self, tokens: list[list[int]], latents: np.ndarray, sampling: SamplingConfig, seed: int = 0, max_codes: int = 0
     ) -> np.ndarray:
-        """Draws codes until every row has stopped.
+        """Draws codes until every row has stopped: `(B, max_codes)` int32, a row's ending at its first stop code.
 
         Args:
             tokens: B lists of text ids, without marks.
             latents: `(B, num_latents, width)`.
-            sampling: How codes are drawn.
             seed: Of the draws.
             max_codes: Most codes per row; 0 takes the model's limit.
-
-        Returns:
-            `(B, max_codes)` int32; a row's codes end at its first stop code.
         """
         rows = [mark_text(ids, self.config) for ids in tokens]
         text = np.zeros((len(rows), max(map(len, rows))), np.int32)
@@ -51,7 +45,6 @@ class CodeGenerator:
         for row, ids in enumerate(rows):
             text[row, : len(ids)], mask[row, : len(ids)] = ids, True
         values = SamplingValues(*(getattr(sampling, name) for name in SamplingValues._fields))
-        latents = np.asarray(latents, np.float32)
         return self._loop(latents, text, mask, values, seed, max_codes or self.config.max_codes).numpy()
 
     def _draw_all(self, latents, text_inputs, text_mask, sampling, seed, max_codes):
@@ -63,11 +56,7 @@ class CodeGenerator:
         logits, state = gpt.prefill(latents, text_inputs, text_mask, config.start_audio_token, max_codes)
         num_rows, num_prompt = tf.shape(text_inputs)[0], tf.shape(state.key_mask)[1] - max_codes
         codes = tf.fill((max_codes, num_rows), stop)
-        done = tf.zeros((num_rows,), tf.bool)
-        seen = tf.zeros((num_rows, config.num_audio_tokens), tf.bool)
-
-        def more(index, codes, done, seen, logits, state):
-            return (index < max_codes) & ~tf.reduce_all(done)
+        done, seen = tf.zeros((num_rows,), tf.bool), tf.zeros((num_rows, config.num_audio_tokens), tf.bool)
 
         def draw(index, codes, done, seen, logits, state):
             logits = tf.where(never, EXCLUDED, logits)
@@ -77,5 +66,5 @@ class CodeGenerator:
             logits, state = gpt.step(code, index, num_prompt, state)
             return index + 1, codes, done | (code == stop), seen, logits, state
 
-        drawn = tf.while_loop(more, draw, (tf.constant(0), codes, done, seen, logits, state))[1]
-        return tf.transpose(drawn)
+        more = lambda index, codes, done, *rest: (index < max_codes) & ~tf.reduce_all(done)
+        return tf.transpose(tf.while_loop(more, draw, (tf.constant(0), codes, done, seen, logits, state))[1])

@@ -9,16 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.config import SamplingConfig, XTTSConfig
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, NUM_MELS
 from myxtts.inference.code_generator import CodeGenerator, mark_text
 from myxtts.inference.loading import load_model
-from myxtts.inference.text_front import SpeechError, TextFront
+from myxtts.inference.text_front import SpeechError, TextFront  # noqa: F401  callers catch it
 from myxtts.inference.voices import Voice, VoiceEncoder
-from myxtts.inference.waveforms import GriffinLim, LatentDecoder, SpokenText, WaveformMaker
+from myxtts.inference.waveforms import GriffinLim, LatentDecoder, SpokenText
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
-
-__all__ = ["Speech", "SpeechError", "Synthesizer", "Voice"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,48 +43,37 @@ class Speech:
 
 
 class Synthesizer:
-    """Speaks with a trained model.
+    """Speaks with a model that has a trained `gpt`, and a `decoder`, which then makes the sound, or a `dvae`.
 
-    Args:
-        model: `XTTS` with `gpt` and at least one of `decoder`, which gives the sound where it is there, and `dvae`.
-        tokenizer: Of the model.
-        config: Of the run.
+    `voice` turns recordings into a `Voice`; `generate` draws the codes of text ids.
     """
-
-    voice: VoiceEncoder
-    """`voice(recordings)` gives the `Voice` of a speaker."""
-    generate: CodeGenerator
-    """`generate(tokens, latents, sampling, seed, max_codes)` draws the codes of a batch of texts."""
-    to_waveform: WaveformMaker
 
     def __init__(self, model: XTTS, tokenizer: XTTSTokenizer, config: XTTSConfig):
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
         self.voice = VoiceEncoder(model, config)
         self.generate = CodeGenerator(model.gpt, config.model)
+        self.to_waveform = LatentDecoder(model) if "decoder" in model.parts else GriffinLim()
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
-        self.to_waveform = LatentDecoder(model) if "decoder" in model.parts else GriffinLim()
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best") -> Self:
         """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`."""
-        return cls(*load_model(folder, which))
+        synthesizer = cls(*load_model(folder, which))
+        if "decoder" not in synthesizer.model.parts:
+            logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
+        return synthesizer
 
     def speak(
         self, text: str, voice: Voice, language: str, sampling: SamplingConfig | None = None, seed: int = 0
     ) -> Speech:
-        """Speaks one text of any length, sentence by sentence.
+        """Speaks one text of any length, sentence by sentence; raises `SpeechError` where the model cannot.
 
         Args:
-            text: As written.
-            voice: See `voice`.
             language: Code, such as `en` or `fa`.
             sampling: How codes are drawn; None takes the run's.
             seed: Of the draws.
-
-        Raises:
-            SpeechError: The model cannot speak the text or the language.
         """
         pieces = self.text_front.pieces(text, language)
         spoken: list[Speech] = []
@@ -116,18 +103,15 @@ class Synthesizer:
         return [self._codes_to_speech(row, voice, ids) for row, voice, ids in zip(rows, voices, tokens)]
 
     def _codes_to_speech(self, row: np.ndarray, voice: Voice, ids: list[int]) -> Speech:
-        stops = np.flatnonzero(row == self.config.model.stop_audio_token)
-        end = stops[0] if len(stops) else len(row)
-        codes, stopped, mel = row[:end], bool(len(stops)), None
-        if not stopped:
+        stops, has_mel = np.flatnonzero(row == self.config.model.stop_audio_token), "dvae" in self.model.parts
+        end = int(stops[0]) if len(stops) else len(row)
+        if not len(stops):
             logger.warning("Speech did not end by itself within %d codes; it was cut there.", end)
-        if not len(codes):
+        if end:
+            mel = self._to_mel(row[None, :end])[0].numpy() if has_mel else None
+            samples = self.to_waveform(SpokenText(mark_text(ids, self.config.model), voice, row[: end + 1], mel))
+        else:
             logger.warning("Speech ended at once: the model has nothing to say. Try another seed.")
-        if "dvae" in self.model.parts:
-            silence = np.full((MEL_FRAMES_PER_CODE, self.config.model.num_mels), np.log(MEL_FLOOR), np.float32)
-            mel = self._to_mel(codes[None])[0].numpy() if len(codes) else silence
-        samples = np.zeros(CODE_STRIDE_SAMPLES, np.float32)
-        if len(codes):
-            drawn = row[: end + 1]
-            samples = self.to_waveform(SpokenText(mark_text(ids, self.config.model), voice, drawn, mel))
-        return Speech(samples, self.to_waveform.sample_rate, mel, codes, stopped)
+            mel = np.full((MEL_FRAMES_PER_CODE, NUM_MELS), np.log(MEL_FLOOR), np.float32) if has_mel else None
+            samples = np.zeros(CODE_STRIDE_SAMPLES, np.float32)
+        return Speech(samples, self.to_waveform.sample_rate, mel, row[:end], bool(len(stops)))

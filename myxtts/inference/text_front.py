@@ -17,11 +17,10 @@ class SpeechError(UserError):
 
 @dataclass(frozen=True)
 class TextFront:
-    """Checks texts, for which its methods raise `SpeechError`, and cuts them to what fits the model."""
+    """Cuts texts to what fits a model of `max_tokens` text ids; raises `SpeechError` for those it cannot speak."""
 
     tokenizer: XTTSTokenizer
     max_tokens: int
-    """Longest text, in ids, that is spoken in one go."""
 
     def pieces(self, text: str, language: str) -> list[str]:
         """Whole sentences where they fit the model, else parts of sentences; those with nothing to say are left out."""

@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -16,11 +15,10 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.xtts import XTTS
-from myxtts.storage.speakers import read_speaker
 
 logger = logging.getLogger(__name__)
 
-SHORTEST_CHUNK_SECONDS = 0.33
+SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
 """A shorter last piece of the reference is dropped when there are others."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
@@ -35,22 +33,18 @@ class Voice:
     speaker: np.ndarray | None
     """`(1, speaker_width)` float32 for the waveform decoder, or None without one."""
 
-    @classmethod
-    def stored(cls, folder: str | Path, name: str) -> Self:
-        """A voice that came with the model in `folder`; see `read_speaker`."""
-        return cls(*read_speaker(folder, name))
-
 
 class VoiceEncoder:
     """Listens to recordings in chunks of the length known from training; `config` is read at each call."""
 
     def __init__(self, model: XTTS, config: XTTSConfig):
         self.model, self.config = model, config
-        self._wav_to_mel = MelSpectrogram(CONDITIONING_MEL)
+        to_mel, wavs = MelSpectrogram(CONDITIONING_MEL), [tf.TensorSpec([None, None], tf.float32)]
+        to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
+        to_speaker = lambda wav: model.speaker_encoder(wav, fewer_products=runs_on_cpu())
         # A graph takes little more than half of the time that single operations take.
-        wavs = [tf.TensorSpec([None, None], tf.float32)]
-        self._to_latents = tf.function(self._wav_to_latents, input_signature=wavs)
-        self._to_speaker = tf.function(self._wav_to_speaker, input_signature=wavs)
+        self._to_latents = tf.function(to_latents, input_signature=wavs)
+        self._to_speaker = tf.function(to_speaker, input_signature=wavs)
 
     def __call__(self, references: Recording | list[Recording]) -> Voice:
         """Latents, and with a waveform decoder the speaker vector, of one or more recordings of a speaker."""
@@ -58,7 +52,8 @@ class VoiceEncoder:
         recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
         # Pieces of one length go through the encoder together; the last may be shorter.
         batches = [np.stack(list(same)) for _, same in groupby(self.chunks(np.concatenate(recordings)), key=len)]
-        latents = np.concatenate([self._to_latents(batch).numpy() for batch in batches]).mean(axis=0, keepdims=True)
+        latents = np.concatenate([self._to_latents(batch).numpy() for batch in batches], dtype=np.float32)
+        latents = latents.mean(axis=0, keepdims=True)
         if "decoder" not in self.model.parts:
             return Voice(latents, None)
         limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
@@ -74,14 +69,7 @@ class VoiceEncoder:
             # As in training: every piece has the full length, filled by repetition.
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
         pieces = [samples[start : start + length] for start in range(0, len(samples), length)]
-        shortest = int(SHORTEST_CHUNK_SECONDS * MODEL_SAMPLE_RATE)
-        return [piece for piece in pieces if len(piece) >= shortest] or pieces[:1]
-
-    def _wav_to_latents(self, wav):
-        return tf.cast(self.model.gpt.mel_to_latents(self.model.normalize_mel(self._wav_to_mel(wav))), tf.float32)
-
-    def _wav_to_speaker(self, wav):
-        return self.model.speaker_encoder(wav, fewer_products=runs_on_cpu())
+        return [piece for piece in pieces if len(piece) >= SHORTEST_CHUNK_SAMPLES] or pieces[:1]
 
 
 def _read(path: str | Path) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Codes -> waveform, in one of several ways behind one interface."""
+"""Codes -> waveform. Each way has a `sample_rate`, in Hz, and turns a `SpokenText` into `(S,)` float32 samples."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,27 +13,19 @@ from myxtts.models.xtts import XTTS
 
 
 class SpokenText(NamedTuple):
-    """What the waveform of one text can be made from; T text ids with their marks, C codes, 1 or more."""
+    """What the waveform of one text can be made from."""
 
     text_inputs: list[int]
-    """T ids: `[START]` text `[STOP]`."""
+    """`[START]` text `[STOP]`."""
     voice: Voice
     codes: np.ndarray
-    """`(C,)` int32, with the stop code where it was drawn."""
+    """`(C,)` or, with the stop code where one was drawn, `(C + 1,)` int32; C is 1 or more."""
     mel: np.ndarray | None
-    """`(4 C, num_mels)` log-mel that the codes but the stop code stand for; None without a DVAE."""
-
-
-class WaveformMaker(Protocol):
-    """Makes `(S,)` float32 samples at `sample_rate`, in Hz."""
-
-    sample_rate: int
-
-    def __call__(self, spoken: SpokenText) -> np.ndarray: ...
+    """`(4 C, num_mels)` log-mel that the C codes stand for; None without a DVAE."""
 
 
 class GriffinLim:
-    """From the mel alone: for a model without a waveform decoder."""
+    """From the mel, for a model without a waveform decoder."""
 
     sample_rate = MODEL_SAMPLE_RATE
 
@@ -49,8 +41,7 @@ class LatentDecoder:
     def __init__(self, model: XTTS):
         self.model = model
         ids = tf.TensorSpec([None, None], tf.int32)
-        latents = tf.TensorSpec([None, model.config.num_latents, model.config.width], tf.float32)
-        speaker = tf.TensorSpec([None, model.config.speaker_width], tf.float32)
+        latents, speaker = tf.TensorSpec([None, None, None], tf.float32), tf.TensorSpec([None, None], tf.float32)
         self._to_wav = tf.function(self._codes_to_wav, input_signature=[latents, speaker, ids, ids])
 
     def __call__(self, spoken: SpokenText) -> np.ndarray:

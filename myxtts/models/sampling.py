@@ -1,6 +1,7 @@
 """Drawing the next code from its scores, in the order in which the reference processes them."""
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import keras
 from keras import ops
@@ -10,25 +11,14 @@ from myxtts.models.layers.dropout import GivenSeed
 EXCLUDED = -1e30
 
 
-class SamplingValues(NamedTuple):
-    """The values of `SamplingConfig` as tensors, so that a traced loop takes any: scalars, or `(B, 1)` by row."""
-
-    temperature: Any
-    top_k: Any
-    top_p: Any
-    repetition_penalty: Any
+SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
+"""The values of `SamplingConfig` as tensors, so that a traced loop takes any: scalars, or `(B, 1)` by row."""
 
 
 def penalize_repetition(logits: Any, seen: Any, penalty: Any) -> Any:
-    """Scores of codes already seen move away from being drawn (Keskar et al. 2019, section 4.1).
+    """Moves scores `(B, V)` of codes `seen`, `(B, V)` bool, away from being drawn (Keskar et al. 2019, section 4.1).
 
-    Args:
-        logits: `(B, V)`.
-        seen: `(B, V)` bool.
-        penalty: Above 0; divides scores above zero, multiplies those below. 1 changes nothing.
-
-    Returns:
-        `(B, V)`.
+    The penalty, above 0, divides scores above zero and multiplies those below; 1 changes nothing.
     """
     return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
 
@@ -36,23 +26,18 @@ def penalize_repetition(logits: Any, seen: Any, penalty: Any) -> Any:
 def filter_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any) -> Any:
     """Temperature, then the `top_k` best, then the nucleus (Holtzman et al. 2020, section 3.1).
 
-    Ties with the k-th score stay, and so does at least the best one. The three values are numbers, scalar tensors, or
-    tensors `(B, 1)`.
+    Ties with the k-th score stay, and so does at least the best one; excluded scores become -1e30.
 
     Args:
         logits: `(B, V)`.
         temperature: Above 0.
         top_k: Scores kept; 0 keeps all.
         top_p: Smallest probability mass kept; 1 keeps all.
-
-    Returns:
-        `(B, V)` with excluded scores at -1e30.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature
-    vocabulary = logits.shape[-1]
     descending = ops.flip(ops.sort(logits, axis=-1), axis=-1)
-    is_among_best = ops.arange(vocabulary) < ops.where(top_k > 0, top_k, vocabulary)
+    is_among_best = ops.arange(logits.shape[-1]) < ops.where(top_k > 0, top_k, logits.shape[-1])
     kth = ops.min(ops.where(is_among_best, descending, -EXCLUDED), axis=-1, keepdims=True)
     logits = ops.where(logits < kth, EXCLUDED, logits)
     descending = ops.where(descending < kth, EXCLUDED, descending)
@@ -65,21 +50,18 @@ def filter_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any) -> Any:
 
 
 def sample(logits: Any, sampling: Any, seen: Any, seed: Any) -> Any:
-    """One code per row.
+    """Draws one code per row, `(B,)` int32.
 
     Args:
         logits: `(B, V)`.
         sampling: `SamplingValues`, or `SamplingConfig`.
         seen: `(B, V)` bool, codes already in the row.
         seed: `(2,)` int32.
-
-    Returns:
-        `(B,)` int32.
     """
     logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
     temperature = ops.convert_to_tensor(sampling.temperature, "float32")
     is_greedy = ops.equal(temperature, 0.0)
     filtered = filter_logits(logits, ops.where(is_greedy, 1.0, temperature), sampling.top_k, sampling.top_p)
-    drawn = keras.random.categorical(filtered, 1, dtype="int32", seed=GivenSeed(seed))
+    drawn = keras.random.categorical(filtered, 1, seed=GivenSeed(seed))
     best = ops.cast(ops.argmax(logits, axis=-1, keepdims=True), "int32")
     return ops.where(is_greedy, best, drawn)[:, 0]
