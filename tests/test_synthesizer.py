@@ -1,8 +1,11 @@
 """Speaking with a tiny random model: sound, seeds, sentences, limits, and what a folder must hold."""
 
+import ast
 import dataclasses
 import json
 import logging
+import resource
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -21,6 +24,17 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
+
+
+RECORDED = [
+    ((0.0, 50, 0.85, 1.0), [12, 3, 2, 12, 1, 9, 15, 14, 3, 2, 12, 0]),
+    ((0.75, 50, 0.85, 1.2), [14, 2, 12, 12, 1, 9, 9, 14, 3, 7, 5, 5]),
+    ((1.0, 0, 1.0, 1.0), [14, 2, 12, 12, 1, 9, 9, 11, 3, 6, 3, 13]),
+    ((1.3, 5, 1.0, 2.0), [13, 3, 9, 15, 1, 9, 9, 9, 6, 9, 5, 10]),
+    ((0.6, 0, 0.5, 5.0), [13, 0, 12, 11, 2, 4, 5, 1, 6, 3, 2, 12]),
+    ((2.0, 17, 0.7, 1.1), [14, 2, 12, 12, 1, 11, 4, 10, 2, 4, 3, 14]),
+]
+"""Temperature, top-k, top-p, repetition penalty, and the codes drawn when each of them was a constant of a graph."""
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +125,39 @@ def test_greedy_codes_are_those_of_repeated_teacher_forcing(synthesizer, voice, 
     assert len(set(expected)) > 1
 
 
+def test_sampling_values_seeds_and_limits_add_no_graph(synthesizer, voice, biased):
+    biased(synthesizer.config.model.stop_audio_token, -1e9)
+    tokens = [synthesizer.tokenizer.encode("one two", "en")]
+    synthesizer.generate(tokens, voice.latents, GREEDY, max_codes=3)
+    traces, peak_kb = synthesizer.generate.num_traces, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    random = np.random.default_rng(0)
+    drawn = set()
+    for i in range(200):
+        sampling = SamplingConfig(
+            temperature=float(random.choice([0.0, 1, random.uniform(0.1, 2.0)])),
+            top_k=int(random.integers(0, 25)),
+            top_p=float(random.choice([1.0, random.uniform(0.01, 1.0)])),
+            repetition_penalty=float(random.choice([1, random.uniform(1.0, 9.0)])),
+        )
+        codes = synthesizer.generate(tokens, voice.latents, sampling, seed=i, max_codes=3 + i % 2)
+        assert codes.shape == (1, 3 + i % 2)
+        drawn.add(tuple(codes[0, :3]))
+    # The graphs that TensorFlow keeps, too.
+    assert synthesizer.generate.num_traces == traces
+    assert synthesizer.generate._loop.experimental_get_tracing_count() == traces
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 100_000
+    assert len(drawn) > 50
+
+
+@pytest.mark.parametrize("row", range(len(RECORDED)))
+def test_codes_equal_the_recorded_ones(synthesizer, voice, biased, row):
+    biased(synthesizer.config.model.stop_audio_token, -1e9)
+    (temperature, top_k, top_p, penalty), expected = RECORDED[row]
+    sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=penalty)
+    tokens = [synthesizer.tokenizer.encode("one two", "en")]
+    assert synthesizer.generate(tokens, voice.latents, sampling, seed=7, max_codes=12).tolist() == [expected]
+
+
 def test_repetition_penalty_sees_every_code_so_far(synthesizer, voice, biased):
     # All scores are high, so that the penalty takes a code that was drawn out of the running.
     biased(synthesizer.config.model.stop_audio_token, -1e9, others=100.0)
@@ -121,7 +168,7 @@ def test_repetition_penalty_sees_every_code_so_far(synthesizer, voice, biased):
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_row_of_a_batch_does_not_depend_on_its_neighbours(synthesizer, voice):
+def test_row_of_a_batch_does_not_depend_on_its_neighbors(synthesizer, voice):
     other = synthesizer.voice(voiced(0.7, 300, 3))
     texts, voices = ["one", "two three four"], [voice, other]
     together = synthesizer.speak_batch(texts, voices, ["en", "en"], GREEDY, max_codes=10)
@@ -323,3 +370,43 @@ def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_fol
     (run_folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(CheckpointError, match="config.json describes a gpt of"):
         Synthesizer.load(run_folder)
+
+
+@pytest.fixture(scope="module")
+def with_decoder(synthesizer, tokenizer):
+    """A synthesizer with the waveform decoder, of the same GPT and DVAE."""
+    model = XTTS(synthesizer.config.model, parts=("decoder",))
+    model.dvae, model.gpt, model.mel_stats = synthesizer.model.dvae, synthesizer.model.gpt, synthesizer.model.mel_stats
+    model.parts = ("dvae", "gpt", "decoder")
+    return Synthesizer(model, tokenizer, synthesizer.config)
+
+
+def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decoder, synthesizer):
+    voice = with_decoder.voice([voiced(0.7, 150, 1), voiced(0.5, 150, 2)])
+    assert voice.speaker.shape == (1, with_decoder.config.model.speaker_width)
+    speech = with_decoder.speak_batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
+    assert speech.sample_rate == 24000 and np.isfinite(speech.samples).all()
+    assert speech.mel.shape == (4 * len(speech.codes), 80)
+    # 1024 samples at 22 050 Hz for each code and, where there is one, for the stop code.
+    assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + speech.stopped)) < 300
+    tokens = [synthesizer.tokenizer.encode("one", "en")]
+    codes = synthesizer.generate(tokens, voice.latents, GREEDY, max_codes=6)[0]
+    np.testing.assert_array_equal(codes[: len(speech.codes)], speech.codes)
+
+
+def test_decoder_weights_of_the_old_name_are_read(with_decoder, tokenizer, tmp_path):
+    folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
+    weights = {name: v.numpy() for name, v in with_decoder.model.part_weights("decoder").items()}
+    names = {name: f"vocoder/{name.removeprefix('decoder/')}" for name in weights if name.startswith("decoder/")}
+    old = {names.get(name, name): value for name, value in weights.items()}
+    assert sum(name.startswith("vocoder/") for name in old) > 10
+    CheckpointStore(folder / "decoder").write(9, {"model": old}, {"finished": True})
+    loaded = Synthesizer.load(folder).model.part_weights("decoder")
+    assert all(np.array_equal(loaded[name], value) for name, value in weights.items())
+
+
+def test_speaking_does_without_interchange():
+    package = Path(waveforms.__file__).parent
+    for path in (*package.glob("*.py"), package.parent / "cli" / "say.py"):
+        imported = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if "Import" in str(type(node))]
+        assert not any("interchange" in line for line in imported), path

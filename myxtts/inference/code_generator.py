@@ -16,8 +16,7 @@ def mark_text(ids: list[int], config: ModelConfig) -> list[int]:
 class CodeGenerator:
     """Draws the codes of a batch of texts.
 
-    Sampling values, seed and limit are tensors, and lengths are open: one graph serves every request on a device, and
-    `num_traces` counts how often it was made.
+    One graph serves every request on a device: sampling, seed and limit are tensors. `num_traces` counts the graphs.
     """
 
     def __init__(self, gpt: GPT, config: ModelConfig):
