@@ -44,7 +44,7 @@ class CodeGenerator:
         for row, ids in enumerate(rows):
             text[row, : len(ids)], mask[row, : len(ids)] = ids, True
         values = SamplingValues(*(getattr(sampling, name) for name in SamplingValues._fields))
-        return self._loop(latents, text, mask, values, seed, max_codes or self.config.max_codes).numpy()
+        return self._loop(latents, text, mask, values, int(seed), max_codes or self.config.max_codes).numpy()
 
     def _draw_all(self, latents, text_inputs, text_mask, sampling, seed, max_codes):
         """The traced loop: each pass draws a code per row and feeds it to the cached GPT."""
