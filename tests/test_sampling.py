@@ -3,9 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from myxtts.config.config import SamplingConfig
-from myxtts.models.sampling import EXCLUDED, filter_logits, penalize_repetition, sample
+from myxtts.models.layers.dropout import GivenSeed
+from myxtts.models.sampling import EXCLUDED, SamplingValues, filter_logits, penalize_repetition, sample
 
 
 def softmax(x):
@@ -109,3 +111,63 @@ def test_excluded_codes_are_never_drawn():
     codes = draw(logits, sampling, 0, 1)
     kept = kept_by_filter(logits, 1.5, 4, 0.7)
     assert all(code in row for code, row in zip(codes, kept))
+
+
+SETTINGS = [
+    SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=penalty)
+    for temperature in (0.0, 0.4, 1.0, 1.7)
+    for top_k in (0, 1, 7, 30, 100)
+    for top_p in (0.3, 0.9, 1.0)
+    for penalty in (1.0, 1.5)
+]
+
+
+def scores_with_ties():
+    """Logits `(16, 30)` of nine different values, so that the best, the k-th and the last kept one have equals."""
+    random = np.random.default_rng(5)
+    return random.integers(-4, 5, (16, 30)).astype("float32") / 2, random.random((16, 30)) < 0.3
+
+
+def codes_by_numpy(logits, sampling, seen, seed):
+    """Codes of one setting, row by row; the random numbers alone are Keras's."""
+    filtered = np.full_like(logits, EXCLUDED)
+    best = []
+    for row, values in enumerate(logits):
+        penalty = np.where(seen[row] & (values < 0), sampling.repetition_penalty, 1.0)
+        penalty = np.where(seen[row] & (values >= 0), 1.0 / sampling.repetition_penalty, penalty)
+        values = (values * penalty).astype("float32")
+        best.append(int(values.argmax()))
+        if sampling.temperature:
+            values = values / np.float32(sampling.temperature)
+            kept = list(kept_by_numpy(values.astype("float64"), 1.0, sampling.top_k, sampling.top_p))
+            lowest = min(values[kept])
+            filtered[row] = np.where(values >= lowest, values, EXCLUDED)
+    if not sampling.temperature:
+        return best
+    drawn = keras.random.categorical(filtered, 1, seed=GivenSeed(np.array(seed, "int32")))
+    return keras.ops.convert_to_numpy(drawn)[:, 0].tolist()
+
+
+def test_codes_equal_those_of_numpy_for_numbers_for_tensors_and_for_values_by_row():
+    logits, seen = scores_with_ties()
+    traces = []
+
+    @tf.function
+    def traced(sampling):
+        traces.append(sampling)
+        return sample(logits, sampling, seen, np.array([3, 11], "int32"))
+
+    for sampling in SETTINGS:
+        expected = codes_by_numpy(logits, sampling, seen, (3, 11))
+        codes = sample(logits, sampling, seen, np.array([3, 11], "int32"))
+        assert keras.ops.convert_to_numpy(codes).tolist() == expected, sampling
+        values = [getattr(sampling, name) for name in SamplingValues._fields]
+        scalars = SamplingValues(*(tf.constant(value) for value in values))
+        assert traced(scalars).numpy().tolist() == expected, sampling
+    assert len(traces) == 1
+
+    chosen = [SETTINGS[i * 7 % len(SETTINGS)] for i in range(len(logits))]
+    columns = ([[getattr(one, name)] for one in chosen] for name in SamplingValues._fields)
+    codes = traced(SamplingValues(*(tf.constant(column) for column in columns))).numpy()
+    for row, sampling in enumerate(chosen):
+        assert codes[row] == codes_by_numpy(logits, sampling, seen, (3, 11))[row], sampling

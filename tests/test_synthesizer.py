@@ -1,8 +1,11 @@
 """Speaking with a tiny random model: sound, seeds, sentences, limits, and what a folder must hold."""
 
+import ast
 import dataclasses
 import json
 import logging
+import resource
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,7 +16,7 @@ from tiny import WORDS, tiny_run_config, voiced, write_run
 from myxtts.audio.files import AudioError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference import synthesizer as synthesizer_module
+from myxtts.inference import waveforms
 from myxtts.inference.synthesizer import PAUSE_SECONDS, SPOKEN_TOGETHER, SpeechError, Synthesizer
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import XTTS
@@ -21,6 +24,17 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
+
+
+RECORDED = [
+    ((0.0, 50, 0.85, 1.0), [12, 3, 2, 12, 1, 9, 15, 14, 3, 2, 12, 0]),
+    ((0.75, 50, 0.85, 1.2), [14, 2, 12, 12, 1, 9, 9, 14, 3, 7, 5, 5]),
+    ((1.0, 0, 1.0, 1.0), [14, 2, 12, 12, 1, 9, 9, 11, 3, 6, 3, 13]),
+    ((1.3, 5, 1.0, 2.0), [13, 3, 9, 15, 1, 9, 9, 9, 6, 9, 5, 10]),
+    ((0.6, 0, 0.5, 5.0), [13, 0, 12, 11, 2, 4, 5, 1, 6, 3, 2, 12]),
+    ((2.0, 17, 0.7, 1.1), [14, 2, 12, 12, 1, 11, 4, 10, 2, 4, 3, 14]),
+]
+"""Temperature, top-k, top-p, repetition penalty, and the codes drawn when each of them was a constant of a graph."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +76,7 @@ def biased(synthesizer):
 @pytest.fixture
 def without_griffin_lim(monkeypatch):
     """For tests that look at codes: Griffin-Lim is most of the time that speaking takes."""
-    monkeypatch.setattr(synthesizer_module, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
 
 
 def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice):
@@ -111,6 +125,39 @@ def test_greedy_codes_are_those_of_repeated_teacher_forcing(synthesizer, voice, 
     assert len(set(expected)) > 1
 
 
+def test_sampling_values_seeds_and_limits_add_no_graph(synthesizer, voice, biased):
+    biased(synthesizer.config.model.stop_audio_token, -1e9)
+    tokens = [synthesizer.tokenizer.encode("one two", "en")]
+    synthesizer.generate(tokens, voice.latents, GREEDY, max_codes=3)
+    traces, peak_kb = synthesizer.generate.num_traces, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    random = np.random.default_rng(0)
+    drawn = set()
+    for i in range(200):
+        sampling = SamplingConfig(
+            temperature=float(random.choice([0.0, 1, random.uniform(0.1, 2.0)])),
+            top_k=int(random.integers(0, 25)),
+            top_p=float(random.choice([1.0, random.uniform(0.01, 1.0)])),
+            repetition_penalty=float(random.choice([1, random.uniform(1.0, 9.0)])),
+        )
+        codes = synthesizer.generate(tokens, voice.latents, sampling, seed=i, max_codes=3 + i % 2)
+        assert codes.shape == (1, 3 + i % 2)
+        drawn.add(tuple(codes[0, :3]))
+    # The graphs that TensorFlow keeps, too.
+    assert synthesizer.generate.num_traces == traces
+    assert synthesizer.generate._loop.experimental_get_tracing_count() == traces
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 100_000
+    assert len(drawn) > 50
+
+
+@pytest.mark.parametrize("row", range(len(RECORDED)))
+def test_codes_equal_the_recorded_ones(synthesizer, voice, biased, row):
+    biased(synthesizer.config.model.stop_audio_token, -1e9)
+    (temperature, top_k, top_p, penalty), expected = RECORDED[row]
+    sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=penalty)
+    tokens = [synthesizer.tokenizer.encode("one two", "en")]
+    assert synthesizer.generate(tokens, voice.latents, sampling, seed=7, max_codes=12).tolist() == [expected]
+
+
 def test_repetition_penalty_sees_every_code_so_far(synthesizer, voice, biased):
     # All scores are high, so that the penalty takes a code that was drawn out of the running.
     biased(synthesizer.config.model.stop_audio_token, -1e9, others=100.0)
@@ -121,7 +168,7 @@ def test_repetition_penalty_sees_every_code_so_far(synthesizer, voice, biased):
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_row_of_a_batch_does_not_depend_on_its_neighbours(synthesizer, voice):
+def test_row_of_a_batch_does_not_depend_on_its_neighbors(synthesizer, voice):
     other = synthesizer.voice(voiced(0.7, 300, 3))
     texts, voices = ["one", "two three four"], [voice, other]
     together = synthesizer.speak_batch(texts, voices, ["en", "en"], GREEDY, max_codes=10)
@@ -231,7 +278,7 @@ def chunks_of(synthesizer, seconds, padding, sampling=None):
     data = dataclasses.replace(synthesizer.config.data, conditioning_padding=padding, conditioning_seconds=(0.5, 1.0))
     config = dataclasses.replace(synthesizer.config, sampling=SamplingConfig(**(sampling or {})), data=data)
     samples = np.arange(int(seconds * MODEL_SAMPLE_RATE), dtype=np.float32)
-    chunks = Synthesizer(synthesizer.model, synthesizer.tokenizer, config)._reference_chunks(samples)
+    chunks = Synthesizer(synthesizer.model, synthesizer.tokenizer, config).voice.chunks(samples)
     return [(int(chunk[0]), len(chunk)) for chunk in chunks]
 
 
@@ -317,9 +364,49 @@ def test_gpt_of_another_dvae_is_refused(synthesizer, run_folder):
 
 
 def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_folder, monkeypatch):
-    monkeypatch.setattr("myxtts.inference.synthesizer.XTTS", None)  # nothing may be built
+    monkeypatch.setattr("myxtts.inference.loading.XTTS", None)  # nothing may be built
     settings = json.loads((run_folder / "config.json").read_text())
     settings["model"]["width"] = 65536
     (run_folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(CheckpointError, match="config.json describes a gpt of"):
         Synthesizer.load(run_folder)
+
+
+@pytest.fixture(scope="module")
+def with_decoder(synthesizer, tokenizer):
+    """A synthesizer with the waveform decoder, of the same GPT and DVAE."""
+    model = XTTS(synthesizer.config.model, parts=("decoder",))
+    model.dvae, model.gpt, model.mel_stats = synthesizer.model.dvae, synthesizer.model.gpt, synthesizer.model.mel_stats
+    model.parts = ("dvae", "gpt", "decoder")
+    return Synthesizer(model, tokenizer, synthesizer.config)
+
+
+def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decoder, synthesizer):
+    voice = with_decoder.voice([voiced(0.7, 150, 1), voiced(0.5, 150, 2)])
+    assert voice.speaker.shape == (1, with_decoder.config.model.speaker_width)
+    speech = with_decoder.speak_batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
+    assert speech.sample_rate == 24000 and np.isfinite(speech.samples).all()
+    assert speech.mel.shape == (4 * len(speech.codes), 80)
+    # 1024 samples at 22 050 Hz for each code and, where there is one, for the stop code.
+    assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + speech.stopped)) < 300
+    tokens = [synthesizer.tokenizer.encode("one", "en")]
+    codes = synthesizer.generate(tokens, voice.latents, GREEDY, max_codes=6)[0]
+    np.testing.assert_array_equal(codes[: len(speech.codes)], speech.codes)
+
+
+def test_decoder_weights_of_the_old_name_are_read(with_decoder, tokenizer, tmp_path):
+    folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
+    weights = {name: v.numpy() for name, v in with_decoder.model.part_weights("decoder").items()}
+    names = {name: f"vocoder/{name.removeprefix('decoder/')}" for name in weights if name.startswith("decoder/")}
+    old = {names.get(name, name): value for name, value in weights.items()}
+    assert sum(name.startswith("vocoder/") for name in old) > 10
+    CheckpointStore(folder / "decoder").write(9, {"model": old}, {"finished": True})
+    loaded = Synthesizer.load(folder).model.part_weights("decoder")
+    assert all(np.array_equal(loaded[name], value) for name, value in weights.items())
+
+
+def test_speaking_does_without_interchange():
+    package = Path(waveforms.__file__).parent
+    for path in (*package.glob("*.py"), package.parent / "cli" / "say.py"):
+        imported = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if "Import" in str(type(node))]
+        assert not any("interchange" in line for line in imported), path

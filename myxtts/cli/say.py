@@ -1,12 +1,12 @@
 """`myxtts say`: speaks a text in the voice of a reference recording."""
 
 import argparse
+import dataclasses
 
 from myxtts.cli.errors import exits_with_sentence
-from myxtts.config.checks import UserError
 
 
-def build_parser():
+def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts say`."""
     parser = argparse.ArgumentParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
     parser.add_argument("--checkpoint", required=True, help="folder of a training run, or of `myxtts convert`")
@@ -26,33 +26,23 @@ def build_parser():
 
 
 @exits_with_sentence
-def main(argv=None):
+def main(argv: list[str] | None = None) -> int:
     """Speaks and writes one wav file."""
     arguments = build_parser().parse_args(argv)
-    import dataclasses
-
     from myxtts.audio.files import write_wav
-    from myxtts.inference.synthesizer import SpeechError, Synthesizer, Voice
+    from myxtts.inference.synthesizer import Synthesizer, Voice
     from myxtts.storage.speakers import read_speaker
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
     synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which)
-    asked = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
-    sampling = dataclasses.replace(
-        synthesizer.config.sampling, **{name: value for name, value in asked.items() if value is not None}
-    )
-    if arguments.speaker:
-        voice = Voice(*read_speaker(arguments.checkpoint, arguments.speaker))
-    else:
-        voice = synthesizer.voice(arguments.reference_audio)
-    try:
-        speech = synthesizer.speak(arguments.text, voice, arguments.language, sampling, arguments.seed)
-    except SpeechError as error:
-        raise UserError(str(error)) from error
+    sampling = synthesizer.config.sampling
+    asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
+    sampling = dataclasses.replace(sampling, **asked)
+    named = arguments.speaker and Voice(*read_speaker(arguments.checkpoint, arguments.speaker))
+    voice = named or synthesizer.voice(arguments.reference_audio)
+    speech = synthesizer.speak(arguments.text, voice, arguments.language, sampling, arguments.seed)
     write_wav(arguments.output, speech.samples, speech.sample_rate)
-    print(
-        f"Wrote {arguments.output}: {len(speech.samples) / speech.sample_rate:.2f} s at {speech.sample_rate} Hz, "
-        f"{len(speech.codes)} codes"
-    )
+    seconds = len(speech.samples) / speech.sample_rate
+    print(f"Wrote {arguments.output}: {seconds:.2f} s at {speech.sample_rate} Hz, {len(speech.codes)} codes")
     return 0

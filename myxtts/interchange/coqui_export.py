@@ -9,9 +9,9 @@ from myxtts.audio.mel import SPEAKER_MEL
 from myxtts.config.loading import config_from_dict
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import coqui_settings
-from myxtts.interchange.coqui_import import MEL_STATS
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_json, write_json
+from myxtts.storage.parts import MEL_STATS
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 

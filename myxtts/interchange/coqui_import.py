@@ -14,13 +14,12 @@ from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import model_config, read_settings, run_config
 from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_manifest, write_json, write_manifest
+from myxtts.storage.parts import MEL_STATS
 from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-MEL_STATS = "mel_stats"
-"""Name of `mel_stats`, and of the file of the GPT's checkpoint that holds it when a model comes without a DVAE."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """Drawing the next code from its scores, in the order in which the reference processes them."""
 
+from collections import namedtuple
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -8,66 +11,57 @@ from myxtts.models.layers.dropout import GivenSeed
 EXCLUDED = -1e30
 
 
-def penalize_repetition(logits, seen, penalty):
-    """Scores of codes already seen move away from being drawn (Keskar et al. 2019, section 4.1).
+SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
+"""The values of `SamplingConfig` as tensors, so that a traced loop takes any: scalars, or `(B, 1)` by row."""
 
-    Args:
-        logits: `(B, V)`.
-        seen: `(B, V)` bool.
-        penalty: At least 1; divides scores above zero, multiplies those below.
 
-    Returns:
-        `(B, V)`.
+def penalize_repetition(logits: Any, seen: Any, penalty: Any) -> Any:
+    """Moves scores `(B, V)` of codes `seen`, `(B, V)` bool, away from being drawn (Keskar et al. 2019, section 4.1).
+
+    The penalty, above 0, divides scores above zero and multiplies those below; 1 changes nothing.
     """
     return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
-def filter_logits(logits, temperature, top_k, top_p):
+def filter_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any) -> Any:
     """Temperature, then the `top_k` best, then the nucleus (Holtzman et al. 2020, section 3.1).
 
-    Ties with the k-th score stay, and so does at least the best one.
+    Ties with the k-th score stay, and so does at least the best one; excluded scores become -1e30.
 
     Args:
         logits: `(B, V)`.
         temperature: Above 0.
         top_k: Scores kept; 0 keeps all.
         top_p: Smallest probability mass kept; 1 keeps all.
-
-    Returns:
-        `(B, V)` with excluded scores at -1e30.
     """
+    top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature
-    vocabulary = logits.shape[-1]
     descending = ops.flip(ops.sort(logits, axis=-1), axis=-1)
-    if 0 < top_k < vocabulary:
-        kth = descending[:, top_k - 1 : top_k]
-        logits = ops.where(logits < kth, EXCLUDED, logits)
-        descending = ops.where(descending < kth, EXCLUDED, descending)
-    if top_p < 1.0:
-        # A score goes when those at or below it sum to at most 1 - top_p, so it stays while those above sum to
-        # less than top_p. The best always stays.
-        probabilities = ops.softmax(descending, axis=-1)
-        above = ops.cumsum(probabilities, axis=-1) - probabilities
-        kept = ops.where(above < top_p, descending, -EXCLUDED)
-        logits = ops.where(logits < ops.min(kept, axis=-1, keepdims=True), EXCLUDED, logits)
-    return logits
+    is_among_best = ops.arange(logits.shape[-1]) < ops.where(top_k > 0, top_k, logits.shape[-1])
+    kth = ops.min(ops.where(is_among_best, descending, -EXCLUDED), axis=-1, keepdims=True)
+    logits = ops.where(logits < kth, EXCLUDED, logits)
+    descending = ops.where(descending < kth, EXCLUDED, descending)
+    # A score goes when those at or below it sum to at most 1 - top_p, so it stays while those above sum to less than
+    # top_p. The best always stays. Sums are rounded and may pass 1, so a top_p of 1 is told apart.
+    probabilities = ops.softmax(descending, axis=-1)
+    above = ops.cumsum(probabilities, axis=-1) - probabilities
+    kept = ops.where((above < top_p) | (top_p >= 1.0), descending, -EXCLUDED)
+    return ops.where(logits < ops.min(kept, axis=-1, keepdims=True), EXCLUDED, logits)
 
 
-def sample(logits, sampling, seen, seed):
-    """One code per row.
+def sample(logits: Any, sampling: Any, seen: Any, seed: Any) -> Any:
+    """Draws one code per row, `(B,)` int32.
 
     Args:
         logits: `(B, V)`.
-        sampling: `SamplingConfig`.
+        sampling: `SamplingValues`, or `SamplingConfig`.
         seen: `(B, V)` bool, codes already in the row.
         seed: `(2,)` int32.
-
-    Returns:
-        `(B,)` int32.
     """
-    if sampling.repetition_penalty != 1.0:
-        logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
-    if sampling.temperature == 0.0:
-        return ops.cast(ops.argmax(logits, axis=-1), "int32")
-    logits = filter_logits(logits, sampling.temperature, sampling.top_k, sampling.top_p)
-    return ops.cast(keras.random.categorical(logits, 1, seed=GivenSeed(seed))[:, 0], "int32")
+    logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
+    temperature = ops.convert_to_tensor(sampling.temperature, "float32")
+    is_greedy = ops.equal(temperature, 0.0)
+    filtered = filter_logits(logits, ops.where(is_greedy, 1.0, temperature), sampling.top_k, sampling.top_p)
+    drawn = keras.random.categorical(filtered, 1, seed=GivenSeed(seed))
+    best = ops.cast(ops.argmax(logits, axis=-1, keepdims=True), "int32")
+    return ops.where(is_greedy, best, drawn)[:, 0]

@@ -1,0 +1,78 @@
+"""A folder of a training run, or of `myxtts convert` -> model, tokenizer and configuration."""
+
+from pathlib import Path
+
+from myxtts.config.config import ModelConfig, XTTSConfig
+from myxtts.config.loading import config_from_dict
+from myxtts.models.xtts import XTTS
+from myxtts.planning.memory import count_dvae, count_gpt
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
+from myxtts.storage.parts import MEL_STATS, current_names, read_part
+from myxtts.text.tokenizer import XTTSTokenizer
+
+
+def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
+    """Reads what speaking needs: `config.json`, `vocab.json` and a checkpoint of each trained part.
+
+    Of the GPT the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
+
+    Raises:
+        CheckpointError: Something is missing or damaged; the message says what and how to get it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CheckpointError(f"--checkpoint must be the folder of a training run. {folder} is not a folder.")
+    config = config_from_dict(read_json(folder / "config.json"))
+    stores = _trained_parts(folder)
+    steps = {part: store.steps()[-1] for part, store in stores.items()}
+    if which == "best" and (best := stores["gpt"].best_step()) in stores["gpt"].steps():
+        steps["gpt"] = best
+    _check_claims(config.model, stores)
+    path = folder / "vocab.json"
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
+    try:
+        tokenizer = XTTSTokenizer.from_file(path)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    model = XTTS(config.model, parts=tuple(stores))
+    for part, store in stores.items():
+        stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
+        weights = current_names(model.part_weights(part)) | {name: model.mel_stats for name in stats}
+        arrays = read_part(store, steps[part], ["model", *stats])
+        assign_by_name(weights, arrays, str(store.path(steps[part])))
+    codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
+    if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
+        raise CheckpointError(
+            f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
+            "Train the GPT anew with --stage gpt --reset-training."
+        )
+    return model, tokenizer, config
+
+
+def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
+    """The stores that hold a checkpoint, by part; raises unless the parts together can speak."""
+    stores = {part: store for part in ("dvae", "gpt", "decoder") if (store := CheckpointStore(folder / part)).steps()}
+    for part, instead in (("gpt", None), ("dvae", "decoder")):
+        if part not in stores and instead not in stores:
+            nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
+            raise CheckpointError(
+                f"{folder} has no trained {part}{nor}. "
+                f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
+            )
+    return stores
+
+
+def _check_claims(config: ModelConfig, stores: dict[str, CheckpointStore]) -> None:
+    """Raises for a `config.json` whose model is far larger than its weights: making it could take all memory."""
+    claims = {"gpt": count_gpt(config), "dvae": sum(count_dvae(config))}
+    for part in claims.keys() & stores.keys():
+        store, step = stores[part], stores[part].steps()[-1]
+        store.verify(step)  # a damaged file is not taken for a wrong config.json
+        file = store.path(step) / "model.safetensors"
+        claimed_mb, held_mb = 4 * claims[part] / 2**20, file.stat().st_size / 2**20
+        if claimed_mb > 4 * held_mb + 1:  # weights may be kept in half precision
+            raise CheckpointError(
+                f"config.json describes a {part} of {claimed_mb:,.0f} MB, and {file} holds {held_mb:,.0f} MB. "
+                "They do not belong together: use the config.json that was written with these weights."
+            )

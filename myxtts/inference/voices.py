@@ -1,0 +1,79 @@
+"""Recordings of a speaker -> `Voice`."""
+
+import logging
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.audio.files import read_audio
+from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
+from myxtts.audio.resample import resample
+from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.devices.kinds import runs_on_cpu
+from myxtts.models.xtts import XTTS
+
+logger = logging.getLogger(__name__)
+
+SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
+"""A shorter last piece of the reference is dropped when there are others."""
+Recording = str | Path | np.ndarray
+"""An audio file, or `(S,)` float32 samples at 22 050 Hz."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """What the model knows of a speaker."""
+
+    latents: np.ndarray
+    """`(1, num_latents, width)` float32."""
+    speaker: np.ndarray | None
+    """`(1, speaker_width)` float32 for the waveform decoder, or None without one."""
+
+
+class VoiceEncoder:
+    """Listens to recordings in chunks of the length known from training; `config` is read at each call."""
+
+    def __init__(self, model: XTTS, config: XTTSConfig):
+        self.model, self.config = model, config
+        to_mel, wavs = MelSpectrogram(CONDITIONING_MEL), [tf.TensorSpec([None, None], tf.float32)]
+        to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
+        to_speaker = lambda wav: model.speaker_encoder(wav, fewer_products=runs_on_cpu())
+        # A graph takes little more than half of the time that single operations take.
+        self._to_latents = tf.function(to_latents, input_signature=wavs)
+        self._to_speaker = tf.function(to_speaker, input_signature=wavs)
+
+    def __call__(self, references: Recording | list[Recording]) -> Voice:
+        """Latents, and with a waveform decoder the speaker vector, of one or more recordings of a speaker."""
+        references = [references] if isinstance(references, Recording) else references
+        recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
+        # Pieces of one length go through the encoder together; the last may be shorter.
+        batches = [np.stack(list(same)) for _, same in groupby(self.chunks(np.concatenate(recordings)), key=len)]
+        latents = np.concatenate([self._to_latents(batch).numpy() for batch in batches], dtype=np.float32)
+        latents = latents.mean(axis=0, keepdims=True)
+        if "decoder" not in self.model.parts:
+            return Voice(latents, None)
+        limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
+        heard = [resample(one[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for one in recordings]
+        return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
+
+    def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
+        """Pieces of a recording `(S,)` for the conditioning encoder."""
+        sampling, data = self.config.sampling, self.config.data
+        length = int((sampling.reference_chunk_seconds or data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE)
+        samples = samples[: int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
+        if data.conditioning_padding == "repeat":
+            # As in training: every piece has the full length, filled by repetition.
+            samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
+        pieces = [samples[start : start + length] for start in range(0, len(samples), length)]
+        return [piece for piece in pieces if len(piece) >= SHORTEST_CHUNK_SAMPLES] or pieces[:1]
+
+
+def _read(path: str | Path) -> np.ndarray:
+    recording = read_audio(path, MODEL_SAMPLE_RATE)
+    for warning in recording.warnings:
+        logger.warning("%s: %s", path, warning)
+    return recording.samples
