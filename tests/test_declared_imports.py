@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from utilities.benchmarks.bench_extra import import_extra
+
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS_OF_FOLDER = {"myxtts": (), "utilities": ("bench",), "tests": ("test",)}
 """Extras whose packages the files of a folder may import anywhere, besides the project's `dependencies`."""
@@ -161,6 +163,13 @@ def test_declared_imports_pass(tree, path, source):
 
 def test_dependency_that_nothing_imports_is_found(tree):
     assert unused_dependencies(tree("myxtts/a.py", "import numpy, yaml")) == {"tensorflow"}
+
+
+def test_missing_package_of_a_benchmark_is_one_sentence():
+    missing = "no_such_package"
+    with pytest.raises(SystemExit) as ended:
+        import_extra(missing)
+    assert str(ended.value) == ('This benchmark needs no_such_package. Install it with: pip install -e ".[bench]"')
 
 
 def test_hooks_run_the_ruff_that_the_tests_install():
