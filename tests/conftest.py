@@ -4,10 +4,11 @@ import logging
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-import pytest  # noqa: E402  TensorFlow reads its environment when something imports it
-from tiny import make_tiny_corpus  # noqa: E402
+import pytest
+from tiny import make_tiny_corpus
+
+import myxtts  # noqa: F401  before TensorFlow, so that tests compute with oneDNN as users do
 
 
 @pytest.fixture(scope="session")

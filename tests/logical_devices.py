@@ -40,7 +40,7 @@ def _configure():
     global _in_helper
     _in_helper = True
     threading.Thread(target=_end_with_the_suite, daemon=True).start()
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", TF_NUM_INTRAOP_THREADS="1")
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_NUM_INTRAOP_THREADS="1")
     sys.path[:0] = [str(TESTS), str(TESTS.parent)]
     from myxtts.devices.configuration import early_gpu_configuration
 

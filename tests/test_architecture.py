@@ -1,8 +1,7 @@
-"""The rules of docs/architecture.md on the syntax tree: who may import whom, and who may name a device."""
+"""The rules of docs/architecture.md on the syntax tree: who may import whom, what each room alone may do, and sizes."""
 
 import ast
 import os
-import resource
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
@@ -40,21 +39,46 @@ ENTRY_ROW = 11
 WITHOUT_TENSORFLOW = ("config", "text")
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
 MODELS_MAY_IMPORT = ("keras", "numpy")
-TRACING_PACKAGES = ("training", "inference")
+MODELS_MAY_IMPORT_OF_OURS = ("config", "models")
+KEPT_APART = {"inference": ("interchange",)}
+"""Lower rows that a package does without: speaking reads checkpoints of this project only."""
+TRACING_PACKAGES = ("training", "inference", "export")
+HAND_WRITING = {"os": ("replace", "rename"), "tempfile": ("NamedTemporaryFile", "mkstemp")}
+"""What writes whole or not at all by hand; `storage/files.py` does it for everybody."""
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_INIT_LINES = 40
 
 
 def find_breaches(root):
-    """Every breach below `root`, as `file:line what`, for `myxtts/`, `utilities/` and `train_main.py` there."""
+    """Every breach below `root`, as `file:line what`, for `myxtts/`, `utilities/`, `tests/` and `train_main.py`."""
     breaches = []
-    for path in sorted([*root.glob("myxtts/**/*.py"), *root.glob("utilities/**/*.py"), *root.glob("train_main.py")]):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    patterns = ("myxtts/**/*.py", "utilities/**/*.py", "tests/**/*.py", "train_main.py")
+    for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
         parts = path.relative_to(root).parts
         package = parts[1] if parts[0] == "myxtts" and len(parts) > 2 else None
-        found = [*import_breaches(tree, parts, package)]
+        found = [*size_breaches(tree, source)]
+        if parts[0] != "tests":
+            found += import_breaches(tree, parts, package)
         if package:
             found += [*device_breaches(tree, package), *tracing_breaches(tree, package)]
+            found += [*printing_breaches(tree, package, path.name), *writing_breaches(tree, package)]
         breaches += [f"{'/'.join(parts)}:{line} {what}" for line, what in found]
     return breaches
+
+
+def size_breaches(tree, source):
+    num_lines = len(source.splitlines())
+    if num_lines > MAX_FILE_LINES:
+        yield 1, f"has {num_lines} lines; a file has at most {MAX_FILE_LINES}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            num_lines = node.end_lineno - node.lineno + 1
+            limit = MAX_INIT_LINES if node.name == "__init__" else MAX_FUNCTION_LINES
+            if num_lines > limit:
+                yield node.lineno, f"{node.name} has {num_lines} lines; it may have at most {limit}"
 
 
 def import_breaches(tree, parts, package):
@@ -65,10 +89,15 @@ def import_breaches(tree, parts, package):
     for line, module in imported_modules(tree, parts):
         top, _, rest = module.partition(".")
         other = rest.partition(".")[0]
-        if top == "myxtts" and rest and other not in ROWS:
+        ours = top == "myxtts" and bool(rest)
+        if ours and other not in ROWS:
             yield line, f"imports {module}, which has no row in the architecture"
-        elif top == "myxtts" and rest and other != package and ROWS[other] >= row:
+        elif ours and other != package and ROWS[other] >= row:
             yield line, f"imports {module}, which is not in a lower row"
+        elif ours and other in KEPT_APART.get(package, ()):
+            yield line, f"imports {module}; {package} does without {other}"
+        elif ours and package == "models" and other not in MODELS_MAY_IMPORT_OF_OURS:
+            yield line, f"imports {module}; of this package models import config and models only"
         elif package in WITHOUT_TENSORFLOW and top in FRAMEWORKS:
             yield line, f"imports {module}; {package} does without"
         elif package == "models" and top not in ("myxtts", *MODELS_MAY_IMPORT) and top not in sys.stdlib_module_names:
@@ -93,21 +122,34 @@ def device_breaches(tree, package):
                 yield node.lineno, f"names the device {node.value!r}; only devices does"
 
 
-def tracing_breaches(tree, package):
+def used_names(tree, modules):
+    """`(line, module, name)` for each `module.name` that is read or imported, of `modules`: name used -> module."""
     for node in ast.walk(tree):
-        named = (
-            isinstance(node, ast.Attribute)
-            and node.attr == "function"
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ("tf", "tensorflow")
-        )
-        imported = (
-            isinstance(node, ast.ImportFrom)
-            and node.module == "tensorflow"
-            and any(name.name == "function" for name in node.names)
-        )
-        if (named or imported) and package not in TRACING_PACKAGES:
-            yield node.lineno, f"uses tf.function; only {' and '.join(TRACING_PACKAGES)} do"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield node.lineno, modules[node.value.id], node.attr
+        elif isinstance(node, ast.ImportFrom) and node.module in modules.values():
+            yield from ((node.lineno, node.module, name.name) for name in node.names)
+
+
+def tracing_breaches(tree, package):
+    for line, _, name in used_names(tree, {"tf": "tensorflow", "tensorflow": "tensorflow"}):
+        if name == "function" and package not in TRACING_PACKAGES:
+            yield line, f"uses tf.function; only {', '.join(TRACING_PACKAGES)} do"
+
+
+def printing_breaches(tree, package, file_name):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            if package == "training" and file_name != "callbacks.py":
+                yield node.lineno, "prints; in training only callbacks.py does"
+
+
+def writing_breaches(tree, package):
+    if package == "storage":
+        return
+    for line, module, name in used_names(tree, {module: module for module in HAND_WRITING}):
+        if name in HAND_WRITING[module]:
+            yield line, f"uses {module}.{name}; storage/files.py writes files whole or not at all"
 
 
 def test_the_project_keeps_the_architecture():
@@ -120,23 +162,37 @@ def test_the_project_keeps_the_architecture():
         ("myxtts/config/bad.py", "import keras", "config does without"),
         ("myxtts/text/bad.py", "def f():\n    import tensorflow as tf", "text does without"),
         ("myxtts/text/bad.py", "from myxtts.audio.mel import MelSpec", "not in a lower row"),
-        ("myxtts/utils/bad.py", "from myxtts.text import cleaners", "not in a lower row"),
+        ("myxtts/text/bad.py", "from myxtts.devices import machine", "not in a lower row"),
+        ("myxtts/storage/bad.py", "from myxtts.text import cleaners", "not in a lower row"),
         ("myxtts/audio/bad.py", "from ..utils import commons", "not in a lower row"),
         ("myxtts/models/bad.py", "import tensorflow as tf", "models import keras only"),
         ("myxtts/models/layers/bad.py", "from myxtts.data.batch import WaveBatch", "not in a lower row"),
+        ("myxtts/models/bad.py", "from myxtts.audio.mel import MelSpec", "models import config and models only"),
+        ("myxtts/models/bad.py", "def f():\n    from myxtts.training import step", "not in a lower row"),
         ("myxtts/models/bad.py", "from tensorflow.python.ops import math_ops", "models import keras only"),
         ("myxtts/data/bad.py", "from myxtts.models import xtts", "not in a lower row"),
         ("myxtts/data/bad.py", "import myxtts.training.step", "not in a lower row"),
         ("myxtts/training/bad.py", "from myxtts.inference.synthesizer import Synthesizer", "not in a lower row"),
         ("myxtts/inference/bad.py", "from myxtts.training import losses", "not in a lower row"),
         ("myxtts/inference/bad.py", "from myxtts.cli import say", "not in a lower row"),
+        ("myxtts/inference/bad.py", "def f():\n    import myxtts.interchange.coqui", "does without interchange"),
         ("myxtts/cli/bad.py", "import myxtts.webui.app", "not in a lower row"),
+        ("myxtts/webui/bad.py", "from myxtts.cli.errors import report", "not in a lower row"),
+        ("myxtts/server/bad.py", "from myxtts import webui", "not in a lower row"),
         ("myxtts/helpers/bad.py", "", "has no row"),
         ("myxtts/data/bad.py", "from myxtts.helpers import bad", "has no row"),
         ("myxtts/training/bad.py", "DEVICE = '/GPU:0'", "names the device"),
         ("myxtts/models/bad.py", "def f(i):\n    return f'/CPU:{i}'", "names the device"),
         ("myxtts/models/bad.py", "import tensorflow as tf\n@tf.function\ndef f():\n    pass", "uses tf.function"),
         ("myxtts/data/bad.py", "from tensorflow import function", "uses tf.function"),
+        ("myxtts/training/bad.py", "def f():\n    print('step')", "prints"),
+        ("myxtts/data/bad.py", "import os\nos.replace('a', 'b')", "uses os.replace"),
+        ("myxtts/cli/bad.py", "from os import replace", "uses os.replace"),
+        ("myxtts/text/bad.py", "import tempfile\nwith tempfile.NamedTemporaryFile() as f:\n    pass", "uses tempfile"),
+        ("myxtts/text/bad.py", "x = 1\n" * 401, "has 401 lines"),
+        ("utilities/bad.py", "def f():\n" + "    x = 1\n" * 60, "f has 61 lines"),
+        ("tests/bad.py", "class A:\n    def f(self):\n" + "        x = 1\n" * 60, "f has 61 lines"),
+        ("tests/bad.py", "class A:\n    def __init__(self):\n" + "        x = 1\n" * 40, "__init__ has 41 lines"),
     ],
 )
 def test_architecture_breach_is_found(tmp_path, path, source, breach):
@@ -159,6 +215,12 @@ def test_architecture_breach_is_found(tmp_path, path, source, breach):
         ),
         ("myxtts/models/good.py", "import math\nimport numpy as np\nfrom keras import ops\nfrom .layers import linear"),
         ("myxtts/devices/good.py", "DEVICE = '/GPU:0'"),
+        ("myxtts/export/good.py", "import tensorflow as tf\nf = tf.function(abs)"),
+        ("myxtts/training/callbacks.py", "print('step')"),
+        ("myxtts/cli/good.py", "from myxtts.interchange import coqui\nprint('step'.replace('s', 'S'))"),
+        ("myxtts/storage/good.py", "import os\nos.replace('a', 'b')"),
+        ("tests/test_good.py", "DEVICE = '/GPU:0'\nprint(DEVICE)\n" + "x = 1\n" * 398),
+        ("utilities/good.py", "def f():\n" + "    x = 1\n" * 59),
     ],
 )
 def test_architecture_allows_what_it_should(tmp_path, path, source):
@@ -168,13 +230,15 @@ def test_architecture_allows_what_it_should(tmp_path, path, source):
     assert find_breaches(tmp_path) == []
 
 
-def setting_names(cls=XTTSConfig):
-    """Names of the fields of a settings dataclass and of those in it."""
-    for field in fields(cls):
-        nested = field.default_factory() if callable(field.default_factory) else None
-        if is_dataclass(nested):
-            yield from setting_names(type(nested))
-        else:
+def setting_names(settings=None):
+    """Names of the fields of a settings object and of those in it, in mappings too (`training.stages`)."""
+    settings = settings or XTTSConfig()
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        nested = [one for one in (value.values() if isinstance(value, dict) else [value]) if is_dataclass(one)]
+        for one in nested:
+            yield from setting_names(one)
+        if not nested:
             yield field.name
 
 
@@ -191,6 +255,10 @@ def read_names(root):
     return names
 
 
+def test_settings_of_every_section_and_stage_are_known():
+    assert {"width", "batch_size", "seed", "temperature", "betas", "warmup_steps"} <= set(setting_names())
+
+
 def test_every_setting_is_read_outside_config():
     assert set(setting_names()) - read_names(ROOT) == set()
 
@@ -203,35 +271,49 @@ def test_a_setting_that_nobody_reads_is_found(tmp_path):
     assert read_names(tmp_path) == {"seen"}
 
 
+LOADED = """
+import sys
+before = set(sys.modules)
+{code}
+tops = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+print("LOADED", *sorted(tops - set(sys.stdlib_module_names) - {{"myxtts", "train_main"}}))
+"""
 HELP = """
-import runpy, sys
-sys.argv = ["train_main.py", "--help"]
+import runpy
+sys.argv = ["{command}", "--help"]
 try:
-    runpy.run_path("train_main.py", run_name="__main__")
+    runpy.run_path("{command}", run_name="__main__")
 except SystemExit as exit:
     assert not exit.code
-loaded = [name for name in ("tensorflow", "keras", "librosa", "numpy") if name in sys.modules]
-print("LOADED", *loaded)
 """
 
 
-def test_train_main_help_is_quick_and_does_without_tensorflow():
-    seconds = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        result = subprocess.run(
-            [sys.executable, "-c", HELP],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "COLUMNS": "100"},
-        )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert "--model-size" in result.stdout
-    assert result.stdout.splitlines()[-1] == "LOADED"
-    assert min(seconds) < 0.3, f"train_main.py --help takes {min(seconds):.2f} s of processor time"
+def run_and_list_modules(code):
+    """Runs code in a new process; returns what it printed and the third-party modules that it loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(code=code)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    printed, _, loaded = done.stdout.rpartition("LOADED")
+    return printed, set(loaded.split())
+
+
+def test_import_of_the_package_loads_nothing_else():
+    assert run_and_list_modules("import myxtts") == ("", set())
+
+
+@pytest.mark.parametrize("command, flag", [("train_main.py", "--model-size"), ("myxtts/__main__.py", "doctor")])
+def test_help_loads_neither_tensorflow_nor_anything_else_that_takes_long(command, flag):
+    printed, loaded = run_and_list_modules(HELP.format(command=command))
+    assert flag in printed and loaded <= {"yaml", "_yaml"}
+
+
+def test_module_loaded_on_the_way_is_found():
+    assert "numpy" in run_and_list_modules("import myxtts, numpy")[1]
 
 
 @pytest.mark.parametrize("given, settled", [(None, "1"), ("0", "0")])

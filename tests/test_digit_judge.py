@@ -7,16 +7,8 @@ import pytest
 import soundfile
 import soxr
 
-from utilities.benchmarks.digit_judge import (
-    NUM_BINS,
-    SAMPLE_RATE,
-    WINDOW_FRAMES,
-    DigitJudge,
-    Verdict,
-    load_recordings,
-    main,
-    power_spectrum,
-)
+from utilities.benchmarks.digit_features import NUM_BINS, SAMPLE_RATE, WINDOW_FRAMES, power_spectrum
+from utilities.benchmarks.digit_judge import DigitJudge, Verdict, load_recordings, main
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "fsdd"
 
@@ -128,7 +120,7 @@ def test_spectrum_of_a_long_clip_is_its_most_energetic_window():
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs shared/data/fsdd beside the repository")
-def test_short_training_on_real_digits_generalises():
+def test_short_training_on_real_digits_generalizes():
     speakers = ["george", "lucas"]
     judge = DigitJudge.train(RECORDINGS, speakers=speakers, indices=range(15, 31), epochs=8)
     held_out = load_recordings(RECORDINGS, speakers=speakers, indices=range(10, 13))

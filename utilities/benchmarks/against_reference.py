@@ -2,11 +2,15 @@
 
     python utilities/benchmarks/against_reference.py --reference-python ../reference-venv/bin/python
 
-The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of its own: `pip install torch==2.13.0`,
-`pip install coqui-tts==0.28.0 six soundfile`, `pip install --no-deps torchaudio==2.11.0 torchcodec==0.17.0`, and in case
-`torchaudio` was built for CUDA, its `.so` files removed. Each side is one process pinned to the same cores; the two take
-turns, one measuring while the other waits, and the ratio is the median of the ratios of neighbouring turns. Both sides'
-outputs are compared first. Takes about ten minutes on two cores of its own; appends the tables to docs/benchmarks.md.
+The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of its own:
+
+    pip install torch==2.13.0
+    pip install coqui-tts==0.28.0 six soundfile
+    pip install --no-deps torchaudio==2.11.0 torchcodec==0.17.0
+
+If `torchaudio` was built for CUDA, remove its `.so` files. Each side is one process pinned to the same cores. The two
+take turns, one measuring while the other waits, and the ratio is the median of the ratios of neighboring turns. Both
+sides' outputs are compared first. Takes about ten minutes on two idle cores; appends the tables to docs/benchmarks.md.
 """
 
 import argparse
@@ -51,7 +55,7 @@ class Side:
         print(json.dumps(request), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._process.args[3]} ended: its message stands above.")
+            raise SystemExit(f"{self._process.args[3]} ended; see its message above.")
         return json.loads(line)
 
     def close(self):

@@ -1,4 +1,4 @@
-"""How long training waits for a checkpoint at size `small`: the copy to the host, and steps slowed while it is written."""
+"""How long training waits for a checkpoint at size `small`: the copy to the host and steps slowed by the writing."""
 
 import time
 from statistics import median

@@ -86,7 +86,7 @@ def speak_all(checkpoint, data, pairs, which):
     for seed in range(SEEDS):
         rng = np.random.default_rng([seed, 7])
         voices = []
-        for speaker, digit in pairs:
+        for speaker, _ in pairs:
             other = int(rng.choice([d for d in range(10) if (speaker, d) not in pairs or len(pairs) == 60]))
             reference = data / "wavs" / f"{other}_{speaker}_{rng.integers(10, 50)}.wav"
             voices.append(synthesizer.voice(reference))

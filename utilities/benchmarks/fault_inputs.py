@@ -15,12 +15,15 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 DAMAGES = ("cut short", "bit flipped", "file removed")
 LINES_A_FOLDER = 200
 LONGEST_FOLDER_SECONDS = 120
-LETTERS = "abc xyz ÄÖü ß é ñ чп سلام پ\u200cگ ሰላም 你好 한글 '\"`,;:!?()[]{}<>#%&*+-=/\\~^_@$\t\x0b\x0c\x1c\u2028\ufeff\ufffd\x00\x07😀"
+LETTERS = (
+    "abc xyz ÄÖü ß é ñ чп سلام پ\u200cگ ሰላም 你好 한글 "
+    "'\"`,;:!?()[]{}<>#%&*+-=/\\~^_@$\t\x0b\x0c\x1c\u2028\ufeff\ufffd\x00\x07😀"
+)
 CHUNKS = (b"LIST", b"fact", b"JUNK", b"data", b"fmt ", b"bext", b"\0\0\0\0")
 
 
 def damage_checkpoints(folder, count, seed):
-    """Damages the newer of two checkpoints `count` times. Returns rows and whether each was noticed and the older used."""
+    """Damages the newer of two checkpoints `count` times. Returns rows and whether the older was used each time."""
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
     sound, faults, kinds = CheckpointStore(folder / "sound"), [], Counter()
     for step in (1, 2):
@@ -70,7 +73,7 @@ def damage_checkpoints(folder, count, seed):
 
 
 def judge_inputs(folder, count, seed):
-    """Inspects `count` generated lines, each with a generated WAV file. Returns rows and whether all are accounted for."""
+    """Inspects `count` generated lines with a WAV file each. Returns rows and whether all are accounted for."""
     draw = random.Random(seed)
     given = accepted = rejected = whole = 0
     reasons, faults = Counter(), []
@@ -107,8 +110,8 @@ def judge_inputs(folder, count, seed):
         [
             "generated lines and WAV headers",
             f"{given} clips",
-            f"{accepted} accepted + {rejected} rejected for {len(reasons)} reasons + {whole} in lists refused as a whole = "
-            f"{accepted + rejected + whole}; no traceback, no hang",
+            f"{accepted} accepted + {rejected} rejected for {len(reasons)} reasons + {whole} in lists refused as a "
+            f"whole = {accepted + rejected + whole}; no traceback, no hang",
             f"{given}",
         ]
     ], ok

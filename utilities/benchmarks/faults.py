@@ -3,18 +3,18 @@
     python utilities/benchmarks/faults.py                       all parts, the numbers of the goals
     python utilities/benchmarks/faults.py --only kills --kills 10
 
-- `kills`: training runs are ended by `kill -9` at random moments (at start-up, between and in steps, while a checkpoint is
-  written) and resumed by the same command until they are done. Every loss of every step must be, bit for bit, that of a run
-  left alone, and so must the weights and optimizer state at the end; after each kill every checkpoint must be whole, and
-  at the end no other file may be there.
-- `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; it must be noticed, set aside,
-  and the one before used.
+- `kills`: training runs are ended by `kill -9` at random moments (at start-up, between and in steps, while a checkpoint
+  is written) and resumed by the same command until they are done. Every loss of every step must be, bit for bit, that
+  of a run left alone, and so must the weights and optimizer state at the end. After each kill every checkpoint must be
+  whole, and at the end no other file may be there.
+- `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; it must be noticed and set
+  aside, and the one before used.
 - `inputs`: generated lists and WAV headers; accepted and rejected clips together must be those given.
 - `corpus`: losses on a corpus with two per cent bad clips must be those on the corpus without them.
 - `pause`: the share of the time that training waits for checkpoints at size `small` at the default frequency.
 
-Each run is a fork of this process, which has imported TensorFlow and not started it; that spares each of them the import and
-nothing else. Ends with exit code 1 when a goal is missed. `--append` adds the tables to docs/benchmarks.md.
+Each run is a fork of this process, which has imported TensorFlow and not started it; that spares each of them the
+import and nothing else. Ends with exit code 1 when a goal is missed. `--append` adds the tables to docs/benchmarks.md.
 """
 
 import argparse
@@ -300,7 +300,7 @@ def _unreadable(broken):
 
 
 def train_on_bad_corpus(work):
-    """The part `corpus`: a hundred and fifty clips, three more that are bad. Returns rows and whether the goal is met."""
+    """The part `corpus`: 150 clips and three more that are bad. Returns rows and whether the goal is met."""
     good, bad = write_corpus(work / "good", 150), write_corpus(work / "bad", 150)
     lines = (bad / "metadata.csv").read_text().splitlines()
     samples = soundfile.read(bad / "wavs" / "0000.wav")[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import keras  # noqa: E402  after myxtts, which settles what TensorFlow reads when it is imported
+from bench_extra import import_extra  # noqa: E402
 
 from myxtts.devices.machine import read_processor  # noqa: E402  the checkout must be on the path first
 
@@ -26,9 +27,7 @@ def describe_hardware():
 
 def _gpus():
     if keras.backend.backend() == "jax":
-        import jax
-
-        return [device.device_kind for device in jax.devices() if device.platform == "gpu"]
+        return [device.device_kind for device in import_extra("jax").devices() if device.platform == "gpu"]
     import tensorflow as tf
 
     return [

@@ -1,7 +1,7 @@
 """Tokens per second and share of the chip's peak (MFU) of a GPT training step, on TensorFlow or JAX.
 
     KERAS_BACKEND=tensorflow python utilities/benchmarks/model_compute.py --sizes tiny small --batches 1 4
-    KERAS_BACKEND=jax python utilities/benchmarks/model_compute.py --sizes normal --precisions mixed_bfloat16 --batches 16
+    KERAS_BACKEND=jax python utilities/benchmarks/model_compute.py --sizes normal --precisions mixed_bfloat16
 
 The same model code, forward, backward and AdamW, compiled as a whole. It needs Keras and the backend, nothing else of
 the project's requirements. MFU counts the operations that the model needs, not those made again under
@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+from bench_extra import import_extra  # noqa: E402
 from flops import step_flops  # noqa: E402
 from hardware import append_table  # noqa: E402  settles what TensorFlow reads when Keras imports it
 from keras import ops  # noqa: E402
@@ -140,8 +141,7 @@ def tensorflow_step(gpt, optimizer, mel, streams):
 
 def jax_step(gpt, optimizer, mel, streams):
     """`compiled_step` on JAX; weights and slots are handed from step to step in place."""
-    import jax
-
+    jax = import_extra("jax")
     variables = gpt.trainable_variables
 
     def loss(weights, mel, streams, seed):

@@ -155,7 +155,7 @@ class Worker:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"The process of a case ended with {self._process.wait()}; its message stands above.")
+            raise RuntimeError(f"The process of a case ended with {self._process.wait()}; see its message above.")
         return json.loads(answer)
 
     def __enter__(self):
@@ -220,11 +220,8 @@ class Step:
             whole = gpt_batch(
                 model_config, batch, NUM_TEXT, tokens - model_config.num_latents - NUM_TEXT - 7, CONDITIONING_FRAMES
             )
-            self.batches = (
-                [type(whole)(*fields) for fields in zip(*(tf.split(field, accumulation) for field in whole))]
-                if accumulation > 1
-                else [whole]
-            )
+            parts = (tf.split(field, accumulation) for field in whole)
+            self.batches = [type(whole)(*fields) for fields in zip(*parts)]
         self.taken = 0
 
     def take(self, learning_rate=1e-5, seed=0):

@@ -21,6 +21,8 @@ from bisect import bisect_left
 from pathlib import Path
 from statistics import fmean, median
 
+from bench_extra import import_extra, others_seconds
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 CASES = {"alike": (1.0, 4), "third": (1.0 / 3.0, 12)}
@@ -30,9 +32,9 @@ MOST_WIDTH_STEPS = 64
 ROUNDS = 4
 WIDTH_STEP = 8
 THREADS = 8
-"""For functions and the bodies of their conditions and loops. The single-threaded executor hands a body to another thread
-and waits; with one thread per core it came to stand behind the other device's whole function now and then."""
-NEIGHBOUR_TRAINS = "neighbour trains\n"
+"""For functions and the bodies of their conditions and loops. The single-threaded executor hands a body to another
+thread and waits; with one thread per core, a body now and then queues behind the other device's whole function."""
+NEIGHBOR_TRAINS = "neighbor trains\n"
 GOALS = "speed-up >= 1.6, efficiency >= 0.90, variation < 20% (alike); step within 1.05 x training alone (third)"
 
 
@@ -45,7 +47,7 @@ def parse(argv):
     parser.add_argument("--steps", type=int, default=40, help="steps of each measurement (default: 40)")
     parser.add_argument("--case", choices=CASES, action="append", help="measure this case alone")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
-    parser.add_argument("--neighbour", choices=CASES, help=argparse.SUPPRESS)
+    parser.add_argument("--neighbor", choices=CASES, help=argparse.SUPPRESS)
     parser.set_defaults(virtual_devices=2, batch_size=32, model_size="nano")
     return parser.parse_args(argv)
 
@@ -111,19 +113,19 @@ def fitting_width(config, plan, folder, share):
     return steps[min(bisect_left(steps, True, key=too_long), len(steps) - 1)] * WIDTH_STEP
 
 
-class Neighbour:
-    """A process that trains as long as this one lives, in a `with` block; it shares nothing with this one but the machine."""
+class Neighbor:
+    """A process that trains as long as this one lives, in a `with` block; they share nothing but the machine."""
 
     def __init__(self, case):
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:], "--neighbour", case], stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, *sys.argv[1:], "--neighbor", case], stdout=subprocess.PIPE, text=True
         )
 
     def __enter__(self):
         for line in self._process.stdout:
-            if line == NEIGHBOUR_TRAINS:
+            if line == NEIGHBOR_TRAINS:
                 return self
-        raise RuntimeError("The process that was to train beside this one ended; its message stands above.")
+        raise RuntimeError("The process that was to train at the same time ended; see its message above.")
 
     def __exit__(self, *error):
         self._process.kill()
@@ -132,7 +134,7 @@ class Neighbour:
 
 
 def train_beside_parent(config, plan, folder):
-    """What a `Neighbour` does."""
+    """What a `Neighbor` does."""
     from myxtts.training.measurement import take_step
 
     parent, step = os.getppid(), 0
@@ -143,7 +145,7 @@ def train_beside_parent(config, plan, folder):
         take_step(trainer, batch, step)
         step += 1
         if step == 2:
-            print(NEIGHBOUR_TRAINS, end="", flush=True)
+            print(NEIGHBOR_TRAINS, end="", flush=True)
 
 
 def measure(case, config, plan, folder, num_steps):
@@ -163,7 +165,7 @@ def measure(case, config, plan, folder, num_steps):
             times.step_times += found.step_times
             times.wait_seconds += found.wait_seconds
     others = (others_seconds() - busy_before) / (time.perf_counter() - began)
-    with Neighbour(case):
+    with Neighbor(case):
         beside = measure_phases(trainer, dataset, num_steps // ROUNDS).train
     data, train = fmean(found.data for found in alone), fmean(found.train for found in alone)
     overlapped, synchronous = whole[True], whole[False]
@@ -189,16 +191,9 @@ def measure(case, config, plan, folder, num_steps):
     }
 
 
-def others_seconds():
-    """Processor seconds that other processes have used since the machine started."""
-    import psutil
-
-    total = psutil.cpu_times()
-    return total.user + total.nice + total.system - sum(os.times()[:2])
-
-
 def main(argv=None):
     arguments = parse(argv)
+    import_extra("psutil")
     os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS=str(THREADS), TF_CPP_MIN_LOG_LEVEL="3")
     from myxtts.cli.train import config_from_arguments, set_up
 
@@ -207,15 +202,16 @@ def main(argv=None):
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, num_buckets=1))
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.neighbour:
-            train_beside_parent(of_case(config, arguments.neighbour), plan, folder)
+        if arguments.neighbor:
+            train_beside_parent(of_case(config, arguments.neighbor), plan, folder)
             return 0
         for case in arguments.case or CASES:
             figures = measure(case, config, plan, folder, arguments.steps)
             found.append(figures)
             print(
-                f"{case} ({figures['layers']} layers, DVAE {figures['dvae_hidden']} wide): D {figures['data_ms']:.0f} ms, T {figures['train_ms']:.0f} ms, synchronous "
-                f"{figures['synchronous_ms']:.0f} ms, asynchronous {figures['asynchronous_ms']:.0f} ms"
+                f"{case} ({figures['layers']} layers, DVAE {figures['dvae_hidden']} wide): "
+                f"D {figures['data_ms']:.0f} ms, T {figures['train_ms']:.0f} ms, "
+                f"synchronous {figures['synchronous_ms']:.0f} ms, asynchronous {figures['asynchronous_ms']:.0f} ms"
             )
             print(
                 f"  speed-up {figures['speedup']:.2f} (ceiling {figures['ceiling']:.2f}), overlap efficiency "

@@ -81,8 +81,8 @@ def vocoder_inputs():
 def serve(worker):
     """Obeys one JSON request per line of standard input, and answers each by one on standard output.
 
-    `{"prepare": case}` builds a case and warms it up; the answer has values of its output. `{}` runs it once; the answer
-    has the seconds, of the clock and of the processor. What libraries print goes to standard error.
+    `{"prepare": case}` builds a case and warms it up; the answer has values of its output. `{}` runs it once; the
+    answer has the seconds, of the clock and of the processor. What libraries print goes to standard error.
 
     Args:
         worker: Object whose method of the name of `Case.kind` returns a function to be timed and a function that gives

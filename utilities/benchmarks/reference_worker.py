@@ -1,4 +1,4 @@
-"""The reference's side of `against_reference.py`; runs under a Python that has `coqui-tts`, and imports nothing of ours."""
+"""The reference's side of `against_reference.py`. Runs under a Python that has `coqui-tts`; imports nothing of ours."""
 
 import sys
 import tempfile
@@ -23,7 +23,7 @@ from TTS.tts.layers.tortoise.arch_utils import TorchMelSpectrogram
 
 
 class ReferenceWorker:
-    """Builds each case of `reference_cases.CASES` with the reference's classes, called as its trainer or `Xtts` does."""
+    """Builds each case of `reference_cases.CASES` of the reference's classes, called as its trainer or `Xtts` does."""
 
     def gpt(self, size, with_encoder):
         shape = GPT_SIZES[size]

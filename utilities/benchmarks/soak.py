@@ -3,9 +3,9 @@
     python utilities/benchmarks/soak.py --steps 20000 [training flags of train_main.py]
     python utilities/benchmarks/soak.py --minutes 60
 
-Trains the GPT stage at size nano on two logical CPU devices (or on the GPUs that the flags name) and watches the process.
-Ends with exit code 1 when a goal is missed: memory within 2 % after warm-up, no thread more at the end. Sudden ends are
-in stops.py.
+Trains the GPT stage at size nano on two logical CPU devices (or on the GPUs that the flags name) and watches the
+process. Ends with exit code 1 when a goal is missed: memory within 2 % after warm-up, no more threads at the end than
+before. Sudden ends are in stops.py.
 """
 
 import argparse
@@ -18,6 +18,8 @@ import threading
 import time
 from pathlib import Path
 from statistics import median
+
+from bench_extra import import_extra, process_state
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -55,14 +57,6 @@ def parse(argv):
     length.add_argument("--minutes", type=float, help="train for so long")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     return parse_training(parser, argv)
-
-
-def process_state():
-    """Resident memory in bytes, threads of the process, threads of Python."""
-    import psutil
-
-    process = psutil.Process()
-    return process.memory_info().rss, process.num_threads(), threading.active_count()
 
 
 class Watcher:
@@ -108,8 +102,8 @@ def soak(trainer, dataset, minutes):
     )
     print(
         f"{found['steps']} steps in {found['minutes']:.1f} minutes: memory {memory[0]:.0f} MB after warm-up, "
-        f"{memory[1]:.0f} MB at the end ({found['growth']:+.2%}); threads {threads[0]} and {threads[1]}; Python threads "
-        f"{threads_before} before and {found['python_threads'][1]} after"
+        f"{memory[1]:.0f} MB at the end ({found['growth']:+.2%}); threads {threads[0]} and {threads[1]}; Python "
+        f"threads {threads_before} before and {found['python_threads'][1]} after"
     )
     return found
 
@@ -117,6 +111,7 @@ def soak(trainer, dataset, minutes):
 def main(argv=None):
     """Runs what was asked for; returns the exit code."""
     arguments = parse(argv)
+    import_extra("psutil")
     from myxtts.cli.train import config_from_arguments, set_up
 
     config, plan = set_up(config_from_arguments(arguments), arguments)

@@ -7,8 +7,8 @@ moments in every way there is: an exception in the reader, in the features, in t
 and as a bare KeyboardInterrupt; the end of the data. These share one process and one warmed-up trainer, so that threads
 which are left behind add up and show. Then `train_main.py` itself is started, and gets a Ctrl-C at a random moment.
 
-Exit code 1 when a goal is missed: every stop within 5 s, each error with the traceback of the line that raised it, and no
-thread left. --append adds the table to docs/benchmarks.md.
+Exit code 1 when a goal is missed: every stop within 5 s, each error with the traceback of the line that raised it, and
+no thread left. --append adds the table to docs/benchmarks.md.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from soak import parse_training, process_state, training_parser  # noqa: E402  a neighbour of this file
+from bench_extra import cpu_seconds, import_extra, process_state  # noqa: E402  neighbors of this file
+from soak import parse_training, training_parser  # noqa: E402
 
 LONGEST_STOP_SECONDS = 5.0
 LONGEST_RUN_STEPS = 12
@@ -79,7 +80,8 @@ class Stop:
 
     kind: str
     seconds: float
-    """From the cause, or for a batch that fails its turn, until `train` has returned and the data thread is gone, or to the end of the process."""
+    """From the cause (for a batch that fails: from its turn) until `train` has returned and the data thread is gone, or
+    to the end of the process."""
     fault: str
     """What was not as it should be; empty when all was."""
 
@@ -151,8 +153,8 @@ class Saboteur:
         os.kill(os.getpid(), signal.SIGINT)
 
     def _interrupt_again(self, unraisable):
-        """`sys.unraisablehook`: Python drops a KeyboardInterrupt that falls into a weak reference's callback or `__del__`,
-        and a user would press the keys once more."""
+        """`sys.unraisablehook`: Python drops a KeyboardInterrupt that falls into a weak reference's callback or
+        `__del__`, and a user would press the keys once more."""
         if unraisable.exc_type is KeyboardInterrupt:
             threading.Timer(0.01, self._interrupt).start()
         else:
@@ -163,8 +165,8 @@ class Saboteur:
         raise Broken
 
     def _breaking(self, call, active, at, postpones=False):
-        """`call` that fails the time `at` when it is `active`. Batches made before a failing one are trained on first; the
-        stop is timed from the end of their steps, whose calls `postpones` says these are."""
+        """`call` that fails the time `at` when it is `active`. Batches made before a failing one are trained on first;
+        the stop is timed from the end of their steps, whose calls `postpones` says these are."""
         calls = iter(range(10**9))
 
         def broken(*arguments):
@@ -218,16 +220,6 @@ def stop_at_random(trainer, dataset, num_stops):
     return stops, before, process_state()[1:]
 
 
-def cpu_seconds(process):
-    """Processor time that a process has used; 0 for one that has ended."""
-    import psutil
-
-    if process.poll() is not None:
-        return 0.0
-    times = psutil.Process(process.pid).cpu_times()
-    return times.user + times.system
-
-
 def interrupt_process(arguments, corpus, folder, seconds):
     """Starts `train_main.py`, sends Ctrl-C `seconds` after training began, and waits; returns the `Stop`."""
     virtual = ("--virtual-devices", str(arguments.virtual_devices)) if arguments.virtual_devices else ()
@@ -264,8 +256,8 @@ def interrupt_process(arguments, corpus, folder, seconds):
         try:
             code = process.wait(4 * LONGEST_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            # A process that still computes was starved by others, or has work that cannot be broken off; one that does not
-            # waits for something that never comes.
+            # A process that still computes was starved by others, or has work that cannot be broken off; one that
+            # does not waits for something that never comes.
             code = f"none, {cpu_seconds(process) - used:.1f} s of CPU since Ctrl-C"
             process.kill()
         took = time.monotonic() - struck
@@ -290,6 +282,7 @@ def main(argv=None):
     # A shell starts what it puts into the background with SIGINT ignored, and then an interrupt would never come.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = parse(argv)
+    import_extra("psutil")
     from myxtts.cli.train import config_from_arguments, set_up
 
     config, plan = set_up(config_from_arguments(arguments), arguments)

@@ -16,14 +16,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # librosa's products, on the one core; more threads would wait for each other
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import librosa  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from bench_extra import import_extra  # noqa: E402
 from flops import step_flops  # noqa: E402
 from hardware import append_table  # noqa: E402  settles what TensorFlow reads when it is imported
 
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
-from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.data.batch import GPTBatch  # noqa: E402
 from myxtts.data.buckets import BatchPlan  # noqa: E402
@@ -78,6 +78,7 @@ def input_pipeline(folder, repeats):
 
 def features(repeats):
     """Log-mels of a batch of eight clips of seven seconds, against librosa on the same core."""
+    librosa = import_extra("librosa")
     wav = np.random.default_rng(0).normal(0, 0.1, (8, 7 * MODEL_SAMPLE_RATE)).astype(np.float32)
     extractor = MelSpectrogram(DVAE_MEL)
     ours_function = tf.function(lambda wav: extractor(wav, in_chunks=True))

@@ -1,0 +1,184 @@
+"""Every third-party import is declared in the extra that its folder names; read from the syntax tree."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from utilities.benchmarks.bench_extra import import_extra
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTRAS_OF_FOLDER = {"myxtts": (), "utilities": ("bench",), "tests": ("test",)}
+"""Extras whose packages the files of a folder may import anywhere, besides the project's `dependencies`."""
+OPTIONAL = ("sample", "languages", "ui", "server")
+"""Extras that `myxtts/` imports inside functions only, with an error that says what to install."""
+DISTRIBUTIONS = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py"}
+"""Modules whose distribution has another name; elsewhere the two differ by case and by `-` for `_` at most."""
+IMPORTED_BY_OTHERS = {"tensorboard": "tf.summary writes with it"}
+"""Dependencies that no file here imports, and why they are declared."""
+REFERENCE = ("torch", "TTS", "transformers")
+ELSEWHERE = {
+    "utilities/benchmarks/reference_worker.py": REFERENCE,
+    "utilities/parity/make_reference.py": REFERENCE,
+    "utilities/parity/make_text_reference.py": REFERENCE,
+}
+"""Files that run under the reference implementation's Python, whose packages no extra of ours installs."""
+IMPORTING_CALLS = ("import_module", "importorskip", "import_extra")
+"""Functions whose first argument is the name of a module to import."""
+
+
+def canonical(name):
+    """The normalized name of a distribution (PyPA, "Names and normalization")."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(project, *extras):
+    """Canonical names of the dependencies and of the extras' packages, those of extras they name included."""
+    optional = project.get("optional-dependencies", {})
+    pending, found = [*project["dependencies"], *(one for extra in extras for one in optional.get(extra, ()))], set()
+    while pending:
+        name, own = re.match(r"([\w.-]+)(?:\[([^\]]*)\])?", pending.pop()).groups()
+        if name == project["name"]:
+            pending += [one for extra in own.split(",") for one in optional[extra.strip()]]
+        else:
+            found.add(canonical(name))
+    return found
+
+
+def imports(tree):
+    """`(line, top module, whether inside a function)` of every import, those by name through a function included."""
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module]
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = getattr(node.func, "attr", getattr(node.func, "id", None))
+            names = [node.args[0].value] if called in IMPORTING_CALLS else []
+        yield from ((node.lineno, name.partition(".")[0], id(node) in inside) for name in names)
+
+
+def undeclared_imports(root):
+    """Third-party imports below `root` that no extra of their folder declares, as `file:line what`."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional = declared({**project, "dependencies": []}, *OPTIONAL)
+    ours = {"myxtts", "utilities", "tests"}
+    ours |= {path.stem for folder in ("utilities", "tests") for path in root.glob(f"{folder}/**/*.py")}
+    for folder, extras in EXTRAS_OF_FOLDER.items():
+        allowed = declared(project, *extras)
+        for path in sorted(root.glob(f"{folder}/**/*.py")):
+            name = path.relative_to(root).as_posix()
+            for line, module, in_function in imports(ast.parse(path.read_text(encoding="utf-8"))):
+                distribution = canonical(DISTRIBUTIONS.get(module, module))
+                if module in sys.stdlib_module_names or module in ours or module in ELSEWHERE.get(name, ()):
+                    continue
+                if distribution in allowed or (folder == "myxtts" and in_function and distribution in optional):
+                    continue
+                where = " outside a function, of an optional extra" if distribution in optional else ""
+                yield f"{name}:{line} imports {module}{where}; declare it in {', '.join(extras) or 'dependencies'}"
+
+
+def unused_dependencies(root):
+    """Dependencies that nothing in `myxtts/` imports."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in root.glob("myxtts/**/*.py")]
+    used = {canonical(DISTRIBUTIONS.get(module, module)) for tree in trees for _, module, _ in imports(tree)}
+    return declared(project) - used - set(IMPORTED_BY_OTHERS)
+
+
+def test_every_import_is_declared():
+    assert list(undeclared_imports(ROOT)) == []
+
+
+def test_every_dependency_is_imported():
+    assert unused_dependencies(ROOT) == set()
+
+
+PROJECT = """
+[project]
+name = "myxtts"
+dependencies = ["numpy>=2,<3", "PyYAML", "tensorflow[and-cuda]"]
+[project.optional-dependencies]
+languages = ["hangul-romanize"]
+bench = ["psutil"]
+test = ["myxtts[languages]", "pytest"]
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Writes a source file into a small project; returns the project's folder."""
+
+    def write(path, source):
+        (tmp_path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(source, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "path, source, breach",
+    [
+        ("myxtts/a.py", "import requests", "myxtts/a.py:1 imports requests; declare it in dependencies"),
+        ("myxtts/a.py", "def f():\n    from psutil import Process", "myxtts/a.py:2 imports psutil"),
+        ("myxtts/a.py", "import hangul_romanize", "outside a function, of an optional extra"),
+        ("myxtts/a.py", "import pytest", "imports pytest"),
+        ("utilities/benchmarks/a.py", "class A:\n    def f(self):\n        import pytest", "declare it in bench"),
+        ("utilities/benchmarks/a.py", "import torch", "imports torch"),
+        ("utilities/a.py", "import_extra('librosa.filters')", "imports librosa"),
+        ("tests/test_a.py", "pytest.importorskip('jax')", "imports jax; declare it in test"),
+        ("tests/test_a.py", "import psutil", "imports psutil"),
+    ],
+)
+def test_undeclared_import_is_found(tree, path, source, breach):
+    found = list(undeclared_imports(tree(path, source)))
+    assert len(found) == 1 and breach in found[0]
+
+
+@pytest.mark.parametrize(
+    "path, source",
+    [
+        ("myxtts/a.py", "import json\nimport numpy.linalg\nimport yaml\nfrom . import b\nimport tensorflow as tf"),
+        ("myxtts/a.py", "def f():\n    import hangul_romanize.rule"),
+        ("utilities/benchmarks/reference_worker.py", "import torch\nimport reference_worker\nimport psutil"),
+        ("tests/test_a.py", "import pytest\nimport hangul_romanize\nimport test_a\nfrom utilities import b"),
+    ],
+)
+def test_declared_imports_pass(tree, path, source):
+    assert list(undeclared_imports(tree(path, source))) == []
+
+
+def test_dependency_that_nothing_imports_is_found(tree):
+    assert unused_dependencies(tree("myxtts/a.py", "import numpy, yaml")) == {"tensorflow"}
+
+
+def test_missing_package_of_a_benchmark_is_one_sentence():
+    missing = "no_such_package"
+    with pytest.raises(SystemExit) as ended:
+        import_extra(missing)
+    assert str(ended.value) == ('This benchmark needs no_such_package. Install it with: pip install -e ".[bench]"')
+
+
+def test_hooks_run_the_ruff_that_the_tests_install():
+    requirement = next(one for one in declared_requirements("test") if one.startswith("ruff"))
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert f"ruff>={hooks['repos'][0]['rev'].removeprefix('v')}," in requirement
+
+
+def declared_requirements(extra):
+    """The requirements of an extra, as written."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project["optional-dependencies"][extra]
