@@ -10,14 +10,15 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.data import corpora, corpus_folder
+from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.data.corpora import folder as corpus_folder
 from myxtts.data.corpora import CorpusError, load_corpus
 
 
 def make_corpus(root, metadata, audio=("a", "b"), folder="wavs"):
     """Writes a list, and audio files (a name without extension is a WAV file) that hold a short tone."""
     for name in audio:
-        path = root / folder / (name if Path(name).suffix in corpora.AUDIO_EXTENSIONS else f"{name}.wav")
+        path = root / folder / (name if Path(name).suffix in AUDIO_EXTENSIONS else f"{name}.wav")
         path.parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(path, 0.3 * np.sin(np.arange(4410) / 9), 22050)
     if metadata is not None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from myxtts.data import doctor
 from myxtts.data.corpora import load_corpus
-from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
+from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
 
 
 def speech(seconds=0.5, pitch=150, sample_rate=22050, fade=True, peak=0.4):
@@ -126,7 +126,7 @@ def test_the_report_names_every_clip_and_its_reason(corpus, tmp_path):
 
 
 def test_the_summary_has_one_line_a_reason_with_its_count(corpus):
-    lines = summarise(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
+    lines = summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
     assert lines[0] == "clips given: 13, accepted: 7 (0.1 min), rejected: 6, warnings: 7"
     assert lines[1] == "rejected: text wrongly encoded: 3 (first: mojibake)"
     assert "warning: cut ending: 1 (first: cut)" in lines

@@ -40,7 +40,7 @@ def watched(stage, precision="float32"):
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    from myxtts.data.ljspeech import LJSpeechDataset
+    from myxtts.data.dataset import SpeechDataset
     from myxtts.devices.configuration import audit_placement
     from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
@@ -62,7 +62,7 @@ def watched(stage, precision="float32"):
             dvae={"max_steps": STEPS},
             gpt={"max_steps": STEPS},
         )
-        dataset = LJSpeechDataset.open(config)
+        dataset = SpeechDataset.open(config)
         with tf.device(plan.data_device):
             tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
         trainer = XTTSTrainer(dataset.config, stage=stage, plan=plan, tokenizer_model=tokenizer_model)
@@ -123,7 +123,7 @@ def stray_variable():
         trainer.train_step.loss_scale = keras.Variable(1.0, name="loss_scale")
 
     class NoData:
-        def plan(self, stage):
+        def order(self, stage):
             return type("Plan", (), {"batches_per_epoch": 1})
 
         def validation_loader(self, stage):

@@ -17,7 +17,7 @@ def make_trainer(mode, corpus, folder):
     import keras
     import tensorflow as tf
 
-    from myxtts.data.ljspeech import LJSpeechDataset
+    from myxtts.data.dataset import SpeechDataset
     from myxtts.models.xtts import XTTS
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
     from myxtts.training.trainer import XTTSTrainer
@@ -30,7 +30,7 @@ def make_trainer(mode, corpus, folder):
         data={"model_start_delay": 0.0, "num_buckets": 1},
         training={"reset_training": True, "log_every_steps": 1, "validate_every_steps": STEPS},
     )
-    dataset = LJSpeechDataset.open(config)
+    dataset = SpeechDataset.open(config)
     plan = plan_of(mode)
     keras.utils.set_random_seed(3)
     with tf.device(plan.data_device):

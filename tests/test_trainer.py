@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny import tiny_run_config
 
-from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.callbacks import Callback
@@ -55,7 +55,7 @@ def open_run(corpus, folder, **sections):
     }
     # One layer and one shape: what these tests take is the time to trace.
     model, data = {"layers": 1, **sections.pop("model", {})}, {"num_buckets": 1, **sections.pop("data", {})}
-    return LJSpeechDataset.open(tiny_run_config(corpus, folder, training=training, model=model, data=data, **sections))
+    return SpeechDataset.open(tiny_run_config(corpus, folder, training=training, model=model, data=data, **sections))
 
 
 def dvae_trainer(dataset):
@@ -174,10 +174,10 @@ def test_limited_validation_sees_short_and_long_clips(tiny_corpus, tmp_path, gpt
         seen.append(int(position))
         return loader(position)
 
-    recording.plan = loader.plan
+    recording.order = loader.order
     monkeypatch.setattr(gpt_run[1].config.training, "max_validation_batches", 3)
     gpt_run[1].evaluate(recording)
-    last = loader.plan.batches_per_epoch - 1
+    last = loader.order.batches_per_epoch - 1
     assert last > 3 and seen[0] == 0 and seen[-1] == last and len(seen) == 3
 
 

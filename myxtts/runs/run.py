@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.stages import STAGES
-from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.models.xtts import XTTS
 from myxtts.runs.samples import SampleSpeaker
@@ -64,7 +64,7 @@ def _train_stages(config, plan, home):
     if config.training.init_from:
         config = adopted(config, home) if _has_begun(config, home) else adopt(config)
     with clip_progress("checking recordings") as progress:
-        dataset = LJSpeechDataset.open(config, progress)
+        dataset = SpeechDataset.open(config, progress)
     config = dataset.config
     _check_same_model(config, home)
     dataset.tokenizer.save(home / "vocab.json")
@@ -178,10 +178,10 @@ def _overtrained(state, training):
 
 
 def _train_stage(stage, config, plan, dataset, monitor):
-    plan_of_batches = dataset.plan(stage)
+    order = dataset.order(stage)
     print(
-        f"Padding: {100 * plan_of_batches.padding_share():.1f}% of the batches' samples, "
-        f"{len(plan_of_batches.shapes)} shapes"
+        f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, "
+        f"{len(order.shapes)} shapes"
     )
     if config.training.reset_training:
         aside = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}").set_aside()

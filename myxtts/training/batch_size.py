@@ -142,7 +142,7 @@ def fit_batch_size(trainer, dataset):
 
     Args:
         trainer: `XTTSTrainer` before its first step in this process.
-        dataset: `LJSpeechDataset`.
+        dataset: `SpeechDataset`.
 
     Returns:
         The data set with batches of the size found.
@@ -249,7 +249,7 @@ def _trial(trainer, dataset, size, parts):
 def longest_batch(dataset, stage, size):
     """A `WaveBatch` of noise of the greatest length in samples and in tokens that the stage's batches have."""
     loader = dataset.train_loader(stage)
-    num_samples, num_tokens = (max(lengths) for lengths in zip(*loader.plan.shapes))
+    num_samples, num_tokens = (max(lengths) for lengths in zip(*loader.order.shapes))
     conditioning = loader.conditioning.max_samples if loader.conditioning else 0
     noise = noise_batch(size, num_samples, num_tokens, conditioning, dataset.config.model.num_text_tokens)
     return tf.nest.map_structure(tf.constant, noise)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import noise_batch
-from myxtts.data.ljspeech import LJSpeechDataset
+from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.planning.memory import TOKENS_PER_SECOND
 from myxtts.training.trainer import XTTSTrainer
@@ -98,10 +98,10 @@ def open_trainer(config, plan, folder):
         folder: For what a run writes.
 
     Returns:
-        `XTTSTrainer` with a gradient accumulation of 1, and `LJSpeechDataset`.
+        `XTTSTrainer` with a gradient accumulation of 1, and `SpeechDataset`.
     """
     training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
-    dataset = LJSpeechDataset.open(replace(config, training=training))
+    dataset = SpeechDataset.open(replace(config, training=training))
     return _trainer(dataset.config, plan), dataset
 
 
@@ -116,7 +116,7 @@ def measure_phases(trainer, dataset, num_steps):
 
     Args:
         trainer: `XTTSTrainer` with a gradient accumulation of 1.
-        dataset: `LJSpeechDataset`.
+        dataset: `SpeechDataset`.
         num_steps: Steps that count; `WARMUP_STEPS` come before them.
     """
     times, kept = {phase: [] for phase in PHASES}, []

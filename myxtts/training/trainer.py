@@ -185,7 +185,7 @@ class XTTSTrainer:
         """Trains until the stage's last step.
 
         Args:
-            dataset: `LJSpeechDataset`.
+            dataset: `SpeechDataset`.
             callbacks: Objects with any of the methods of `callbacks.Callback`.
 
         Returns:
@@ -193,12 +193,12 @@ class XTTSTrainer:
         """
         if self.config.training.automatic_batch_size:
             dataset = fit_batch_size(self, dataset)
-        total = self.total_steps(dataset.plan(self.stage).batches_per_epoch)
+        total = self.total_steps(dataset.order(self.stage).batches_per_epoch)
         validation_loader = dataset.validation_loader(self.stage)
         placement = require_placement(self._placed_variables(), self._placement_plan())
         self._call(callbacks, "on_start", self, total, placement)
         self._take_up(dataset, total)
-        self._keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
+        self._keeper = LedgerKeeper(self, len(dataset.order(self.stage).shapes))
         validation = {}
         if self.step >= total or self.overtraining.stopped:
             return validation
@@ -296,7 +296,7 @@ class XTTSTrainer:
         """Prepared batches `start` to `stop` of a dataset on the model device, to be used in a `with` block.
 
         Args:
-            dataset: `LJSpeechDataset`.
+            dataset: `SpeechDataset`.
             start: Position of the first batch.
             stop: Position after the last one.
             watch: `(phase, call) -> call`, put around `preprocess` and `transfer` by whoever wants to time them.
@@ -359,7 +359,7 @@ class XTTSTrainer:
 
     def evaluate(self, loader):
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
-        batches = loader.plan.batches_per_epoch
+        batches = loader.order.batches_per_epoch
         limit = min(batches, self.config.training.max_validation_batches)
         totals, counts = {}, {}
         # Validation goes from short clips to long ones: fewer batches than there are still show all lengths.
