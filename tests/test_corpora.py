@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
-from myxtts.data.corpora import folder as corpus_folder
 from myxtts.data.corpora import CorpusError, load_corpus
+from myxtts.data.corpora import folder as corpus_folder
 
 
 def make_corpus(root, metadata, audio=("a", "b"), folder="wavs"):
