@@ -54,7 +54,7 @@ def build_parser():
 def main(argv=None):
     """Examines the machine or inspects a data set; exit code 1 under --strict when a clip is left out."""
     arguments = build_parser().parse_args(argv)
-    return check_data(arguments) if arguments.subject == "data" else check_machine(arguments)
+    return report_data(arguments) if arguments.subject == "data" else check_machine(arguments)
 
 
 def check_machine(arguments):
@@ -81,12 +81,12 @@ def check_machine(arguments):
     return 0
 
 
-def check_data(arguments):
+def report_data(arguments):
     """Inspects a data set and prints what is wrong with it."""
-    from myxtts.data.doctor import ClipLimits, check_data, write_report
+    from myxtts.data.doctor import ClipLimits, check_data, summarize, write_report
     from myxtts.utils.progress import clip_progress
 
-    found = check_data(
+    inspection, leaks = check_data(
         arguments.folder,
         arguments.validation,
         limits=ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds),
@@ -94,7 +94,7 @@ def check_data(arguments):
         vocabulary=arguments.vocabulary,
         progress=clip_progress,
     )
-    print(found.describe())
-    write_report(found.inspection, arguments.report)
+    print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
+    write_report(inspection, arguments.report)
     print(f"every clip and its reason: {arguments.report}")
-    return 0 if found.is_clean or not arguments.strict else 1
+    return 1 if arguments.strict and (inspection.rejections or leaks) else 0

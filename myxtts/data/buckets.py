@@ -1,6 +1,7 @@
 """Which clips share a batch: a pure function of lengths, seed, epoch and position, so that a run resumes exactly."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -55,49 +56,44 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
     return lengths[sorted(bounds)]
 
 
+@dataclass(eq=False)
 class BatchOrder:
     """The order of batches over all epochs.
 
     Clips are shuffled, put into length buckets and cut into batches of one size; what a bucket has left over joins the
     next longer one, so an epoch uses every clip but fewer than one batch's worth, other ones each time.
-
-    Args:
-        num_samples: `(N,)` length of each clip at 22 050 Hz.
-        num_tokens: `(N,)` length of each text.
-        batch_size: Clips per batch; a smaller set is repeated to fill one.
-        num_buckets: Most length buckets.
-        seed: Of the shuffles.
-        fixed_samples, fixed_tokens: Pad every batch to these (static shapes), instead of to its bucket.
-        extra_samples: Room added to every clip, for a random shift in time.
     """
 
-    def __init__(
-        self,
-        num_samples: Sequence[int],
-        num_tokens: Sequence[int],
-        batch_size: int,
-        num_buckets: int,
-        seed: int,
-        fixed_samples: int | None = None,
-        fixed_tokens: int | None = None,
-        extra_samples: int = 0,
-    ):
-        self.num_samples = np.asarray(num_samples, np.int64)
-        num_tokens = np.asarray(num_tokens, np.int64)
-        if not len(self.num_samples):
+    num_samples: Sequence[int]
+    """`(N,)` length of each clip at 22 050 Hz."""
+    num_tokens: Sequence[int]
+    """`(N,)` length of each text."""
+    batch_size: int
+    """Clips per batch; a smaller set is repeated to fill one."""
+    num_buckets: int
+    """Most length buckets."""
+    seed: int
+    """Of the shuffles."""
+    fixed_samples: int | None = None
+    fixed_tokens: int | None = None
+    """Pad every batch to these (static shapes), instead of to its bucket."""
+    extra_samples: int = 0
+    """Room added to every clip, for a random shift in time."""
+
+    def __post_init__(self):
+        self.num_samples, tokens = (np.asarray(row, np.int64) for row in (self.num_samples, self.num_tokens))
+        if not len(tokens):
             raise ValueError("A batch order needs at least one clip.")
-        self.batch_size = batch_size
-        self.seed = seed
-        units = -(-(self.num_samples + extra_samples) // CODE_STRIDE_SAMPLES)
-        bounds = bucket_bounds(units, num_buckets) if fixed_samples is None else np.array([units.max()])
+        units = -(-(self.num_samples + self.extra_samples) // CODE_STRIDE_SAMPLES)
+        bounds = bucket_bounds(units, self.num_buckets if self.fixed_samples is None else 1)
         self._bucket = np.searchsorted(bounds, units)
-        longest = [num_tokens[self._bucket <= bucket].max() for bucket in range(len(bounds))]
-        self.shapes: list[tuple[int, int]] = [
-            (fixed_samples or int(bound) * CODE_STRIDE_SAMPLES, fixed_tokens or int(tokens))
-            for bound, tokens in zip(bounds, longest)
-        ]
+        self.shapes: list[tuple[int, int]] = []
         """Padded lengths of waveforms and texts of each bucket."""
-        self.batches_per_epoch = max(1, len(self.num_samples) // batch_size)
+        for bucket, bound in enumerate(bounds):
+            longest_text = int(tokens[self._bucket <= bucket].max())
+            samples = self.fixed_samples or int(bound) * CODE_STRIDE_SAMPLES
+            self.shapes.append((samples, self.fixed_tokens or longest_text))
+        self.batches_per_epoch = max(1, len(tokens) // self.batch_size)
         self._epoch_batches = lru_cache(maxsize=2)(self._order_epoch)
 
     def _order_epoch(self, epoch):

@@ -16,16 +16,7 @@ from myxtts.data.batch import WaveBatch
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
-from myxtts.data.pipeline import (
-    BatchLoader,
-    Clip,
-    ConditioningRule,
-    SampleCache,
-    conditioning_seconds,
-    own_errors,
-    prefetch_to,
-    wave_dataset,
-)
+from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -68,7 +59,7 @@ class SpeechDataset:
             get_language(config.data.language)
         except ValueError as error:
             raise ConfigError(f"--language: {error}") from error
-        folders = filter(None, (config.data.train_data, config.data.val_data))
+        folders = [config.data.train_data, *filter(None, [config.data.val_data])]
         inspections = [_inspect(config, folder, progress) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
@@ -117,19 +108,16 @@ class SpeechDataset:
         Raises:
             AudioError, OSError: While iterating: a recording that was there at the start cannot be read any more.
         """
-        data, loader = self.config.data, self.train_loader(stage)
-        dataset = wave_dataset(loader, start, stop, data.num_workers)
-        return own_errors(prefetch_to(dataset, device, data.pipeline_buffer_size), loader)
+        num_workers, buffer_size = self.config.data.num_workers, self.config.data.pipeline_buffer_size
+        return stream_batches(self.train_loader(stage), device, start, stop, num_workers, buffer_size)
 
     def _loader(self, clips, order, stage, training):
         data = self.config.data
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding)
-        rule = rule if STAGES[stage].conditioned else None
+        rule, seed = rule if STAGES[stage].conditioned else None, self.config.training.seed
         crop = self._crop_samples(stage) if training else None
-        return BatchLoader(
-            clips, order, self._cache, self.config.training.seed, rule, crop, self._max_shift(), training
-        )
+        return BatchLoader(clips, order, self._cache, seed, rule, crop, self._max_shift(), training)
 
     def _max_shift(self):
         return MAX_SHIFT_SAMPLES if self.config.data.augment else 0
@@ -194,31 +182,23 @@ def _grown(tokenizer, config, utterances):
 def _clips(inspection, name, tokenizer, config):
     """Clips of the accepted utterances whose text the vocabulary can write; reports what is left out, and why."""
     limit = config.data.max_text_length
-    checked = [(clip, tokenizer.check(clip.text, clip.language, limit)) for clip in inspection.accepted]
-    refused = [
-        Rejection(clip.id, clip.line, clip.wav_path.name, "text not usable", reason)
-        for clip, reason in checked
-        if reason
-    ]
-    accepted = tuple(clip for clip, reason in checked if not reason)
-    rejections = (*inspection.rejections, *refused)
-    inspection = replace(inspection, accepted=accepted, rejections=rejections)
+    clips, accepted, rejections = [], [], list(inspection.rejections)
+    for spoken in inspection.accepted:
+        path, text, language = spoken.wav_path, spoken.text, spoken.language
+        reason = tokenizer.check(text, language, limit)
+        if reason:
+            rejections.append(Rejection(spoken.id, spoken.line, path.name, "text not usable", reason))
+            continue
+        accepted.append(spoken)
+        tokens = tuple(tokenizer.encode(text, language))
+        clips.append(Clip(spoken.id, str(path), tokens, spoken.speaker, language, spoken.num_samples))
+    inspection = replace(inspection, accepted=tuple(accepted), rejections=tuple(rejections))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     report.parent.mkdir(parents=True, exist_ok=True)
     write_report(inspection, report)
     summary = summarize(inspection)
     for line in (*summary.splitlines(), f"every clip and its reason: {report}"):
         logger.info("%s set: %s", name.capitalize(), line)
-    if not accepted:
+    if not clips:
         raise CorpusError(f"{inspection.root} has no usable clip; {report} gives the reason for each.\n{summary}")
-    return [
-        Clip(
-            clip.id,
-            str(clip.wav_path),
-            tuple(tokenizer.encode(clip.text, clip.language)),
-            clip.speaker,
-            clip.language,
-            clip.num_samples,
-        )
-        for clip in accepted
-    ]
+    return clips

@@ -30,8 +30,6 @@ _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 Progress = Callable[[int, int], None]
 """Called with how many clips are done, and of how many."""
-TextCheck = Callable[[Utterance], str | None]
-"""None for a transcript that can be used, else `"reason: sentence"`."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,8 @@ class ClipLimits:
 
     def __post_init__(self):
         if self.min_seconds >= self.max_seconds:
-            raise ValueError(
-                f"min_seconds must be less than max_seconds. Received: {self.min_seconds} and {self.max_seconds}."
-            )
+            values = f"{self.min_seconds} and {self.max_seconds}"
+            raise ValueError(f"min_seconds must be less than max_seconds. Received: {values}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,23 +79,6 @@ class Inspection:
         return len(self.accepted) + len(self.rejections)
 
 
-@dataclass(frozen=True)
-class DataCheck:
-    """What is found in a data set and, where there is one, in its validation set."""
-
-    inspection: Inspection
-    leaks: tuple[Leak, ...]
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether every clip can be used, and none is validated on that is trained on."""
-        return not (self.inspection.rejections or self.leaks)
-
-    def describe(self) -> str:
-        """The findings in a few lines."""
-        return "\n".join([summarize(self.inspection), *(f"leakage: {leak}" for leak in self.leaks)])
-
-
 def check_data(
     folder: str | Path,
     validation: str | Path | None = None,
@@ -107,7 +87,7 @@ def check_data(
     language: str = "en",
     vocabulary: str | Path | None = None,
     progress: Callable[[str | Path], AbstractContextManager[Progress]],
-) -> DataCheck:
+) -> tuple[Inspection, tuple[Leak, ...]]:
     """Inspects a data set as training would, and compares it with its validation set.
 
     Args:
@@ -116,6 +96,9 @@ def check_data(
         language: Of recordings whose set names none.
         vocabulary: Tokenizer file that transcripts must fit.
         progress: Called as `progress(folder)` for each set; gives a context with its progress, as `clip_progress` does.
+
+    Returns:
+        What became of each clip of `folder`, and which clips of `validation` are also in it.
     """
     tokenizer = XTTSTokenizer.from_file(vocabulary) if vocabulary else None
 
@@ -129,8 +112,7 @@ def check_data(
             return inspect_corpus(corpus, limits, progress=shown, check_text=check_text)
 
     inspection = inspect(folder)
-    leaks = find_leakage(inspection.accepted, inspect(validation).accepted) if validation else ()
-    return DataCheck(inspection, leaks)
+    return inspection, find_leakage(inspection.accepted, inspect(validation).accepted if validation else ())
 
 
 def inspect_corpus(
@@ -140,7 +122,7 @@ def inspect_corpus(
     workers: int = 8,
     cache_path: str | Path | None = None,
     progress: Progress | None = None,
-    check_text: TextCheck | None = None,
+    check_text: Callable[[Utterance], str | None] | None = None,
 ) -> Inspection:
     """Decodes every clip of a corpus and checks it and its transcript.
 
@@ -151,7 +133,8 @@ def inspect_corpus(
         cache_path: JSON file that remembers the result for each audio file until its size, its time or the limits
             change. A damaged one is ignored and one inside the corpus is not written, each with a note.
         progress: Called after each clip.
-        check_text: Called with each utterance whose audio is good, for instance to reject those with too many tokens.
+        check_text: Called with each utterance whose audio is good; returns None, or `"reason: sentence"` to reject it,
+            for instance for tokens that are too many.
 
     Returns:
         What became of each clip, in the order of the corpus.
@@ -162,13 +145,16 @@ def inspect_corpus(
         cache_path = None
     cached, note = _load_cache(cache_path, limits) if cache_path is not None else ({}, None)
     verdicts = _examine_all(corpus.utterances, limits, cached, workers, progress)
-    clips = list(zip(corpus.utterances, verdicts))
-    judged = [_judge(corpus, utterance, verdict, limits, check_text) for utterance, verdict in clips]
-    rejections = [*corpus.rejections, *(result for result in judged if isinstance(result, Rejection))]
-    good = [(result, verdict) for result, verdict in zip(judged, verdicts) if isinstance(result, InspectedUtterance)]
     if cache_path is not None:
         notes.extend(filter(None, (note, _save_cache(cache_path, limits, cached, corpus, verdicts))))
-    accepted, warnings = (result for result, _ in good), _warnings(corpus, good, limits)
+    rejections, good = list(corpus.rejections), []
+    for utterance, verdict in zip(corpus.utterances, verdicts):
+        result = _judge(corpus, utterance, verdict, limits, check_text)
+        if isinstance(result, Rejection):
+            rejections.append(result)
+        else:
+            good.append((result, verdict))
+    accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good, limits)
     return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), tuple(notes))
 
 
@@ -344,19 +330,15 @@ def _load_cache(path, limits):
     content = json.loads(content)
     if content["limits"] != _cache_limits(limits):
         return {}, None
-    return {
-        name: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])}) for name, entry in content["clips"].items()
-    }, None
+    clips = content["clips"].items()
+    return {path: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])}) for path, entry in clips}, None
 
 
 def _save_cache(path, limits, cached, corpus, verdicts):
     """Keeps what is known of other corpora. Returns a note where the file cannot be written, which loses only time."""
     clips = {name: verdict for name, verdict in cached.items() if not Path(name).is_relative_to(corpus.root)}
-    clips |= {
-        str(utterance.wav_path): verdict
-        for utterance, verdict in zip(corpus.utterances, verdicts)
-        if verdict.reason not in ("missing file", "unreadable")
-    }
+    found = zip((str(utterance.wav_path) for utterance in corpus.utterances), verdicts)
+    clips |= {name: verdict for name, verdict in found if verdict.reason not in ("missing file", "unreadable")}
     if clips == cached:
         return None
     content = {"limits": _cache_limits(limits), "clips": {name: vars(verdict) for name, verdict in clips.items()}}

@@ -81,7 +81,7 @@ class BatchLoader:
     training: bool = True
     """False takes fixed choices: no shift, first slices, the same conditioning clip every time."""
     failure: Exception | None = None
-    """What a reading thread could not read; see `own_errors`."""
+    """What a reading thread could not read; see `stream_batches`."""
 
     def __post_init__(self):
         self._by_speaker: dict[tuple[str, str], list[int]] = {}
@@ -176,13 +176,15 @@ def wave_dataset(
     return tf.data.Dataset.range(start, last).map(read, num_parallel_calls=num_workers).with_options(options)
 
 
-def own_errors(dataset: tf.data.Dataset, loader: BatchLoader) -> Iterator[WaveBatch]:
-    """Iterates over a dataset made by `wave_dataset`; what `loader` raised comes as it was, not as TensorFlow's text.
+def stream_batches(
+    loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
+) -> Iterator[WaveBatch]:
+    """Iterates over `wave_dataset` on `device`; what `loader` raised comes as it was, not as TensorFlow's text.
 
     A recording that vanishes in the middle of a run thus ends it as it would have before the run.
     """
     try:
-        yield from dataset
+        yield from prefetch_to(wave_dataset(loader, start, stop, num_workers), device, buffer_size)
     except tf.errors.OpError as error:
         if loader.failure is None:
             raise

@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
 
-Named = TypeVar("Named")
-"""`Utterance`, or anything else with an `id`; leaks are found where there is a `wav_path` as well."""
+from myxtts.data.corpora import Utterance
 
 
 @dataclass(frozen=True)
@@ -24,22 +22,21 @@ class Leak:
         return f"validation clip {self.validation_id} is also trained on as {self.train_id} ({self.reason})"
 
 
-def split_by_hash(utterances: Sequence[Named], validation_share: float) -> tuple[tuple[Named, ...], tuple[Named, ...]]:
+def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple, tuple]:
     """Divides utterances by a hash of their id: no seed, and a clip keeps its side when others come or go.
 
     Only where that would leave a side empty does one clip, the one nearest to the border, change sides.
 
     Args:
-        utterances: The clips.
+        utterances: `Utterance`s, or anything else with an `id`.
         validation_share: The share of clips to expect in validation, between 0 and 1.
 
     Returns:
         `(train, validation)`, two tuples in the given order. With a single utterance, validation is empty.
     """
     if not 0 < validation_share < 1:
-        raise ValueError(
-            f"validation_share must be between 0 and 1, both excluded. Received: {validation_share}. Try 0.05."
-        )
+        rule = "validation_share must be between 0 and 1, both excluded."
+        raise ValueError(f"{rule} Received: {validation_share}. Try 0.05.")
     positions = [_hash_position(utterance.id) for utterance in utterances]
     ranks = sorted(range(len(utterances)), key=positions.__getitem__)
     expected = sum(position < validation_share for position in positions)
@@ -48,7 +45,7 @@ def split_by_hash(utterances: Sequence[Named], validation_share: float) -> tuple
     return train, tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
 
 
-def find_leakage(train: Sequence[Named], validation: Sequence[Named]) -> tuple[Leak, ...]:
+def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> tuple[Leak, ...]:
     """Finds validation clips whose id, file or content is also in training.
 
     Content is compared by hash, and only files of equal size are read.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.data.corpora.folder import ClipRefused, CorpusFolder, printable
+from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, printable
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class Reading:
         try:
             yield
         except ClipRefused as refused:
-            path = self.folder.relative(refused.path or path)
-            self.rejections.append(Rejection(printable(name), line, path, refused.reason, refused.detail))
+            name, path = printable(name[:MAX_NAME_CHARACTERS]), self.folder.relative(refused.path or path)
+            self.rejections.append(Rejection(name, line, path, refused.reason, refused.detail))
 
     def add(self, utterance: Utterance):
         """Adds a clip that can be used as far as its list tells."""
@@ -144,3 +144,9 @@ def checked_text(text: str) -> str:
     if not any(map(str.isalnum, text)):
         raise ClipRefused("no text", "The transcript is empty or holds no letter and no digit.")
     return text
+
+
+def check_labels(*labels: str):
+    """Raises `ClipRefused` for a speaker or a language that cannot be one."""
+    if not all(map(is_name, labels)):
+        raise ClipRefused("bad label", "Its speaker or language is too long or holds control characters.")

@@ -107,7 +107,7 @@ class CorpusFolder:
         Raises:
             ClipRefused: There is no name, it is malformed, or it leads outside.
         """
-        if len(name) > MAX_NAME_CHARACTERS or has_control_characters(name):
+        if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters."
             raise ClipRefused("bad id", detail)
         name = name.replace("\\", "/").removeprefix(f"{self.root.as_posix()}/")
@@ -166,9 +166,9 @@ def parts_to_id(parts: list[str]) -> str:
     return unicodedata.normalize("NFC", "/".join([*parts[:-1], name]))
 
 
-def has_control_characters(text: str) -> bool:
-    """Whether `text` holds what a terminal might obey or cannot show."""
-    return _CONTROL.search(text) is not None
+def is_name(text: str) -> bool:
+    """Whether `text` is short enough for a name and holds nothing that a terminal might obey or cannot show."""
+    return len(text) <= MAX_NAME_CHARACTERS and not _CONTROL.search(text)
 
 
 def printable(text: str) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
-from myxtts.data.corpora.folder import ClipRefused, has_control_characters
+from myxtts.data.corpora.folder import ClipRefused, is_name
 
 
 def recognizes(reading: Reading, path: Path) -> bool:
@@ -17,15 +17,13 @@ def read(reading: Reading, place: Place):
     for path in reading.folder.subfolders():
         layout, relative = None, reading.folder.relative(path)
         try:
-            if not has_control_characters(path.name):
+            if is_name(path.name):
                 layout = reading.read(Place(path, f"{path.name}/", path.name))
         except ClipRefused as refused:
             reading.notes.append(f"The folder {relative} was left out: {refused.detail}")
         if layout is None:
-            left_out.append(
-                f"The folder {relative} was left out: it has neither metadata.csv nor audio with .txt files, or a "
-                "name that cannot be printed."
-            )
+            why = "it has neither metadata.csv nor audio with .txt files, or a name that cannot be printed."
+            left_out.append(f"The folder {relative} was left out: {why}")
     reading.notes.extend(left_out)
 
 

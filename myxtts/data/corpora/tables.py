@@ -4,15 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from myxtts.data.corpora.base import Place, Reading, Utterance, checked_text
-from myxtts.data.corpora.folder import (
-    MAX_LINE_CHARACTERS,
-    MAX_NAME_CHARACTERS,
-    ClipRefused,
-    CorpusError,
-    has_control_characters,
-    parts_to_id,
-)
+from myxtts.data.corpora.base import Place, Reading, Utterance, check_labels, checked_text
+from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, parts_to_id
 
 LIST_NAME = "metadata.csv"
 _NAMES_OF_COLUMN = {
@@ -67,7 +60,7 @@ def read_table(
         if index == header_line:
             continue
         name = "".join(line.split("|", column + 1)[column : column + 1]).strip()
-        with reading.clip(name[:MAX_NAME_CHARACTERS], index + 1, path):
+        with reading.clip(name, index + 1, path):
             reading.add(_line_to_utterance(reading, table, line, index + 1))
 
 
@@ -84,8 +77,7 @@ def _line_to_utterance(reading, table, line, number):
     if not speaker and (table.speakers is not None or "speaker" in table.columns):
         raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
     language = cells.get("language") or listed[1]
-    if any(len(label) > MAX_NAME_CHARACTERS or has_control_characters(label) for label in (speaker, language)):
-        raise ClipRefused("bad label", "Its speaker or language is too long or holds control characters.")
+    check_labels(speaker, language)
     language = language.lower().replace("_", "-") or reading.language
     return Utterance(prefix + name, wav_path, text, speaker or own_speaker, language, number)
 
