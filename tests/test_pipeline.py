@@ -1,5 +1,7 @@
 """From recordings to batches: what a row holds, what depends on position alone, what is left out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import soundfile
@@ -8,6 +10,8 @@ from tiny import make_tiny_corpus, tiny_run_config, voiced
 from myxtts.audio.files import AudioError
 from myxtts.config.config import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
+from myxtts.data import ljspeech
 from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.corpora import CorpusError
@@ -259,6 +263,22 @@ def test_pipeline_drops_clips_longer_than_max_frames(corpus_with_long_clips, tmp
     rows = (tmp_path / "run/clips_train.csv").read_text(encoding="utf-8").splitlines()
     report = {clip_id: row for row in rows for clip_id in ("long_one", "long_text") if clip_id in row}
     assert "too long" in report["long_one"] and "text too long" in report["long_text"]
+
+
+def test_dataset_goes_by_its_public_name_too():
+    assert ljspeech.LJSpeechDataset is SpeechDataset
+
+
+def test_stage_decides_over_conditioning_clips_and_slices(tiny_corpus, tmp_path, monkeypatch):
+    config = tiny_run_config(tiny_corpus, tmp_path, dvae={"crop_seconds": 0.2})
+    dataset = SpeechDataset.open(config)
+    longest = 4 * CODE_STRIDE_SAMPLES + MAX_SHIFT_SAMPLES
+    for stage, conditioned, cropped in (("dvae", False, True), ("gpt", True, False)):
+        batch = dataset.train_loader(stage)(0)
+        assert bool(batch.conditioning.shape[1]) == conditioned
+        assert (batch.wav_lengths.max() <= longest) == cropped
+    monkeypatch.setitem(STAGES, "dvae", replace(STAGES["dvae"], conditioned=True))
+    assert dataset.train_loader("dvae")(0).conditioning.shape[1]
 
 
 def test_static_shapes_give_one_shape(tiny_corpus, tmp_path):

@@ -90,10 +90,8 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
     rows = len(batch.index)
     for name, value, dtype, rank in zip(WaveBatch._fields, batch, WAVE_DTYPES, WAVE_RANKS):
         if value.dtype != dtype or value.ndim != rank or len(value) != rows:
-            raise BatchError(
-                f"WaveBatch.{name} must be {np.dtype(dtype).name} of rank {rank} with {rows} rows. "
-                f"Received: {value.dtype} {value.shape}."
-            )
+            rule = f"WaveBatch.{name} must be {np.dtype(dtype).name} of rank {rank} with {rows} rows."
+            raise BatchError(f"{rule} Received: {value.dtype} {value.shape}.")
     if batch.wav.shape[1] % CODE_STRIDE_SAMPLES:
         rule = f"WaveBatch.wav must have a multiple of {CODE_STRIDE_SAMPLES} samples."
         raise BatchError(f"{rule} Received: {batch.wav.shape}.")

@@ -172,10 +172,8 @@ def _grown(tokenizer, config, utterances):
         return tokenizer
     grown = tokenizer.extend(lacking)
     if grown.num_tokens > tokenizer.num_tokens:
-        logger.info(
-            f"Vocabulary {config.data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens: "
-            f"{len(lacking)} transcripts have characters or a language that it lacks"
-        )
+        growth = f"Vocabulary {config.data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
+        logger.info(f"{growth}: {len(lacking)} transcripts have characters or a language that it lacks")
     return grown
 
 

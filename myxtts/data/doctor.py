@@ -249,10 +249,8 @@ def _judge(corpus, utterance, verdict, limits, check_text):
         return _finding(Rejection, corpus, utterance, "text wrongly encoded", fault)
     most = limits.max_characters_per_second
     if length / seconds > most:
-        detail = (
-            f"Its {length} characters in {seconds:.3g} s make {length / seconds:.3g} a second; the most is {most:g}."
-        )
-        return _finding(Rejection, corpus, utterance, "text too long for the audio", detail)
+        rate = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.3g} a second"
+        return _finding(Rejection, corpus, utterance, "text too long for the audio", f"{rate}; the most is {most:g}.")
     refusal = check_text(utterance) if check_text is not None else None
     if refusal is not None:
         return _finding(Rejection, corpus, utterance, *_reason_and_detail(refusal))

@@ -219,10 +219,9 @@ def _import_espeakng_loader() -> ModuleType:
     try:
         import espeakng_loader
     except ModuleNotFoundError as error:
-        raise SampleCorpusError(
-            "The sample corpus needs the package espeakng-loader, which is not installed. "
-            'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
-        ) from error
+        missing = "The sample corpus needs the package espeakng-loader, which is not installed."
+        way_out = 'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
+        raise SampleCorpusError(f"{missing} {way_out}") from error
     return espeakng_loader
 
 
@@ -244,10 +243,10 @@ def _read_manifest(root: Path) -> dict:
 
 def _is_complete(root: Path, plan: str) -> bool:
     manifest = _read_manifest(root)
-    return manifest.get("plan") == plan and all(
-        (root / name).is_file() and _digest((root / name).read_bytes()) == digest
-        for name, digest in manifest["files"].items()
-    )
+    if manifest.get("plan") != plan:
+        return False
+    files = [(root / name, digest) for name, digest in manifest["files"].items()]
+    return all(path.is_file() and _digest(path.read_bytes()) == digest for path, digest in files)
 
 
 def _check_replaceable(root: Path) -> None:
@@ -257,18 +256,15 @@ def _check_replaceable(root: Path) -> None:
     found = _files(root) if root.is_dir() else filter(Path.exists, [root])
     foreign = [path for path in found if path not in made_here]
     if foreign:
-        raise SampleCorpusError(
-            f"{root} must be new, empty or nothing but a sample corpus. Found: {foreign[0]}. Choose another folder."
-        )
+        rule = f"{root} must be new, empty or nothing but a sample corpus."
+        raise SampleCorpusError(f"{rule} Found: {foreign[0]}. Choose another folder.")
 
 
 def _write_tables(clips: list[Clip], root: Path) -> None:
     metadata = "".join(f"{clip.id}|{clip.text}|{clip.text}\n" for clip in clips)
     speakers = "".join(f"{clip.id},{clip.voice.speaker},{clip.voice.language}\n" for clip in clips)
-    voices = {clip.voice for clip in clips}
-    readme = README.format(
-        num_clips=len(clips), languages=len({voice.language for voice in voices}), voices=len(voices)
-    )
+    languages, voices = {clip.voice.language for clip in clips}, {clip.voice for clip in clips}
+    readme = README.format(num_clips=len(clips), languages=len(languages), voices=len(voices))
     tables = {"metadata.csv": metadata, "speakers.csv": "id,speaker,language\n" + speakers, "README.md": readme}
     for name, text in tables.items():
         (root / name).write_text(text, encoding="utf-8", newline="\n")

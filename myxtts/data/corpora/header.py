@@ -22,10 +22,8 @@ def read(reading: Reading, place: Place):
     path = place.path / LIST_NAME
     lines = reading.folder.read_lines(path)
     index = first_line(lines)
-    header = (
-        f"Line {index + 1} of {reading.folder.relative(path)} was read as a header: {printable(lines[index][:100])}"
-    )
-    reading.notes.append(header)
+    place_of_header = f"Line {index + 1} of {reading.folder.relative(path)}"
+    reading.notes.append(f"{place_of_header} was read as a header: {printable(lines[index][:100])}")
     read_table(reading, place, lines, names_to_columns(lines[index], "|"), index)
 
 

@@ -114,8 +114,6 @@ def _read_speakers(reading, path: Path):
         if len(cells) != len(columns) or not parts or speakers.setdefault(parts_to_id(parts), labels) != labels:
             faulty.append(number)
     if faulty:
-        reading.notes.append(
-            f"{len(faulty)} lines of {folder.relative(path)} were left out, being incomplete or at odds with an "
-            f"earlier line; the first is line {faulty[0]}."
-        )
+        why = f"being incomplete or at odds with an earlier line; the first is line {faulty[0]}."
+        reading.notes.append(f"{len(faulty)} lines of {folder.relative(path)} were left out, {why}")
     return speakers

@@ -34,12 +34,11 @@ def _pair_to_utterance(reading, place, stem):
         raise ClipRefused("no text", f"There is no {printable(stem)}.txt beside the audio.")
     wav_path = folder.find_audio((place.path,), folder.name_to_parts(stem))
     try:
-        text = folder.read_text(place.path / files[f"{stem}.txt"], MAX_LINE_CHARACTERS)
+        words = folder.read_text(place.path / files[f"{stem}.txt"], MAX_LINE_CHARACTERS).split()
     except CorpusError as error:
         raise ClipRefused("unreadable text", str(error)) from error
-    return Utterance(
-        place.prefix + stem, wav_path, checked_text(" ".join(text.split())), place.speaker, reading.language
-    )
+    text = checked_text(" ".join(words))
+    return Utterance(place.prefix + stem, wav_path, text, place.speaker, reading.language)
 
 
 FORMAT = CorpusFormat("text files", 30, "audio files beside .txt files of the same names", recognizes, read)
