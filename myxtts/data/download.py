@@ -22,7 +22,7 @@ _DAMAGED = (OSError, EOFError, ValueError, tarfile.TarError)
 def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
     """Makes `folder` hold LJSpeech, unless it holds a metadata.csv already.
 
-    The archive is unpacked beside the folder and moved there whole, so a broken download leaves no half corpus.
+    The archive is unpacked next to the folder and moved there whole, so a broken download leaves no half corpus.
 
     Args:
         folder: Where `metadata.csv` and `wavs/` are to be.

@@ -68,7 +68,7 @@ def speak_to_files(jobs: Sequence[SpeechJob], library_path: Path, data_path: Pat
             link.symlink_to(data_path, target_is_directory=True)
             data_path = link
         request = {"library_path": str(library_path), "data_path": str(data_path), "jobs": list(jobs)}
-        # -P keeps the modules beside this file out of the child's import path.
+        # -P keeps the modules next to this file out of the child's import path.
         command, text = [sys.executable, "-P", __file__], json.dumps(request)
         child = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     if child.returncode != 0:

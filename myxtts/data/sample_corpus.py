@@ -150,7 +150,7 @@ class Clip(NamedTuple):
 def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NUM_CLIPS) -> Path:
     """Makes the sample corpus in `root`, or finds it there whole.
 
-    The corpus is built beside `root` and renamed at the end, so `root` never holds a part of one. A corpus that is
+    The corpus is built next to `root` and renamed at the end, so `root` never holds a part of one. A corpus that is
     damaged, or was made with another seed or size, is replaced.
 
     Args:

@@ -6,10 +6,10 @@ that recognizes it, in order of their `priority`:
 - `header`: `metadata.csv` with a first line that names the columns, as in `audio_file|text|speaker_name`;
 - `ljspeech`: `metadata.csv` with lines `id|text|normalized text`; the third column may be missing or empty, a fourth
   names the speaker when most lines have one;
-- `text_files`: audio files beside `.txt` files of the same names;
+- `text_files`: audio files next to `.txt` files of the same names;
 - `speaker_folders`: one folder per speaker, each in one of the other layouts.
 
-Beside a `metadata.csv`, audio lies in `wavs/` or in the same folder, and a `speakers.csv` with the header `id,speaker`
+Next to a `metadata.csv`, audio lies in `wavs/` or in the same folder, and a `speakers.csv` with the header `id,speaker`
 or `id,speaker,language` tells the speakers.
 
 The folder is somebody else's: nothing in it is changed, nothing outside it is opened, sizes are limited, and every line

@@ -1,4 +1,4 @@
-"""`metadata.csv`: one clip per line, columns separated by `|`; and the `speakers.csv` beside it."""
+"""`metadata.csv`: one clip per line, columns separated by `|`; and the `speakers.csv` next to it."""
 
 from dataclasses import dataclass
 from functools import cached_property

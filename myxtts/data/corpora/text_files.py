@@ -1,4 +1,4 @@
-"""Audio files beside `.txt` files of the same names."""
+"""Audio files next to `.txt` files of the same names."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def _stems(reading, path):
 def _pair_to_utterance(reading, place, stem):
     folder, files = reading.folder, reading.folder.files(place.path)
     if f"{stem}.txt" not in files:
-        raise ClipRefused("no text", f"There is no {printable(stem)}.txt beside the audio.")
+        raise ClipRefused("no text", f"There is no {printable(stem)}.txt next to the audio.")
     wav_path = folder.find_audio((place.path,), folder.name_to_parts(stem))
     try:
         words = folder.read_text(place.path / files[f"{stem}.txt"], MAX_LINE_CHARACTERS).split()
@@ -41,4 +41,4 @@ def _pair_to_utterance(reading, place, stem):
     return Utterance(place.prefix + stem, wav_path, text, place.speaker, reading.language)
 
 
-FORMAT = CorpusFormat("text files", 30, "audio files beside .txt files of the same names", recognizes, read)
+FORMAT = CorpusFormat("text files", 30, "audio files next to .txt files of the same names", recognizes, read)
