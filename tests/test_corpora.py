@@ -146,7 +146,7 @@ def test_a_folder_per_speaker_in_either_layout(tmp_path):
     assert "The folder notes was left out" in corpus.notes[0]
 
 
-def test_text_files_beside_audio(tmp_path):
+def test_text_files_next_to_audio_are_paired_with_it(tmp_path):
     make_corpus(tmp_path, None, "a", folder=".")
     (tmp_path / "a.txt").write_text("hello")
     corpus = load_corpus(tmp_path)
