@@ -157,7 +157,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
         fitted = fit_batch_size(trainer, dataset)
     assert tried == [1, 2, 4]
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (2, 2)
-    assert fitted.plan("dvae").batch_size == 2 and dataset.plan("dvae").batch_size == 4
+    assert fitted.order("dvae").batch_size == 2 and dataset.order("dvae").batch_size == 4
     assert any(
         "Batch size auto: 2 clips at once, 2 times an update of 4" in line and "4 does not fit: OOM" in line
         for line in caplog.messages
@@ -226,7 +226,7 @@ def test_trial_batch_is_as_long_as_any_of_the_data_set(tiny_corpus, tmp_path):
     dataset = open_run(tiny_corpus, tmp_path, data={"num_buckets": 3})
     for stage in ("dvae", "gpt"):
         batch, loader = longest_batch(dataset, stage, 3), dataset.train_loader(stage)
-        real = [loader(position) for position in range(2 * loader.plan.batches_per_epoch)]
+        real = [loader(position) for position in range(2 * loader.order.batches_per_epoch)]
         assert batch.wav.shape == (3, max(one.wav.shape[1] for one in real))
         assert batch.text.shape == (3, max(one.text.shape[1] for one in real))
         assert batch.conditioning.shape == (3, real[0].conditioning.shape[1])

@@ -7,7 +7,7 @@ import pytest
 
 from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.data.corpora import CorpusError, load_corpus
-from myxtts.data.doctor import inspect_corpus, summarise
+from myxtts.data.doctor import inspect_corpus, summarize
 
 BROKEN = Path(__file__).resolve().parents[2] / "shared" / "data" / "broken"
 pytestmark = pytest.mark.skipif(not BROKEN.is_dir(), reason="the shared folder of damaged inputs is not here")
@@ -111,7 +111,7 @@ def test_sets_use_and_skip_the_clips_they_should(name):
     lines = (BROKEN / name / "metadata.csv").read_bytes()
     lines = lines.decode("utf-16" if name == "set_utf16" else "utf-8-sig").splitlines()
     assert corpus.given == len(lines) - (corpus.format == "header")
-    assert not skipped or all(reason in summarise(inspection) for _, reason in skipped)
+    assert not skipped or all(reason in summarize(inspection) for _, reason in skipped)
 
 
 @pytest.mark.parametrize(

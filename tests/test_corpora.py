@@ -1,6 +1,7 @@
 """From a folder to utterances: layouts, encodings, and names that try to leave the folder."""
 
 import os
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -10,14 +11,16 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.data import corpora, corpus_folder
+from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.data import corpora
 from myxtts.data.corpora import CorpusError, load_corpus
+from myxtts.data.corpora import folder as corpus_folder
 
 
 def make_corpus(root, metadata, audio=("a", "b"), folder="wavs"):
     """Writes a list, and audio files (a name without extension is a WAV file) that hold a short tone."""
     for name in audio:
-        path = root / folder / (name if Path(name).suffix in corpora.AUDIO_EXTENSIONS else f"{name}.wav")
+        path = root / folder / (name if Path(name).suffix in AUDIO_EXTENSIONS else f"{name}.wav")
         path.parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(path, 0.3 * np.sin(np.arange(4410) / 9), 22050)
     if metadata is not None:
@@ -143,7 +146,7 @@ def test_a_folder_per_speaker_in_either_layout(tmp_path):
     assert "The folder notes was left out" in corpus.notes[0]
 
 
-def test_text_files_beside_audio(tmp_path):
+def test_text_files_next_to_audio_are_paired_with_it(tmp_path):
     make_corpus(tmp_path, None, "a", folder=".")
     (tmp_path / "a.txt").write_text("hello")
     corpus = load_corpus(tmp_path)
@@ -245,6 +248,49 @@ def test_lists_and_speaker_folders_that_are_links_to_the_outside_are_not_read(tm
 def test_names_from_a_list_cannot_steer_the_terminal(tmp_path):
     corpus = load_corpus(make_corpus(tmp_path, "\x1b[2J\x07|x\nb|y\n"))
     assert corpus.rejections[0].id == r"\x1b[2J\x07"
+
+
+FORMAT_SOURCE = """
+from myxtts.data.corpora.base import CorpusFormat, Utterance
+
+
+def recognizes(reading, path):
+    return "clips.toml" in reading.folder.files(path)
+
+
+def read(reading, place):
+    name, _, text = reading.folder.read_text(place.path / "clips.toml", 1000).strip().partition(" = ")
+    with reading.clip(name, 1, place.path / "clips.toml"):
+        wav_path = reading.folder.find_audio((place.path,), reading.folder.name_to_parts(name))
+        reading.add(Utterance(place.prefix + name, wav_path, text, place.speaker, reading.language, 1))
+
+
+FORMAT = CorpusFormat("toml", 5, "a clips.toml", recognizes, read)
+"""
+
+
+def test_format_takes_one_file_and_is_read_within_speaker_folders_too(tmp_path, monkeypatch):
+    (tmp_path / "formats").mkdir()
+    (tmp_path / "formats" / "made_up.py").write_text(FORMAT_SOURCE)
+    monkeypatch.setattr(corpora, "__path__", [*corpora.__path__, str(tmp_path / "formats")])
+    for folder, text in ((tmp_path / "set", "hello"), (tmp_path / "speakers" / "Ann", "good day")):
+        make_corpus(folder, "a|not this|\n", "a", folder=".")
+        (folder / "clips.toml").write_text(f"a = {text}\n")
+    make_corpus(tmp_path / "speakers" / "Bob", "b|hello\nc|gone\n", "b")
+    corpus = load_corpus(tmp_path / "set")
+    assert corpus.format == "toml" and [u.text for u in corpus.utterances] == ["hello"]
+    both = load_corpus(tmp_path / "speakers")
+    assert [(u.id, u.text) for u in both.utterances] == [("Ann/a", "good day"), ("Bob/b", "hello")]
+    assert [(r.id, r.reason) for r in both.rejections] == [("c", "missing file")]
+    with pytest.raises(CorpusError, match="Give a folder with a clips.toml, or with a metadata.csv .* per speaker"):
+        load_corpus(tmp_path / "nowhere")
+    del sys.modules["myxtts.data.corpora.made_up"]
+
+
+def test_formats_are_asked_in_order_of_their_priority():
+    formats = corpora.find_formats()
+    assert [form.name for form in formats] == ["header", "ljspeech", "text files", "speaker folders"]
+    assert len({form.priority for form in formats}) == len(formats)
 
 
 names = st.one_of(st.sampled_from(["a", "b", "a.wav", "wavs/b.wav", "../a", "/a", "c"]), st.text(max_size=8))

@@ -82,7 +82,7 @@ def test_diverged_run_goes_back_with_a_lower_rate_and_then_stops(tiny_corpus, tm
     found = json.loads((tmp_path / "diverged_gpt_step_7.json").read_text())
     assert [bad["step"] for bad in found["bad_steps"]] == [5, 6, 7] and found["weights_not_finite"] == []
     for number, bad in enumerate(found["bad_steps"], 4):
-        planned = dataset.plan("gpt").batch(number).indices
+        planned = dataset.order("gpt").batch(number).indices
         assert bad["clips"] == [dataset.train[index].id for index in planned]
         assert "mel" in bad["not_finite"] and "gradient_norm" in bad["not_finite"]
 

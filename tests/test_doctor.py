@@ -12,9 +12,11 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from myxtts.cli import doctor as doctor_command
 from myxtts.data import doctor
 from myxtts.data.corpora import load_corpus
-from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
+from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
+from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def speech(seconds=0.5, pitch=150, sample_rate=22050, fade=True, peak=0.4):
@@ -126,7 +128,7 @@ def test_the_report_names_every_clip_and_its_reason(corpus, tmp_path):
 
 
 def test_the_summary_has_one_line_a_reason_with_its_count(corpus):
-    lines = summarise(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
+    lines = summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
     assert lines[0] == "clips given: 13, accepted: 7 (0.1 min), rejected: 6, warnings: 7"
     assert lines[1] == "rejected: text wrongly encoded: 3 (first: mojibake)"
     assert "warning: cut ending: 1 (first: cut)" in lines
@@ -211,6 +213,35 @@ def test_a_file_that_vanishes_is_rejected_and_not_remembered(corpus, tmp_path):
     assert ("good", "missing file") in found(inspection.rejections)
     os.rename(tmp_path / "good.wav", corpus.root / "wavs" / "good.wav")
     assert "good" in {utterance.id for utterance in inspect_corpus(corpus, cache_path=tmp_path / "cache.json").accepted}
+
+
+def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_path, capsys):
+    clean = make_corpus(tmp_path / "clean", {"a": ("hello there", speech(), 22050), "b": ("you", speech(), 22050)})
+    other = make_corpus(tmp_path / "other", {"a": ("other words", speech(pitch=300), 22050)})
+    report = str(tmp_path / "report.csv")
+
+    def run(*arguments):
+        code = doctor_command.main(["data", *map(str, arguments), "--report", report])
+        return code, capsys.readouterr().out.splitlines()
+
+    code, lines = run(corpus.root, "--max-seconds", 4, "--strict")
+    assert code == 1 and lines[:-1] == summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
+    assert lines[-1] == f"every clip and its reason: {report}"
+    with open(report, encoding="utf-8", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 13
+    assert run(corpus.root)[0] == 0
+    assert run(clean.root, "--strict")[0] == 0
+    code, lines = run(clean.root, "--strict", "--validation", other.root)
+    assert code == 1 and lines[-2] == "leakage: validation clip a is also trained on as a (same id)"
+    assert run(clean.root, "--validation", other.root)[0] == 0
+
+
+def test_command_rejects_text_that_the_vocabulary_cannot_write(tmp_path, capsys):
+    root = make_corpus(tmp_path / "set", {"a": ("abc cab", speech(), 22050), "b": ("xyz", speech(), 22050)}).root
+    XTTSTokenizer.train([("abc cab bac", "en")], vocab_size=40).save(tmp_path / "vocab.json")
+    report = str(tmp_path / "report.csv")
+    doctor_command.main(["data", str(root), "--vocabulary", str(tmp_path / "vocab.json"), "--report", report])
+    assert "rejected: text not usable: 1 (first: b)" in capsys.readouterr().out.splitlines()
 
 
 def test_limits_that_contradict_each_other_are_refused():

@@ -1,4 +1,4 @@
-"""Fetching LJSpeech: the archive is somebody else's, so it cannot write elsewhere, expand without end, or stay half done."""
+"""Fetching LJSpeech: a foreign archive cannot write elsewhere, expand without end, or stay half done."""
 
 import io
 import tarfile

@@ -123,7 +123,7 @@ def stray_variable():
         trainer.train_step.loss_scale = keras.Variable(1.0, name="loss_scale")
 
     class NoData:
-        def plan(self, stage):
+        def order(self, stage):
             return type("Plan", (), {"batches_per_epoch": 1})
 
         def validation_loader(self, stage):

@@ -1,5 +1,7 @@
 """From recordings to batches: what a row holds, what depends on position alone, what is left out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import soundfile
@@ -8,10 +10,12 @@ from tiny import make_tiny_corpus, tiny_run_config, voiced
 from myxtts.audio.files import AudioError
 from myxtts.config.config import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
+from myxtts.data import ljspeech
 from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
-from myxtts.data.buckets import BatchPlan, SequentialPlan
+from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.corpora import CorpusError
-from myxtts.data.ljspeech import MAX_SHIFT_SAMPLES, LJSpeechDataset
+from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset
 from myxtts.data.pipeline import (
     BatchLoader,
     Clip,
@@ -47,10 +51,10 @@ def owner(samples):
 def make_loader(clips, *, budget_mb=8, seed=3, training=True, extra=MAX_SHIFT_SAMPLES, **arguments):
     lengths = [min(clip.num_samples, arguments.get("crop_samples") or clip.num_samples) for clip in clips]
     tokens = [len(clip.tokens) for clip in clips]
-    plan = SequentialPlan(lengths, tokens, 3)
+    order = SequentialOrder(lengths, tokens, 3)
     if training:
-        plan = BatchPlan(lengths, tokens, 3, 2, seed, extra_samples=extra)
-    return BatchLoader(clips, plan, SampleCache(budget_mb), seed, max_shift=extra, training=training, **arguments)
+        order = BatchOrder(lengths, tokens, 3, 2, seed, extra_samples=extra)
+    return BatchLoader(clips, order, SampleCache(budget_mb), seed, max_shift=extra, training=training, **arguments)
 
 
 def rule(source="speaker", padding="repeat", low=1000, high=4000):
@@ -253,7 +257,7 @@ def corpus_with_long_clips(tmp_path):
 @pytest.mark.parametrize("limits", [{"max_seconds": 1.3}, {"max_seconds": 2.2, "max_mel_frames": 120}])
 def test_pipeline_drops_clips_longer_than_max_frames(corpus_with_long_clips, tmp_path, limits):
     config = tiny_run_config(corpus_with_long_clips, tmp_path / "run", data=limits)
-    dataset = LJSpeechDataset.open(config)
+    dataset = SpeechDataset.open(config)
     ids = {clip.id for clip in (*dataset.train, *dataset.validation)}
     assert len(ids) == 12 and not ids & {"long_one", "long_text"}
     rows = (tmp_path / "run/clips_train.csv").read_text(encoding="utf-8").splitlines()
@@ -261,9 +265,25 @@ def test_pipeline_drops_clips_longer_than_max_frames(corpus_with_long_clips, tmp
     assert "too long" in report["long_one"] and "text too long" in report["long_text"]
 
 
+def test_dataset_goes_by_its_public_name_too():
+    assert ljspeech.LJSpeechDataset is SpeechDataset
+
+
+def test_stage_decides_over_conditioning_clips_and_slices(tiny_corpus, tmp_path, monkeypatch):
+    config = tiny_run_config(tiny_corpus, tmp_path, dvae={"crop_seconds": 0.2})
+    dataset = SpeechDataset.open(config)
+    longest = 4 * CODE_STRIDE_SAMPLES + MAX_SHIFT_SAMPLES
+    for stage, conditioned, cropped in (("dvae", False, True), ("gpt", True, False)):
+        batch = dataset.train_loader(stage)(0)
+        assert bool(batch.conditioning.shape[1]) == conditioned
+        assert (batch.wav_lengths.max() <= longest) == cropped
+    monkeypatch.setitem(STAGES, "dvae", replace(STAGES["dvae"], conditioned=True))
+    assert dataset.train_loader("dvae")(0).conditioning.shape[1]
+
+
 def test_static_shapes_give_one_shape(tiny_corpus, tmp_path):
     config = tiny_run_config(tiny_corpus, tmp_path, data={"static_shapes": True, "max_mel_frames": 120})
-    dataset = LJSpeechDataset.open(config)
+    dataset = SpeechDataset.open(config)
     loader = dataset.train_loader("gpt")
     for position in range(6):
         batch = loader(position)
@@ -273,19 +293,19 @@ def test_static_shapes_give_one_shape(tiny_corpus, tmp_path):
 @pytest.mark.parametrize("augment", [True, False])
 def test_static_shapes_without_a_length_hold_the_longest_clip(tiny_corpus, tmp_path, augment):
     config = tiny_run_config(tiny_corpus, tmp_path, data={"static_shapes": True, "augment": augment})
-    batch = LJSpeechDataset.open(config).train_loader("gpt")(0)
+    batch = SpeechDataset.open(config).train_loader("gpt")(0)
     assert batch.wav.shape[1] == -(-config.max_samples // 1024) * 1024 + (1024 if augment else 0)
 
 
 def test_dataset_splits_clips_and_fills_in_the_vocabulary(tiny_corpus, tmp_path):
     config = tiny_run_config(tiny_corpus, tmp_path)
-    dataset = LJSpeechDataset.open(config)
+    dataset = SpeechDataset.open(config)
     train, validation = ({clip.id for clip in side} for side in (dataset.train, dataset.validation))
     assert train and validation and not train & validation and len(train | validation) == 12
     assert dataset.config.model.num_text_tokens == dataset.tokenizer.num_tokens
     assert {clip.speaker for clip in dataset.train} == {"low", "high"}
     assert dataset.texts["low_one"] == "one"
-    again = LJSpeechDataset.open(config)
+    again = SpeechDataset.open(config)
     assert again.train == dataset.train and again.validation == dataset.validation
 
 
@@ -300,7 +320,7 @@ def test_dataset_takes_its_validation_set_from_where_it_is_told(tiny_corpus, tmp
         (other / name).write_text(text.replace("low_", "tief_").replace("high_", "hoch_"))
     for path in (other / "wavs").iterdir():
         path.rename(path.with_name(path.name.replace("low_", "tief_").replace("high_", "hoch_")))
-    dataset = LJSpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path / "run", data={"val_data": str(other)}))
+    dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path / "run", data={"val_data": str(other)}))
     assert len(dataset.train) == len(dataset.validation) == 12
     assert all(clip.id.startswith(("tief_", "hoch_")) for clip in dataset.validation)
 
@@ -311,12 +331,12 @@ def test_corpus_without_a_usable_clip_is_an_error_with_a_report(tmp_path):
     (folder / "metadata.csv").write_text("a|one|one\n")
     (folder / "wavs/a.wav").write_bytes(b"")
     with pytest.raises(CorpusError, match="clips_train.csv"):
-        LJSpeechDataset.open(tiny_run_config(folder, tmp_path / "run"))
+        SpeechDataset.open(tiny_run_config(folder, tmp_path / "run"))
     assert "a" in (tmp_path / "run/clips_train.csv").read_text()
 
 
 def test_lengths_of_a_stream_are_whole_strides(tiny_corpus, tmp_path):
-    dataset = LJSpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path))
+    dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path))
     for stage in ("dvae", "gpt"):
         for batch in dataset.stream(stage, "/CPU:0", 0, 2):
             assert batch.wav.shape[1] % CODE_STRIDE_SAMPLES == 0
@@ -324,7 +344,7 @@ def test_lengths_of_a_stream_are_whole_strides(tiny_corpus, tmp_path):
 
 def test_recording_that_vanishes_in_a_run_is_named(tmp_path):
     corpus = make_tiny_corpus(tmp_path / "corpus")
-    dataset = LJSpeechDataset.open(tiny_run_config(corpus, tmp_path / "run"))
+    dataset = SpeechDataset.open(tiny_run_config(corpus, tmp_path / "run"))
     for clip in (corpus / "wavs").iterdir():
         clip.unlink()
     with pytest.raises(AudioError, match=r"wavs.*\.wav"):

@@ -176,10 +176,10 @@ def test_limited_validation_sees_short_and_long_clips(tiny_corpus, tmp_path, gpt
         seen.append(int(position))
         return loader(position)
 
-    recording.plan = loader.plan
+    recording.order = loader.order
     monkeypatch.setattr(gpt_run[1].config.training, "max_validation_batches", 3)
     gpt_run[1].evaluate(recording)
-    last = loader.plan.batches_per_epoch - 1
+    last = loader.order.batches_per_epoch - 1
     assert last > 3 and seen[0] == 0 and seen[-1] == last and len(seen) == 3
 
 

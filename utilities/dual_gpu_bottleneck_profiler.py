@@ -249,7 +249,7 @@ class DualGPUBottleneckProfiler:
 
     Args:
         trainer: `XTTSTrainer` of any stage, with a gradient accumulation of 1.
-        dataset: `LJSpeechDataset`.
+        dataset: `SpeechDataset`.
         num_steps: Steps of each of the two measurements.
         monitor: `GPUMonitor` for the second one; None watches the GPUs of the trainer's plan.
     """

@@ -54,7 +54,7 @@ def build_parser():
 def main(argv=None):
     """Examines the machine or inspects a data set; exit code 1 under --strict when a clip is left out."""
     arguments = build_parser().parse_args(argv)
-    return check_data(arguments) if arguments.subject == "data" else check_machine(arguments)
+    return report_data(arguments) if arguments.subject == "data" else check_machine(arguments)
 
 
 def check_machine(arguments):
@@ -81,39 +81,20 @@ def check_machine(arguments):
     return 0
 
 
-def check_data(arguments):
+def report_data(arguments):
     """Inspects a data set and prints what is wrong with it."""
-    from myxtts.data.corpora import load_corpus
-    from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
-    from myxtts.data.splits import find_leakage
-    from myxtts.text.tokenizer import XTTSTokenizer
+    from myxtts.data.doctor import ClipLimits, check_data, summarize, write_report
     from myxtts.utils.progress import clip_progress
 
-    tokenizer = XTTSTokenizer.from_file(arguments.vocabulary) if arguments.vocabulary else None
-    limits = ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds)
-
-    def check_text(utterance):
-        reason = tokenizer.check(utterance.text, utterance.language)
-        return f"text not usable: {reason}" if reason else None
-
-    def inspect(folder):
-        with clip_progress(folder) as progress:
-            return inspect_corpus(
-                load_corpus(folder, arguments.language),
-                limits,
-                progress=progress,
-                check_text=check_text if tokenizer else None,
-            )
-
-    inspection = inspect(arguments.folder)
-    print(summarise(inspection))
-    leaks = ()
-    if arguments.validation:
-        leaks = find_leakage(inspection.accepted, inspect(arguments.validation).accepted)
-        for leak in leaks:
-            print(
-                f"leakage: validation clip {leak.validation_id} is also trained on as {leak.train_id} ({leak.reason})"
-            )
+    inspection, leaks = check_data(
+        arguments.folder,
+        arguments.validation,
+        limits=ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds),
+        language=arguments.language,
+        vocabulary=arguments.vocabulary,
+        progress=clip_progress,
+    )
+    print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)
     print(f"every clip and its reason: {arguments.report}")
     return 1 if arguments.strict and (inspection.rejections or leaks) else 0

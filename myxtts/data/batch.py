@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
+
 
 class WaveBatch(NamedTuple):
     """What the host makes: padded waveforms and token ids. B clips, S and R samples at 22 050 Hz, L tokens."""
@@ -28,7 +30,9 @@ WAVE_DTYPES = WaveBatch(np.int32, np.float32, np.int32, np.int32, np.int32, np.f
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2)
 
 
-def noise_batch(num_clips, num_samples, num_tokens, num_conditioning_samples, num_text_tokens):
+def noise_batch(
+    num_clips: int, num_samples: int, num_tokens: int, num_conditioning_samples: int, num_text_tokens: int
+) -> WaveBatch:
     """A `WaveBatch` of arrays without padding: noise and random text, for measurements.
 
     Args:
@@ -53,7 +57,7 @@ class DVAEBatch(NamedTuple):
     index: object
     """`(B,)` int32."""
     mel: object
-    """`(B, T, num_mels)` float32, normalised log-mel."""
+    """`(B, T, num_mels)` float32, normalized log-mel."""
     mel_lengths: object
     """`(B,)` int32, frames of each clip."""
 
@@ -68,7 +72,7 @@ class GPTBatch(NamedTuple):
     text_lengths: object
     """`(B,)` int32."""
     conditioning_mel: object
-    """`(B, F, num_mels)` float32, normalised log-mel."""
+    """`(B, F, num_mels)` float32, normalized log-mel."""
     codes: object
     """`(B, C)` int32."""
     code_lengths: object
@@ -81,17 +85,16 @@ class BatchError(ValueError):
     """A batch that breaks the contract; the message names the field, the rule and what came."""
 
 
-def check_wave_batch(batch):
+def check_wave_batch(batch: WaveBatch) -> WaveBatch:
     """Raises `BatchError` unless `batch` (NumPy arrays) keeps the contract. Called where batches are made."""
     rows = len(batch.index)
     for name, value, dtype, rank in zip(WaveBatch._fields, batch, WAVE_DTYPES, WAVE_RANKS):
         if value.dtype != dtype or value.ndim != rank or len(value) != rows:
-            raise BatchError(
-                f"WaveBatch.{name} must be {np.dtype(dtype).name} of rank {rank} with {rows} rows. "
-                f"Received: {value.dtype} {value.shape}."
-            )
-    if batch.wav.shape[1] % 1024:
-        raise BatchError(f"WaveBatch.wav must have a multiple of 1024 samples. Received: {batch.wav.shape}.")
+            rule = f"WaveBatch.{name} must be {np.dtype(dtype).name} of rank {rank} with {rows} rows."
+            raise BatchError(f"{rule} Received: {value.dtype} {value.shape}.")
+    if batch.wav.shape[1] % CODE_STRIDE_SAMPLES:
+        rule = f"WaveBatch.wav must have a multiple of {CODE_STRIDE_SAMPLES} samples."
+        raise BatchError(f"{rule} Received: {batch.wav.shape}.")
     for lengths, padded in ((batch.wav_lengths, batch.wav), (batch.text_lengths, batch.text)):
         if rows and (lengths.min() < 1 or lengths.max() > padded.shape[1]):
             raise BatchError(f"Lengths must lie within 1 and {padded.shape[1]}. Received: {lengths}.")

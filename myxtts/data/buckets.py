@@ -1,5 +1,7 @@
 """Which clips share a batch: a pure function of lengths, seed, epoch and position, so that a run resumes exactly."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,7 +24,7 @@ class OrderedBatch(NamedTuple):
     """Padded length of the texts."""
 
 
-def bucket_bounds(units, num_buckets):
+def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
     """Upper bounds that split lengths into buckets with the least padding in sum.
 
     Args:
@@ -54,50 +56,47 @@ def bucket_bounds(units, num_buckets):
     return lengths[sorted(bounds)]
 
 
+@dataclass(eq=False)
 class BatchOrder:
     """The order of batches over all epochs.
 
     Clips are shuffled, put into length buckets and cut into batches of one size; what a bucket has left over joins the
     next longer one, so an epoch uses every clip but fewer than one batch's worth, other ones each time.
-
-    Args:
-        num_samples: `(N,)` length of each clip at 22 050 Hz.
-        num_tokens: `(N,)` length of each text.
-        batch_size: Clips per batch; a smaller set is repeated to fill one.
-        num_buckets: Most length buckets.
-        seed: Of the shuffles.
-        fixed_samples, fixed_tokens: Pad every batch to these (static shapes), instead of to its bucket.
-        extra_samples: Room added to every clip, for a random shift in time.
     """
 
-    def __init__(
-        self,
-        num_samples,
-        num_tokens,
-        batch_size,
-        num_buckets,
-        seed,
-        fixed_samples=None,
-        fixed_tokens=None,
-        extra_samples=0,
-    ):
-        self.num_samples = np.asarray(num_samples, np.int64)
-        self.num_tokens = np.asarray(num_tokens, np.int64)
-        if not len(self.num_samples):
-            raise ValueError("A batch plan needs at least one clip.")
-        self.batch_size = batch_size
-        self.seed = seed
-        units = -(-(self.num_samples + extra_samples) // CODE_STRIDE_SAMPLES)
-        bounds = bucket_bounds(units, num_buckets) if fixed_samples is None else np.array([units.max()])
-        self._bucket = np.searchsorted(bounds, units)
-        self.shapes = []
-        for bucket, bound in enumerate(bounds):
-            longest_text = self.num_tokens[self._bucket <= bucket].max()
-            self.shapes.append((fixed_samples or int(bound) * CODE_STRIDE_SAMPLES, fixed_tokens or int(longest_text)))
-        self.batches_per_epoch = max(1, len(self.num_samples) // batch_size)
-        self._epoch_batches = lru_cache(maxsize=2)(self._plan_epoch)
+    num_samples: Sequence[int]
+    """`(N,)` length of each clip at 22 050 Hz."""
+    num_tokens: Sequence[int]
+    """`(N,)` length of each text."""
+    batch_size: int
+    """Clips per batch; a smaller set is repeated to fill one."""
+    num_buckets: int
+    """Most length buckets."""
+    seed: int
+    """Of the shuffles."""
+    fixed_samples: int | None = None
+    fixed_tokens: int | None = None
+    """Pad every batch to these (static shapes), instead of to its bucket."""
+    extra_samples: int = 0
+    """Room added to every clip, for a random shift in time."""
 
-    def _plan_epoch(self, epoch):
+    def __post_init__(self):
+        self.num_samples, tokens = (np.asarray(row, np.int64) for row in (self.num_samples, self.num_tokens))
+        if not len(tokens):
+            raise ValueError("A batch order needs at least one clip.")
+        units = -(-(self.num_samples + self.extra_samples) // CODE_STRIDE_SAMPLES)
+        bounds = bucket_bounds(units, self.num_buckets if self.fixed_samples is None else 1)
+        self._bucket = np.searchsorted(bounds, units)
+        self.shapes: list[tuple[int, int]] = []
+        """Padded lengths of waveforms and texts of each bucket."""
+        for bucket, bound in enumerate(bounds):
+            longest_text = int(tokens[self._bucket <= bucket].max())
+            samples = self.fixed_samples or int(bound) * CODE_STRIDE_SAMPLES
+            self.shapes.append((samples, self.fixed_tokens or longest_text))
+        self.batches_per_epoch = max(1, len(tokens) // self.batch_size)
+        self._epoch_batches = lru_cache(maxsize=2)(self._order_epoch)
+
+    def _order_epoch(self, epoch):
         rng = np.random.default_rng([self.seed, epoch, 0])
         order = rng.permutation(len(self.num_samples))
         # What makes no full batch goes before the clips are put into buckets: afterwards it would always be long ones.
@@ -110,13 +109,13 @@ class BatchOrder:
             left = members[full:]
         return [batches[i] for i in rng.permutation(len(batches))]
 
-    def batch(self, position):
-        """The `OrderedBatch` at `position`, counted from the start of training."""
+    def batch(self, position: int) -> OrderedBatch:
+        """The batch at `position`, counted from the start of training."""
         epoch, offset = divmod(int(position), self.batches_per_epoch)
         indices, bucket = self._epoch_batches(epoch)[offset]
         return OrderedBatch(epoch, offset, indices, *self.shapes[bucket])
 
-    def padding_share(self):
+    def padding_share(self) -> float:
         """Share of the first epoch's padded samples that are padding."""
         batches = [self.batch(position) for position in range(self.batches_per_epoch)]
         real = sum(self.num_samples[batch.indices].sum() for batch in batches)
@@ -126,15 +125,15 @@ class BatchOrder:
 class SequentialOrder:
     """Every clip once, shortest first: the order of validation. The last batch may be smaller."""
 
-    def __init__(self, num_samples, num_tokens, batch_size):
+    def __init__(self, num_samples: Sequence[int], num_tokens: Sequence[int], batch_size: int):
         self.num_samples = np.asarray(num_samples, np.int64)
-        self.num_tokens = np.asarray(num_tokens, np.int64)
         self.batch_size = batch_size
-        self._order = np.argsort(self.num_samples, kind="stable")
-        self.batches_per_epoch = -(-len(self._order) // batch_size)
+        self._most_tokens = max(num_tokens)
+        self._clips = np.argsort(self.num_samples, kind="stable")
+        self.batches_per_epoch = -(-len(self._clips) // batch_size)
 
-    def batch(self, position):
-        """The `OrderedBatch` at `position` of the only epoch."""
-        indices = self._order[position * self.batch_size : (position + 1) * self.batch_size]
+    def batch(self, position: int) -> OrderedBatch:
+        """The batch at `position` of the only epoch."""
+        indices = self._clips[position * self.batch_size : (position + 1) * self.batch_size]
         samples = int(-(-self.num_samples[indices].max() // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES)
-        return OrderedBatch(0, position, indices, samples, int(self.num_tokens.max()))
+        return OrderedBatch(0, position, indices, samples, int(self._most_tokens))

@@ -1,27 +1,22 @@
 """A folder of recordings as a training set: inspected, split, tokenized, and read as a stream on the data device."""
 
-import copy
-import dataclasses
+from __future__ import annotations
+
 import hashlib
 import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from myxtts.config.checks import ConfigError
+from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.data.batch import WaveBatch
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
-from myxtts.data.doctor import ClipLimits, inspect_corpus, summarise, write_report
-from myxtts.data.pipeline import (
-    BatchLoader,
-    Clip,
-    ConditioningRule,
-    SampleCache,
-    conditioning_seconds,
-    own_errors,
-    prefetch_to,
-    wave_dataset,
-)
+from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
+from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -32,147 +27,115 @@ MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 """Most silence put before a training clip: it moves the grid of codes over the sound."""
 
 
+@dataclass(eq=False)
 class SpeechDataset:
-    """Training and validation clips of one corpus, or of two.
+    """Training and validation clips of one corpus, or of two, in any format that `load_corpus` reads."""
 
-    Args:
-        config: `XTTSConfig`.
-        train, validation: `Clip`s.
-        tokenizer: `XTTSTokenizer` that made their tokens.
-        texts: Transcript of each clip by id, as written.
-    """
+    config: XTTSConfig
+    """With the vocabulary and the length of conditioning clips filled in."""
+    train: Sequence[Clip]
+    validation: Sequence[Clip]
+    tokenizer: XTTSTokenizer
+    """What made the tokens of the clips."""
+    texts: dict[str, str]
+    """Transcript of each clip by id, as written."""
 
-    def __init__(self, config, train, validation, tokenizer, texts):
-        self.config = config
-        self.train = train
-        self.validation = validation
-        self.tokenizer = tokenizer
-        self.texts = texts
-        self._cache = SampleCache(config.data.cache_mb)
+    def __post_init__(self):
+        self._cache = SampleCache(self.config.data.cache_mb)
 
     @classmethod
-    def open(cls, config, progress=None):
+    def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
         """Reads the corpora that `config.data` names; nothing in them is changed.
 
         What was left out, and why, goes to `clips_train.csv` under the checkpoint folder. The vocabulary is the
         run's own when it has one, else `data.vocabulary`, else one trained on the corpus.
 
         Args:
-            config: `XTTSConfig`; a copy with `model.num_text_tokens`, the token ids and the conditioning length set is
-                in the result's `config`.
+            config: A copy with `model.num_text_tokens`, the token ids and the conditioning length set is in the
+                result's `config`.
             progress: Called as `progress(done, total)` while recordings are checked.
         """
         try:
             get_language(config.data.language)
         except ValueError as error:
             raise ConfigError(f"--language: {error}") from error
-        own = _inspect(config, config.data.train_data, progress)
-        other = _inspect(config, config.data.val_data, progress) if config.data.val_data else None
-        tokenizer = _tokenizer(config, own.accepted)
-        train = _clips(own, tokenizer, config, "train")
-        if other is not None:
-            validation = _clips(other, tokenizer, config, "validation")
-        else:
-            train, validation = split_by_hash(train, config.data.validation_share)
+        folders = [config.data.train_data, *filter(None, [config.data.val_data])]
+        inspections = [_inspect(config, folder, progress) for folder in folders]
+        tokenizer = _tokenizer(config, inspections[0].accepted)
+        sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
+        train, validation = sides if len(sides) == 2 else split_by_hash(*sides, config.data.validation_share)
         for leak in find_leakage(train, validation):
-            logger.warning(
-                "Validation clip %s is also trained on as %s (%s); its loss says little.",
-                leak.validation_id,
-                leak.train_id,
-                leak.reason,
-            )
+            logger.warning("Leakage: %s; its loss says little.", leak)
         if not validation:
             logger.warning("One clip alone cannot be split: it is validated on as well.")
             validation = train
-        model = dataclasses.replace(
+        model = replace(
             config.model,
             num_text_tokens=tokenizer.num_tokens,
             start_text_token=tokenizer.start_id,
             stop_text_token=tokenizer.stop_id,
         )
-        data = dataclasses.replace(config.data, conditioning_seconds=conditioning_seconds(config.data, train))
-        texts = {
-            utterance.id: utterance.text
-            for inspection in (own, other)
-            if inspection
-            for utterance in inspection.accepted
-        }
-        return cls(dataclasses.replace(config, model=model, data=data), train, validation, tokenizer, texts)
+        data = replace(config.data, conditioning_seconds=conditioning_seconds(config.data, train))
+        texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
+        return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts)
 
-    def with_config(self, config):
-        """The same clips under a configuration with other batches."""
-        other = copy.copy(self)
-        other.config = config
-        return other
-
-    def order(self, stage):
-        """The `BatchOrder` of a stage."""
-        data, stage_config = self.config.data, self.config.stage(stage)
-        lengths = [clip.num_samples for clip in self.train]
+    def order(self, stage: str) -> BatchOrder:
+        """The training batches of a stage."""
         crop = self._crop_samples(stage)
         return BatchOrder(
-            [min(length, crop or length) for length in lengths],
+            [min(clip.num_samples, crop or clip.num_samples) for clip in self.train],
             [len(clip.tokens) for clip in self.train],
-            stage_config.batch_size,
-            data.num_buckets,
+            self.config.stage(stage).batch_size,
+            self.config.data.num_buckets,
             self.config.training.seed,
             *self._fixed_shape(),
-            extra_samples=MAX_SHIFT_SAMPLES if data.augment else 0,
+            extra_samples=self._max_shift(),
         )
 
-    def train_loader(self, stage):
-        """`BatchLoader` of the training clips for a stage."""
+    def train_loader(self, stage: str) -> BatchLoader:
+        """Reads the training batches of a stage."""
         return self._loader(self.train, self.order(stage), stage, training=True)
 
-    def validation_loader(self, stage):
-        """`BatchLoader` of the validation clips for a stage; the same batches every time."""
-        order = SequentialOrder(
-            [clip.num_samples for clip in self.validation],
-            [len(clip.tokens) for clip in self.validation],
-            self.config.stage(stage).batch_size,
-        )
+    def validation_loader(self, stage: str) -> BatchLoader:
+        """Reads the validation batches of a stage; the same every time."""
+        lengths, tokens = zip(*((clip.num_samples, len(clip.tokens)) for clip in self.validation))
+        order = SequentialOrder(lengths, tokens, self.config.stage(stage).batch_size)
         return self._loader(self.validation, order, stage, training=False)
 
-    def stream(self, stage, device, start=0, stop=None):
+    def stream(self, stage: str, device: str, start: int = 0, stop: int | None = None) -> Iterator[WaveBatch]:
         """Training batches `start` to `stop`, read by tf.data; the elements live on `device`.
 
         Raises:
             AudioError, OSError: While iterating: a recording that was there at the start cannot be read any more.
         """
-        data, loader = self.config.data, self.train_loader(stage)
-        dataset = wave_dataset(loader, start, stop, data.num_workers)
-        return own_errors(prefetch_to(dataset, device, data.pipeline_buffer_size), loader)
+        num_workers, buffer_size = self.config.data.num_workers, self.config.data.pipeline_buffer_size
+        return stream_batches(self.train_loader(stage), device, start, stop, num_workers, buffer_size)
 
     def _loader(self, clips, order, stage, training):
         data = self.config.data
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding)
-        return BatchLoader(
-            clips,
-            order,
-            self._cache,
-            self.config.training.seed,
-            rule if STAGES[stage].conditioned else None,
-            self._crop_samples(stage) if training else None,
-            MAX_SHIFT_SAMPLES if data.augment else 0,
-            training,
-        )
+        rule, seed = rule if STAGES[stage].conditioned else None, self.config.training.seed
+        crop = self._crop_samples(stage) if training else None
+        return BatchLoader(clips, order, self._cache, seed, rule, crop, self._max_shift(), training)
+
+    def _max_shift(self):
+        return MAX_SHIFT_SAMPLES if self.config.data.augment else 0
 
     def _crop_samples(self, stage):
-        if self.config.stage(stage).crop_seconds is None:
+        seconds = self.config.stage(stage).crop_seconds if STAGES[stage].can_crop else None
+        if seconds is None:
             return None
-        strides = self.config.stage(stage).crop_seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES
-        return max(1, round(strides)) * CODE_STRIDE_SAMPLES
+        return max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES)) * CODE_STRIDE_SAMPLES
 
     def _fixed_shape(self):
         data = self.config.data
         if not data.static_shapes:
             return None, None
         if data.max_mel_frames is not None:
-            return data.max_mel_frames * CODE_STRIDE_SAMPLES // 4, data.max_text_length
-        samples = -(-self.config.max_samples // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES
-        samples += CODE_STRIDE_SAMPLES if data.augment else 0
-        return samples, data.max_text_length
+            return data.max_mel_frames * MEL_HOP_SAMPLES, data.max_text_length
+        strides = -(-self.config.max_samples // CODE_STRIDE_SAMPLES) + data.augment
+        return strides * CODE_STRIDE_SAMPLES, data.max_text_length
 
 
 def _inspect(config, folder, progress):
@@ -180,9 +143,8 @@ def _inspect(config, folder, progress):
     home = Path(config.training.checkpoint_dir)
     limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
     digest = hashlib.blake2b(str(corpus.root).encode(), digest_size=4).hexdigest()
-    return inspect_corpus(
-        corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=home / f"inspected_{digest}.json"
-    )
+    cache_path = home / f"inspected_{digest}.json"
+    return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=cache_path)
 
 
 def _tokenizer(config, utterances):
@@ -191,11 +153,8 @@ def _tokenizer(config, utterances):
         return _read_tokenizer(own, "The run's own vocabulary")
     if config.data.vocabulary:
         return _grown(_read_tokenizer(config.data.vocabulary, "--vocabulary"), config, utterances)
-    if not utterances:
-        return None
-    return XTTSTokenizer.train(
-        [(utterance.text, utterance.language) for utterance in utterances], vocab_size=config.data.vocabulary_size
-    )
+    texts = [(utterance.text, utterance.language) for utterance in utterances]
+    return XTTSTokenizer.train(texts, vocab_size=config.data.vocabulary_size) if texts else None
 
 
 def _read_tokenizer(path, what):
@@ -207,57 +166,37 @@ def _read_tokenizer(path, what):
 
 def _grown(tokenizer, config, utterances):
     """The given vocabulary, grown by what the corpus needs and it lacks; old ids stay."""
-    lacking = [
-        (utterance.text, utterance.language)
-        for utterance in utterances
-        if tokenizer.check(utterance.text, utterance.language)
-    ]
+    texts = [(utterance.text, utterance.language) for utterance in utterances]
+    lacking = [pair for pair in texts if tokenizer.check(*pair)]
     if not lacking or not config.data.extend_vocabulary:
         return tokenizer
     grown = tokenizer.extend(lacking)
     if grown.num_tokens > tokenizer.num_tokens:
-        logger.info(
-            "Vocabulary %s grew from %d to %d tokens: %d transcripts had characters or a language that it lacks",
-            config.data.vocabulary,
-            tokenizer.num_tokens,
-            grown.num_tokens,
-            len(lacking),
-        )
+        growth = f"Vocabulary {config.data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
+        logger.info(f"{growth}: {len(lacking)} transcripts have characters or a language that it lacks")
     return grown
 
 
-def _clips(inspection, tokenizer, config, name):
+def _clips(inspection, name, tokenizer, config):
     """Clips of the accepted utterances whose text the vocabulary can write; reports what is left out, and why."""
-    clips, accepted, refused = [], [], []
-    for utterance in inspection.accepted:
-        reason = tokenizer.check(utterance.text, utterance.language, config.data.max_text_length)
+    limit = config.data.max_text_length
+    clips, accepted, rejections = [], [], list(inspection.rejections)
+    for spoken in inspection.accepted:
+        path, text, language = spoken.wav_path, spoken.text, spoken.language
+        reason = tokenizer.check(text, language, limit)
         if reason:
-            refused.append(Rejection(utterance.id, utterance.line, utterance.wav_path.name, "text not usable", reason))
+            rejections.append(Rejection(spoken.id, spoken.line, path.name, "text not usable", reason))
             continue
-        accepted.append(utterance)
-        tokens = tuple(tokenizer.encode(utterance.text, utterance.language))
-        clips.append(
-            Clip(
-                utterance.id,
-                str(utterance.wav_path),
-                tokens,
-                utterance.speaker,
-                utterance.language,
-                utterance.num_samples,
-            )
-        )
-    inspection = dataclasses.replace(
-        inspection, accepted=tuple(accepted), rejections=(*inspection.rejections, *refused)
-    )
+        accepted.append(spoken)
+        tokens = tuple(tokenizer.encode(text, language))
+        clips.append(Clip(spoken.id, str(path), tokens, spoken.speaker, language, spoken.num_samples))
+    inspection = replace(inspection, accepted=tuple(accepted), rejections=tuple(rejections))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     report.parent.mkdir(parents=True, exist_ok=True)
     write_report(inspection, report)
-    summary = summarise(inspection)
-    for line in summary.splitlines():
+    summary = summarize(inspection)
+    for line in (*summary.splitlines(), f"every clip and its reason: {report}"):
         logger.info("%s set: %s", name.capitalize(), line)
-    logger.info("%s set: every clip and its reason: %s", name.capitalize(), report)
     if not clips:
-        raise CorpusError(
-            f"{inspection.root} has no clip that can be used; every clip and its reason stand in {report}.\n{summary}"
-        )
+        raise CorpusError(f"{inspection.root} has no usable clip; {report} gives the reason for each.\n{summary}")
     return clips

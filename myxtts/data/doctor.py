@@ -4,9 +4,11 @@ import csv
 import hashlib
 import json
 import os
-import unicodedata
+import re
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import numpy as np
 
 from myxtts.audio.files import AudioError, atomic_output, read_audio
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance
+from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
+from myxtts.data.splits import Leak, find_leakage
+from myxtts.text.tokenizer import XTTSTokenizer
 
 _CACHE_FORMAT = 1
 _CHUNK_CLIPS = 1_024
@@ -22,6 +26,10 @@ _CHUNK_CLIPS = 1_024
 # other carefully cut recordings stay below 0.15.
 _CUT_SECONDS = 0.02
 _CUT_LEVEL = 0.5
+_CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+
+Progress = Callable[[int, int], None]
+"""Called with how many clips are done, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +47,8 @@ class ClipLimits:
 
     def __post_init__(self):
         if self.min_seconds >= self.max_seconds:
-            raise ValueError(
-                f"min_seconds must be less than max_seconds. Received: {self.min_seconds} and {self.max_seconds}."
-            )
+            values = f"{self.min_seconds} and {self.max_seconds}"
+            raise ValueError(f"min_seconds must be less than max_seconds. Received: {values}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,52 +74,91 @@ class Inspection:
     notes: tuple[str, ...]
 
     @property
-    def given(self):
+    def given(self) -> int:
+        """How many clips the folder names, usable or not."""
         return len(self.accepted) + len(self.rejections)
 
 
-def inspect_corpus(corpus: Corpus, limits=ClipLimits(), *, workers=8, cache_path=None, progress=None, check_text=None):
+def check_data(
+    folder: str | Path,
+    validation: str | Path | None = None,
+    *,
+    limits: ClipLimits = ClipLimits(),
+    language: str = "en",
+    vocabulary: str | Path | None = None,
+    progress: Callable[[str | Path], AbstractContextManager[Progress]],
+) -> tuple[Inspection, tuple[Leak, ...]]:
+    """Inspects a data set as training would, and compares it with its validation set.
+
+    Args:
+        folder, validation: Roots of the sets.
+        limits: What a clip must keep to.
+        language: Of recordings whose set names none.
+        vocabulary: Tokenizer file that transcripts must fit.
+        progress: Called as `progress(folder)` for each set; gives a context with its progress, as `clip_progress` does.
+
+    Returns:
+        What became of each clip of `folder`, and which clips of `validation` are also in it.
+    """
+    tokenizer = XTTSTokenizer.from_file(vocabulary) if vocabulary else None
+
+    def check_text(utterance):
+        reason = tokenizer.check(utterance.text, utterance.language) if tokenizer else None
+        return f"text not usable: {reason}" if reason else None
+
+    def inspect(folder):
+        corpus = load_corpus(folder, language)
+        with progress(folder) as shown:
+            return inspect_corpus(corpus, limits, progress=shown, check_text=check_text)
+
+    inspection = inspect(folder)
+    return inspection, find_leakage(inspection.accepted, inspect(validation).accepted if validation else ())
+
+
+def inspect_corpus(
+    corpus: Corpus,
+    limits: ClipLimits = ClipLimits(),
+    *,
+    workers: int = 8,
+    cache_path: str | Path | None = None,
+    progress: Progress | None = None,
+    check_text: Callable[[Utterance], str | None] | None = None,
+) -> Inspection:
     """Decodes every clip of a corpus and checks it and its transcript.
 
     Args:
         corpus: From `load_corpus`.
-        limits: `ClipLimits`.
+        limits: What a clip must keep to.
         workers: Threads that decode.
         cache_path: JSON file that remembers the result for each audio file until its size, its time or the limits
             change. A damaged one is ignored and one inside the corpus is not written, each with a note.
-        progress: Called as `progress(done, total)` after each clip.
+        progress: Called after each clip.
         check_text: Called with each utterance whose audio is good; returns None, or `"reason: sentence"` to reject it,
             for instance for tokens that are too many.
 
     Returns:
-        An `Inspection`, its clips in the order of the corpus.
+        What became of each clip, in the order of the corpus.
     """
     notes = list(corpus.notes)
     if cache_path is not None and Path(cache_path).resolve().is_relative_to(corpus.root):
-        notes.append(
-            f"The results are not kept for the next time: {cache_path} lies in the data set, which is never written to."
-        )
+        notes.append(f"The results are not cached: {cache_path} lies in the data set, which is never written to.")
         cache_path = None
     cached, note = _load_cache(cache_path, limits) if cache_path is not None else ({}, None)
     verdicts = _examine_all(corpus.utterances, limits, cached, workers, progress)
-    judged = [
-        _judge(corpus, utterance, verdict, limits, check_text)
-        for utterance, verdict in zip(corpus.utterances, verdicts)
-    ]
-    rejections = [*corpus.rejections, *(result for result in judged if isinstance(result, Rejection))]
-    good = [(result, verdict) for result, verdict in zip(judged, verdicts) if isinstance(result, InspectedUtterance)]
     if cache_path is not None:
         notes.extend(filter(None, (note, _save_cache(cache_path, limits, cached, corpus, verdicts))))
-    return Inspection(
-        corpus.root,
-        tuple(result for result, _ in good),
-        tuple(rejections),
-        tuple(_warnings(corpus, good, limits)),
-        tuple(notes),
-    )
+    rejections, good = list(corpus.rejections), []
+    for utterance, verdict in zip(corpus.utterances, verdicts):
+        result = _judge(corpus, utterance, verdict, limits, check_text)
+        if isinstance(result, Rejection):
+            rejections.append(result)
+        else:
+            good.append((result, verdict))
+    accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good, limits)
+    return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), tuple(notes))
 
 
-def summarise(inspection):
+def summarize(inspection: Inspection) -> str:
     """The inspection in a few lines: totals, then one line a reason with its count and the first clip it names."""
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
@@ -123,39 +169,25 @@ def summarise(inspection):
     for title, findings in (("rejected", inspection.rejections), ("warning", inspection.warnings)):
         firsts = {finding.reason: finding for finding in reversed(findings)}
         for reason, count in Counter(finding.reason for finding in findings).most_common():
-            first = firsts[reason]
-            place = first.id or f"line {first.line}"
-            lines.append(f"{title}: {reason}: {count} (first: {place})")
+            lines.append(f"{title}: {reason}: {count} (first: {firsts[reason].id or f'line {firsts[reason].line}'})")
     return "\n".join([*lines, *(f"note: {note}" for note in inspection.notes)])
 
 
-def write_report(inspection, path):
+def write_report(inspection: Inspection, path: str | Path):
     """Writes a CSV file with a row for every clip: what became of it, and every reason."""
-    warnings = {}
+    warnings: dict[str, list[ClipWarning]] = {}
     for warning in inspection.warnings:
         warnings.setdefault(warning.id, []).append(warning)
     with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("id", "verdict", "reason", "detail", "path", "line", "seconds"))
-        for rejection in inspection.rejections:
-            writer.writerow(
-                (rejection.id, "rejected", rejection.reason, rejection.detail, rejection.path, rejection.line, "")
-            )
-        for utterance in inspection.accepted:
-            found = warnings.get(utterance.id, ())
-            reasons = "; ".join(item.reason for item in found)
-            details = " ".join(item.detail for item in found)
-            writer.writerow(
-                (
-                    utterance.id,
-                    "warning" if found else "accepted",
-                    reasons,
-                    details,
-                    _relative(inspection.root, utterance),
-                    utterance.line,
-                    f"{utterance.seconds:.3f}",
-                )
-            )
+        for clip in inspection.rejections:
+            writer.writerow((clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, ""))
+        for clip in inspection.accepted:
+            found = warnings.get(clip.id, ())
+            reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
+            verdict, path = "warning" if found else "accepted", _relative(inspection.root, clip)
+            writer.writerow((clip.id, verdict, reasons, details, path, clip.line, f"{clip.seconds:.3f}"))
 
 
 @dataclass(frozen=True)
@@ -190,62 +222,39 @@ def _examine(path, limits, known):
         status = os.stat(path)
     except OSError as error:
         return _Verdict(0, 0, "missing file", f"It cannot be found any more: {error.strerror}.")
-    if known is not None and (known.size, known.mtime_ns) == (status.st_size, status.st_mtime_ns):
+    content = status.st_size, status.st_mtime_ns
+    if known is not None and (known.size, known.mtime_ns) == content:
         return known
     try:
         recording = read_audio(path, limits.sample_rate, min_seconds=limits.min_seconds, max_seconds=limits.max_seconds)
     except AudioError as error:
-        detail = error.detail[0].upper() + error.detail[1:]
-        return _Verdict(status.st_size, status.st_mtime_ns, error.reason, detail)
-    samples = recording.samples
-    # Rounded to 16 bit, so that a copy in another sample format counts as the same.
-    content = hashlib.blake2b(np.round(samples * 32767).astype("<i2").tobytes(), digest_size=16).hexdigest()
-    warnings = recording.warnings
+        return _Verdict(*content, error.reason, error.detail[0].upper() + error.detail[1:])
+    samples, warnings = recording.samples, recording.warnings
     ending = samples[-max(1, int(_CUT_SECONDS * limits.sample_rate)) :]
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
         warnings += (f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.",)
-    return _Verdict(
-        status.st_size,
-        status.st_mtime_ns,
-        num_samples=len(samples),
-        original_sample_rate=recording.original_sample_rate,
-        content_hash=content,
-        warnings=warnings,
-    )
+    # Rounded to 16 bit, so that a copy in another sample format counts as the same.
+    digest = hashlib.blake2b(np.round(samples * 32767).astype("<i2").tobytes(), digest_size=16).hexdigest()
+    return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
 
 def _judge(corpus, utterance, verdict, limits, check_text):
     """Returns the `InspectedUtterance`, or the `Rejection`."""
     if verdict.reason:
         return _finding(Rejection, corpus, utterance, verdict.reason, verdict.detail)
-    seconds = verdict.num_samples / limits.sample_rate
-    rate = len(utterance.text) / seconds
+    seconds, length = verdict.num_samples / limits.sample_rate, len(utterance.text)
     is_certain, fault = _encoding_fault(utterance.text)
     if is_certain:
         return _finding(Rejection, corpus, utterance, "text wrongly encoded", fault)
-    if rate > limits.max_characters_per_second:
-        return _finding(
-            Rejection,
-            corpus,
-            utterance,
-            "text too long for the audio",
-            f"Its {len(utterance.text)} characters in {seconds:.3g} s make {rate:.3g} a second; the most "
-            f"is {limits.max_characters_per_second:g}.",
-        )
+    most = limits.max_characters_per_second
+    if length / seconds > most:
+        rate = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.3g} a second"
+        return _finding(Rejection, corpus, utterance, "text too long for the audio", f"{rate}; the most is {most:g}.")
     refusal = check_text(utterance) if check_text is not None else None
     if refusal is not None:
         return _finding(Rejection, corpus, utterance, *_reason_and_detail(refusal))
-    return InspectedUtterance(
-        utterance.id,
-        utterance.wav_path,
-        utterance.text,
-        utterance.speaker,
-        utterance.language,
-        utterance.line,
-        num_samples=verdict.num_samples,
-        seconds=seconds,
-    )
+    return InspectedUtterance(**vars(utterance), num_samples=verdict.num_samples, seconds=seconds)
 
 
 def _warnings(corpus, good, limits):
@@ -254,29 +263,19 @@ def _warnings(corpus, good, limits):
     first_uses = {}
     for utterance, verdict in good:
         found = [_reason_and_detail(warning) for warning in verdict.warnings]
-        rate = len(utterance.text) / utterance.seconds
-        if rate < limits.min_characters_per_second:
-            found.append(
-                (
-                    "text short for the audio",
-                    f"Its {len(utterance.text)} characters in {utterance.seconds:.3g} s make {rate:.2g} a "
-                    f"second; {limits.min_characters_per_second:g} is little already.",
-                )
-            )
+        length, seconds, least = len(utterance.text), utterance.seconds, limits.min_characters_per_second
+        if length / seconds < least:
+            detail = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.2g} a second"
+            found.append(("text short for the audio", f"{detail}; {least:g} is already few."))
         _, fault = _encoding_fault(utterance.text)
         if fault:
             found.append(("text perhaps wrongly encoded", fault))
-        original_rate = verdict.original_sample_rate
-        if original_rate < limits.sample_rate:
-            found.append(
-                (
-                    "low sample rate",
-                    f"It was recorded at {original_rate} Hz and has nothing above "
-                    f"{original_rate // 2} Hz; {limits.sample_rate} Hz or more is wanted.",
-                )
-            )
-        if original_rate != usual_rate:
-            found.append(("unusual sample rate", f"It has {original_rate} Hz where most clips have {usual_rate} Hz."))
+        rate, wanted = verdict.original_sample_rate, limits.sample_rate
+        if rate < wanted:
+            detail = f"It was recorded at {rate} Hz and has nothing above {rate // 2} Hz; use {wanted} Hz or more."
+            found.append(("low sample rate", detail))
+        if rate != usual_rate:
+            found.append(("unusual sample rate", f"It has {rate} Hz where most clips have {usual_rate} Hz."))
         first = first_uses.setdefault(verdict.content_hash, utterance)
         if first is not utterance:
             same = "the same text" if first.text == utterance.text else "another text"
@@ -301,19 +300,18 @@ def _reason_and_detail(message):
 def _encoding_fault(text):
     """Signs of a text saved or read in the wrong encoding. Returns whether they are certain, and a sentence or ''."""
     if "\ufffd" in text:
-        return True, "The text holds U+FFFD, which stands for letters that were lost."
-    controls = [character for character in text if unicodedata.category(character) == "Cc" and character != "\t"]
-    if controls:
-        return True, f"The text holds the control character U+{ord(controls[0]):04X}."
+        return True, "The text holds U+FFFD, which replaces letters that were lost."
+    control = _CONTROL_CHARACTER.search(text)
+    if control:
+        return True, f"The text holds the control character U+{ord(control[0]):04X}."
     for encoding in ("cp1252", "latin-1"):
         try:
             meant = text.encode(encoding).decode("utf-8")
         except UnicodeError:
             continue
+        fault = f"The text reads like UTF-8 taken for {encoding}; it probably says {meant[:60]!r}."
         # A capital letter and a no-break space, as in "ALLÉ !", can look like one letter in UTF-8: two cannot.
-        return len(text) - len(meant) > 1, "" if meant == text else (
-            f"The text reads like UTF-8 taken for {encoding}; it probably says {meant[:60]!r}."
-        )
+        return len(text) - len(meant) > 1, "" if meant == text else fault
     return False, ""
 
 
@@ -330,19 +328,15 @@ def _load_cache(path, limits):
     content = json.loads(content)
     if content["limits"] != _cache_limits(limits):
         return {}, None
-    return {
-        name: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])}) for name, entry in content["clips"].items()
-    }, None
+    clips = content["clips"].items()
+    return {path: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])}) for path, entry in clips}, None
 
 
 def _save_cache(path, limits, cached, corpus, verdicts):
     """Keeps what is known of other corpora. Returns a note where the file cannot be written, which loses only time."""
     clips = {name: verdict for name, verdict in cached.items() if not Path(name).is_relative_to(corpus.root)}
-    clips |= {
-        str(utterance.wav_path): verdict
-        for utterance, verdict in zip(corpus.utterances, verdicts)
-        if verdict.reason not in ("missing file", "unreadable")
-    }
+    found = zip((str(utterance.wav_path) for utterance in corpus.utterances), verdicts)
+    clips |= {name: verdict for name, verdict in found if verdict.reason not in ("missing file", "unreadable")}
     if clips == cached:
         return None
     content = {"limits": _cache_limits(limits), "clips": {name: vars(verdict) for name, verdict in clips.items()}}

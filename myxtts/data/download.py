@@ -19,10 +19,10 @@ UNPACKED_FILES_LIMIT = 50_000
 _DAMAGED = (OSError, EOFError, ValueError, tarfile.TarError)
 
 
-def download_ljspeech(folder, url=LJSPEECH_URL):
+def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
     """Makes `folder` hold LJSpeech, unless it holds a metadata.csv already.
 
-    The archive is unpacked beside the folder and moved there whole, so a broken download leaves no half corpus.
+    The archive is unpacked next to the folder and moved there whole, so a broken download leaves no half corpus.
 
     Args:
         folder: Where `metadata.csv` and `wavs/` are to be.
@@ -38,10 +38,8 @@ def download_ljspeech(folder, url=LJSPEECH_URL):
     if (folder / "metadata.csv").is_file():
         return folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CorpusError(
-            f"--download-ljspeech needs an empty or new folder. {folder} holds something else. "
-            "Name another --train-data."
-        )
+        rule = f"--download-ljspeech needs a new or empty folder. {folder} holds something else."
+        raise CorpusError(f"{rule} Name another --train-data.")
     work = folder.with_name(folder.name + ".download")
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -53,10 +51,8 @@ def download_ljspeech(folder, url=LJSPEECH_URL):
             folder.rmdir()
         os.replace(corpus, folder)
     except _DAMAGED as error:
-        raise CorpusError(
-            f"LJSpeech could not be fetched from {url}: {error}. Try again, or download and unpack it by "
-            f"hand into {folder}."
-        ) from error
+        way_out = f"Try again, or download it and unpack it into {folder}."
+        raise CorpusError(f"LJSpeech could not be fetched from {url}: {error}. {way_out}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder
@@ -65,24 +61,20 @@ def download_ljspeech(folder, url=LJSPEECH_URL):
 def _fetch(url, path):
     with urllib.request.urlopen(url, timeout=60) as response, open(path, "wb") as file:
         total = int(response.headers.get("Content-Length") or 0)
-        with tqdm(
-            total=total or None, unit="B", unit_scale=True, desc="LJSpeech", disable=not sys.stdout.isatty()
-        ) as bar:
-            while block := response.read(1 << 20):
-                file.write(block)
-                bar.update(len(block))
+        hidden = not sys.stdout.isatty()
+        with tqdm.wrapattr(file, "write", total or None, desc="LJSpeech", disable=hidden) as shown:
+            shutil.copyfileobj(response, shown)
     if total and path.stat().st_size != total:
         raise ValueError(f"the connection broke after {path.stat().st_size} of {total} bytes")
 
 
 def _unpack(archive, folder):
     with tarfile.open(archive) as tar:
-        members, size = [], 0
-        for member in tar:
+        size = 0
+        for number, member in enumerate(tar, 1):
             size += member.size
             if size > UNPACKED_BYTES_LIMIT:
                 raise ValueError(f"the archive unpacks to more than {UNPACKED_BYTES_LIMIT} bytes")
-            members.append(member)
-            if len(members) > UNPACKED_FILES_LIMIT:
+            if number > UNPACKED_FILES_LIMIT:
                 raise ValueError(f"the archive holds more than {UNPACKED_FILES_LIMIT} files")
-        tar.extractall(folder, members, filter="data")
+        tar.extractall(folder, filter="data")

@@ -23,12 +23,9 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 
 # From espeak-ng/speak_lib.h, version 1.52.
-AUDIO_OUTPUT_SYNCHRONOUS = 2
-INITIALIZE_DONT_EXIT = 0x8000
-CHARS_UTF8 = 1
-POSITION_CHARACTER = 1
-RATE = 1
-PITCH = 3
+AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
+CHARS_UTF8, POSITION_CHARACTER = 1, 1
+RATE, PITCH = 1, 3
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 # The library copies the path of its data into a buffer of 160 bytes and takes a longer one for missing.
 MAX_DATA_PATH_BYTES = 159
@@ -71,14 +68,9 @@ def speak_to_files(jobs: Sequence[SpeechJob], library_path: Path, data_path: Pat
             link.symlink_to(data_path, target_is_directory=True)
             data_path = link
         request = {"library_path": str(library_path), "data_path": str(data_path), "jobs": list(jobs)}
-        # -P keeps the modules beside this file out of the child's import path.
-        child = subprocess.run(
-            [sys.executable, "-P", __file__],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-        )
+        # -P keeps the modules next to this file out of the child's import path.
+        command, text = [sys.executable, "-P", __file__], json.dumps(request)
+        child = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     if child.returncode != 0:
         raise RuntimeError(f"eSpeak NG must exit with code 0. Received: {child.returncode}, with: {child.stderr}")
 
@@ -89,17 +81,13 @@ class EspeakNG:
     def __init__(self, library_path: str, data_path: str):
         self._library = ctypes.CDLL(library_path)
         # Without them a size_t and the pointers would be passed as C ints.
-        self._library.espeak_Synth.argtypes = [
-            *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int, ctypes.c_uint, ctypes.c_uint),
-            *(ctypes.c_void_p, ctypes.c_void_p),
-        ]
-        sample_rate = self._library.espeak_Initialize(
-            AUDIO_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data_path), INITIALIZE_DONT_EXIT
-        )
-        if sample_rate != SAMPLE_RATE:
-            raise RuntimeError(
-                f"espeak_Initialize must return {SAMPLE_RATE} (Hz) for the data {data_path}. Received: {sample_rate}."
-            )
+        text, size, number, pointer = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
+        self._library.espeak_Synth.argtypes = [text, size, number, ctypes.c_int, number, number, pointer, pointer]
+        options = AUDIO_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data_path), INITIALIZE_DONT_EXIT
+        rate = self._library.espeak_Initialize(*options)
+        if rate != SAMPLE_RATE:
+            rule = f"espeak_Initialize must return {SAMPLE_RATE} (Hz) for the data {data_path}"
+            raise RuntimeError(f"{rule}. Received: {rate}.")
         self._chunks: list[np.ndarray] = []
         # The library keeps the pointer only: without this reference the callback would be collected.
         self._callback = CALLBACK(self._receive)
@@ -110,22 +98,22 @@ class EspeakNG:
             self._chunks.append(np.ctypeslib.as_array(samples, (num_samples,)).copy())
         return 0
 
-    def _check(self, status: int, what: str) -> None:
+    def _call(self, function: str, *arguments) -> None:
+        status = getattr(self._library, function)(*arguments)
         if status != 0:
-            raise RuntimeError(f"{what} must return 0. Received: {status}.")
+            raise RuntimeError(f"{function}{arguments} must return 0. Received: {status}.")
 
     def speak(self, text: str, voice: str, pitch: int, words_per_minute: int) -> np.ndarray:
         """Speaks `text` with `voice` (`LANGUAGE+VARIANT`): `(S,)` int16 at `SAMPLE_RATE`."""
-        self._check(self._library.espeak_SetVoiceByName(voice.encode()), f"espeak_SetVoiceByName({voice})")
-        self._check(self._library.espeak_SetParameter(RATE, words_per_minute, 0), "espeak_SetParameter(rate)")
-        self._check(self._library.espeak_SetParameter(PITCH, pitch, 0), "espeak_SetParameter(pitch)")
+        self._call("espeak_SetVoiceByName", voice.encode())
+        self._call("espeak_SetParameter", RATE, words_per_minute, 0)
+        self._call("espeak_SetParameter", PITCH, pitch, 0)
         # Breathy variants draw their noise from a generator that the library seeds with the time of day.
-        self._check(self._library.espeak_ng_SetRandSeed(ctypes.c_long(1)), "espeak_ng_SetRandSeed")
+        self._call("espeak_ng_SetRandSeed", ctypes.c_long(1))
         self._chunks.clear()
         data = text.encode()
-        status = self._library.espeak_Synth(data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None)
-        self._check(status, f"espeak_Synth({text})")
-        self._check(self._library.espeak_Synchronize(), "espeak_Synchronize")
+        self._call("espeak_Synth", data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None)
+        self._call("espeak_Synchronize")
         return np.concatenate([np.zeros(0, np.int16), *self._chunks])
 
 

@@ -1,5 +1,11 @@
-"""The data set under the name that it had first: it reads every corpus format."""
+"""The LJSpeech-format dataset and its device-aware tf.data pipeline, under their public names.
 
-from myxtts.data.dataset import SpeechDataset as LJSpeechDataset
+`SpeechDataset` reads this and every other format of `myxtts.data.corpora`.
+"""
 
-__all__ = ["LJSpeechDataset"]
+from myxtts.data.dataset import SpeechDataset
+from myxtts.data.pipeline import prefetch_to, wave_dataset
+
+__all__ = ["LJSpeechDataset", "prefetch_to", "wave_dataset"]
+
+LJSpeechDataset = SpeechDataset

@@ -1,14 +1,19 @@
 """From a list of clips to a tf.data stream of `WaveBatch`es on the data device."""
 
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import AudioError, load_samples
+from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch
+from myxtts.data.buckets import BatchOrder, SequentialOrder
+
+_FULL_SCALE = 32767.0
 
 
 @dataclass(frozen=True)
@@ -27,24 +32,22 @@ class Clip:
 class SampleCache:
     """Decoded recordings kept as 16-bit samples until a memory budget is full."""
 
-    def __init__(self, budget_mb):
+    def __init__(self, budget_mb: float):
         self._room = budget_mb * 2**20
-        self._samples = {}
+        self._samples: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
 
-    def load(self, path):
-        """Samples of `path`, `(S,)` float32 at 22 050 Hz."""
+    def load(self, path: str) -> np.ndarray:
+        """Samples of `path`, `(S,)` float32 at 22 050 Hz, rounded to 16 bit whether they were kept or not."""
         kept = self._samples.get(path)
-        if kept is not None:
-            return kept.astype(np.float32) * (1.0 / 32767.0)
-        samples = load_samples(path, MODEL_SAMPLE_RATE)
-        packed = np.round(np.clip(samples, -1.0, 1.0) * 32767.0).astype(np.int16)
-        with self._lock:
-            if path not in self._samples and packed.nbytes <= self._room:
-                self._room -= packed.nbytes
-                self._samples[path] = packed
-        # The cached form is returned the first time too, so that a run's numbers do not depend on the cache's size.
-        return packed.astype(np.float32) * (1.0 / 32767.0)
+        if kept is None:
+            samples = load_samples(path, MODEL_SAMPLE_RATE)
+            kept = np.round(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16)
+            with self._lock:
+                if path not in self._samples and kept.nbytes <= self._room:
+                    self._room -= kept.nbytes
+                    self._samples[path] = kept
+        return kept.astype(np.float32) * (1.0 / _FULL_SCALE)
 
 
 @dataclass(frozen=True)
@@ -60,77 +63,76 @@ class ConditioningRule:
     """`repeat` or `zeros`."""
 
 
+@dataclass(eq=False)
 class BatchLoader:
-    """Reads the batch at a position. A pure function of position: every choice is seeded by (seed, epoch, offset).
+    """Reads the batch at a position. A pure function of position: every choice is seeded by (seed, epoch, offset)."""
 
-    Args:
-        clips: The set.
-        order: `BatchOrder` or `SequentialOrder`.
-        cache: `SampleCache`.
-        seed: Of slices, shifts and conditioning clips.
-        conditioning: `ConditioningRule`, or None for none (the DVAE stage).
-        crop_samples: Longest slice of a clip, or None for whole clips.
-        max_shift: Most samples of silence put before a clip, at random.
-        training: False takes fixed choices: no shift, first slices, the same conditioning clip every time.
-    """
+    clips: Sequence[Clip]
+    order: BatchOrder | SequentialOrder
+    cache: SampleCache
+    seed: int
+    """Of slices, shifts and conditioning clips."""
+    conditioning: ConditioningRule | None = None
+    """None for no conditioning clips."""
+    crop_samples: int | None = None
+    """Longest slice of a clip, or None for whole clips."""
+    max_shift: int = 0
+    """Most samples of silence put before a training clip, at random."""
+    training: bool = True
+    """False takes fixed choices: no shift, first slices, the same conditioning clip every time."""
+    failure: Exception | None = None
+    """What a reading thread could not read; see `stream_batches`."""
 
-    def __init__(self, clips, order, cache, seed, conditioning=None, crop_samples=None, max_shift=0, training=True):
-        self.clips = clips
-        self.order = order
-        self.cache = cache
-        self.seed = seed
-        self.conditioning = conditioning
-        self.crop_samples = crop_samples
-        self.max_shift = max_shift if training else 0
-        self.training = training
-        self.failure = None
-        """What a reading thread could not read; see `own_errors`."""
-        self._by_speaker = {}
-        for index, clip in enumerate(clips):
+    def __post_init__(self):
+        self._by_speaker: dict[tuple[str, str], list[int]] = {}
+        for index, clip in enumerate(self.clips):
             self._by_speaker.setdefault((clip.speaker, clip.language), []).append(index)
 
-    def __call__(self, position):
-        planned = self.order.batch(position)
-        rng = np.random.default_rng([self.seed, planned.epoch, planned.offset, 1])
-        rows = len(planned.indices)
-        wav = np.zeros((rows, planned.num_samples), np.float32)
-        wav_lengths = np.zeros(rows, np.int32)
-        text = np.zeros((rows, planned.num_tokens), np.int32)
-        text_lengths = np.zeros(rows, np.int32)
-        conditioning = np.zeros((rows, self.conditioning.max_samples if self.conditioning else 0), np.float32)
-        span = np.zeros((rows, 2), np.int32)
-        for row, index in enumerate(planned.indices):
+    def __call__(self, position: int) -> WaveBatch:
+        ordered = self.order.batch(position)
+        rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1])
+        rows = len(ordered.indices)
+        batch = WaveBatch(
+            index=ordered.indices.astype(np.int32),
+            wav=np.zeros((rows, ordered.num_samples), np.float32),
+            wav_lengths=np.zeros(rows, np.int32),
+            text=np.zeros((rows, ordered.num_tokens), np.int32),
+            text_lengths=np.zeros(rows, np.int32),
+            conditioning=np.zeros((rows, self.conditioning.max_samples if self.conditioning else 0), np.float32),
+            conditioning_span=np.zeros((rows, 2), np.int32),
+        )
+        for row, index in enumerate(ordered.indices):
             clip = self.clips[index]
             samples = self.cache.load(clip.wav_path)
             if self.crop_samples is not None:
                 samples = self._slice(samples, self.crop_samples, rng)[0]
-            samples = samples[: planned.num_samples]
-            shift = int(rng.integers(min(self.max_shift, planned.num_samples - len(samples)) + 1))
-            wav[row, shift : shift + len(samples)] = samples
-            wav_lengths[row] = shift + len(samples)
-            text[row, : len(clip.tokens)] = clip.tokens
-            text_lengths[row] = len(clip.tokens)
+            samples = samples[: ordered.num_samples]
+            room = min(self.max_shift, ordered.num_samples - len(samples)) if self.training else 0
+            shift = int(rng.integers(room + 1))
+            batch.wav[row, shift : shift + len(samples)] = samples
+            batch.wav_lengths[row] = shift + len(samples)
+            batch.text[row, : len(clip.tokens)] = clip.tokens
+            batch.text_lengths[row] = len(clip.tokens)
             if self.conditioning is not None:
-                conditioning[row], span[row] = self._conditioning(index, samples, shift, rng)
-        return check_wave_batch(
-            WaveBatch(planned.indices.astype(np.int32), wav, wav_lengths, text, text_lengths, conditioning, span)
-        )
+                voice, batch.conditioning_span[row] = self._conditioning(index, samples, shift, rng)
+                batch.conditioning[row] = fill(voice, self.conditioning.max_samples, self.conditioning.padding)
+        return check_wave_batch(batch)
 
     def _slice(self, samples, length, rng):
         start = int(rng.integers(len(samples) - length + 1)) if self.training and len(samples) > length else 0
         return samples[start : start + length], start
 
     def _conditioning(self, index, samples, shift, rng):
+        """The sound that the voice is taken from, and where in the row it lies: 0, 0 where it is of another clip."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         other = self._other_clip(index, rng) if rule.source == "speaker" else None
         if other is not None:
-            voice, _ = self._slice(self.cache.load(self.clips[other].wav_path), length, rng)
-            return fill(voice, rule.max_samples, rule.padding), (0, 0)
+            return self._slice(self.cache.load(self.clips[other].wav_path), length, rng)[0], (0, 0)
         if len(samples) < length:
             length = max(1, len(samples) // 2)
         voice, start = self._slice(samples, length, rng)
-        return fill(voice, rule.max_samples, rule.padding), (shift + start, shift + start + len(voice))
+        return voice, (shift + start, shift + start + len(voice))
 
     def _other_clip(self, index, rng):
         """Another clip of the same speaker in the same language, or None when there is none."""
@@ -138,19 +140,18 @@ class BatchLoader:
         same = self._by_speaker[clip.speaker, clip.language]
         if len(same) < 2:
             return None
-        place = same.index(index)
         steps = int(rng.integers(1, len(same))) if self.training else 1
-        return same[(place + steps) % len(same)]
+        return same[(same.index(index) + steps) % len(same)]
 
 
-def fill(samples, length, padding):
+def fill(samples: np.ndarray, length: int, padding: str) -> np.ndarray:
     """Brings `samples` to `length` by repeating them or by zeros at the end."""
-    if padding == "repeat":
-        return np.resize(samples, length)
-    return np.pad(samples, (0, length - len(samples)))
+    return np.resize(samples, length) if padding == "repeat" else np.pad(samples, (0, length - len(samples)))
 
 
-def wave_dataset(loader, start=0, stop=None, num_workers=8):
+def wave_dataset(
+    loader: Callable[[int], WaveBatch], start: int = 0, stop: int | None = None, num_workers: int = 8
+) -> tf.data.Dataset:
     """Batches `start` to `stop` of `loader` (without end for None), read in parallel, in order."""
 
     def load(position):
@@ -161,8 +162,7 @@ def wave_dataset(loader, start=0, stop=None, num_workers=8):
             raise
 
     def read(position):
-        values = tf.numpy_function(load, [position], [tf.as_dtype(dtype) for dtype in WAVE_DTYPES])
-        batch = WaveBatch(*values)
+        batch = WaveBatch(*tf.numpy_function(load, [position], [tf.as_dtype(dtype) for dtype in WAVE_DTYPES]))
         for value, rank in zip(batch, WAVE_RANKS):
             value.set_shape([None] * rank)
         return batch
@@ -176,25 +176,27 @@ def wave_dataset(loader, start=0, stop=None, num_workers=8):
     return tf.data.Dataset.range(start, last).map(read, num_parallel_calls=num_workers).with_options(options)
 
 
-def own_errors(dataset, loader):
-    """Iterates over a dataset made by `wave_dataset`, and raises what `loader` raised where TensorFlow has its text alone.
+def stream_batches(
+    loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
+) -> Iterator[WaveBatch]:
+    """Iterates over `wave_dataset` on `device`; what `loader` raised comes as it was, not as TensorFlow's text.
 
     A recording that vanishes in the middle of a run thus ends it as it would have before the run.
     """
     try:
-        yield from dataset
+        yield from prefetch_to(wave_dataset(loader, start, stop, num_workers), device, buffer_size)
     except tf.errors.OpError as error:
         if loader.failure is None:
             raise
         raise loader.failure from error
 
 
-def prefetch_to(dataset, device, buffer_size):
+def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
     """Ends a dataset in a buffer on `device`. Its elements live there, so nothing may be mapped after it."""
     return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size))
 
 
-def conditioning_seconds(config, clips):
+def conditioning_seconds(config: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
     """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated.
 
     A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.

@@ -59,116 +59,83 @@ class Grammar(NamedTuple):
 
     phrases: tuple[str, ...]
     slots: tuple[tuple[str, ...], ...]
-    full_stop: str = "."
+    full_stop: str
 
     def sentences(self) -> list[str]:
         """All sentences, in a fixed order."""
         return [*self.phrases, *(" ".join(words) + self.full_stop for words in itertools.product(*self.slots))]
 
 
-GRAMMARS = {
-    "en": Grammar(
-        (
-            "Good morning, how are you?",
-            "Thank you very much.",
-            "See you tomorrow.",
-            "Where is the station?",
-            "I am very happy today.",
-            "Please open the door.",
-        ),
-        (
-            ("My mother", "The teacher", "Our neighbour", "The little girl", "The old man"),
-            ("sees", "likes", "looks for", "finds"),
-            ("the red house", "a small dog", "fresh bread", "the blue book", "a cup of tea", "the green garden"),
-            ("today", "now", "every day", "in the morning"),
-        ),
-    ),
-    "de": Grammar(
-        (
-            "Guten Morgen, wie geht es dir?",
-            "Vielen herzlichen Dank.",
-            "Wir sehen uns morgen.",
-            "Wo ist der Bahnhof?",
-            "Ich bin heute sehr froh.",
-            "Bitte öffne die Tür.",
-        ),
-        (
-            ("Meine Mutter", "Der Lehrer", "Unser Nachbar", "Das kleine Mädchen", "Der alte Mann"),
-            ("sieht", "mag", "sucht", "findet"),
-            ("heute", "jetzt", "jeden Tag", "am Morgen"),
-            ("das rote Haus", "einen kleinen Hund", "frisches Brot", "das blaue Buch", "eine Tasse Tee", "den Garten"),
-        ),
-    ),
-    "es": Grammar(
-        (
-            "Buenos días, ¿cómo estás?",
-            "Muchas gracias por todo.",
-            "Nos vemos mañana.",
-            "¿Dónde está la estación?",
-            "Hoy estoy muy feliz.",
-            "Abre la puerta, por favor.",
-        ),
-        (
-            ("Mi madre", "El maestro", "Nuestro vecino", "La niña pequeña", "El hombre viejo"),
-            ("ve", "quiere", "busca", "encuentra"),
-            ("la casa roja", "un perro pequeño", "pan fresco", "el libro azul", "una taza de té", "el jardín verde"),
-            ("hoy", "ahora", "cada día", "por la mañana"),
-        ),
-    ),
-    "fr": Grammar(
-        (
-            "Bonjour, comment vas-tu ?",
-            "Merci beaucoup pour tout.",
-            "À demain, mon ami.",
-            "Où est la gare ?",
-            "Je suis très heureux aujourd'hui.",
-            "Ouvre la porte, s'il te plaît.",
-        ),
-        (
-            ("Ma mère", "Le professeur", "Notre voisin", "La petite fille", "Le vieil homme"),
-            ("voit", "aime", "cherche", "trouve"),
-            ("la maison rouge", "un petit chien", "du pain frais", "le livre bleu", "une tasse de thé", "le jardin"),
-            ("aujourd'hui", "maintenant", "chaque jour", "le matin"),
-        ),
-    ),
-    "fa": Grammar(
-        (
-            "سلام، حال شما چطور است؟",
-            "خیلی ممنون.",
-            "فردا می‌بینمت.",
-            "ایستگاه کجاست؟",
-            "من امروز خیلی خوشحالم.",
-            "لطفاً در را باز کن.",
-        ),
-        (
-            ("مادرم", "معلم", "همسایه", "دختر کوچک", "پیرمرد"),
-            ("امروز", "اکنون", "هر روز", "صبح"),
-            ("خانه را", "سگ کوچک را", "نان تازه را", "کتاب آبی را", "چای را", "باغ سبز را"),
-            ("می‌بیند", "می‌خواهد", "می‌آورد", "دوست دارد"),
-        ),
-    ),
-    "am": Grammar(
-        ("ሰላም፣ እንዴት ነህ?", "በጣም አመሰግናለሁ።", "ነገ እንገናኛለን።", "ጣቢያው የት ነው?", "ዛሬ በጣም ደስ ብሎኛል።", "እባክህ በሩን ክፈት።"),
-        (
-            ("ልጁ", "መምህሩ", "ጎረቤታችን", "ወንድሜ", "አባቴ"),
-            ("ዛሬ", "ትናንት", "ጠዋት", "ማታ"),
-            ("ቤቱን", "ትንሹን ውሻ", "ዳቦውን", "መጽሐፉን", "ሻዩን", "አትክልቱን"),
-            ("አየ", "ወደደ", "ፈለገ", "አገኘ"),
-        ),
-        full_stop="።",
-    ),
-}
+def _read_grammars(text):
+    for block in text.strip().split("\n\n"):
+        head, *lines = block.splitlines()
+        language, full_stop = head.split()
+        first, second, *slots = (tuple(line.split("|")) for line in lines)
+        yield language, Grammar(first + second, tuple(slots), full_stop)
+
+
+# Per language: its code and full stop, two lines of phrases, then a line for each slot.
+_GRAMMARS = """
+en .
+Good morning, how are you?|Thank you very much.|See you tomorrow.
+Where is the station?|I am very happy today.|Please open the door.
+My mother|The teacher|Our neighbour|The little girl|The old man
+sees|likes|looks for|finds
+the red house|a small dog|fresh bread|the blue book|a cup of tea|the green garden
+today|now|every day|in the morning
+
+de .
+Guten Morgen, wie geht es dir?|Vielen herzlichen Dank.|Wir sehen uns morgen.
+Wo ist der Bahnhof?|Ich bin heute sehr froh.|Bitte öffne die Tür.
+Meine Mutter|Der Lehrer|Unser Nachbar|Das kleine Mädchen|Der alte Mann
+sieht|mag|sucht|findet
+heute|jetzt|jeden Tag|am Morgen
+das rote Haus|einen kleinen Hund|frisches Brot|das blaue Buch|eine Tasse Tee|den Garten
+
+es .
+Buenos días, ¿cómo estás?|Muchas gracias por todo.|Nos vemos mañana.
+¿Dónde está la estación?|Hoy estoy muy feliz.|Abre la puerta, por favor.
+Mi madre|El maestro|Nuestro vecino|La niña pequeña|El hombre viejo
+ve|quiere|busca|encuentra
+la casa roja|un perro pequeño|pan fresco|el libro azul|una taza de té|el jardín verde
+hoy|ahora|cada día|por la mañana
+
+fr .
+Bonjour, comment vas-tu ?|Merci beaucoup pour tout.|À demain, mon ami.
+Où est la gare ?|Je suis très heureux aujourd'hui.|Ouvre la porte, s'il te plaît.
+Ma mère|Le professeur|Notre voisin|La petite fille|Le vieil homme
+voit|aime|cherche|trouve
+la maison rouge|un petit chien|du pain frais|le livre bleu|une tasse de thé|le jardin
+aujourd'hui|maintenant|chaque jour|le matin
+
+fa .
+سلام، حال شما چطور است؟|خیلی ممنون.|فردا می‌بینمت.
+ایستگاه کجاست؟|من امروز خیلی خوشحالم.|لطفاً در را باز کن.
+مادرم|معلم|همسایه|دختر کوچک|پیرمرد
+امروز|اکنون|هر روز|صبح
+خانه را|سگ کوچک را|نان تازه را|کتاب آبی را|چای را|باغ سبز را
+می‌بیند|می‌خواهد|می‌آورد|دوست دارد
+
+am ።
+ሰላም፣ እንዴት ነህ?|በጣም አመሰግናለሁ።|ነገ እንገናኛለን።
+ጣቢያው የት ነው?|ዛሬ በጣም ደስ ብሎኛል።|እባክህ በሩን ክፈት።
+ልጁ|መምህሩ|ጎረቤታችን|ወንድሜ|አባቴ
+ዛሬ|ትናንት|ጠዋት|ማታ
+ቤቱን|ትንሹን ውሻ|ዳቦውን|መጽሐፉን|ሻዩን|አትክልቱን
+አየ|ወደደ|ፈለገ|አገኘ
+"""
+GRAMMARS = dict(_read_grammars(_GRAMMARS))
 
 README = """# MyXTTS sample corpus
 
-{num_clips} short sentences in {num_languages} languages by {num_speakers} synthetic voices, 22 050 Hz, 16 bit, mono.
+{num_clips} short sentences in {languages} languages by {voices} synthetic voices, 22 050 Hz, 16 bit, mono.
 Made on this machine by MyXTTS, to try training without any data. Layout: LJSpeech (`metadata.csv`:
-`id|text|normalised text`; `wavs/`) and `speakers.csv`: `id,speaker,language`. `sample_corpus.json` holds a checksum per
+`id|text|normalized text`; `wavs/`) and `speakers.csv`: `id,speaker,language`. `sample_corpus.json` holds a checksum per
 file; a damaged corpus is made anew.
 
 The speech is eSpeak NG's (https://github.com/espeak-ng/espeak-ng, GPL-3.0-or-later), reached through the Python package
 `espeakng-loader`. The sentences are MyXTTS's own and free for any use. MyXTTS ships neither eSpeak NG nor these clips;
-before you pass them on, or a model trained on them, consider eSpeak NG's licence.
+before you pass them on, or a model trained on them, consider eSpeak NG's license.
 """
 
 
@@ -183,7 +150,7 @@ class Clip(NamedTuple):
 def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NUM_CLIPS) -> Path:
     """Makes the sample corpus in `root`, or finds it there whole.
 
-    The corpus is built beside `root` and renamed at the end, so `root` never holds a part of one. A corpus that is
+    The corpus is built next to `root` and renamed at the end, so `root` never holds a part of one. A corpus that is
     damaged, or was made with another seed or size, is replaced.
 
     Args:
@@ -212,17 +179,7 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
     with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as scratch:
         new = Path(scratch, "new")
         (new / "wavs").mkdir(parents=True)
-        jobs = [
-            SpeechJob(
-                path=str(new / "wavs" / f"{clip.id}.wav"),
-                text=clip.text,
-                language=clip.voice.espeak_language,
-                variant=clip.voice.variant,
-                pitch=clip.voice.pitch,
-                words_per_minute=WORDS_PER_MINUTE,
-            )
-            for clip in clips
-        ]
+        jobs = [_job(clip, new / "wavs") for clip in clips]
         speak_to_files(jobs, Path(loader.get_library_path()), Path(loader.get_data_path()))
         _write_tables(clips, new)
         files = {path.relative_to(new).as_posix(): _digest(path.read_bytes()) for path in _files(new)}
@@ -253,14 +210,18 @@ def plan_clips(seed: int, num_clips: int) -> list[Clip]:
     return clips
 
 
+def _job(clip: Clip, folder: Path) -> SpeechJob:
+    path, voice = str(folder / f"{clip.id}.wav"), clip.voice
+    return SpeechJob(path, clip.text, voice.espeak_language, voice.variant, voice.pitch, WORDS_PER_MINUTE)
+
+
 def _import_espeakng_loader() -> ModuleType:
     try:
         import espeakng_loader
     except ModuleNotFoundError as error:
-        raise SampleCorpusError(
-            "The sample corpus needs the package espeakng-loader, which is not installed. "
-            'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
-        ) from error
+        missing = "The sample corpus needs the package espeakng-loader, which is not installed."
+        way_out = 'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
+        raise SampleCorpusError(f"{missing} {way_out}") from error
     return espeakng_loader
 
 
@@ -272,47 +233,38 @@ def _files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file())
 
 
-def _read_manifest(root: Path) -> dict | None:
-    """The list of the corpus's files, or None where there is none or only a damaged one."""
+def _read_manifest(root: Path) -> dict:
+    """What the corpus was made from, and its files; empty where there is no manifest or only a damaged one."""
     try:
         return json.loads((root / MANIFEST_FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return {}
 
 
 def _is_complete(root: Path, plan: str) -> bool:
     manifest = _read_manifest(root)
-    return (
-        manifest is not None
-        and manifest["plan"] == plan
-        and all((root / name).is_file() for name in manifest["files"])
-        and all(_digest((root / name).read_bytes()) == digest for name, digest in manifest["files"].items())
-    )
+    if manifest.get("plan") != plan:
+        return False
+    files = [(root / name, digest) for name, digest in manifest["files"].items()]
+    return all(path.is_file() and _digest(path.read_bytes()) == digest for path, digest in files)
 
 
 def _check_replaceable(root: Path) -> None:
     """Raises `SampleCorpusError` when making the corpus in `root` would cost the user a file."""
-    if root.is_dir():
-        manifest = _read_manifest(root)
-        made_here = {MANIFEST_FILE, *manifest["files"]} if manifest else set()
-        foreign = [path for path in _files(root) if path.relative_to(root).as_posix() not in made_here]
-    else:
-        foreign = [root] if root.exists() else []
+    manifest = _read_manifest(root)
+    made_here = {root / name for name in (MANIFEST_FILE, *manifest["files"])} if manifest else set()
+    found = _files(root) if root.is_dir() else filter(Path.exists, [root])
+    foreign = [path for path in found if path not in made_here]
     if foreign:
-        raise SampleCorpusError(
-            f"{root} must be a new or empty folder, or hold nothing but a sample corpus. Found: {foreign[0]}. "
-            "Choose another folder."
-        )
+        rule = f"{root} must be new, empty or nothing but a sample corpus."
+        raise SampleCorpusError(f"{rule} Found: {foreign[0]}. Choose another folder.")
 
 
 def _write_tables(clips: list[Clip], root: Path) -> None:
     metadata = "".join(f"{clip.id}|{clip.text}|{clip.text}\n" for clip in clips)
     speakers = "".join(f"{clip.id},{clip.voice.speaker},{clip.voice.language}\n" for clip in clips)
-    readme = README.format(
-        num_clips=len(clips),
-        num_languages=len({clip.voice.language for clip in clips}),
-        num_speakers=len({clip.voice.speaker for clip in clips}),
-    )
+    languages, voices = {clip.voice.language for clip in clips}, {clip.voice for clip in clips}
+    readme = README.format(num_clips=len(clips), languages=len(languages), voices=len(voices))
     tables = {"metadata.csv": metadata, "speakers.csv": "id,speaker,language\n" + speakers, "README.md": readme}
     for name, text in tables.items():
         (root / name).write_text(text, encoding="utf-8", newline="\n")

@@ -3,9 +3,11 @@
 import hashlib
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
-_SCALE = 2**64
+from myxtts.data.corpora import Utterance
 
 
 @dataclass(frozen=True)
@@ -16,8 +18,11 @@ class Leak:
     validation_id: str
     reason: str
 
+    def __str__(self):
+        return f"validation clip {self.validation_id} is also trained on as {self.train_id} ({self.reason})"
 
-def split_by_hash(utterances, validation_share):
+
+def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple, tuple]:
     """Divides utterances by a hash of their id: no seed, and a clip keeps its side when others come or go.
 
     Only where that would leave a side empty does one clip, the one nearest to the border, change sides.
@@ -30,22 +35,17 @@ def split_by_hash(utterances, validation_share):
         `(train, validation)`, two tuples in the given order. With a single utterance, validation is empty.
     """
     if not 0 < validation_share < 1:
-        raise ValueError(
-            f"validation_share must be between 0 and 1, both excluded. Received: {validation_share}. Try 0.05."
-        )
-    if not utterances:
-        return (), ()
+        rule = "validation_share must be between 0 and 1, both excluded."
+        raise ValueError(f"{rule} Received: {validation_share}. Try 0.05.")
     positions = [_hash_position(utterance.id) for utterance in utterances]
     ranks = sorted(range(len(utterances)), key=positions.__getitem__)
     expected = sum(position < validation_share for position in positions)
-    count = min(max(expected, 1), len(utterances) - 1)
-    chosen = set(ranks[:count])
+    chosen = set(ranks[: min(max(expected, 1), len(utterances) - 1)])
     train = tuple(utterance for index, utterance in enumerate(utterances) if index not in chosen)
-    validation = tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
-    return train, validation
+    return train, tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
 
 
-def find_leakage(train, validation):
+def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> tuple[Leak, ...]:
     """Finds validation clips whose id, file or content is also in training.
 
     Content is compared by hash, and only files of equal size are read.
@@ -53,24 +53,21 @@ def find_leakage(train, validation):
     Returns:
         A tuple of `Leak`, at most one for each validation clip, in the order of `validation`.
     """
-    by_id = {utterance.id: utterance.id for utterance in train}
+    ids = {utterance.id for utterance in train}
     by_path = {os.path.realpath(utterance.wav_path): utterance.id for utterance in train}
     by_size = defaultdict(list)
     for utterance in train:
         by_size[os.path.getsize(utterance.wav_path)].append(utterance)
-    digests = {}
+    digest = cache(_digest)
     leaks = []
     for utterance in validation:
-        same_content = (
-            other.id
-            for other in by_size.get(os.path.getsize(utterance.wav_path), ())
-            if _digest(other.wav_path, digests) == _digest(utterance.wav_path, digests)
-        )
-        real_path = os.path.realpath(utterance.wav_path)
-        if utterance.id in by_id:
+        path = utterance.wav_path
+        alike = by_size.get(os.path.getsize(path), ())
+        same_content = (other.id for other in alike if digest(other.wav_path) == digest(path))
+        if utterance.id in ids:
             leaks.append(Leak(utterance.id, utterance.id, "same id"))
-        elif real_path in by_path:
-            leaks.append(Leak(by_path[real_path], utterance.id, "same file"))
+        elif (train_id := by_path.get(os.path.realpath(path))) is not None:
+            leaks.append(Leak(train_id, utterance.id, "same file"))
         elif (train_id := next(same_content, None)) is not None:
             leaks.append(Leak(train_id, utterance.id, "same content"))
     return tuple(leaks)
@@ -79,11 +76,9 @@ def find_leakage(train, validation):
 def _hash_position(clip_id):
     """A number in [0, 1) that depends on nothing but the id. Python's own `hash` changes with every process."""
     digest = hashlib.blake2b(clip_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / _SCALE
+    return int.from_bytes(digest, "big") / 2**64
 
 
-def _digest(path, digests):
-    if path not in digests:
-        with open(path, "rb") as file:
-            digests[path] = hashlib.file_digest(file, "blake2b").digest()
-    return digests[path]
+def _digest(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()

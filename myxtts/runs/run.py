@@ -178,10 +178,10 @@ def _overtrained(state, training):
 
 
 def _train_stage(stage, config, plan, dataset, monitor):
-    plan_of_batches = dataset.plan(stage)
+    order = dataset.order(stage)
     print(
-        f"Padding: {100 * plan_of_batches.padding_share():.1f}% of the batches' samples, "
-        f"{len(plan_of_batches.shapes)} shapes"
+        f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, "
+        f"{len(order.shapes)} shapes"
     )
     if config.training.reset_training:
         aside = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}").set_aside()

@@ -23,7 +23,7 @@ class SampleSpeaker(Callback):
     """Speaks validation sentences, each in the voice of another recording of its speaker where there is one.
 
     Args:
-        dataset: `LJSpeechDataset`.
+        dataset: `SpeechDataset`.
         tokenizer_model: `XTTS` with the DVAE.
         folder: For wav files and mel pictures.
         log_folder: For TensorBoard.

@@ -26,7 +26,7 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.data.batch import GPTBatch  # noqa: E402
-from myxtts.data.buckets import BatchPlan  # noqa: E402
+from myxtts.data.buckets import BatchOrder  # noqa: E402
 from myxtts.data.corpora import load_corpus  # noqa: E402
 from myxtts.data.doctor import inspect_corpus  # noqa: E402
 from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, wave_dataset  # noqa: E402
@@ -55,23 +55,23 @@ def input_pipeline(folder, repeats):
     clips = [
         Clip(str(i), str(u.wav_path), (4, 5, 6), u.speaker, u.language, u.num_samples) for i, u in enumerate(chosen)
     ]
-    plan = BatchPlan([c.num_samples for c in clips], [3] * len(clips), 16, 8, seed=0)
-    loader = BatchLoader(clips, plan, SampleCache(0), seed=0)
+    order = BatchOrder([c.num_samples for c in clips], [3] * len(clips), 16, 8, seed=0)
+    loader = BatchLoader(clips, order, SampleCache(0), seed=0)
     seconds = sum(u.seconds for u in chosen)
 
     def run():
-        for _ in wave_dataset(loader, 0, plan.batches_per_epoch, num_workers=1):
+        for _ in wave_dataset(loader, 0, order.batches_per_epoch, num_workers=1):
             pass
 
     spent = best_of(run, repeats)
-    share = plan.batches_per_epoch * plan.batch_size / len(clips)
+    share = order.batches_per_epoch * order.batch_size / len(clips)
     return [
         [
             "reading to padded batches",
             f"{share * len(clips) / spent:.0f} clips/s",
             f"{share * seconds / 3600 / (spent / 60):.1f} hours of audio per minute",
             f"{share * seconds / spent:.0f}× real time (goal: 1000×)",
-            f"padding {100 * plan.padding_share():.1f} %",
+            f"padding {100 * order.padding_share():.1f} %",
         ]
     ]
 

@@ -5,6 +5,8 @@ import os
 import re
 import stat
 import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
@@ -24,6 +26,8 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+# Unicode's category Cc, and surrogates (Cs): what a file name that is not UTF-8 decodes to.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class CorpusError(UserError):
@@ -33,7 +37,7 @@ class CorpusError(UserError):
 class ClipRefused(Exception):
     """Ends the reading of one clip. `path` is the file at fault where that is not the list."""
 
-    def __init__(self, reason, detail, path=None):
+    def __init__(self, reason: str, detail: str, path: Path | None = None):
         super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
@@ -43,23 +47,20 @@ class ClipRefused(Exception):
 class CorpusFolder:
     """The files of one data set. `root` is absolute and free of links."""
 
-    def __init__(self, root):
+    def __init__(self, root: str | Path):
         self.root = Path(root).resolve()
-        self._listings = {}
-        self._links = set()
+        self._listings: dict[Path, dict[str, str]] = {}
+        self._links: set[Path] = set()
+        # A format looks into a list to recognize it, and then reads it.
+        self.read_lines = lru_cache(maxsize=1)(self._read_lines)
 
-    def subfolders(self):
+    def subfolders(self) -> list[Path]:
         """The folders directly under the root, without hidden ones, in order of name."""
-        try:
-            with os.scandir(self.root) as entries:
-                return [
-                    self.root / name
-                    for name in sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
-                ]
-        except OSError as error:
-            raise CorpusError(f"The data set folder {self.root} cannot be listed: {error.strerror}.") from error
+        with os.scandir(self.root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
+        return [self.root / name for name in names]
 
-    def files(self, folder):
+    def files(self, folder: Path) -> dict[str, str]:
         """Lists a folder, once: `{name as a list would write it: name on disk}` of what is not itself a folder.
 
         A folder that does not exist is empty.
@@ -71,19 +72,16 @@ class CorpusFolder:
             self.inside(folder)
             try:
                 with os.scandir(folder) as listing:
-                    entries = sorted(
-                        (entry for entry in listing if not entry.is_dir(follow_symlinks=False)),
-                        key=lambda entry: entry.name,
-                    )
+                    entries = [entry for entry in listing if not entry.is_dir(follow_symlinks=False)]
             except (FileNotFoundError, NotADirectoryError):
                 return {}
             except OSError as error:
                 raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
             self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
-            self._listings[folder] = {_file_key(entry.name): entry.name for entry in entries}
+            self._listings[folder] = {_file_key(name): name for name in sorted(entry.name for entry in entries)}
         return self._listings[folder]
 
-    def find_audio(self, places, parts):
+    def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """The audio file of a clip, by its full name or without its extension, in the first of `places` that has it.
 
         Raises:
@@ -100,22 +98,18 @@ class CorpusFolder:
                     # The folder itself was checked when it was listed: no look at the disk for each clip.
                     return self.inside(path) if path in self._links else path
         tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        raise ClipRefused(
-            "missing file",
-            f"There is no audio file {'/'.join(parts)}{tried}.",
-            places[0].joinpath(*parts[:-1], keys[0]),
-        )
+        detail = f"There is no audio file {'/'.join(parts)}{tried}."
+        raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
-    def name_to_parts(self, name):
+    def name_to_parts(self, name: str) -> list[str]:
         """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.
 
         Raises:
             ClipRefused: There is no name, it is malformed, or it leads outside.
         """
-        if len(name) > MAX_NAME_CHARACTERS or has_control_characters(name):
-            raise ClipRefused(
-                "bad id", f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters."
-            )
+        if not is_name(name):
+            detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters."
+            raise ClipRefused("bad id", detail)
         name = name.replace("\\", "/").removeprefix(f"{self.root.as_posix()}/")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or re.match("[A-Za-z]:/", name) or ".." in parts:
@@ -124,17 +118,14 @@ class CorpusFolder:
             raise ClipRefused("no id", "The column that names the clip is empty.")
         return parts
 
-    def inside(self, path):
+    def inside(self, path: Path) -> Path:
         """Returns `path`; a link that leads outside the data set is refused (`ClipRefused`)."""
         if not Path(os.path.realpath(path)).is_relative_to(self.root):
-            raise ClipRefused(
-                "outside the data set",
-                "A link leads outside the data set; it was not opened. Put the audio itself into the folder.",
-                path,
-            )
+            detail = "A link leads outside the data set; it was not opened. Put the audio itself into the folder."
+            raise ClipRefused("outside the data set", detail, path)
         return path
 
-    def read_text(self, path, max_bytes):
+    def read_text(self, path: Path, max_bytes: int) -> str:
         """Reads a UTF-8 file (or UTF-16 or UTF-32 with a byte-order mark); every kind of line end becomes `\\n`.
 
         Raises:
@@ -155,19 +146,19 @@ class CorpusFolder:
             raise CorpusError(f"{path} is too large: at most {max_bytes} bytes are read. Split the data set.")
         return _decode(path, data)
 
-    def read_lines(self, path):
+    def _read_lines(self, path: Path) -> list[str]:
         """Reads a list as lines, without the empty ones at its end. Raises `CorpusError` as `read_text` does."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines; no more are read. Split the data set.")
         return text.split("\n") if text else []
 
-    def relative(self, path):
+    def relative(self, path: Path) -> str:
         """`path` as seen from the root, with forward slashes, fit to print."""
         return printable(path.relative_to(self.root).as_posix())
 
 
-def parts_to_id(parts):
+def parts_to_id(parts: list[str]) -> str:
     """The id of a clip from the parts of its name: `wavs/b.wav` and `b` are the same clip."""
     parts = parts[1:] if parts[0] == "wavs" and len(parts) > 1 else parts
     stem, extension = os.path.splitext(parts[-1])
@@ -175,20 +166,14 @@ def parts_to_id(parts):
     return unicodedata.normalize("NFC", "/".join([*parts[:-1], name]))
 
 
-def has_control_characters(text):
-    return any(_is_control(character) for character in text)
+def is_name(text: str) -> bool:
+    """Whether `text` is short enough for a name and holds nothing that a terminal might obey or cannot show."""
+    return len(text) <= MAX_NAME_CHARACTERS and not _CONTROL.search(text)
 
 
-def printable(text):
+def printable(text: str) -> str:
     """`text` with control characters spelled out, so that a hostile name cannot steer the terminal that shows it."""
-    return "".join(
-        character.encode("unicode_escape").decode() if _is_control(character) else character for character in text
-    )
-
-
-def _is_control(character):
-    # Cs: what a file name that is not UTF-8 decodes to.
-    return unicodedata.category(character) in ("Cc", "Cs")
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _file_key(name):
@@ -204,13 +189,10 @@ def _decode(path, data):
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[: error.start].decode(encoding).count("\n") + 1
-        raise CorpusError(
-            f"{path} is not {encoding.upper()}: line {line} holds the byte 0x{data[error.start]:02X} "
-            "where it cannot stand. Save the file as UTF-8."
-        ) from error
+        found = f"line {line} holds the byte 0x{data[error.start]:02X}, which is invalid there"
+        raise CorpusError(f"{path} is not {encoding.upper()}: {found}. Save the file as UTF-8.") from error
     if text.count("\0") > len(text) // 4:
-        raise CorpusError(
-            f"{path} is not UTF-8: line 1 looks like UTF-16 without a byte-order mark. Save the file as UTF-8."
-        )
+        found = "line 1 looks like UTF-16 without a byte-order mark"
+        raise CorpusError(f"{path} is not UTF-8: {found}. Save the file as UTF-8.")
     # Only these end a line: `str.splitlines` would also cut at characters that are part of a text.
     return text.replace("\r\n", "\n").replace("\r", "\n")

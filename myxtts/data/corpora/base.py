@@ -1,0 +1,152 @@
+"""What all corpus formats share: the records they make, and the reading that collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, printable
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One clip and what is said in it.
+
+    `id` is unique within its corpus; `line` is where its list names it, None when there is no list.
+    """
+
+    id: str
+    wav_path: Path
+    text: str
+    speaker: str
+    language: str
+    line: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with one line or file. `reason` is fit to count by; `detail` is a sentence for people.
+
+    `path` is the file to look at, relative to the corpus: the audio, or the list where its line is at fault.
+    """
+
+    id: str
+    line: int | None
+    path: str | None
+    reason: str
+    detail: str
+
+
+class Rejection(Finding):
+    """A finding for which the clip is not used."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What a folder holds. `format` is the name of its `CorpusFormat`."""
+
+    root: Path
+    format: str
+    utterances: tuple[Utterance, ...]
+    rejections: tuple[Rejection, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def given(self) -> int:
+        """How many clips the folder names, usable or not."""
+        return len(self.utterances) + len(self.rejections)
+
+
+class Place(NamedTuple):
+    """A folder that one format reads, and what its clips have in common."""
+
+    path: Path
+    prefix: str
+    """Put before the ids of its clips."""
+    speaker: str
+    """Of clips for which the data set names none."""
+
+
+@dataclass(frozen=True)
+class CorpusFormat:
+    """One layout: how to tell it from others, and how to read it."""
+
+    name: str
+    priority: int
+    """Formats of lower numbers are asked first."""
+    hint: str
+    """What such a folder holds, after "Give a folder with"; empty where another format's hint covers it."""
+    recognizes: Callable[[Reading, Path], bool]
+    """Called as `recognizes(reading, path)`; may raise `ClipRefused`."""
+    read: Callable[[Reading, Place], None]
+    """Called as `read(reading, place)` once recognized: adds at least one utterance or rejection, or raises
+    `CorpusError`."""
+
+
+class Reading:
+    """One data set while it is read: formats find their files in `folder` and add what they make of them."""
+
+    def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
+        self.folder = folder
+        self.language = language
+        self.utterances: list[Utterance] = []
+        self.rejections: list[Rejection] = []
+        self.notes: list[str] = []
+        self._formats = formats
+        self._first_uses: dict[str, Utterance] = {}
+
+    def read(self, place: Place) -> str | None:
+        """Reads a folder in the first format that recognizes it. Returns the format's name, None where none does.
+
+        Raises:
+            ClipRefused: The folder leads outside the data set or cannot be listed.
+        """
+        found = next((form for form in self._formats if form.recognizes(self, place.path)), None)
+        if found is None:
+            return None
+        found.read(self, place)
+        return found.name
+
+    @contextmanager
+    def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
+        """For the code that makes one utterance and adds it: if it raises `ClipRefused`, adds a rejection instead.
+
+        Args:
+            name: What the data set calls the clip.
+            line: Of its list.
+            path: The file at fault unless the refusal names another.
+        """
+        try:
+            yield
+        except ClipRefused as refused:
+            name, path = printable(name[:MAX_NAME_CHARACTERS]), self.folder.relative(refused.path or path)
+            self.rejections.append(Rejection(name, line, path, refused.reason, refused.detail))
+
+    def add(self, utterance: Utterance):
+        """Adds a clip that can be used as far as its list tells."""
+        self._first_uses[utterance.id] = utterance
+        self.utterances.append(utterance)
+
+    def check_new(self, clip_id: str, text: str):
+        """Raises `ClipRefused` where an earlier line names this clip."""
+        first = self._first_uses.get(clip_id)
+        if first is not None:
+            same = "the same text" if first.text == text else "another text"
+            detail = f"Line {first.line} already names this clip, with {same}; that line is used."
+            raise ClipRefused("duplicate id", detail)
+
+
+def checked_text(text: str) -> str:
+    """Returns `text`; raises `ClipRefused` where there is nothing in it to say."""
+    if not any(map(str.isalnum, text)):
+        raise ClipRefused("no text", "The transcript is empty or holds no letter and no digit.")
+    return text
+
+
+def check_labels(*labels: str):
+    """Raises `ClipRefused` for a speaker or a language that cannot be one."""
+    if not all(map(is_name, labels)):
+        raise ClipRefused("bad label", "Its speaker or language is too long or holds control characters.")

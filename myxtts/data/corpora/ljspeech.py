@@ -1,0 +1,43 @@
+"""`metadata.csv` without a header: LJSpeech's `id|text|normalized text`, perhaps with a fourth column of speakers."""
+
+from collections import Counter
+from pathlib import Path
+
+from myxtts.data.corpora.base import CorpusFormat, Place, Reading
+from myxtts.data.corpora.folder import CorpusError
+from myxtts.data.corpora.tables import LIST_NAME, read_table
+
+COLUMNS = ("id", "text", "normalized")
+_HINT = f"a {LIST_NAME} (one line 'id|text|normalized text' per clip, audio in wavs/)"
+
+
+def recognizes(reading: Reading, path: Path) -> bool:
+    """Whether there is a list."""
+    return LIST_NAME in reading.folder.files(path)
+
+
+def read(reading: Reading, place: Place):
+    """Reads the list."""
+    lines = reading.folder.read_lines(place.path / LIST_NAME)
+    read_table(reading, place, lines, _columns(place.path / LIST_NAME, lines))
+
+
+def _columns(path, lines):
+    rows = [line.split("|") for line in lines if "|" in line]
+    sizes = Counter(map(len, rows))
+    # A '|' in the text of the only line is more likely than a speaker.
+    if sizes[4] > 1 and sizes[4] > len(rows) / 2:
+        return (*COLUMNS, "speaker")
+    # `id|text|speaker`, as some tools write it, would otherwise be trained as the speaker's name spoken.
+    texts = [(row[1].casefold().split(), row[2].casefold().split()) for row in rows if len(row) == 3 and row[2].strip()]
+    sentences, names = {tuple(text) for text, _ in texts}, {tuple(third) for _, third in texts}
+    alike = any(not set(text).isdisjoint(third) for text, third in texts)
+    if len(sentences) >= 8 and len(names) <= len(sentences) / 4 and not alike:
+        raise CorpusError(
+            f"{path} has no header, and its third column, where the normalized text belongs, looks like "
+            f"a speaker: {len(names)} values in {len(texts)} lines. Write 'id|text|speaker' above them."
+        )
+    return COLUMNS
+
+
+FORMAT = CorpusFormat("ljspeech", 20, _HINT, recognizes, read)

@@ -1,0 +1,44 @@
+"""Audio files next to `.txt` files of the same names."""
+
+import os
+from pathlib import Path
+
+from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance, checked_text
+from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, printable
+
+
+def recognizes(reading: Reading, path: Path) -> bool:
+    """Whether at least one audio file has its text."""
+    audio, texts = _stems(reading, path)
+    return not audio.isdisjoint(texts)
+
+
+def read(reading: Reading, place: Place):
+    """Pairs the files; what lacks its other half is rejected."""
+    audio, texts = _stems(reading, place.path)
+    for stem in sorted(audio | texts):
+        with reading.clip(place.prefix + stem, None, place.path / f"{stem}.txt"):
+            reading.add(_pair_to_utterance(reading, place, stem))
+
+
+def _stems(reading, path):
+    names = [os.path.splitext(name) for name in reading.folder.files(path)]
+    audio = {stem for stem, extension in names if extension in AUDIO_EXTENSIONS}
+    return audio, {stem for stem, extension in names if extension == ".txt"}
+
+
+def _pair_to_utterance(reading, place, stem):
+    folder, files = reading.folder, reading.folder.files(place.path)
+    if f"{stem}.txt" not in files:
+        raise ClipRefused("no text", f"There is no {printable(stem)}.txt next to the audio.")
+    wav_path = folder.find_audio((place.path,), folder.name_to_parts(stem))
+    try:
+        words = folder.read_text(place.path / files[f"{stem}.txt"], MAX_LINE_CHARACTERS).split()
+    except CorpusError as error:
+        raise ClipRefused("unreadable text", str(error)) from error
+    text = checked_text(" ".join(words))
+    return Utterance(place.prefix + stem, wav_path, text, place.speaker, reading.language)
+
+
+FORMAT = CorpusFormat("text files", 30, "audio files next to .txt files of the same names", recognizes, read)
