@@ -1,26 +1,27 @@
 """A released XTTS checkpoint, or a fine-tune of one -> a folder that `myxtts say` and `--init-from` open."""
 
 import math
-import os
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.config.config import XTTSConfig
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import model_config, read_settings, run_config
 from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_manifest, write_json, write_manifest
+from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
+from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
+from myxtts.storage.parts import MEL_STATS
 from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-MEL_STATS = "mel_stats"
-"""Name of `mel_stats`, and of the file of the GPT's checkpoint that holds it when a model comes without a DVAE."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,15 @@ class Coverage(NamedTuple):
     """Why it became none; empty for a used one."""
 
 
-def import_coqui(files, output):
+def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Coverage]]:
     """Converts a model. Tensors are read, changed and written one by one.
 
     Args:
-        files: `CoquiFiles`.
+        files: What to convert.
         output: Folder to make; must not exist, or be empty.
 
     Returns:
-        The `XTTSConfig` and a `Coverage` for each tensor of the files.
+        The settings, and what became of each tensor of the files.
 
     Raises:
         CheckpointError: A tensor is missing, unknown, misshapen or not finite, or files do not belong together. Nothing
@@ -90,20 +91,12 @@ def import_coqui(files, output):
     _check_front_end(model)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        temporary.mkdir()
+    with write_whole_folder(output) as temporary:
         _write_parts(temporary, plan, config, files.model.name, with_dvae=dvae is not None)
         write_json(temporary / "config.json", config.to_dict())
         shutil.copyfile(files.vocab, temporary / "vocab.json")
         if speakers:
             write_speakers(temporary, speakers)
-        if output.exists():
-            output.rmdir()
-        os.replace(temporary, output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     weights = {name: f"{tensor.part}: {tensor.weight}" for tensor, _ in plan for name in tensor.names}
     return config, _coverage(model, renamed, weights, files.model.name, dvae, dvae_name)
 
