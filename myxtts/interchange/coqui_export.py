@@ -19,8 +19,8 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
-    """Writes `model.pth` and, in the same folder, `config.json`, `vocab.json`, `mel_stats.pth`, and, where the model has
-    them, `dvae.pth` and `speakers_xtts.pth`.
+    """Writes `model.pth` and, in its folder, `config.json`, `vocab.json`, `mel_stats.pth`, and where the model has them
+    `dvae.pth` and `speakers_xtts.pth`.
 
     Args:
         folder: Of a training run or of `import_coqui`, with a waveform decoder.
@@ -44,8 +44,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     for part in ("gpt", "decoder"):
         if part not in parts:
             raise CheckpointError(
-                f"{folder} has no {part}, and the reference cannot load a model without one. A converted and fine-tuned "
-                "model has all parts."
+                f"{folder} has no {part}, and the reference cannot load a model without one. A model that was converted "
+                "and fine-tuned has all parts."
             )
     dvae = parts.get("dvae")
     stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)
@@ -98,9 +98,9 @@ def _tensors(tensors, weights, folder):
     """Released tensors by name, as views of our weights where the layout allows it."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
-        unknown = ", ".join(unknown[:20])
         raise CheckpointError(
-            f"{folder} has weights that the reference's XTTS does not have: {unknown}. Merge adapters into the model first."
+            f"{folder} has weights that the reference's XTTS does not have: {', '.join(unknown[:20])}. Merge adapters "
+            "into the model first."
         )
     released = {}
     for tensor in tensors:
