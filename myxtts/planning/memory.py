@@ -261,7 +261,7 @@ def logits_bytes(model, shapes):
     )
 
 
-def plan_memory(model, shapes, optimizations=Optimizations(), train_text_rows=False):
+def estimate_gpt(model, shapes, optimizations=Optimizations(), train_text_rows=False):
     """Bytes that a training step of the GPT stage takes.
 
     Args:
