@@ -1,9 +1,9 @@
 """How much memory training a stage takes, from `ModelConfig` alone: nothing is built, no TensorFlow imported.
 
 Weights are counted exactly, layer by layer. Activations are what the backward pass needs of the forward pass, counted
-from the operations of each layer as TensorFlow runs them without XLA; each function says which tensors those are. A step
-takes most at the start of the backward pass, when all of them are there, or at the update, when all gradients are, or
-(long conditioning, short text) at the start of the conditioning encoder's part; the largest of the three counts.
+from the operations of each layer as TensorFlow runs them without XLA; each function says which tensors those are. A
+step takes most at the start of the backward pass, when all of them are there, or at the update, when all gradients are,
+or (long conditioning, short text) at the start of the conditioning encoder's part; the largest of the three counts.
 `utilities/benchmarks/memory_estimate.py` compares the estimates with measured peaks.
 
 Symbols in comments: W width, h heads, V vocabulary.
@@ -29,7 +29,8 @@ MOST_CLIPS = 2**16
 RESERVED_GB = 1.0
 """Of a GPU, for CUDA's context, libraries' workspaces and fragments. A usual figure, not a measured one."""
 UNFOLDED_BYTES = 2**25
-"""At most so much of a convolution's input is unfolded at a time; TensorFlow takes what fits the last cache of a CPU."""
+"""At most so much of a convolution's input is unfolded at a time; TensorFlow takes what fits the last cache of a
+CPU."""
 LORA_WIDTHS = 16
 """Widths of one block's adapters together: in and out of qkv 1 + 3, projection 1 + 1, MLP 1 + 4 and 4 + 1."""
 
@@ -128,7 +129,8 @@ def _dense(inputs, outputs):
 
 
 def count_gpt(model: ModelConfig) -> int:
-    """Weights of the GPT with conditioning encoder and perceiver, all of them trained; `num_text_tokens` must be set."""
+    """Weights of the GPT with conditioning encoder and perceiver, all of them trained; `num_text_tokens` must be
+    set."""
     width, text, audio = model.width, model.num_text_tokens, model.num_audio_tokens
     attended, hidden = model.perceiver_heads * model.perceiver_head_width, width * 8 // 3
     conditioning_block = 2 * width + _dense(width, 3 * width) + _dense(width, width)
@@ -165,11 +167,11 @@ def _block_activations(model, positions, optimizations):
     """Bytes per clip that one transformer block keeps, `positions` long.
 
     In float32 widths of numbers: of both norms their input, the scale per position and channel that Keras makes of the
-    variance and gamma, and their output (2 x 3 W); query, key and value with heads in front (3 W); merged heads (W); of the
-    tanh-GELU its input and the tanh, the sum, the half and the product (5 x 4 W). Byte masks of both residual dropouts
-    (2 W). For each head and pair of positions the softmax in float32, and of its dropout the mask and the result.
-    Lower precision halves all but the norms' own float32 numbers and the softmax, and adds copies of the kernels, which
-    `estimate_gpt` counts.
+    variance and gamma, and their output (2 x 3 W); query, key and value with heads in front (3 W); merged heads (W); of
+    the tanh-GELU its input and the tanh, the sum, the half and the product (5 x 4 W). Byte masks of both residual
+    dropouts (2 W). For each head and pair of positions the softmax in float32, and of its dropout the mask and the
+    result. Lower precision halves all but the norms' own float32 numbers and the softmax, and adds copies of the
+    kernels, which `estimate_gpt` counts.
     """
     width, number = model.width, optimizations.compute_bytes
     dropout = model.dropout > 0
@@ -200,8 +202,8 @@ def _checkpointed_block(width, number, dropout):
 def _conditioning_activations(model, frames, optimizations):
     """Bytes per clip that the conditioning encoder keeps.
 
-    Its input; and of each block the group norm's input in float32 and its output (2 W), query, key and value (3 W), merged
-    heads (W) and the softmax.
+    Its input; and of each block the group norm's input in float32 and its output (2 W), query, key and value (3 W),
+    merged heads (W) and the softmax.
     """
     width, number = model.width, optimizations.compute_bytes
     linear = (FLOAT + number) * width + 4 * width * number
@@ -290,9 +292,9 @@ def _estimate(trained, others, optimizations, **terms):
 def _working_bytes(model, batch, positions, optimizations):
     """Bytes of the block at work when the backward pass begins, beyond what it keeps.
 
-    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W); then,
-    where that is more, what attention makes. Without checkpointing there is next to nothing: what the backward pass of a
-    block makes takes the place of what it lets go.
+    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W);
+    then, where that is more, what attention makes. Without checkpointing there is next to nothing: what the backward
+    pass of a block makes takes the place of what it lets go.
     """
     if not optimizations.gradient_checkpointing:
         return 0
@@ -301,9 +303,9 @@ def _working_bytes(model, batch, positions, optimizations):
 
 
 def _made_by_attention(heads, positions, optimizations):
-    """Bytes per clip that attention makes in the backward pass: the gradients of scores and softmax, and before them the
-    softmax itself where it is recomputed; or, of one chunk, probabilities, their gradient, what the softmax's derivative
-    takes off and the product, in float32, and a copy in the compute dtype."""
+    """Bytes per clip that attention makes in the backward pass: the gradients of scores and softmax, and before them
+    the softmax itself where it is recomputed; or, of one chunk, probabilities, their gradient, what the softmax's
+    derivative takes off and the product, in float32, and a copy in the compute dtype."""
     if optimizations.attention == "memory-efficient":
         return heads * positions * min(positions, CHUNK_KEYS) * (4 * FLOAT + optimizations.compute_bytes)
     return (2 + optimizations.gradient_checkpointing) * heads * positions**2 * FLOAT
@@ -330,10 +332,10 @@ def _dvae_activations(model, number):
     """Bytes per code that the DVAE keeps, `number` bytes for each value of a layer.
 
     With H hidden channels and 2 H in the residual blocks, four mel frames to a code. Encoder: the padded mel; both
-    strided convolutions' outputs, the first with a padded copy (2 x 2 H + 2 H). Each block: both rectified outputs and the
-    sum (3 x 2 H). Decoder: its input (2 H), the repeated inputs of the convolutions after the blocks (2 x 2 H, 4 x 2 H)
-    and their outputs (2 x 2 H, 4 H); the sum of the last block is repeated and let go. In float32: vectors, their codes'
-    vectors, the difference of both, what is decoded, and twice the mel for the loss.
+    strided convolutions' outputs, the first with a padded copy (2 x 2 H + 2 H). Each block: both rectified outputs and
+    the sum (3 x 2 H). Decoder: its input (2 H), the repeated inputs of the convolutions after the blocks (2 x 2 H, 4 x
+    2 H) and their outputs (2 x 2 H, 4 H); the sum of the last block is repeated and let go. In float32: vectors, their
+    codes' vectors, the difference of both, what is decoded, and twice the mel for the loss.
     """
     hidden, wide, mels = model.dvae_hidden, 2 * model.dvae_hidden, MEL_FRAMES_PER_CODE * model.num_mels
     blocks = 2 * model.dvae_residual_blocks * 3 * wide
@@ -349,8 +351,8 @@ def largest_batch(
     train_text_rows: bool = False,
     estimate: Callable[..., MemoryEstimate] = estimate_gpt,
 ) -> int:
-    """Most clips per batch whose step fits into `memory_bytes`, 0 where not even one does, by the `estimate` of a stage.
-    The batch of `shapes` does not count; other arguments as of `estimate_gpt`."""
+    """Most clips per batch whose step fits into `memory_bytes`, 0 where not even one does, by the `estimate` of a
+    stage. The batch of `shapes` does not count; other arguments as of `estimate_gpt`."""
 
     def peak(batch):
         return estimate(model, replace(shapes, batch=batch), optimizations, train_text_rows).peak

@@ -1,13 +1,15 @@
 """Holds the memory estimates (`myxtts plan`) against peaks of real train steps on the CPU.
 
-    python utilities/benchmarks/memory_estimate.py [--stage gpt] [--sizes nano tiny small] [--batch-size 4] [--seconds 6]
+    python utilities/benchmarks/memory_estimate.py [--stage gpt] [--sizes nano tiny small] [--batch-size 4] [--seconds
+    6]
 
-Each case runs in a process of its own, which takes one step to trace and then a measured one. What stays between steps is
-the growth of the resident set (VmRSS) by building model and optimizer; what the step takes is how far its peak (VmHWM, reset
-through /proc/self/clear_refs) rises above that. Ends with exit code 1 when an estimate is off by more than 15 %.
+Each case runs in a process of its own, which takes one step to trace and then a measured one. What stays between steps
+is the growth of the resident set (VmRSS) by building model and optimizer; what the step takes is how far its peak
+(VmHWM, reset through /proc/self/clear_refs) rises above that. Ends with exit code 1 when an estimate is off by more
+than 15 %.
 
-Linux only. So that the resident set is what is in use, and not what an allocator keeps for later, the processes map each
-buffer on its own (MALLOC_MMAP_THRESHOLD_) and leave oneDNN's pool out (TF_ENABLE_ONEDNN_OPTS=0).
+Linux only. So that the resident set is what is in use, and not what an allocator keeps for later, the processes map
+each buffer on its own (MALLOC_MMAP_THRESHOLD_) and leave oneDNN's pool out (TF_ENABLE_ONEDNN_OPTS=0).
 """
 
 import argparse
@@ -49,7 +51,8 @@ ENVIRONMENT = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
 }
-"""One thread: with several, TensorFlow works on several layers at once, and what they hold together depends on chance."""
+"""One thread: with several, TensorFlow works on several layers at once, and what they hold together depends on
+chance."""
 
 
 def measure(stage, size, shapes, optimizations):
