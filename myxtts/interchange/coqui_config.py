@@ -31,6 +31,9 @@ _RELEASED |= dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_a
 """What the `config.json` of the released model says, for files that come without one."""
 _LONGEST_TRAINING_SECONDS = 11.6
 """The released model was trained on at most 255 995 samples at 22 050 Hz."""
+_FINE_TUNING = dict(min_seconds=0.5, conditioning_seconds=(3.0, 6.0), conditioning_source="clip")
+_FINE_TUNING |= dict(conditioning_padding="zeros", augment=False)
+"""`DataConfig` fields of the reference's recipe for fine-tuning."""
 _SHAPES_BY_DESIGN = dict(conditioning_blocks=6, num_latents=32, perceiver_depth=2, perceiver_heads=8)
 _SHAPES_BY_DESIGN |= dict(perceiver_head_width=_HEAD_WIDTH, num_mels=NUM_MELS, decoder_channels=512)
 _SHAPES_BY_DESIGN |= dict(speaker_channels=(32, 64, 128, 256), speaker_width=512)
@@ -187,19 +190,13 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
     """
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     data = DataConfig(
-        min_seconds=0.5,
         max_seconds=min(_LONGEST_TRAINING_SECONDS, longest),
         max_text_length=min(200, model.max_text_tokens),
-        conditioning_seconds=(3.0, 6.0),
-        conditioning_source="clip",
-        conditioning_padding="zeros",
-        augment=False,
+        **_FINE_TUNING,
     )
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
     sampling = SamplingConfig(
-        temperature=settings["temperature"],
-        top_k=settings["top_k"],
-        top_p=settings["top_p"],
+        **{name: settings[name] for name in ("temperature", "top_k", "top_p")},
         repetition_penalty=float(settings["repetition_penalty"]),
         reference_seconds=float(seconds),
         reference_chunk_seconds=float(settings["gpt_cond_chunk_len"]),

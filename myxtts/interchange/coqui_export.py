@@ -44,8 +44,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     for part in ("gpt", "decoder"):
         if part not in parts:
             raise CheckpointError(
-                f"{folder} has no {part}, and the reference cannot load a model without one. A model that was converted "
-                "and fine-tuned has all parts."
+                f"{folder} has no {part}, and the reference cannot load a model without one. A model that was "
+                "converted and fine-tuned has all parts."
             )
     dvae = parts.get("dvae")
     stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)

@@ -176,9 +176,11 @@ def _block_activations(model, positions, optimizations):
     width, number = model.width, optimizations.compute_bytes
     dropout = model.dropout > 0
     if optimizations.gradient_checkpointing:
-        linear = _checkpointed_block(width, number, dropout)
+        # Between the segments: input, qkv, merged heads, the middle of the residual stream, the GELU's input.
+        linear = (1 + 3 + 1 + 1 + 4) * width * number
     else:
-        linear = 2 * width * (2 * FLOAT + number) + (3 + 1 + 20) * width * number + 2 * width * dropout
+        linear = 2 * width * (2 * FLOAT + number) + (3 + 1 + 20) * width * number
+    linear += 2 * width * dropout
     return positions * (linear + _kept_by_attention(model.heads, positions, positions, width, dropout, optimizations))
 
 
@@ -191,12 +193,6 @@ def _kept_by_attention(heads, queries, keys, width, dropout, optimizations):
         return heads * keys * FLOAT * dropout  # the random numbers that the mask is made of
     output = width * number * (number == FLOAT)  # before heads are merged: the gradient in float32 reads it
     return output + heads * keys * (FLOAT + (number + 1 if dropout else number * (number < FLOAT)))
-
-
-def _checkpointed_block(width, number, dropout):
-    """Bytes per position between the segments of a recomputed block: its input, qkv, merged heads, the middle of the
-    residual stream and the GELU's input."""
-    return (1 + 3 + 1 + 1 + 4) * width * number + 2 * width * dropout
 
 
 def _conditioning_activations(model, frames, optimizations):
@@ -226,15 +222,6 @@ def _perceiver_activations(model, frames, optimizations):
     return model.perceiver_depth * (context * (width + 2 * attended) * number + softmax + own)
 
 
-def _logits_bytes(model, shapes):
-    """Bytes of the logits of text and codes, float32."""
-    return (
-        FLOAT
-        * shapes.batch
-        * ((shapes.text + TEXT_MARKS) * model.num_text_tokens + (shapes.codes + AUDIO_MARKS) * model.num_audio_tokens)
-    )
-
-
 def estimate_gpt(
     model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
 ) -> MemoryEstimate:
@@ -246,34 +233,32 @@ def estimate_gpt(
         optimizations: The switches.
         train_text_rows: With LoRA, whether the text table and head are trained too.
     """
-    count = count_gpt(model)
-    rank = optimizations.lora_rank
+    count, rank, number = count_gpt(model), optimizations.lora_rank, optimizations.compute_bytes
     trained = count_lora(model, rank, train_text_rows) if rank else count
     frozen = model.layers * LORA_WIDTHS * model.width * rank if rank else 0
     kernels = model.layers * _count_block(model.width)
-    positions = model.num_latents + shapes.text + TEXT_MARKS + shapes.codes + AUDIO_MARKS
-    number = optimizations.compute_bytes
+    text, audio = shapes.text + TEXT_MARKS, shapes.codes + AUDIO_MARKS
+    positions = model.num_latents + text + audio
     block = shapes.batch * _block_activations(model, positions, optimizations)
     # After the last block: the slice without latents, two norms as above, and the parts for either head.
     top = shapes.batch * positions * model.width * (2 * (2 * FLOAT + number) + number)
     mask = shapes.batch * positions**2
     conditioning = shapes.batch * _conditioning_activations(model, shapes.frames, optimizations)
     perceiver = shapes.batch * _perceiver_activations(model, shapes.frames, optimizations)
-    activations = model.layers * block + top + mask + conditioning + perceiver + _logits_bytes(model, shapes)
+    logits = FLOAT * shapes.batch * (text * model.num_text_tokens + audio * model.num_audio_tokens)
+    activations = model.layers * block + top + mask + conditioning + perceiver + logits
     if number < FLOAT:
         activations += count * number
     if rank:
         activations += kernels * number  # each adapted kernel with its adapters added
-    attending = 0
-    if model.conditioning_blocks:
-        attending = shapes.batch * _made_by_attention(model.conditioning_heads, shapes.frames, optimizations)
+    attending = shapes.batch * _made_by_attention(model.conditioning_heads, shapes.frames, optimizations)
     return _estimate(
         trained,
         count + frozen - trained,
         optimizations,
         activations=activations,
         working=_working_bytes(model, shapes.batch, positions, optimizations),
-        conditioning=conditioning + attending + FLOAT * trained,
+        conditioning=conditioning + attending * (model.conditioning_blocks > 0) + FLOAT * trained,
     )
 
 
