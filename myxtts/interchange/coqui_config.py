@@ -137,13 +137,7 @@ def model_config(
             f"The vocabulary must have ids below {rows}, the rows of gpt.text_embedding.weight. "
             f"Received: {tokenizer.num_tokens} ids. It belongs to another checkpoint."
         )
-    heads = settings["model_args"].get("gpt_n_heads")
-    if heads is None:
-        if width != 1024:
-            raise CheckpointError(
-                f"A model of width {width} may have any number of attention heads. Give its config.json with --config."
-            )
-        heads = width // _HEAD_WIDTH
+    heads = _num_heads(settings, width)
     nearest = min(MODEL_SIZES, key=lambda name: abs(MODEL_SIZES[name].get("width", ModelConfig.width) - width))
     speaker_encoder = "hifigan_decoder.speaker_encoder"
     return ModelConfig(
@@ -169,6 +163,16 @@ def model_config(
         speaker_width=size(f"{speaker_encoder}.fc.weight"),
         **_dvae_values(dvae_shapes),
     )
+
+
+def _num_heads(settings, width):
+    """Attention heads of the trunk, which no tensor tells."""
+    heads = settings["model_args"].get("gpt_n_heads")
+    if heads is None and width != 1024:
+        raise CheckpointError(
+            f"A model of width {width} may have any number of attention heads. Give its config.json with --config."
+        )
+    return width // _HEAD_WIDTH if heads is None else heads
 
 
 def _dvae_values(shapes):

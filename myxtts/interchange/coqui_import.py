@@ -251,6 +251,6 @@ def _coverage(files, dvae_name, model, renamed, dvae, weights):
     return rows
 
 
-def count_reasons(coverage):
+def count_reasons(coverage: list[Coverage]) -> dict[str, int]:
     """`{reason: number of tensors}` of the skipped ones, most frequent first."""
     return dict(Counter(row.reason for row in coverage if row.weight is None).most_common())
