@@ -23,6 +23,7 @@ from myxtts.interchange.coqui_export import speaker_front_end
 from myxtts.interchange.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
+from myxtts.storage.parts import read_part
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 from utilities.parity.seeded_weights import seeded_tensor, seeded_values
@@ -127,7 +128,7 @@ def assert_same_weights(folder, other):
 
 
 @pytest.mark.parametrize("size", ["minimal", "nano"])
-def test_the_map_and_the_model_have_other_weights(size):
+def test_the_tables_list_the_weights_of_the_model(size):
     config = MINIMAL if size == "minimal" else ModelConfig(size, num_text_tokens=40)
     model = XTTS(config, PARTS)
     mapped = {part: {} for part in PARTS}
@@ -138,7 +139,7 @@ def test_the_map_and_the_model_have_other_weights(size):
     }
 
 
-def test_converted_weights_do_not_fit_the_model_or_lie_wrong(released, converted):
+def test_converted_weights_fit_the_model_and_lie_right(released, converted):
     found = weights(converted)
     model = XTTS(config_from_dict(read_json(converted / "config.json")).model, PARTS)
     for part in PARTS:
@@ -157,13 +158,13 @@ def test_converted_weights_do_not_fit_the_model_or_lie_wrong(released, converted
     up = "hifigan_decoder.waveform_decoder.ups.1.parametrizations.weight.original"
     direction = source[f"{up}1"][3].astype(np.float64)
     np.testing.assert_allclose(
-        decoder["vocoder/upsample_1/kernel"][:, :, 3].T,
+        decoder["decoder/upsample_1/kernel"][:, :, 3].T,
         direction / np.linalg.norm(direction) * source[f"{up}0"][3, 0, 0],
         rtol=1e-6,
     )
 
 
-def test_settings_or_shapes_of_a_converted_model_are_wrong(released, converted):
+def test_a_converted_model_has_the_settings_and_shapes_of_its_files(released, converted):
     config = config_from_dict(read_json(converted / "config.json"))
     assert replace(config.model, size=MINIMAL.size) == replace(MINIMAL, start_text_token=3)
     assert (config.sampling.temperature, config.sampling.top_k, config.sampling.top_p) == (0.6, 40, 0.9)
@@ -173,7 +174,7 @@ def test_settings_or_shapes_of_a_converted_model_are_wrong(released, converted):
     assert (converted / "vocab.json").read_bytes() == (released / "vocab.json").read_bytes()
 
 
-def test_released_shape_is_not_the_size_big():
+def test_released_shape_is_the_size_big():
     """Without a config.json, from nothing but the shapes that the released files have."""
     big = ModelConfig("big", num_text_tokens=6681)
     shapes = {name: shape for tensor in coqui.model_tensors(big) for name, shape in zip(tensor.names, tensor.shapes)}
@@ -187,7 +188,7 @@ def test_released_shape_is_not_the_size_big():
     assert (config.data.max_seconds, config.data.max_text_length) == (11.6, 200)
 
 
-def test_settings_in_the_checkpoint_are_not_used(tmp_path):
+def test_settings_in_the_checkpoint_count_without_a_config_file(tmp_path):
     inside = {"model": state_dicts(MINIMAL)[0], "config": SETTINGS, "step": 7}
     release = write_release(tmp_path / "in", model=inside, settings=None)
     assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 0
@@ -223,7 +224,7 @@ def bare_layout(model, _dvae):
 
 
 @pytest.mark.parametrize("layout", [trainer_layout, after_inference_layout, first_weight_norm_layout, bare_layout])
-def test_another_layout_gives_another_model(layout, converted, tmp_path):
+def test_every_layout_gives_the_same_model(layout, converted, tmp_path):
     in_one_file = layout is trainer_layout
     release = write_release(tmp_path / "in", model=layout(*state_dicts(MINIMAL)), dvae=not in_one_file)
     assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 0
@@ -231,7 +232,7 @@ def test_another_layout_gives_another_model(layout, converted, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_half_precision_is_not_widened_to_float32(dtype, converted, tmp_path):
+def test_half_precision_is_widened_to_float32(dtype, converted, tmp_path):
     half = {
         name: value.astype(dtype) if value.dtype == np.float32 else value
         for name, value in state_dicts(MINIMAL)[0].items()
@@ -244,7 +245,7 @@ def test_half_precision_is_not_widened_to_float32(dtype, converted, tmp_path):
         np.testing.assert_array_equal(found, value.astype(dtype).astype(np.float32), err_msg=name)
 
 
-def test_coverage_table_leaves_out_a_tensor(released, tmp_path, capsys):
+def test_coverage_table_names_every_tensor(released, tmp_path, capsys):
     assert convert("--from-coqui", released / "model.pth", "--output", tmp_path / "out") == 0
     lines = capsys.readouterr().out.splitlines()
     fates = {line.split()[0]: line for line in lines}
@@ -288,7 +289,7 @@ FLAWS = {
 
 
 @pytest.mark.parametrize("message", FLAWS)
-def test_a_flaw_is_not_named(message, tmp_path, capsys):
+def test_a_flaw_is_named(message, tmp_path, capsys):
     release = write_release(tmp_path / "in", model=flawed(FLAWS[message]))
     if message == "mel_stats differ":
         write_torch_checkpoint(release / "mel_stats.pth", state_dicts(MINIMAL)[0]["mel_stats"])
@@ -297,7 +298,7 @@ def test_a_flaw_is_not_named(message, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_wrong_file_or_option_is_not_named(released, converted, tmp_path, capsys):
+def test_a_wrong_file_or_option_is_named(released, converted, tmp_path, capsys):
     model = released / "model.pth"
     (tmp_path / "other.json").write_text(json.dumps({"model_args": {"gpt_code_stride_len": 512}}))
     (tmp_path / "alone").mkdir()
@@ -333,7 +334,7 @@ def test_a_wrong_file_or_option_is_not_named(released, converted, tmp_path, caps
         assert not (tmp_path / "o").exists() and not (tmp_path / "m.pth").exists()
 
 
-def test_a_hostile_checkpoint_is_run(released, tmp_path, capsys):
+def test_a_hostile_checkpoint_is_refused_and_not_run(released, tmp_path, capsys):
     marker = tmp_path / "ran"
     # Protocol 0: call os.system on the string.
     hostile = b"cos\nsystem\n(S'touch %s'\ntR." % str(marker).encode()
@@ -349,7 +350,7 @@ def test_a_hostile_checkpoint_is_run(released, tmp_path, capsys):
     assert not marker.exists() and not (tmp_path / "out").exists()
 
 
-def test_a_model_without_dvae_loses_its_mel_scale(tmp_path, capsys):
+def test_a_model_without_dvae_keeps_its_mel_scale(tmp_path, capsys):
     release = write_release(tmp_path / "in", dvae=False)
     assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 0
     assert "There is no DVAE" in capsys.readouterr().out
@@ -358,7 +359,7 @@ def test_a_model_without_dvae_loses_its_mel_scale(tmp_path, capsys):
     np.testing.assert_array_equal(stats, state_dicts(MINIMAL)[0]["mel_stats"])
 
 
-def test_a_model_without_dvae_does_not_speak_or_speaks_with_another_scale(tmp_path, capsys):
+def test_a_model_without_dvae_speaks_with_its_mel_scale(tmp_path, capsys):
     release = write_release(tmp_path / "in", dvae=False)
     folders = tmp_path / "plain", tmp_path / "with_dvae"
     assert convert("--from-coqui", release / "model.pth", "--output", folders[0]) == 0
@@ -391,7 +392,7 @@ def test_a_model_without_dvae_does_not_speak_or_speaks_with_another_scale(tmp_pa
     assert "no trained dvae and no waveform decoder" in capsys.readouterr().err
 
 
-def test_a_named_voice_is_not_read(converted, tmp_path):
+def test_a_named_voice_is_read(converted, tmp_path):
     assert speaker_names(converted) == ["Ana Ruiz", "Bo/Li"]
     latents, vector = read_speaker(converted, "Bo/Li")
     np.testing.assert_array_equal(latents, seeded_values("voice", (1, 4, 16)))
@@ -403,10 +404,10 @@ def test_a_named_voice_is_not_read(converted, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
-def test_conversion_takes_memory_or_tensorflow(tmp_path):
+def test_conversion_takes_little_memory_and_no_tensorflow(tmp_path):
     release = write_release(tmp_path / "in", replace(MINIMAL, layers=36, width=256))
     code = (
-        "import re, sys; from myxtts.cli.main import main; "
+        "import re, sys; from myxtts.interchange import coqui, coqui_config; from myxtts.cli.main import main; "
         "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; "
         "print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read())[1]); sys.exit(code)"
     )
@@ -451,7 +452,7 @@ def released_shape(tmp_path_factory):
     return release
 
 
-def test_export_changes_a_tensor(released_shape, tmp_path, capsys):
+def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
     output = tmp_path / "back" / "model.pth"
     assert convert("--to-coqui", released_shape / "out", "--output", output) == 0
     for name in ("dvae.pth", "mel_stats.pth", "speakers_xtts.pth", "vocab.json"):
@@ -476,3 +477,17 @@ def test_export_changes_a_tensor(released_shape, tmp_path, capsys):
     capsys.readouterr()
     assert convert("--to-coqui", released_shape / "out", "--output", output) == 2
     assert "is already there" in capsys.readouterr().err
+
+
+def test_a_folder_with_the_old_names_of_weights_exports_the_same(released_shape, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(released_shape / "out", old)
+    store = CheckpointStore(old / "decoder")
+    tensors, state = store.read(0, ("model",))
+    named = {name.replace("decoder/", "vocoder/"): value for name, value in tensors["model"].items()}
+    assert named.keys() != tensors["model"].keys()
+    store.write(0, {"model": named}, state)
+    assert read_part(store, 0)[0]["model"].keys() == tensors["model"].keys()
+    for folder, name in ((old, "a"), (released_shape / "out", "b")):
+        assert convert("--to-coqui", folder, "--output", tmp_path / name / "model.pth") == 0
+    assert (tmp_path / "a" / "model.pth").read_bytes() == (tmp_path / "b" / "model.pth").read_bytes()

@@ -1,28 +1,29 @@
 """`myxtts convert`: released XTTS checkpoints to our folders, and back."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.checks import UserError
 
-_BESIDE = {
-    "dvae": "dvae.pth",
-    "mel_stats": "mel_stats.pth",
-    "vocab": "vocab.json",
-    "speakers": "speakers_xtts.pth",
-    "config": "config.json",
+_RELEASED_FILES = {
+    "dvae": ("dvae.pth", "speech tokenizer; training needs it"),
+    "mel_stats": ("mel_stats.pth", "scale of the mel bands"),
+    "vocab": ("vocab.json", "text tokenizer"),
+    "speakers": ("speakers_xtts.pth", "voices by name"),
+    "config": ("config.json", "settings"),
 }
-"""Names under which the files of the released model lie beside `model.pth`."""
+"""Files that come with `model.pth`: the name under which each is released, and what it holds."""
 
 
-def build_parser():
+def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts convert`."""
     parser = argparse.ArgumentParser(
         prog="myxtts convert",
         description="Convert an XTTS v2 checkpoint or a fine-tune of one, and back.",
-        epilog="A file that is not named is taken from beside model.pth, where it lies there under its released name: "
-        + ", ".join(_BESIDE.values())
+        epilog="Files that are not named are taken from the folder of model.pth if they have their released names: "
+        + ", ".join(name for name, _ in _RELEASED_FILES.values())
         + ".",
     )
     direction = parser.add_mutually_exclusive_group(required=True)
@@ -30,45 +31,35 @@ def build_parser():
     direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder to make a model.pth of")
     parser.add_argument("--output", required=True, type=Path, help="folder, or with --to-coqui file, to write")
     released = parser.add_argument_group("files that go with --from-coqui")
-    released.add_argument("--dvae", metavar="dvae.pth", type=Path, help="speech tokenizer; training needs it")
-    released.add_argument("--mel-stats", metavar="mel_stats.pth", type=Path, help="scale of the mel bands")
-    released.add_argument("--vocab", metavar="vocab.json", type=Path, help="text tokenizer")
-    released.add_argument("--speakers", metavar="speakers_xtts.pth", type=Path, help="voices by name")
-    released.add_argument("--config", metavar="config.json", type=Path, help="settings")
-    parser.add_argument(
-        "--which",
-        choices=("best", "last"),
-        default="best",
-        help="with --to-coqui: checkpoint of the GPT to take (default: best)",
-    )
+    for option, (name, what) in _RELEASED_FILES.items():
+        released.add_argument(f"--{option.replace('_', '-')}", metavar=name, type=Path, help=what)
+    which = "with --to-coqui: checkpoint of the GPT to take (default: best)"
+    parser.add_argument("--which", choices=("best", "last"), default="best", help=which)
     return parser
 
 
 @exits_with_sentence
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Converts; returns the exit code."""
     arguments = build_parser().parse_args(argv)
-    from myxtts.interchange.torch_checkpoint import TorchCheckpointError
-
-    try:
-        return _to_ours(arguments) if arguments.from_coqui else _to_coqui(arguments)
-    except TorchCheckpointError as error:
-        raise UserError(str(error)) from error
+    return _to_ours(arguments) if arguments.from_coqui else _to_coqui(arguments)
 
 
 def _to_ours(arguments):
     from myxtts.interchange.coqui_import import CoquiFiles, import_coqui
 
     files = {"model": arguments.from_coqui}
-    for option, released_name in _BESIDE.items():
-        named, beside = getattr(arguments, option), arguments.from_coqui.with_name(released_name)
-        files[option] = named or (beside if beside.is_file() else None)
+    for option, (released_name, _) in _RELEASED_FILES.items():
+        released = arguments.from_coqui.with_name(released_name)
+        files[option] = getattr(arguments, option) or (released if released.is_file() else None)
     for option, path in files.items():
         if path is not None and not path.is_file():
             flag = "--from-coqui" if option == "model" else f"--{option.replace('_', '-')}"
             raise UserError(f"{flag} must be a file. {path} is not one.")
     if files["vocab"] is None:
-        raise UserError(f"--vocab must be the model's vocab.json. None was given or lies beside {files['model']}.")
+        raise UserError(
+            f"--vocab must be the model's vocab.json. None was given, and {files['model']} comes without one."
+        )
     config, coverage = import_coqui(CoquiFiles(**files), arguments.output)
     _print_coverage(coverage)
     for option, path in files.items():
@@ -105,9 +96,9 @@ def _print_coverage(coverage):
 def _to_coqui(arguments):
     from myxtts.interchange.coqui_export import export_coqui
 
-    given = [option for option in _BESIDE if getattr(arguments, option) is not None]
+    given = [option for option in _RELEASED_FILES if getattr(arguments, option) is not None]
     if given:
-        raise UserError(f"--{given[0].replace('_', '-')} goes with --from-coqui; --to-coqui takes all from its folder.")
+        raise UserError(f"--{given[0].replace('_', '-')} goes with --from-coqui; --to-coqui finds all in its folder.")
     if not arguments.to_coqui.is_dir():
         raise UserError(f"--to-coqui must be the folder of a model. {arguments.to_coqui} is not a folder.")
     for path in export_coqui(arguments.to_coqui, arguments.output, arguments.which):

@@ -7,6 +7,15 @@ from myxtts.config.rates import NUM_MELS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.sizes import MODEL_SIZES
 
+DECODER_UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
+"""Rate and taps of each transposed convolution of the waveform decoder."""
+DECODER_KERNELS = (3, 7, 11)
+"""Taps of the residual stacks after each of them."""
+DECODER_DILATIONS = (1, 3, 5)
+"""Dilations in a residual stack."""
+SPEAKER_BLOCKS = (3, 4, 6, 3)
+"""Residual blocks in each group of the speaker encoder."""
+
 
 @dataclass(init=False)
 class ModelConfig(Settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -78,6 +79,12 @@ class SpeechDataset:
         data = replace(config.data, conditioning_seconds=conditioning_seconds(config.data, train))
         texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
         return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts)
+
+    def with_config(self, config: XTTSConfig) -> "SpeechDataset":
+        """The same clips under a configuration with other batches."""
+        other = copy.copy(self)
+        other.config = config
+        return other
 
     def order(self, stage: str) -> BatchOrder:
         """The training batches of a stage."""

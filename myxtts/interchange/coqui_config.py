@@ -3,54 +3,49 @@
 import json
 import math
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, XTTSConfig
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.model import SPEAKER_BLOCKS
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.config.sizes import MODEL_SIZES
-from myxtts.interchange.coqui import SPEAKER_BLOCKS
 from myxtts.interchange.torch_checkpoint import StubObject
-from myxtts.storage.checkpoint import CheckpointError
+from myxtts.storage.files import CheckpointError
+from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
 """Channels of one attention head of the released trunk, and of any perceiver."""
 _FIXED_ARGUMENTS = {
     "gpt_code_stride_len": CODE_STRIDE_SAMPLES,
     "input_sample_rate": MODEL_SAMPLE_RATE,
-    "output_sample_rate": 24000,
-    "output_hop_length": 256,
+    "output_sample_rate": DECODER_SAMPLE_RATE,
+    "output_hop_length": MEL_HOP_SAMPLES,
     "gpt_use_perceiver_resampler": True,
     "cond_d_vector_in_each_upsampling_layer": True,
 }
 """Fields of `model_args` that this model knows one value of."""
-_RELEASED = {
-    "temperature": 0.75,
-    "top_k": 50,
-    "top_p": 0.85,
-    "repetition_penalty": 5.0,
-    "gpt_cond_len": 30,
-    "gpt_cond_chunk_len": 4,
-    "max_ref_len": 30,
-    "model_args": {},
-}
+_RELEASED = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
+_RELEASED |= dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
 """What the `config.json` of the released model says, for files that come without one."""
 _LONGEST_TRAINING_SECONDS = 11.6
 """The released model was trained on at most 255 995 samples at 22 050 Hz."""
-_SHAPES_BY_DESIGN = {
-    "conditioning_blocks": 6,
-    "num_latents": 32,
-    "perceiver_depth": 2,
-    "perceiver_heads": 8,
-    "perceiver_head_width": _HEAD_WIDTH,
-    "num_mels": 80,
-    "decoder_channels": 512,
-    "speaker_channels": (32, 64, 128, 256),
-    "speaker_width": 512,
-}
+_FINE_TUNING = dict(min_seconds=0.5, conditioning_seconds=(3.0, 6.0), conditioning_source="clip")
+_FINE_TUNING |= dict(conditioning_padding="zeros", augment=False)
+"""`DataConfig` fields of the reference's recipe for fine-tuning."""
+_SHAPES_BY_DESIGN = dict(conditioning_blocks=6, num_latents=32, perceiver_depth=2, perceiver_heads=8)
+_SHAPES_BY_DESIGN |= dict(perceiver_head_width=_HEAD_WIDTH, num_mels=NUM_MELS, decoder_channels=512)
+_SHAPES_BY_DESIGN |= dict(speaker_channels=(32, 64, 128, 256), speaker_width=512)
 """`ModelConfig` fields that no setting of the reference can change."""
+_SAME_BUT_GPT = (
+    "layers max_audio_tokens max_text_tokens start_text_token stop_text_token num_audio_tokens start_audio_token "
+    "stop_audio_token"
+).split()
+"""Fields of `ModelConfig` that `model_args` has under the same names with `gpt_` in front."""
 
 
-def read_settings(path, stored):
+def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
     """The settings that belong to a checkpoint.
 
     Args:
@@ -69,9 +64,8 @@ def read_settings(path, stored):
             settings = json.loads(Path(path).read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(f"--config must be the config.json of an XTTS model. {path}: {error}.") from None
-    if not isinstance(settings, dict):
-        settings = {}
-    settings = _RELEASED | {name: value for name, value in settings.items() if value is not None}
+    given = settings if isinstance(settings, dict) else {}
+    settings = _RELEASED | {name: value for name, value in given.items() if value is not None}
     if not isinstance(settings["model_args"], dict):
         raise CheckpointError(f"model_args must be a mapping of settings. Received: {settings['model_args']!r}.")
     for name, known in _FIXED_ARGUMENTS.items():
@@ -91,14 +85,41 @@ def _plain(value):
     return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def model_config(shapes, dvae_shapes, settings, tokenizer, source):
+class _Sizes:
+    """Sizes of a model from the shapes of its tensors; `file` is their file, for messages."""
+
+    def __init__(self, shapes, file):
+        self.shapes = shapes
+        self.file = file
+
+    def __call__(self, name, axis=0):
+        """Length of an axis of the tensor `name`."""
+        shape = self.shapes.get(name, ())
+        if len(shape) <= axis:
+            found = self.shapes.get(name, "no such tensor")
+            raise CheckpointError(f"{self.file} has no tensor {name} with {axis + 1} axes or more. Received: {found}.")
+        return shape[axis]
+
+    def count(self, pattern):
+        """One more than the highest number that `pattern` finds in names, 0 where it finds none."""
+        found = (re.match(pattern, name) for name in self.shapes)
+        return 1 + max((int(match.group(1)) for match in found if match), default=-1)
+
+
+def model_config(
+    shapes: Mapping[str, tuple],
+    dvae_shapes: Mapping[str, tuple] | None,
+    settings: dict,
+    tokenizer: XTTSTokenizer,
+    source: str,
+) -> ModelConfig:
     """`ModelConfig` that fits the tensors.
 
     Args:
         shapes: Shape of each tensor of `model.pth` by name.
         dvae_shapes: The same of `dvae.pth`; None keeps a DVAE of the released shape.
         settings: See `read_settings`.
-        tokenizer: `XTTSTokenizer`, for the ids of `[START]` and `[STOP]`.
+        tokenizer: Its ids of `[START]` and `[STOP]` are taken.
         source: File name for messages.
 
     Raises:
@@ -109,93 +130,77 @@ def model_config(shapes, dvae_shapes, settings, tokenizer, source):
             f"{source} has no tensor gpt.conditioning_perceiver.latents. Only XTTS v2 and its "
             "fine-tunes can be converted; XTTS v1 has no perceiver resampler."
         )
-
-    def size(name, axis=0, of=shapes, file=source):
-        if name not in of or len(of[name]) <= axis:
-            raise CheckpointError(
-                f"{file} has no tensor {name} with {axis + 1} axes or more. Received: {of.get(name, 'no such tensor')}."
-            )
-        return of[name][axis]
-
+    size = _Sizes(shapes, source)
     rows, width = size("gpt.text_embedding.weight"), size("gpt.text_embedding.weight", 1)
     if tokenizer.num_tokens > rows:
         raise CheckpointError(
             f"The vocabulary must have ids below {rows}, the rows of gpt.text_embedding.weight. "
             f"Received: {tokenizer.num_tokens} ids. It belongs to another checkpoint."
         )
-    layers = _count(shapes, r"gpt\.gpt\.h\.(\d+)\.")
-    heads = settings["model_args"].get("gpt_n_heads")
-    if heads is None:
-        if width != 1024:
-            raise CheckpointError(
-                f"The number of attention heads of a model of width {width} is not known. "
-                "Give its config.json with --config."
-            )
-        heads = width // _HEAD_WIDTH
-    values = dict(
+    heads = _num_heads(settings, width)
+    nearest = min(MODEL_SIZES, key=lambda name: abs(MODEL_SIZES[name].get("width", ModelConfig.width) - width))
+    speaker_encoder = "hifigan_decoder.speaker_encoder"
+    return ModelConfig(
+        size=nearest,
         num_text_tokens=rows,
         start_text_token=tokenizer.start_id,
         stop_text_token=tokenizer.stop_id,
         max_text_tokens=size("gpt.text_pos_embedding.emb.weight") - 2,
         max_audio_tokens=size("gpt.mel_pos_embedding.emb.weight") - 3,
-        layers=layers,
+        layers=size.count(r"gpt\.gpt\.h\.(\d+)\."),
         width=width,
         heads=heads,
-        conditioning_blocks=_count(shapes, r"gpt\.conditioning_encoder\.attn\.(\d+)\."),
+        conditioning_blocks=size.count(r"gpt\.conditioning_encoder\.attn\.(\d+)\."),
         conditioning_heads=heads,
         num_latents=size("gpt.conditioning_perceiver.latents"),
-        perceiver_depth=_count(shapes, r"gpt\.conditioning_perceiver\.layers\.(\d+)\."),
+        perceiver_depth=size.count(r"gpt\.conditioning_perceiver\.layers\.(\d+)\."),
         perceiver_heads=size("gpt.conditioning_perceiver.layers.0.0.to_q.weight") // _HEAD_WIDTH,
         perceiver_head_width=_HEAD_WIDTH,
         num_mels=size("gpt.conditioning_encoder.init.weight", 1),
         num_codes=size("gpt.mel_embedding.weight") - 2,
         decoder_channels=size("hifigan_decoder.waveform_decoder.conv_pre.weight"),
-        speaker_channels=tuple(
-            size(f"hifigan_decoder.speaker_encoder.layer{group + 1}.0.conv1.weight")
-            for group in range(len(SPEAKER_BLOCKS))
-        ),
-        speaker_width=size("hifigan_decoder.speaker_encoder.fc.weight"),
+        speaker_channels=[size(f"{speaker_encoder}.layer{i + 1}.0.conv1.weight") for i in range(len(SPEAKER_BLOCKS))],
+        speaker_width=size(f"{speaker_encoder}.fc.weight"),
+        **_dvae_values(dvae_shapes),
     )
-    if dvae_shapes is None:
-        values |= dict(dvae_hidden=512, codebook_width=512)
-    else:
-        values |= dict(
-            dvae_hidden=size("encoder.0.0.weight", of=dvae_shapes, file="the DVAE"),
-            dvae_residual_blocks=_count(dvae_shapes, r"encoder\.(\d+)\.net\.0\.weight") - 2,
-            codebook_width=size("codebook.embed", of=dvae_shapes, file="the DVAE"),
+
+
+def _num_heads(settings, width):
+    """Attention heads of the trunk, which no tensor tells."""
+    heads = settings["model_args"].get("gpt_n_heads")
+    if heads is None and width != 1024:
+        raise CheckpointError(
+            f"A model of width {width} may have any number of attention heads. Give its config.json with --config."
         )
-    nearest = min(MODEL_SIZES, key=lambda name: abs(MODEL_SIZES[name].get("width", ModelConfig.width) - width))
-    return ModelConfig(size=nearest, **values)
+    return width // _HEAD_WIDTH if heads is None else heads
 
 
-def _count(names, pattern):
-    """One more than the highest number that `pattern` finds in `names`, 0 where it finds none."""
-    found = (re.match(pattern, name) for name in names)
-    return 1 + max((int(match.group(1)) for match in found if match), default=-1)
+def _dvae_values(shapes):
+    """The fields of `ModelConfig` that the DVAE has."""
+    if shapes is None:
+        return dict(dvae_hidden=512, codebook_width=512)
+    size = _Sizes(shapes, "the DVAE")
+    return dict(
+        dvae_hidden=size("encoder.0.0.weight"),
+        dvae_residual_blocks=size.count(r"encoder\.(\d+)\.net\.0\.weight") - 2,
+        codebook_width=size("codebook.embed"),
+    )
 
 
-def run_config(model, settings):
+def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
     """`XTTSConfig` of a converted model: its sampling defaults, and its recipe for fine-tuning.
 
-    Args:
-        model: `ModelConfig`.
-        settings: See `read_settings`.
+    `settings` are those of `read_settings`.
     """
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     data = DataConfig(
-        min_seconds=0.5,
         max_seconds=min(_LONGEST_TRAINING_SECONDS, longest),
         max_text_length=min(200, model.max_text_tokens),
-        conditioning_seconds=(3.0, 6.0),
-        conditioning_source="clip",
-        conditioning_padding="zeros",
-        augment=False,
+        **_FINE_TUNING,
     )
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
     sampling = SamplingConfig(
-        temperature=settings["temperature"],
-        top_k=settings["top_k"],
-        top_p=settings["top_p"],
+        **{name: settings[name] for name in ("temperature", "top_k", "top_p")},
         repetition_penalty=float(settings["repetition_penalty"]),
         reference_seconds=float(seconds),
         reference_chunk_seconds=float(settings["gpt_cond_chunk_len"]),
@@ -203,54 +208,43 @@ def run_config(model, settings):
     return XTTSConfig(model=model, data=data, sampling=sampling)
 
 
-def coqui_settings(config, languages):
+def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
     """The `config.json` with which the reference loads an exported model.
 
     Args:
-        config: `XTTSConfig`.
+        config: Of the model.
         languages: Language codes of the vocabulary.
 
     Raises:
         CheckpointError: The model has a shape that the reference cannot have; all such settings are named.
     """
     model, sampling, data = config.model, config.sampling, config.data
-    fixed = _SHAPES_BY_DESIGN | {"conditioning_heads": model.heads}
-    wrong = [
-        f"model.{name} is {getattr(model, name)} and not {value}"
-        for name, value in fixed.items()
-        if getattr(model, name) != value
-    ]
+    fixed = {name: (getattr(model, name), value) for name, value in _SHAPES_BY_DESIGN.items()}
+    fixed["conditioning_heads"] = model.conditioning_heads, model.heads
+    wrong = [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]
     if wrong:
         raise CheckpointError(
-            "The reference's XTTS cannot have this model's shape: " + ", ".join(wrong) + ". Models "
-            "of the sizes small, normal and big, and converted ones, can be exported."
+            f"The reference's XTTS cannot have this model's shape: {', '.join(wrong)}. Models of the sizes small, "
+            "normal and big, and converted ones, can be exported."
         )
-    arguments = {
-        "gpt_layers": model.layers,
+    arguments = {f"gpt_{name}": getattr(model, name) for name in _SAME_BUT_GPT} | {
         "gpt_n_model_channels": model.width,
         "gpt_n_heads": model.heads,
-        "gpt_max_audio_tokens": model.max_audio_tokens,
-        "gpt_max_text_tokens": model.max_text_tokens,
         "gpt_max_prompt_tokens": 70,
         "gpt_number_text_tokens": model.num_text_tokens,
-        "gpt_start_text_token": model.start_text_token,
-        "gpt_stop_text_token": model.stop_text_token,
-        "gpt_num_audio_tokens": model.num_audio_tokens,
-        "gpt_start_audio_token": model.start_audio_token,
-        "gpt_stop_audio_token": model.stop_audio_token,
         "decoder_input_dim": model.width,
         "d_vector_dim": model.speaker_width,
-        **_FIXED_ARGUMENTS,
     }
     return {
         "model": "xtts",
-        "model_args": arguments,
+        "model_args": arguments | _FIXED_ARGUMENTS,
         "languages": list(languages),
-        "audio": {"sample_rate": MODEL_SAMPLE_RATE, "output_sample_rate": 24000, "dvae_sample_rate": MODEL_SAMPLE_RATE},
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "repetition_penalty": sampling.repetition_penalty,
+        "audio": {
+            "sample_rate": MODEL_SAMPLE_RATE,
+            "output_sample_rate": DECODER_SAMPLE_RATE,
+            "dvae_sample_rate": MODEL_SAMPLE_RATE,
+        },
+        **{name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")},
         "length_penalty": 1.0,
         "gpt_cond_len": round(sampling.reference_seconds),
         "max_ref_len": round(sampling.reference_seconds),

@@ -1,5 +1,6 @@
 """A folder of ours -> the files with which the reference loads the same model."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,19 +11,20 @@ from myxtts.config.loading import config_from_dict
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import coqui_settings
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_json, write_json
-from myxtts.storage.parts import MEL_STATS
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import CheckpointError, read_json, write_json
+from myxtts.storage.parts import MEL_STATS, read_part
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
-def export_coqui(folder, output, which="best"):
-    """Writes `model.pth` and beside it `config.json`, `vocab.json`, `mel_stats.pth`, and, where the model has them,
+def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
+    """Writes `model.pth` and, in its folder, `config.json`, `vocab.json`, `mel_stats.pth`, and where the model has them
     `dvae.pth` and `speakers_xtts.pth`.
 
     Args:
         folder: Of a training run or of `import_coqui`, with a waveform decoder.
-        output: The model file to write; neither it nor a file of those names beside it may exist.
+        output: The model file to write; neither it nor a file of those names may be there.
         which: `best` or `last` checkpoint of the GPT.
 
     Returns:
@@ -42,20 +44,15 @@ def export_coqui(folder, output, which="best"):
     for part in ("gpt", "decoder"):
         if part not in parts:
             raise CheckpointError(
-                f"{folder} has no {part}, and the reference cannot load a model without one. A model "
-                "that was converted and fine-tuned has all parts."
+                f"{folder} has no {part}, and the reference cannot load a model without one. A model that was "
+                "converted and fine-tuned has all parts."
             )
     dvae = parts.get("dvae")
     stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)
     weights = {**parts["gpt"], **parts["decoder"], MEL_STATS: stats}
     counters, dvae_constants = coqui.constant_tensors(config.model)
-
-    files = {
-        output.name: {
-            "model": _tensors(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
-        },
-        "mel_stats.pth": np.asarray(stats, np.float32),
-    }
+    model = _tensors(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
+    files = {output.name: {"model": model}, "mel_stats.pth": np.asarray(stats, np.float32)}
     if dvae is not None:
         files["dvae.pth"] = _tensors(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
     voices = {name: read_speaker(folder, name) for name in speaker_names(folder)}
@@ -76,9 +73,9 @@ def export_coqui(folder, output, which="best"):
     return written
 
 
-def speaker_front_end():
+def speaker_front_end() -> dict[str, np.ndarray]:
     """The speaker encoder's pre-emphasis, window and mel filters, which the released files hold as tensors."""
-    root = "hifigan_decoder.speaker_encoder.torch_spec"
+    root = coqui.SPEAKER_FRONT_END
     return {
         f"{root}.0.filter": np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32),
         f"{root}.1.spectrogram.window": SPEAKER_MEL.window_values(),
@@ -92,10 +89,9 @@ def _read_part(folder, which):
     if not store.steps():
         return {}
     step = store.best_step() if which == "best" and store.best_step() in store.steps() else store.steps()[-1]
-    names = ["model"] + [MEL_STATS] * (store.path(step) / f"{MEL_STATS}.safetensors").is_file()
-    arrays, _ = store.read(step, names)
-    found = {folder.name: arrays["model"]}
-    return found | {MEL_STATS: arrays[MEL_STATS][MEL_STATS]} if MEL_STATS in arrays else found
+    extra = [MEL_STATS] if (store.path(step) / f"{MEL_STATS}.safetensors").is_file() else []
+    arrays, _ = read_part(store, step, ("model", *extra))
+    return {folder.name: arrays["model"], **{name: arrays[name][name] for name in extra}}
 
 
 def _tensors(tensors, weights, folder):
@@ -103,16 +99,14 @@ def _tensors(tensors, weights, folder):
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
         raise CheckpointError(
-            f"{folder} has weights that the reference's XTTS does not have: "
-            f"{', '.join(unknown[:20])}. Merge adapters into the model first."
+            f"{folder} has weights that the reference's XTTS does not have: {', '.join(unknown[:20])}. Merge adapters "
+            "into the model first."
         )
     released = {}
     for tensor in tensors:
-        weight = weights.get(tensor.weight)
-        if weight is None or weight.shape != coqui.our_shape(tensor):
-            raise CheckpointError(
-                f"{folder}: {tensor.weight} must have the shape {coqui.our_shape(tensor)}. "
-                f"Received: {getattr(weight, 'shape', 'no such weight')}."
-            )
+        weight, shape = weights.get(tensor.weight), coqui.our_shape(tensor)
+        found = getattr(weight, "shape", "no such weight")
+        if found != shape:
+            raise CheckpointError(f"{folder}: {tensor.weight} must have the shape {shape}. Received: {found}.")
         released |= zip(tensor.names, coqui.to_coqui(weight, tensor.layout), strict=True)
     return released

@@ -1,7 +1,6 @@
 """A released XTTS checkpoint, or a fine-tune of one -> a folder that `myxtts say` and `--init-from` open."""
 
 import math
-import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -10,10 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import model_config, read_settings, run_config
 from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_manifest, write_json, write_manifest
+from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
+from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
 from myxtts.storage.parts import MEL_STATS
 from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
@@ -57,15 +59,15 @@ class Coverage(NamedTuple):
     """Why it became none; empty for a used one."""
 
 
-def import_coqui(files, output):
+def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Coverage]]:
     """Converts a model. Tensors are read, changed and written one by one.
 
     Args:
-        files: `CoquiFiles`.
+        files: What to convert.
         output: Folder to make; must not exist, or be empty.
 
     Returns:
-        The `XTTSConfig` and a `Coverage` for each tensor of the files.
+        The settings, and what became of each tensor of the files.
 
     Raises:
         CheckpointError: A tensor is missing, unknown, misshapen or not finite, or files do not belong together. Nothing
@@ -89,22 +91,14 @@ def import_coqui(files, output):
     _check_front_end(model)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        temporary.mkdir()
+    with write_whole_folder(output) as temporary:
         _write_parts(temporary, plan, config, files.model.name, with_dvae=dvae is not None)
         write_json(temporary / "config.json", config.to_dict())
         shutil.copyfile(files.vocab, temporary / "vocab.json")
         if speakers:
             write_speakers(temporary, speakers)
-        if output.exists():
-            output.rmdir()
-        os.replace(temporary, output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     weights = {name: f"{tensor.part}: {tensor.weight}" for tensor, _ in plan for name in tensor.names}
-    return config, _coverage(model, renamed, weights, files.model.name, dvae, dvae_name)
+    return config, _coverage(files, dvae_name, model, renamed, dvae, weights)
 
 
 def _sort_tensors(checkpoint, files):
@@ -162,14 +156,14 @@ def _match(tensors, stored, file):
             elif stored[name].dtype.name not in _FLOATS:
                 wrong.append(f"{name} holds {stored[name].dtype} and not floating-point numbers")
     known = {name for tensor in tensors for name in tensor.names}
-    unknown = [
-        name for name in stored if name not in known and not coqui.skip_reason(name) and not name.startswith("dvae.")
-    ]
-    for problem, names in (
-        ("lacks tensors", missing),
-        ("has tensors of the wrong kind", wrong),
-        ("has tensors that XTTS v2 does not have", unknown),
-    ):
+    others = [name for name in stored if name not in known and not name.startswith("dvae.")]
+    unknown = [name for name in others if not coqui.skip_reason(name)]
+    problems = {
+        "lacks tensors": missing,
+        "has tensors of the wrong kind": wrong,
+        "has tensors that XTTS v2 does not have": unknown,
+    }
+    for problem, names in problems.items():
         if names:
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
             raise CheckpointError(f"{file} {problem}: {', '.join(names[:20])}{more}.")
@@ -178,23 +172,19 @@ def _match(tensors, stored, file):
 
 def _check_front_end(model):
     """The speaker encoder's front-end is computed here, so a checkpoint that brings another one is refused."""
-    root = "hifigan_decoder.speaker_encoder.torch_spec"
+    hamming = 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400)
     checks = {
-        f"{root}.0.filter": lambda taps: taps.shape == (1, 1, 2) and np.allclose(taps, [-0.97, 1.0], atol=5e-3),
-        f"{root}.1.spectrogram.window": _is_hamming,
-        f"{root}.1.mel_scale.fb": _is_htk_filterbank,
+        "0.filter": lambda taps: taps.shape == (1, 1, 2) and np.allclose(taps, [-0.97, 1.0], atol=5e-3),
+        "1.spectrogram.window": lambda window: window.shape == (400,) and np.allclose(window, hamming, atol=5e-3),
+        "1.mel_scale.fb": _is_htk_filterbank,
     }
     for name, holds in checks.items():
+        name = f"{coqui.SPEAKER_FRONT_END}.{name}"
         if name in model and not holds(np.asarray(model[name], np.float64)):
             raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder hears another spectrum.")
 
 
-def _is_hamming(window):
-    expected = 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400)
-    return window.shape == (400,) and np.allclose(window, expected, atol=5e-3)
-
-
-def _is_htk_filterbank(filters, bin_hz=16000 / 512, top_hz=8000.0):
+def _is_htk_filterbank(filters, bin_hz=SPEAKER_SAMPLE_RATE / 512, top_hz=SPEAKER_SAMPLE_RATE / 2):
     """Whether the peaks of all filters lie where 64 HTK mel bands have them."""
     if filters.shape != (257, 64):
         return False
@@ -249,19 +239,18 @@ def _read_speakers(path, model):
     return speakers
 
 
-def _coverage(model, renamed, weights, model_name, dvae, dvae_name):
+def _coverage(files, dvae_name, model, renamed, dvae, weights):
+    """A `Coverage` for each tensor; `weights` holds what became of the used ones by name."""
+    model_name, dvae_prefix = files.model.name, "" if files.dvae else "dvae."
+    tensors = [(model_name, renamed.get(name, name), name, array) for name, array in model.items()]
+    tensors += [(dvae_name, dvae_prefix + name, name, array) for name, array in (dvae or {}).items()]
     rows = []
-    for name, array in model.items():
+    for file, name_there, name, array in tensors:
         reason = "" if name in weights else coqui.skip_reason(name) or f"the DVAE of {dvae_name} is used"
-        name_there = renamed.get(name, name)
-        rows.append(Coverage(model_name, name_there, array.shape, str(array.dtype), weights.get(name), reason))
-    for name, array in (dvae or {}).items():
-        reason = "" if name in weights else coqui.skip_reason(name)
-        name_there = f"dvae.{name}" if dvae_name == model_name else name
-        rows.append(Coverage(dvae_name, name_there, array.shape, str(array.dtype), weights.get(name), reason))
+        rows.append(Coverage(file, name_there, array.shape, str(array.dtype), weights.get(name), reason))
     return rows
 
 
-def count_reasons(coverage):
+def count_reasons(coverage: list[Coverage]) -> dict[str, int]:
     """`{reason: number of tensors}` of the skipped ones, most frequent first."""
     return dict(Counter(row.reason for row in coverage if row.weight is None).most_common())

@@ -1,11 +1,12 @@
 """Reads and writes PyTorch checkpoint files without PyTorch, and without running what a file asks to run.
 
 A `.pth` file is a pickle, that is, a program for a small machine whose instructions can call any function by name. The
-reader here lets it build containers and tensors and nothing else: a class it does not know becomes an empty stand-in
-that only keeps its attributes, and a call of anything but the few functions below is refused with its name.
+reader here lets it build containers and tensors and nothing else: a class it does not know becomes an empty stub that
+only keeps its attributes, and a call of anything but the few functions below is refused with its name.
 """
 
 import io
+import itertools
 import math
 import os
 import pickle
@@ -15,24 +16,17 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
 import numpy as np
 
 from myxtts.config.checks import UserError
+from myxtts.storage.files import write_whole
 
-_DTYPES = {
-    "FloatStorage": np.dtype("float32"),
-    "DoubleStorage": np.dtype("float64"),
-    "HalfStorage": np.dtype("float16"),
-    "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
-    "LongStorage": np.dtype("int64"),
-    "IntStorage": np.dtype("int32"),
-    "ShortStorage": np.dtype("int16"),
-    "CharStorage": np.dtype("int8"),
-    "ByteStorage": np.dtype("uint8"),
-    "BoolStorage": np.dtype("bool"),
-}
+_CODES = "Float:f4 Double:f8 Half:f2 BFloat16:bfloat16 Long:i8 Int:i4 Short:i2 Char:i1 Byte:u1 Bool:?"
+_DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") for pair in _CODES.split())}
+"""Dtype of each class of tensor storages."""
 _NUMPY_NUMBERS = {code: np.dtype(code) for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split()}
 _STORAGE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MAX_PICKLE_BYTES = 64 * 2**20
@@ -42,21 +36,9 @@ _MAX_AXES = 64
 _CHUNK_BYTES = 2**20
 _ALIGNMENT = 64
 
-# What unpickling and unzipping raise over bytes that make no sense.
-_SIGNS_OF_DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    pickle.UnpicklingError,
-    struct.error,
-    zipfile.BadZipFile,
-)
-# What torch.save and a plain object state need. Everything that calls by other ways than REDUCE is left out, and so are
-# the ways to grow memory without data behind it.
+_SENSELESS = (ArithmeticError, AttributeError, EOFError, LookupError, NotImplementedError, TypeError, ValueError)
+_SIGNS_OF_DAMAGE = (*_SENSELESS, pickle.UnpicklingError, struct.error, zipfile.BadZipFile)
+"""What unpickling and unzipping raise over bytes that make no sense."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
@@ -64,10 +46,12 @@ _OPCODES = frozenset(
     "ADDITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD "
     "BINPERSID".split()
 )
+"""What torch.save and a plain object's state need. All ways to call other than REDUCE are left out, and so are the ways
+to grow memory without data behind it."""
 
 
 class TorchCheckpointError(UserError):
-    """A PyTorch checkpoint that is not read."""
+    """A PyTorch checkpoint that cannot be read."""
 
 
 class DamagedCheckpointError(TorchCheckpointError):
@@ -79,14 +63,12 @@ class HostileCheckpointError(TorchCheckpointError):
 
 
 class StubObject:
-    """Stands for an object of a class that is not known here; its attributes are kept, its code is never needed.
+    """An object of a class that is not known here; its attributes are kept, its code is never needed."""
 
-    Attributes:
-        class_name: Full name of the class, as the file has it.
-        state: What the file wanted to restore, usually a dictionary of attributes.
-    """
-
-    class_name = None
+    class_name: str | None = None
+    """Full name of the class, as the file has it."""
+    state: Any
+    """What the file wanted to restore, usually a dictionary of attributes."""
 
     def __new__(cls, *_):
         return object.__new__(cls)
@@ -98,7 +80,7 @@ class StubObject:
         return f"<stub of {self.class_name}>"
 
 
-def read_torch_checkpoint(path):
+def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     """Reads what `torch.save` wrote, with each tensor as a NumPy array.
 
     Arrays are read-only views of the memory-mapped file, so reading costs little memory until they are copied.
@@ -120,32 +102,29 @@ def read_torch_checkpoint(path):
         raise DamagedCheckpointError(f"{path} is empty.")
     data = np.memmap(path, dtype="uint8", mode="r")
     try:
-        if bytes(data[:4]) == b"PK\x03\x04":
-            return _read_zip(path, data)
-        return _read_legacy(path, data)
+        return _read_zip(path, data) if bytes(data[:4]) == b"PK\x03\x04" else _read_legacy(path, data)
+    except TorchCheckpointError:  # it says more than the signs of damage, of which it is one
+        raise
     except _SIGNS_OF_DAMAGE as error:
         raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint: {error}.") from error
 
 
-def write_torch_checkpoint(path, checkpoint):
+def write_torch_checkpoint(path: str | os.PathLike, checkpoint: Any) -> None:
     """Writes a file that `torch.load(path, weights_only=True)` accepts.
 
     Args:
-        path: The file to write; it appears under this name only when it is complete.
+        path: The file to write, whole or not at all.
         checkpoint: Dictionary of names to arrays. Dictionaries, lists, tuples, strings, numbers, booleans and None may
             be nested in it.
     """
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
     arrays = []
     pickled = b"\x80\x02" + b"".join(_pickle(checkpoint, arrays)) + b"."
-    with open(temporary, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with write_whole(path) as temporary, open(temporary, "wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in (("data.pkl", pickled), ("byteorder", b"little"), ("version", b"3\n")):
             archive.writestr(_aligned_entry(file, name), content)
         for index, array in enumerate(arrays):
             with archive.open(_aligned_entry(file, f"data/{index}", array.nbytes), "w") as entry:
                 entry.write(np.ascontiguousarray(array).reshape(-1).view("uint8").data)
-    os.replace(temporary, path)
 
 
 def _read_zip(path, data):
@@ -351,22 +330,14 @@ def _pickle(value, arrays):
     """Yields the opcodes that build `value`; arrays are appended to `arrays`, whose index is their storage key."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None:
-        yield b"N"
-    elif isinstance(value, bool):
-        yield b"\x88" if value else b"\x89"
-    elif isinstance(value, int):
-        encoded = pickle.encode_long(value)
-        yield b"\x8a" + bytes([len(encoded)]) + encoded
-    elif isinstance(value, float):
-        yield b"G" + struct.pack(">d", value)
+    if value is None or type(value) in (bool, int, float):
+        yield pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop after it
     elif isinstance(value, str):
         encoded = value.encode("utf-8")
         yield b"X" + struct.pack("<I", len(encoded)) + encoded
     elif isinstance(value, dict):
         yield b"}("
-        for key, item in value.items():
-            yield from _pickle(key, arrays)
+        for item in itertools.chain.from_iterable(value.items()):
             yield from _pickle(item, arrays)
         yield b"u"
     elif isinstance(value, list | tuple):

@@ -1,25 +1,25 @@
-"""How much memory training the GPT takes, predicted from `ModelConfig` alone: nothing is built, no TensorFlow imported.
+"""How much memory training a stage takes, from `ModelConfig` alone: nothing is built, no TensorFlow imported.
 
-Weights are counted exactly, layer by layer. Activations are what the backward pass needs of the forward pass, counted from
-the operations of each layer as TensorFlow runs them without XLA; each function says which tensors those are. The peak of a
-step comes at the start of the backward pass, when all of them are there, or at the update, when all gradients are, or (long
-conditioning, short text) at the start of the conditioning encoder's part; the largest of the three counts.
-`utilities/benchmarks/memory_plan.py` holds the prediction against measured peaks.
+Weights are counted exactly, layer by layer. Activations are what the backward pass needs of the forward pass, counted
+from the operations of each layer as TensorFlow runs them without XLA; each function says which tensors those are. A
+step takes most at the start of the backward pass, when all of them are there, or at the update, when all gradients are,
+or (long conditioning, short text) at the start of the conditioning encoder's part; the largest of the three counts.
+`utilities/benchmarks/memory_estimate.py` compares the estimates with measured peaks.
 
 Symbols in comments: W width, h heads, V vocabulary.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.config import DataConfig, ModelConfig
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 
 FLOAT = 4
 """Bytes of a float32."""
 TEXT_MARKS, AUDIO_MARKS = 2, 5
 """Positions that teacher forcing adds to text and codes: `[START]`, `[STOP]`; one start, four stops."""
-CONDITIONING_HOP = 256
-"""Samples at 22 050 Hz between conditioning frames."""
 CHUNK_KEYS = 256
 """Keys that memory-efficient attention works on at a time."""
 TOKENS_PER_SECOND = 7
@@ -28,6 +28,9 @@ MOST_CLIPS = 2**16
 """A batch that no GPU holds."""
 RESERVED_GB = 1.0
 """Of a GPU, for CUDA's context, libraries' workspaces and fragments. A usual figure, not a measured one."""
+UNFOLDED_BYTES = 2**25
+"""At most so much of a convolution's input is unfolded at a time; TensorFlow takes what fits the last cache of a
+CPU."""
 LORA_WIDTHS = 16
 """Widths of one block's adapters together: in and out of qkv 1 + 3, projection 1 + 1, MLP 1 + 4 and 4 + 1."""
 
@@ -46,9 +49,8 @@ class Shapes:
     """Conditioning frames."""
 
     @classmethod
-    def of_data(cls, data, batch, seconds=None):
-        """Sizes of a batch whose longest clip has `seconds`, or `data.max_seconds` for None, by the rules of a
-        `DataConfig`."""
+    def of_data(cls, data: DataConfig, batch: int, seconds: float | None = None) -> "Shapes":
+        """Sizes of a batch whose longest clip has `seconds`, or `data.max_seconds` for None."""
         seconds = seconds or data.max_seconds
         # Conditioning clips are no longer than the clips that they come from.
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
@@ -56,7 +58,7 @@ class Shapes:
             batch,
             min(round(TOKENS_PER_SECOND * seconds), data.max_text_length),
             int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1,
-            int(conditioning_seconds * MODEL_SAMPLE_RATE) // CONDITIONING_HOP + 1,
+            int(conditioning_seconds * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1,
         )
 
 
@@ -73,13 +75,13 @@ class Optimizations:
     ema: bool = False
 
     @property
-    def compute_bytes(self):
+    def compute_bytes(self) -> int:
         """Bytes of a number in the layers' compute dtype."""
         return FLOAT if self.precision == "float32" else 2
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class MemoryEstimate:
     """Bytes that training takes, by what they are for."""
 
     parameters: int
@@ -96,115 +98,89 @@ class MemoryPlan:
     """What the forward pass leaves for the backward pass."""
     working: int
     """What the one block that is being computed takes besides."""
-    conditioning: int
-    """What there is when the backward pass reaches the conditioning encoder: its activations, its work, and the gradients
-    of the trunk. More than at the beginning only where conditioning clips are long and texts short."""
+    conditioning: int = 0
+    """What there is when the backward pass reaches the conditioning encoder: its activations, its work, and the
+    gradients of the trunk. More than at the beginning only where conditioning clips are long and texts short."""
 
     @property
-    def resident(self):
+    def resident(self) -> int:
         """Bytes that stay between steps."""
         return self.parameters + self.slots + self.averages + self.accumulators
 
     @property
-    def step(self):
+    def step(self) -> int:
         """Bytes that a step takes on top: at the start of its backward pass, at the conditioning encoder's, or at the
         update."""
         return max(self.activations + self.working, self.conditioning, self.gradients)
 
     @property
-    def peak(self):
+    def peak(self) -> int:
         """Most bytes at one time."""
         return self.resident + self.step
 
-    def as_dict(self):
-        """The plan as JSON types."""
-        return {
-            **{field.name: getattr(self, field.name) for field in fields(self)},
-            "resident": self.resident,
-            "step": self.step,
-            "peak": self.peak,
-        }
+    def as_dict(self) -> dict[str, int]:
+        """The estimate as JSON types."""
+        return asdict(self) | {"resident": self.resident, "step": self.step, "peak": self.peak}
 
 
-def dense(inputs, outputs, bias=True):
-    """Weights of a dense layer."""
-    return inputs * outputs + bias * outputs
+def _dense(inputs, outputs):
+    """Weights of a layer with a bias."""
+    return (inputs + 1) * outputs
 
 
-def count_gpt(model):
-    """Weights of the GPT with conditioning encoder and perceiver, all of them trained.
-
-    Args:
-        model: `ModelConfig` with `num_text_tokens` set.
-    """
-    width = model.width
-    norm = 2 * width
-    conditioning_block = norm + dense(width, 3 * width) + dense(width, width)
+def count_gpt(model: ModelConfig) -> int:
+    """Weights of the GPT with conditioning encoder and perceiver, all of them trained; `num_text_tokens` must be
+    set."""
+    width, text, audio = model.width, model.num_text_tokens, model.num_audio_tokens
     attended, hidden = model.perceiver_heads * model.perceiver_head_width, width * 8 // 3
-    perceiver_layer = (
-        dense(width, 3 * attended, bias=False)
-        + dense(attended, width, bias=False)
-        + dense(width, 2 * hidden)
-        + dense(hidden, width)
-    )
-    rows = model.num_text_tokens + model.num_audio_tokens + model.max_text_tokens + 2 + model.max_audio_tokens + 3
-    return (
-        dense(model.num_mels, width)
-        + model.conditioning_blocks * conditioning_block
-        + model.num_latents * width
-        + width
-        + model.perceiver_depth * perceiver_layer
-        + rows * width
-        + model.layers * _count_block(width)
-        + 2 * norm
-        + dense(width, model.num_text_tokens)
-        + dense(width, model.num_audio_tokens)
-    )
+    conditioning_block = 2 * width + _dense(width, 3 * width) + _dense(width, width)
+    perceiver_layer = 4 * width * attended + _dense(width, 2 * hidden) + _dense(hidden, width)
+    rows = text + audio + model.max_text_tokens + 2 + model.max_audio_tokens + 3 + model.num_latents
+    blocks = model.conditioning_blocks * conditioning_block + model.perceiver_depth * perceiver_layer
+    norms = width + 2 * 2 * width
+    heads = _dense(width, text) + _dense(width, audio)
+    return _dense(model.num_mels, width) + blocks + model.layers * _count_block(width) + rows * width + norms + heads
 
 
 def _count_block(width):
-    return 4 * width + dense(width, 3 * width) + dense(width, width) + dense(width, 4 * width) + dense(4 * width, width)
+    mlp = _dense(width, 4 * width) + _dense(4 * width, width)
+    return 4 * width + _dense(width, 3 * width) + _dense(width, width) + mlp
 
 
-def count_dvae(model):
+def count_dvae(model: ModelConfig) -> tuple[int, int]:
     """Weights of the DVAE: `(trained, others)`; the others are codebook, its averages and the mel scale."""
-    hidden, wide, vector = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width
-    block = 2 * dense(3 * wide, wide) + dense(wide, wide)
-    trained = (
-        dense(3 * model.num_mels, hidden)
-        + dense(3 * hidden, wide)
-        + dense(wide, vector)
-        + dense(vector, wide)
-        + 2 * model.dvae_residual_blocks * block
-        + dense(3 * wide, wide)
-        + dense(3 * wide, hidden)
-        + dense(hidden, model.num_mels)
-    )
-    return trained, 2 * model.num_codes * vector + model.num_codes + model.num_mels
+    hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
+    block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
+    encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
+    decoder = _dense(vector, wide) + _dense(3 * wide, wide) + _dense(3 * wide, hidden) + _dense(hidden, mels)
+    others = 2 * model.num_codes * vector + model.num_codes + mels
+    return encoder + decoder + 2 * model.dvae_residual_blocks * block, others
 
 
-def count_lora(model, rank, train_text_rows):
+def count_lora(model: ModelConfig, rank: int, train_text_rows: bool) -> int:
     """Trained weights with adapters of `rank`, and with the text table and head where the vocabulary grew."""
-    text = model.num_text_tokens * model.width + dense(model.width, model.num_text_tokens) if train_text_rows else 0
+    text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens) if train_text_rows else 0
     return model.layers * LORA_WIDTHS * model.width * rank + text
 
 
-def block_activations(model, positions, optimizations):
+def _block_activations(model, positions, optimizations):
     """Bytes per clip that one transformer block keeps, `positions` long.
 
     In float32 widths of numbers: of both norms their input, the scale per position and channel that Keras makes of the
-    variance and gamma, and their output (2 x 3 W); query, key and value with heads in front (3 W); merged heads (W); of the
-    tanh-GELU its input and the tanh, the sum, the half and the product (5 x 4 W). Byte masks of both residual dropouts
-    (2 W). For each head and pair of positions the softmax in float32, and of its dropout the mask and the result.
-    Lower precision halves all but the norms' own float32 numbers and the softmax, and adds copies of the kernels, which
-    `plan_memory` counts.
+    variance and gamma, and their output (2 x 3 W); query, key and value with heads in front (3 W); merged heads (W); of
+    the tanh-GELU its input and the tanh, the sum, the half and the product (5 x 4 W). Byte masks of both residual
+    dropouts (2 W). For each head and pair of positions the softmax in float32, and of its dropout the mask and the
+    result. Lower precision halves all but the norms' own float32 numbers and the softmax, and adds copies of the
+    kernels, which `estimate_gpt` counts.
     """
     width, number = model.width, optimizations.compute_bytes
     dropout = model.dropout > 0
     if optimizations.gradient_checkpointing:
-        linear = _checkpointed_block(width, number, dropout)
+        # Between the segments: input, qkv, merged heads, the middle of the residual stream, the GELU's input.
+        linear = (1 + 3 + 1 + 1 + 4) * width * number
     else:
-        linear = 2 * width * (2 * FLOAT + number) + (3 + 1 + 20) * width * number + 2 * width * dropout
+        linear = 2 * width * (2 * FLOAT + number) + (3 + 1 + 20) * width * number
+    linear += 2 * width * dropout
     return positions * (linear + _kept_by_attention(model.heads, positions, positions, width, dropout, optimizations))
 
 
@@ -219,17 +195,11 @@ def _kept_by_attention(heads, queries, keys, width, dropout, optimizations):
     return output + heads * keys * (FLOAT + (number + 1 if dropout else number * (number < FLOAT)))
 
 
-def _checkpointed_block(width, number, dropout):
-    """Bytes per position between the segments of a recomputed block: its input, qkv, merged heads, the middle of the
-    residual stream and the GELU's input."""
-    return (1 + 3 + 1 + 1 + 4) * width * number + 2 * width * dropout
-
-
-def conditioning_activations(model, frames, optimizations):
+def _conditioning_activations(model, frames, optimizations):
     """Bytes per clip that the conditioning encoder keeps.
 
-    Its input; and of each block the group norm's input in float32 and its output (2 W), query, key and value (3 W), merged
-    heads (W) and the softmax.
+    Its input; and of each block the group norm's input in float32 and its output (2 W), query, key and value (3 W),
+    merged heads (W) and the softmax.
     """
     width, number = model.width, optimizations.compute_bytes
     linear = (FLOAT + number) * width + 4 * width * number
@@ -239,7 +209,7 @@ def conditioning_activations(model, frames, optimizations):
     return frames * (model.num_mels * FLOAT + model.conditioning_blocks * linear)
 
 
-def perceiver_activations(model, frames, optimizations):
+def _perceiver_activations(model, frames, optimizations):
     """Bytes per clip that the perceiver keeps.
 
     Of each layer latents and frames in one (W), their keys and values, the softmax; and of the latents themselves twice
@@ -252,64 +222,64 @@ def perceiver_activations(model, frames, optimizations):
     return model.perceiver_depth * (context * (width + 2 * attended) * number + softmax + own)
 
 
-def logits_bytes(model, shapes):
-    """Bytes of the logits of text and codes, float32."""
-    return (
-        FLOAT
-        * shapes.batch
-        * ((shapes.text + TEXT_MARKS) * model.num_text_tokens + (shapes.codes + AUDIO_MARKS) * model.num_audio_tokens)
-    )
-
-
-def plan_memory(model, shapes, optimizations=Optimizations(), train_text_rows=False):
-    """Bytes that a training step of the GPT stage takes.
+def estimate_gpt(
+    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
+) -> MemoryEstimate:
+    """What a training step of the GPT stage takes.
 
     Args:
-        model: `ModelConfig` with `num_text_tokens` set.
-        shapes: `Shapes` of the largest batch.
-        optimizations: `Optimizations`.
+        model: With `num_text_tokens` set.
+        shapes: Of the largest batch.
+        optimizations: The switches.
         train_text_rows: With LoRA, whether the text table and head are trained too.
     """
-    count = count_gpt(model)
-    rank = optimizations.lora_rank
+    count, rank, number = count_gpt(model), optimizations.lora_rank, optimizations.compute_bytes
     trained = count_lora(model, rank, train_text_rows) if rank else count
     frozen = model.layers * LORA_WIDTHS * model.width * rank if rank else 0
     kernels = model.layers * _count_block(model.width)
-    positions = model.num_latents + shapes.text + TEXT_MARKS + shapes.codes + AUDIO_MARKS
-    number = optimizations.compute_bytes
-    block = shapes.batch * block_activations(model, positions, optimizations)
+    text, audio = shapes.text + TEXT_MARKS, shapes.codes + AUDIO_MARKS
+    positions = model.num_latents + text + audio
+    block = shapes.batch * _block_activations(model, positions, optimizations)
     # After the last block: the slice without latents, two norms as above, and the parts for either head.
     top = shapes.batch * positions * model.width * (2 * (2 * FLOAT + number) + number)
     mask = shapes.batch * positions**2
-    conditioning = shapes.batch * conditioning_activations(model, shapes.frames, optimizations)
-    perceiver = shapes.batch * perceiver_activations(model, shapes.frames, optimizations)
-    activations = model.layers * block + top + mask + conditioning + perceiver + logits_bytes(model, shapes)
+    conditioning = shapes.batch * _conditioning_activations(model, shapes.frames, optimizations)
+    perceiver = shapes.batch * _perceiver_activations(model, shapes.frames, optimizations)
+    logits = FLOAT * shapes.batch * (text * model.num_text_tokens + audio * model.num_audio_tokens)
+    activations = model.layers * block + top + mask + conditioning + perceiver + logits
     if number < FLOAT:
         activations += count * number
     if rank:
         activations += kernels * number  # each adapted kernel with its adapters added
-    accumulating = optimizations.accumulation > 1
-    attending = 0
-    if model.conditioning_blocks:
-        attending = shapes.batch * _made_by_attention(model.conditioning_heads, shapes.frames, optimizations)
-    return MemoryPlan(
-        parameters=FLOAT * (count + frozen),
-        slots=2 * FLOAT * trained,
-        averages=FLOAT * trained * optimizations.ema,
-        accumulators=FLOAT * trained * accumulating,
-        gradients=2 * FLOAT * trained,
+    attending = shapes.batch * _made_by_attention(model.conditioning_heads, shapes.frames, optimizations)
+    return _estimate(
+        trained,
+        count + frozen - trained,
+        optimizations,
         activations=activations,
-        working=working_bytes(model, shapes.batch, positions, optimizations),
-        conditioning=conditioning + attending + FLOAT * trained,
+        working=_working_bytes(model, shapes.batch, positions, optimizations),
+        conditioning=conditioning + attending * (model.conditioning_blocks > 0) + FLOAT * trained,
     )
 
 
-def working_bytes(model, batch, positions, optimizations):
+def _estimate(trained, others, optimizations, **terms):
+    """`MemoryEstimate` from the numbers of trained and other weights and the terms that depend on the batch."""
+    return MemoryEstimate(
+        parameters=FLOAT * (trained + others),
+        slots=2 * FLOAT * trained,
+        averages=FLOAT * trained * optimizations.ema,
+        accumulators=FLOAT * trained * (optimizations.accumulation > 1),
+        gradients=2 * FLOAT * trained,
+        **terms,
+    )
+
+
+def _working_bytes(model, batch, positions, optimizations):
     """Bytes of the block at work when the backward pass begins, beyond what it keeps.
 
-    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W); then,
-    where that is more, what attention makes. Without checkpointing there is next to nothing: what the backward pass of a
-    block makes takes the place of what it lets go.
+    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W);
+    then, where that is more, what attention makes. Without checkpointing there is next to nothing: what the backward
+    pass of a block makes takes the place of what it lets go.
     """
     if not optimizations.gradient_checkpointing:
         return 0
@@ -318,19 +288,58 @@ def working_bytes(model, batch, positions, optimizations):
 
 
 def _made_by_attention(heads, positions, optimizations):
-    """Bytes per clip that attention makes in the backward pass: the gradients of scores and softmax, and before them the
-    softmax itself where it is recomputed; or, of one chunk, probabilities, their gradient, what the softmax's derivative
-    takes off and the product, in float32, and a copy in the compute dtype."""
+    """Bytes per clip that attention makes in the backward pass: the gradients of scores and softmax, and before them
+    the softmax itself where it is recomputed; or, of one chunk, probabilities, their gradient, what the softmax's
+    derivative takes off and the product, in float32, and a copy in the compute dtype."""
     if optimizations.attention == "memory-efficient":
         return heads * positions * min(positions, CHUNK_KEYS) * (4 * FLOAT + optimizations.compute_bytes)
     return (2 + optimizations.gradient_checkpointing) * heads * positions**2 * FLOAT
 
 
-def largest_batch(model, shapes, optimizations, memory_bytes, train_text_rows=False):
-    """Most clips per batch whose step fits into `memory_bytes`; 0 where not even one does. Other arguments as of
-    `plan_memory`; the batch of `shapes` does not count."""
-    return bisect_right(
-        range(1, MOST_CLIPS),
-        memory_bytes,
-        key=lambda batch: plan_memory(model, replace(shapes, batch=batch), optimizations, train_text_rows).peak,
-    )
+def estimate_dvae(
+    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
+) -> MemoryEstimate:
+    """What a training step of the DVAE stage takes; arguments as of `estimate_gpt`.
+
+    Only precision, accumulation and averages matter: there is no attention, no recomputation and no LoRA here.
+    """
+    trained, others = count_dvae(model)
+    number, clips = optimizations.compute_bytes, shapes.batch * shapes.codes
+    activations = clips * _dvae_activations(model, number)
+    if number < FLOAT:
+        activations += trained * number  # copies of the kernels
+    # The widest convolution, the decoder's second to last, finds the gradient of its kernel from its unfolded input.
+    unfolded = clips * MEL_FRAMES_PER_CODE * 3 * 2 * model.dvae_hidden * number
+    return _estimate(trained, others, optimizations, activations=activations, working=min(unfolded, UNFOLDED_BYTES))
+
+
+def _dvae_activations(model, number):
+    """Bytes per code that the DVAE keeps, `number` bytes for each value of a layer.
+
+    With H hidden channels and 2 H in the residual blocks, four mel frames to a code. Encoder: the padded mel; both
+    strided convolutions' outputs, the first with a padded copy (2 x 2 H + 2 H). Each block: both rectified outputs and
+    the sum (3 x 2 H). Decoder: its input (2 H), the repeated inputs of the convolutions after the blocks (2 x 2 H, 4 x
+    2 H) and their outputs (2 x 2 H, 4 H); the sum of the last block is repeated and let go. In float32: vectors, their
+    codes' vectors, the difference of both, what is decoded, and twice the mel for the loss.
+    """
+    hidden, wide, mels = model.dvae_hidden, 2 * model.dvae_hidden, MEL_FRAMES_PER_CODE * model.num_mels
+    blocks = 2 * model.dvae_residual_blocks * 3 * wide
+    layers = mels + (2 * 2 + 4) * hidden + (1 + 1 + 2 + 4 + 2) * wide + blocks - (wide if blocks else 0)
+    return layers * number + (4 * model.codebook_width + 2 * mels) * FLOAT
+
+
+def largest_batch(
+    model: ModelConfig,
+    shapes: Shapes,
+    optimizations: Optimizations,
+    memory_bytes: float,
+    train_text_rows: bool = False,
+    estimate: Callable[..., MemoryEstimate] = estimate_gpt,
+) -> int:
+    """Most clips per batch whose step fits into `memory_bytes`, 0 where not even one does, by the `estimate` of a
+    stage. The batch of `shapes` does not count; other arguments as of `estimate_gpt`."""
+
+    def peak(batch):
+        return estimate(model, replace(shapes, batch=batch), optimizations, train_text_rows).peak
+
+    return bisect_right(range(1, MOST_CLIPS), memory_bytes, key=peak)

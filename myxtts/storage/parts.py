@@ -1,38 +1,27 @@
-"""The parts of a model in checkpoints: names of files and of weights, those of older versions included."""
+"""The parts of a model as checkpoints hold them, with the names that weights have today."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import numpy as np
 
 from myxtts.storage.checkpoint import CheckpointStore
 
 MEL_STATS = "mel_stats"
-"""The scale of the mel: a weight of the DVAE, and a file of the GPT's checkpoint in a model without a DVAE."""
+"""Name of `mel_stats`, and of the file of the GPT's checkpoint that holds it when a model comes without a DVAE."""
 RENAMED_WEIGHTS = {"vocoder/": "decoder/"}
-"""First words of weights' names in older checkpoints, and those of today."""
+"""How weights' names began in older checkpoints, and how they begin now."""
 
 
-def current_names(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values under the names that the model gives its weights today."""
-    renamed = {}
-    for name, value in arrays.items():
-        old = next((old for old in RENAMED_WEIGHTS if name.startswith(old)), "")
-        renamed[RENAMED_WEIGHTS.get(old, "") + name.removeprefix(old)] = value
-    return renamed
+def current_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays under today's names, from names of any age."""
+    named = {}
+    for name, array in arrays.items():
+        old = next((prefix for prefix in RENAMED_WEIGHTS if name.startswith(prefix)), "")
+        named[RENAMED_WEIGHTS.get(old, "") + name.removeprefix(old)] = array
+    return named
 
 
-def read_part(store: CheckpointStore, step: int, files: Iterable[str] = ("model",)) -> dict[str, Any]:
-    """Weights of one part of a model.
-
-    Args:
-        store: Of the part.
-        step: Its checkpoint.
-        files: Tensor files to read.
-
-    Returns:
-        NumPy arrays by current names, those of all files together.
-
-    Raises:
-        CheckpointError: The checkpoint is damaged or lacks one of the files.
-    """
-    tensors, _ = store.read(step, tuple(files))
-    return current_names({name: array for arrays in tensors.values() for name, array in arrays.items()})
+def read_part(
+    store: CheckpointStore, step: int, names: tuple[str, ...] = ("model",)
+) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
+    """Tensors and state of a checkpoint, as `CheckpointStore.read` gives them, under the names of today."""
+    tensors, state = store.read(step, names)
+    return {file: current_names(arrays) for file, arrays in tensors.items()}, state

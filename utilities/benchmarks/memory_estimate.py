@@ -1,0 +1,172 @@
+"""Holds the memory estimates (`myxtts plan`) against peaks of real train steps on the CPU.
+
+    python utilities/benchmarks/memory_estimate.py [--stage gpt] [--sizes nano tiny small] [--batch-size 4] [--seconds
+    6]
+
+Each case runs in a process of its own, which takes one step to trace and then a measured one. What stays between steps
+is the growth of the resident set (VmRSS) by building model and optimizer; what the step takes is how far its peak
+(VmHWM, reset through /proc/self/clear_refs) rises above that. Ends with exit code 1 when an estimate is off by more
+than 15 %.
+
+Linux only. So that the resident set is what is in use, and not what an allocator keeps for later, the processes map
+each buffer on its own (MALLOC_MMAP_THRESHOLD_) and leave oneDNN's pool out (TF_ENABLE_ONEDNN_OPTS=0).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
+from myxtts.config.rates import MEL_FRAMES_PER_CODE  # noqa: E402
+from myxtts.config.stages import STAGES  # noqa: E402
+from myxtts.devices.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
+from myxtts.planning.memory import Optimizations, Shapes  # noqa: E402
+
+VOCABULARY = 512
+LARGEST_ERROR = 0.15
+CASES = {
+    "none": Optimizations(),
+    "mixed precision": Optimizations(precision="mixed_bfloat16"),
+    "gradient checkpointing": Optimizations(gradient_checkpointing=True),
+    "memory-efficient attention": Optimizations(attention="memory-efficient"),
+    "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
+    "accumulation of 2": Optimizations(accumulation=2),
+}
+"""Those of the GPT; the stages without attention have the ones that change nothing in it."""
+HEADER = (
+    "size,switches,stays (measured),estimated,step (measured),estimated,peak (measured),estimated,error (goal: 15 %)"
+)
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": "16384",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "MALLOC_MMAP_MAX_": "1000000",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+}
+"""One thread: with several, TensorFlow works on several layers at once, and what they hold together depends on
+chance."""
+
+
+def measure(stage, size, shapes, optimizations):
+    """Resident and step bytes of one case, measured in this process."""
+    import tensorflow as tf
+
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.objectives import DVAEObjective, GPTObjective
+    from myxtts.training.step import TrainStep
+
+    def built(model_config):
+        config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
+        strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[0].name)
+        with strategy.scope():
+            model = XTTS(model_config, parts=(stage,), precision=optimizations.precision)
+            if stage == "gpt":
+                model.gpt.set_memory_use(optimizations.attention, optimizations.gradient_checkpointing)
+            objective = {"gpt": GPTObjective, "dvae": DVAEObjective}[stage](model, config)
+            return TrainStep(
+                objective, strategy, config.stage(stage), optimizations.accumulation, optimizations.precision
+            )
+
+    built(
+        ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8)
+    )  # what Keras imports and caches at its first model
+    before = resident_bytes()
+    model_config = ModelConfig(size, num_text_tokens=VOCABULARY)
+    step = built(model_config)
+    resident = resident_bytes() - before
+    batches = [full_batch(stage, model_config, shapes)] * optimizations.accumulation
+    for number in range(2):  # the first traces, the second starts what is started late
+        step(batches, 1e-4, (0, number))["loss"].numpy()
+    before = resident_bytes()
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+    step(batches, 1e-4, (0, 2))["loss"].numpy()
+    return {"resident": resident, "step": peak_resident_bytes() - before}
+
+
+def full_batch(stage, model_config, shapes):
+    """A batch of random numbers, without padding."""
+    import tensorflow as tf
+    from throughput import gpt_batch
+
+    from myxtts.data.batch import DVAEBatch
+
+    if stage == "gpt":
+        return gpt_batch(model_config, shapes.batch, shapes.text, shapes.codes, shapes.frames)
+    frames = MEL_FRAMES_PER_CODE * shapes.codes
+    mel = tf.random.stateless_normal((shapes.batch, frames, model_config.num_mels), (0, 0))
+    return DVAEBatch(tf.range(shapes.batch), mel, tf.fill((shapes.batch,), frames))
+
+
+def measure_apart(stage, size, shapes, case):
+    """`measure` in a process of its own."""
+    command = [sys.executable, __file__, "--here", json.dumps([stage, size, asdict(shapes), case])]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT})
+    if done.returncode:
+        raise RuntimeError(f"{size}, {case} does not run: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def build_parser():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", default="gpt", choices=[name for name, entry in STAGES.items() if entry.memory])
+    parser.add_argument("--sizes", nargs="+", default=["nano", "tiny", "small"])
+    parser.add_argument("--cases", nargs="+", choices=CASES)
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of the clips (default: 6)")
+    parser.add_argument("--append", action="store_true", help="append the table to docs/benchmarks.md")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    return parser
+
+
+def cells(one):
+    """A case as a row of the table, in MB."""
+    measured, estimate = one["measured"], one["estimate"]
+    peak = measured["resident"] + measured["step"]
+    bytes_ = measured["resident"], estimate["resident"], measured["step"], estimate["step"], peak, estimate["peak"]
+    return [one["size"], one["case"], *(f"{number / 2**20:.0f}" for number in bytes_), f"{one['error']:+.1%}"]
+
+
+def main():
+    """Measures every case and prints the table; returns the exit code."""
+    arguments = build_parser().parse_args()
+    if arguments.here:
+        stage, size, shapes, case = json.loads(arguments.here)
+        print(json.dumps(measure(stage, size, Shapes(**shapes), CASES[case])))
+        return 0
+    from hardware import append_table
+
+    stage, shapes = arguments.stage, Shapes.of_data(DataConfig(), arguments.batch_size, arguments.seconds)
+    whole = list(CASES) if stage == "gpt" else ["none", "mixed precision", "accumulation of 2"]
+    found = []
+    for size in arguments.sizes:
+        for case in arguments.cases or whole:
+            estimate = STAGES[stage].load_memory()(ModelConfig(size, num_text_tokens=VOCABULARY), shapes, CASES[case])
+            measured = measure_apart(stage, size, shapes, case)
+            error = estimate.peak / (measured["resident"] + measured["step"]) - 1
+            found.append(dict(size=size, case=case, measured=measured, estimate=estimate.as_dict(), error=error))
+            print(f"{size}, {case}: {error:+.1%}; {measured} {estimate.resident} {estimate.step}", flush=True)
+    append_table(
+        f"Memory estimated and measured, MB: {stage} stage, batch {shapes.batch}, {shapes.codes} codes, "
+        f"{shapes.text} text tokens, {shapes.frames} conditioning frames",
+        " ".join(["python utilities/benchmarks/memory_estimate.py", *sys.argv[1:]]),
+        HEADER.split(","),
+        [cells(one) for one in found],
+        append=arguments.append,
+    )
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(abs(one["error"]) > LARGEST_ERROR for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
