@@ -4,9 +4,7 @@ Everything is arithmetic on the settings (`myxtts/planning/memory.py`); no Tenso
 """
 
 import argparse
-import json
 from dataclasses import replace
-from pathlib import Path
 
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.cli.train import build_parser as build_training_parser
@@ -15,6 +13,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.optimizations import requested_switches
 from myxtts.devices.machine import BYTES_PER_GB
 from myxtts.planning.memory import FLOAT, RESERVED_GB, Optimizations, Shapes, count_dvae, largest_batch, plan_memory
+from myxtts.storage.files import write_json
 
 GPU_GB = (8, 12, 16, 24, 48, 80)
 VOCABULARY = 512
@@ -177,5 +176,5 @@ def main(argv=None):
     plan = make_plan(config, shapes, gpus)
     print(describe(plan))
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+        write_json(arguments.json, plan)
     return 0

@@ -1,7 +1,6 @@
 """The data doctor: decodes every clip of a corpus and says of each whether it can be trained on, and why not."""
 
 import csv
-import hashlib
 import json
 import os
 import unicodedata
@@ -12,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.audio.files import AudioError, atomic_output, read_audio
+from myxtts.audio.files import AudioError, read_audio
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance
+from myxtts.storage.files import digest_bytes, write_whole
 
 _CACHE_FORMAT = 1
 _CHUNK_CLIPS = 1_024
@@ -134,7 +134,7 @@ def write_report(inspection, path):
     warnings = {}
     for warning in inspection.warnings:
         warnings.setdefault(warning.id, []).append(warning)
-    with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+    with write_whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("id", "verdict", "reason", "detail", "path", "line", "seconds"))
         for rejection in inspection.rejections:
@@ -199,7 +199,7 @@ def _examine(path, limits, known):
         return _Verdict(status.st_size, status.st_mtime_ns, error.reason, detail)
     samples = recording.samples
     # Rounded to 16 bit, so that a copy in another sample format counts as the same.
-    content = hashlib.blake2b(np.round(samples * 32767).astype("<i2").tobytes(), digest_size=16).hexdigest()
+    content = digest_bytes(np.round(samples * 32767).astype("<i2").tobytes())
     warnings = recording.warnings
     ending = samples[-max(1, int(_CUT_SECONDS * limits.sample_rate)) :]
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
@@ -348,7 +348,7 @@ def _save_cache(path, limits, cached, corpus, verdicts):
     content = {"limits": _cache_limits(limits), "clips": {name: vars(verdict) for name, verdict in clips.items()}}
     content = json.dumps(content).encode()
     try:
-        with atomic_output(path) as temporary:
+        with write_whole(path) as temporary:
             temporary.write_bytes(_digest_line(content) + b"\n" + content)
     except OSError as error:
         return f"The cache {path} could not be written: {error.strerror}."
@@ -360,4 +360,4 @@ def _cache_limits(limits):
 
 
 def _digest_line(content):
-    return json.dumps({"digest": hashlib.blake2b(content, digest_size=16).hexdigest()}).encode()
+    return json.dumps({"digest": digest_bytes(content)}).encode()

@@ -1,7 +1,6 @@
 """A folder of recordings as a training set: inspected, split, tokenized, and read as a stream on the data device."""
 
 import dataclasses
-import hashlib
 import logging
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from myxtts.data.pipeline import (
     wave_dataset,
 )
 from myxtts.data.splits import find_leakage, split_by_hash
+from myxtts.storage.files import digest_bytes
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -171,7 +171,7 @@ def _inspect(config, folder, progress):
     corpus = load_corpus(folder, config.data.language)
     home = Path(config.training.checkpoint_dir)
     limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
-    digest = hashlib.blake2b(str(corpus.root).encode(), digest_size=4).hexdigest()
+    digest = digest_bytes(str(corpus.root).encode(), 4)
     return inspect_corpus(
         corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=home / f"inspected_{digest}.json"
     )

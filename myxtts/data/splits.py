@@ -1,9 +1,10 @@
 """Dividing a corpus into training and validation, and finding clips that are in both."""
 
-import hashlib
 import os
 from collections import defaultdict
 from dataclasses import dataclass
+
+from myxtts.storage.files import digest_bytes, digest_file
 
 _SCALE = 2**64
 
@@ -78,12 +79,10 @@ def find_leakage(train, validation):
 
 def _hash_position(clip_id):
     """A number in [0, 1) that depends on nothing but the id. Python's own `hash` changes with every process."""
-    digest = hashlib.blake2b(clip_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / _SCALE
+    return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16) / _SCALE
 
 
 def _digest(path, digests):
     if path not in digests:
-        with open(path, "rb") as file:
-            digests[path] = hashlib.file_digest(file, "blake2b").digest()
+        digests[path] = digest_file(path)
     return digests[path]

@@ -1,6 +1,5 @@
 """A folder of ours -> the files with which the reference loads the same model."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,10 @@ from myxtts.audio.mel import SPEAKER_MEL
 from myxtts.config.loading import config_from_dict
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import coqui_settings
-from myxtts.interchange.coqui_import import MEL_STATS
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_json, write_json
+from myxtts.storage.files import write_text
+from myxtts.storage.parts import MEL_STATS
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -72,7 +72,7 @@ def export_coqui(folder, output, which="best"):
     for name, content in files.items():
         write_torch_checkpoint(output.parent / name, content)
     write_json(output.parent / "config.json", settings)
-    shutil.copyfile(folder / "vocab.json", output.parent / "vocab.json")
+    write_text(output.parent / "vocab.json", (folder / "vocab.json").read_text(encoding="utf-8"))
     return written
 
 

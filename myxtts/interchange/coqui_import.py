@@ -1,7 +1,6 @@
 """A released XTTS checkpoint, or a fine-tune of one -> a folder that `myxtts say` and `--init-from` open."""
 
 import math
-import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import model_config, read_settings, run_config
 from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_manifest, write_json, write_manifest
+from myxtts.storage.files import write_whole_folder
+from myxtts.storage.parts import MEL_STATS
 from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-MEL_STATS = "mel_stats"
-"""Name of `mel_stats`, and of the file of the GPT's checkpoint that holds it when a model comes without a DVAE."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +89,12 @@ def import_coqui(files, output):
     _check_front_end(model)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        temporary.mkdir()
-        _write_parts(temporary, plan, config, files.model.name, with_dvae=dvae is not None)
-        write_json(temporary / "config.json", config.to_dict())
-        shutil.copyfile(files.vocab, temporary / "vocab.json")
+    with write_whole_folder(output) as folder:
+        _write_parts(folder, plan, config, files.model.name, with_dvae=dvae is not None)
+        write_json(folder / "config.json", config.to_dict())
+        shutil.copyfile(files.vocab, folder / "vocab.json")
         if speakers:
-            write_speakers(temporary, speakers)
-        if output.exists():
-            output.rmdir()
-        os.replace(temporary, output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            write_speakers(folder, speakers)
     weights = {name: f"{tensor.part}: {tensor.weight}" for tensor, _ in plan for name in tensor.names}
     return config, _coverage(model, renamed, weights, files.model.name, dvae, dvae_name)
 

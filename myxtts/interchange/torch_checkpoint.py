@@ -7,7 +7,6 @@ that only keeps its attributes, and a call of anything but the few functions bel
 
 import io
 import math
-import os
 import pickle
 import pickletools
 import struct
@@ -20,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from myxtts.config.checks import UserError
+from myxtts.storage.files import write_whole
 
 _DTYPES = {
     "FloatStorage": np.dtype("float32"),
@@ -135,17 +135,18 @@ def write_torch_checkpoint(path, checkpoint):
         checkpoint: Dictionary of names to arrays. Dictionaries, lists, tuples, strings, numbers, booleans and None may
             be nested in it.
     """
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
     arrays = []
     pickled = b"\x80\x02" + b"".join(_pickle(checkpoint, arrays)) + b"."
-    with open(temporary, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        write_whole(path) as temporary,
+        open(temporary, "wb") as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
         for name, content in (("data.pkl", pickled), ("byteorder", b"little"), ("version", b"3\n")):
             archive.writestr(_aligned_entry(file, name), content)
         for index, array in enumerate(arrays):
             with archive.open(_aligned_entry(file, f"data/{index}", array.nbytes), "w") as entry:
                 entry.write(np.ascontiguousarray(array).reshape(-1).view("uint8").data)
-    os.replace(temporary, path)
 
 
 def _read_zip(path, data):

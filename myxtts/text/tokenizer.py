@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
+from myxtts.storage.files import write_text
 from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.numbers import digits_to_words
@@ -25,7 +26,6 @@ from myxtts.text.vocabulary import (
     learn_merges,
     parse_vocabulary,
     read_vocabulary,
-    write_atomically,
 )
 
 _TYPOGRAPHIC = str.maketrans(TYPOGRAPHIC_VARIANTS)
@@ -166,7 +166,7 @@ class XTTSTokenizer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary as a Hugging Face `tokenizers` JSON file, whole or not at all."""
-        write_atomically(path, self.to_json())
+        write_text(path, self.to_json())
 
     def to_json(self) -> str:
         """Returns what `save` writes."""

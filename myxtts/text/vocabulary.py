@@ -5,7 +5,6 @@ Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Wo
 
 import json
 import os
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -172,22 +171,6 @@ def parse_vocabulary(text: str, source: str) -> Vocabulary:
         )
         pairs.append(pair)
     return Vocabulary(tokens, pairs, tuple(special_tokens))
-
-
-def write_atomically(path: str | os.PathLike, text: str) -> None:
-    """Writes a text file whole or not at all: beside its place, synced to disk, then renamed."""
-    path = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner may read.
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from myxtts.config.checks import ConfigError
 from myxtts.data.batch import noise_batch
+from myxtts.devices.kinds import runs_on_cpu
 from myxtts.devices.machine import read_memory
 from myxtts.devices.memory_use import PeakMemory, resident_bytes
 from myxtts.models.xtts import named_weights
@@ -165,7 +166,7 @@ def _largest_that_fits(trainer, dataset):
     effective = trainer.stage_config.batch_size * trainer.config.training.gradient_accumulation
     replicas = len(trainer.model_devices)
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
-    budget = None if "GPU" in trainer.model_device else _budget(trainer.config.training.memory_budget_mb)
+    budget = _budget(trainer.config.training.memory_budget_mb) if runs_on_cpu(trainer.model_device) else None
     trials, reason, base = {}, "", resident_bytes()
     size = sizes[0]
     while size is not None:

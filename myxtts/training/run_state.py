@@ -5,7 +5,6 @@ positions are all there is. Whatever else must survive a stop registers itself i
 has `state()`, which returns JSON values, and `restore(state)`.
 """
 
-import hashlib
 import json
 import logging
 
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 import myxtts
 from myxtts.storage.checkpoint import CheckpointError, assign_by_name
+from myxtts.storage.files import new_hasher
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def restore(trainer, store, step):
 
 def data_digest(clips):
     """Identifies a list of `Clip`s in their order, on which the order of batches rests."""
-    hasher = hashlib.blake2b(digest_size=16)
+    hasher = new_hasher()
     for clip in clips:
         hasher.update(json.dumps([clip.id, clip.num_samples, clip.tokens]).encode())
     return hasher.hexdigest()

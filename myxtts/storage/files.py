@@ -1,0 +1,155 @@
+"""Files and folders written whole or not at all, JSON that is read with care, and the digest of a content."""
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from myxtts.config.checks import UserError
+
+DIGEST_BYTES = 16
+MAX_JSON_BYTES = 64 * 2**20
+"""A run's settings, history and manifest take a few hundred kilobytes; a larger file is not ours."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged, or of another model; the message names what and what to do."""
+
+
+def new_hasher(size: int = DIGEST_BYTES) -> "hashlib._Hash":
+    """An empty BLAKE2b hash with a digest of `size` bytes, to be updated piece by piece."""
+    return hashlib.blake2b(digest_size=size)
+
+
+def digest_bytes(content: bytes, size: int = DIGEST_BYTES) -> str:
+    """BLAKE2b digest of `content` as hexadecimal digits, two for each of `size` bytes."""
+    return hashlib.blake2b(content, digest_size=size).hexdigest()
+
+
+def digest_file(path: str | os.PathLike) -> str:
+    """Digest of a file's content, as `digest_bytes` gives it."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, new_hasher).hexdigest()
+
+
+@contextmanager
+def write_whole(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields a temporary path beside `path`. When the block ends, what was written there is on the disk under `path`;
+    when it raises an error, `path` is as it was and the temporary file is gone.
+
+    A symbolic link stays, and the file that it leads to is replaced; a replaced file's permissions stay. A device or a
+    named pipe stays too: the content is copied into it once it is complete.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            yield (temporary := Path(folder, "content"))
+            with open(temporary, "rb") as source, open(path, "wb") as device:
+                shutil.copyfileobj(source, device)
+        return
+    target = Path(os.path.realpath(path))
+    temporary = _temporary_path(target)
+    try:
+        temporary.touch(exist_ok=False)
+    except OSError as error:
+        error.filename = str(path)  # the name that the user gave
+        raise
+    try:
+        yield temporary
+        if target.exists():
+            shutil.copymode(target, temporary)
+        _sync(temporary)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_whole_folder(path: str | os.PathLike, sync: bool = True) -> Iterator[Path]:
+    """Yields an empty folder that takes the place of `path` when the block ends; when it raises, `path` is as it was.
+
+    `sync` waits until all files are on the disk, which takes milliseconds for each.
+    """
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary_path(path)
+    replaced = temporary.with_suffix(".old.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        for written in (*temporary.rglob("*"), temporary) if sync else ():
+            _sync(written)
+        if path.exists():
+            os.replace(path, replaced)
+        os.replace(temporary, path)
+        if sync:
+            _sync(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if replaced.exists() and not path.exists():
+            os.replace(replaced, path)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def remove_leftovers(folder: str | os.PathLike) -> None:
+    """Removes what killed processes left half written in a folder. To be called while nobody writes there."""
+    for leftover in Path(folder).glob(".*.tmp"):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes UTF-8 text whole or not at all."""
+    with write_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    """Writes JSON whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """Reads a JSON file of ours.
+
+    Raises:
+        CheckpointError: The file is missing, not a regular file, larger than `MAX_JSON_BYTES`, or not JSON.
+    """
+    path = Path(path)
+    try:
+        status = os.stat(path)
+        # Checked before it is opened: opening a pipe would wait forever for a writer.
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path} is not a regular file.")
+        if status.st_size > MAX_JSON_BYTES:
+            limit = f"at most {MAX_JSON_BYTES} are read. No training run wrote it."
+            raise CheckpointError(f"{path} has {status.st_size} bytes; {limit}")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        hint = "Is this the folder of a training run or of `myxtts convert`?"
+        raise CheckpointError(f"{path} is not there. {hint}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}.") from None
+
+
+def _temporary_path(path):
+    """A name beside `path` that nobody else has."""
+    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.tmp")
+
+
+def _sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
