@@ -46,7 +46,7 @@ def read_speaker(folder: str | os.PathLike, name: str) -> tuple[np.ndarray, np.n
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3]
         raise CheckpointError(
-            f"--speaker must be one of the model's {len(names)} voices. Received: {name}. Nearest: {', '.join(near)}."
+            f"--speaker must be one of the model's {len(names)} voices. Received: {name}. Near it: {', '.join(near)}."
         )
     latents, vector = read_tensors(Path(folder) / SPEAKERS_FILE, (name + _LATENTS, name + _VECTOR))
     return latents, vector

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from myxtts.devices.kinds import default_device
+from myxtts.devices.kinds import default_device, runs_on_cpu
 
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -40,7 +40,7 @@ def ensure_gpu_placement(tensor):
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
-    if not tf.config.get_visible_devices("GPU") or "GPU" in tensor.device:
+    if not tf.config.get_visible_devices("GPU") or not runs_on_cpu(tensor.device):
         return tensor
     with get_device_context():
         return tf.identity(tensor)
