@@ -1,7 +1,7 @@
 """Voices that no one recorded: random speed, level and equalization of training clips.
 
-A model that hears few speakers learns each as a case of its own, and then cannot say in one voice what it has only heard
-in another. Between changed voices the change is smooth, so it has to read the voice from the conditioning clip. All
+A model that hears few speakers learns each as a case of its own, and then cannot say in one voice what it only heard in
+another. Between changed voices the change is smooth, so it has to read the voice from the conditioning clip. All
 numbers are a function of a seed: nothing here has a state.
 """
 

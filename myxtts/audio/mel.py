@@ -5,7 +5,7 @@ Three fixed recipes cover the system. `DVAE_MEL` feeds the speech tokenizer and 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ _FILTER_NORMS = (None, "slaney")
 class MelSpec:
     """How a waveform becomes a log-mel spectrogram.
 
-    Power spectra of centered, reflect-padded frames are pooled by triangular filters on the HTK mel scale and compressed
-    as `ln(max(x, log_floor) + log_offset)`.
+    Power spectra of centered, reflect-padded frames are pooled by triangular filters on the HTK mel scale, then
+    compressed as `ln(max(x, log_floor) + log_offset)`.
     """
 
     sample_rate: int
@@ -102,10 +102,12 @@ def _float32_ramp(start, stop, count):
     return np.where(2 * index < count, start + step * index, stop - step * (count - 1 - index)).astype("float32")
 
 
-DVAE_MEL = MelSpec(MODEL_SAMPLE_RATE, 1024, 1024, MEL_HOP_SAMPLES, NUM_MELS)
-CONDITIONING_MEL = MelSpec(MODEL_SAMPLE_RATE, 2048, 1024, MEL_HOP_SAMPLES, NUM_MELS)
+DVAE_MEL = MelSpec(
+    sample_rate=MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=MEL_HOP_SAMPLES, num_mels=NUM_MELS
+)
+CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
-SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, 512, 400, 160, 64, **_SPEAKER_FORM)
+SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 LOG_FLOOR = math.log(MEL_FLOOR)
 """The lowest value of `DVAE_MEL` and `CONDITIONING_MEL`: silence."""
 CHUNK_FRAMES = 600

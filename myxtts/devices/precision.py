@@ -14,8 +14,8 @@ BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 def choose_precision(requested: str, device: str) -> tuple[str, str]:
     """The dtype policy to train under on `device`.
 
-    `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. On a GPU
-    that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, if need be slowly.
+    `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. On a
+    GPU that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, if need be slowly.
 
     Args:
         requested: A dtype policy, or `auto`.

@@ -6,8 +6,8 @@ A run's folder holds one folder per stage, in it one folder per kept step:
     RUN/gpt/step_00001000/{model.safetensors, optimizer.safetensors, state.json, manifest.json}
     RUN/gpt/best.json    {"step": 1000}
 
-Nothing in a folder is believed: a manifest with checksums, itself under a checksum, names plain files of known sizes, and
-none is opened through a link that leads elsewhere.
+Nothing in a folder is believed: a manifest with checksums, itself under a checksum, names plain files of known sizes,
+and none is opened through a link that leads elsewhere.
 """
 
 import json
@@ -122,7 +122,7 @@ class CheckpointStore:
             return None
         try:
             return int(read_json(path)["step"])
-        except (CheckpointError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
             return None
 
