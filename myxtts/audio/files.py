@@ -20,6 +20,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.storage.files import write_whole
 
+AnyPath = str | os.PathLike
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
 
@@ -70,7 +71,7 @@ class AudioError(UserError):
         detail: One sentence for people, without the path.
     """
 
-    def __init__(self, path: str | os.PathLike, reason: str, detail: str):
+    def __init__(self, path: AnyPath, reason: str, detail: str):
         super().__init__(path, reason, detail)
         self.path = Path(path)
         self.reason = reason
@@ -110,11 +111,7 @@ class AudioInfo:
 
 
 def read_audio(
-    path: str | os.PathLike,
-    sample_rate: int = MODEL_SAMPLE_RATE,
-    *,
-    min_seconds: float = 0.1,
-    max_seconds: float | None = None,
+    path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE, *, min_seconds: float = 0.1, max_seconds: float | None = None
 ) -> Recording:
     """Reads, checks, mixes to mono and resamples one recording.
 
@@ -150,7 +147,7 @@ def read_audio(
     return Recording(samples, sample_rate, original_rate, tuple(warnings))
 
 
-def load_samples(path: str | os.PathLike, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
+def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
     """Reads a recording that `read_audio` has accepted before: the same samples, without the checks that take time.
 
     Returns:
@@ -167,7 +164,7 @@ def load_samples(path: str | os.PathLike, sample_rate: int = MODEL_SAMPLE_RATE) 
     return _resample(path, mono, original_rate, sample_rate)
 
 
-def probe_audio(path: str | os.PathLike) -> AudioInfo:
+def probe_audio(path: AnyPath) -> AudioInfo:
     """Reads the header only.
 
     Raises:
@@ -180,7 +177,7 @@ def probe_audio(path: str | os.PathLike) -> AudioInfo:
         return AudioInfo(file.frames / file.samplerate, file.samplerate, file.channels, file.frames, file.subtype)
 
 
-def write_wav(path: str | os.PathLike, samples: np.ndarray, sample_rate: int) -> None:
+def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     """Writes a mono 16-bit WAV file. It appears whole or not at all.
 
     Args:

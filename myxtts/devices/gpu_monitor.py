@@ -98,7 +98,7 @@ class GPUReport:
 
 @contextmanager
 def nvml() -> Iterator[ModuleType]:
-    """Initialised NVML as a context that yields the `pynvml` module.
+    """Initialized NVML as a context that yields the `pynvml` module.
 
     Raises:
         NVMLUnavailable: NVML is missing, or fails inside the context (a GPU that fell off the bus).

@@ -15,7 +15,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
     """The dtype policy to train under on `device`.
 
     `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. On a
-    GPU that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, if need be slowly.
+    GPU that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, maybe slowly.
 
     Args:
         requested: A dtype policy, or `auto`.

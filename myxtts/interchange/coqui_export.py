@@ -1,5 +1,6 @@
 """A folder of ours -> the files with which the reference loads the same model."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import coqui_settings
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_json, write_json
-from myxtts.storage.files import write_text
+from myxtts.storage.files import write_whole
 from myxtts.storage.parts import MEL_STATS
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -72,7 +73,8 @@ def export_coqui(folder, output, which="best"):
     for name, content in files.items():
         write_torch_checkpoint(output.parent / name, content)
     write_json(output.parent / "config.json", settings)
-    write_text(output.parent / "vocab.json", (folder / "vocab.json").read_text(encoding="utf-8"))
+    with write_whole(output.parent / "vocab.json") as temporary:
+        shutil.copyfile(folder / "vocab.json", temporary)
     return written
 
 

@@ -126,9 +126,7 @@ class CheckpointStore:
             logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
             return None
 
-    def write(
-        self, step: int, tensors: Mapping[str, Mapping[str, np.ndarray]], state: dict, best: bool = False
-    ) -> Path:
+    def write(self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False) -> Path:
         """Writes one checkpoint, then removes those no longer kept.
 
         Args:

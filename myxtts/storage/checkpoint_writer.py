@@ -18,8 +18,8 @@ class CheckpointWriter:
     """Hands checkpoints to a thread that writes them with a `CheckpointStore`.
 
     At most one write is in flight: the next one waits for it. A write that the disk fails (`OSError`) is logged by the
-    next call, and the next checkpoint is another try; after `SAVE_TRIES` failures in a row the call raises. Whatever else
-    goes wrong in the thread is raised by the next call as it is.
+    next call, and the next checkpoint is another try; after `SAVE_TRIES` failures in a row the call raises. What else
+    goes wrong in the thread, the next call raises as it is.
 
     As a context manager it waits for the write in flight when the block ends, except on Ctrl-C: a write that is cut off
     leaves no checkpoint, and the one before stays whole.

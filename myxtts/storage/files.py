@@ -42,7 +42,7 @@ def digest_file(path: str | os.PathLike) -> str:
 
 @contextmanager
 def write_whole(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a temporary path beside `path`. When the block ends, what was written there is on the disk under `path`;
+    """Yields a temporary path next to `path`. When the block ends, what was written there is on the disk under `path`;
     when it raises an error, `path` is as it was and the temporary file is gone.
 
     A symbolic link stays, and the file that it leads to is replaced; a replaced file's permissions stay. A device or a
@@ -143,7 +143,7 @@ def read_json(path: str | os.PathLike) -> Any:
 
 
 def _temporary_path(path):
-    """A name beside `path` that nobody else has."""
+    """A name next to `path` that nobody else has."""
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.tmp")
 
 
