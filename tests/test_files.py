@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -228,3 +229,10 @@ def test_digests_are_blake2b_of_the_content(tmp_path):
     hasher.update(content[1000:])
     assert digest_file(tmp_path / "a") == digest_bytes(content) == hasher.hexdigest() == expected
     assert digest_bytes(content, 4) == hashlib.blake2b(content, digest_size=4).hexdigest()
+
+
+def test_the_package_hashes_in_one_place_and_makes_temporary_names_in_storage_only():
+    package = Path(files.__file__).parents[1]
+    sources = {path.relative_to(package).as_posix(): path.read_text("utf-8") for path in package.rglob("*.py")}
+    assert [name for name, text in sources.items() if "import hashlib" in text] == ["storage/files.py"]
+    assert not [name for name, text in sources.items() if '.tmp"' in text and not name.startswith("storage/")]
