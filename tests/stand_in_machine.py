@@ -20,11 +20,11 @@ _machine = [str(i) for i in range(int(os.environ["STAND_IN_GPUS"]))]
 _cuda = _machine if _entries is None else [e for e in _entries.split(",") if e in _machine]
 _gpus = [SimpleNamespace(name=f"/physical_device:GPU:{i}", device_type="GPU", board=b) for i, b in enumerate(_cuda)]
 _cpu = SimpleNamespace(name="/physical_device:CPU:0", device_type="CPU")
-state = SimpleNamespace(visible=list(_gpus), growth=[], limits={}, soft_placement=True, policy=None, initialised=False)
+state = SimpleNamespace(visible=list(_gpus), growth=[], limits={}, soft_placement=True, policy=None, initialized=False)
 
 
 def _changeable(kind):
-    if state.initialised:
+    if state.initialized:
         raise RuntimeError(f"{kind} devices cannot be modified after being initialized")
 
 

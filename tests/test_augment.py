@@ -5,18 +5,17 @@ import pytest
 import tensorflow as tf
 
 from myxtts.audio.augment import SPEED_RANGE, change_speed, change_speed_of_loop, draw_change, limit_speed
-
-SAMPLE_RATE = 22050
+from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
 
 
 def tone(hz, num_samples, padded):
-    samples = np.sin(2 * np.pi * hz * np.arange(num_samples) / SAMPLE_RATE)
+    samples = np.sin(2 * np.pi * hz * np.arange(num_samples) / MODEL_SAMPLE_RATE)
     return np.pad(samples, (0, padded - num_samples)).astype(np.float32)
 
 
 def strongest_hz(samples):
     spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
-    return spectrum.argmax() * SAMPLE_RATE / len(samples)
+    return spectrum.argmax() * MODEL_SAMPLE_RATE / len(samples)
 
 
 @pytest.mark.parametrize("speed", [0.9, 1.0, 1.15])
@@ -38,14 +37,14 @@ def test_slowed_clip_always_fits_its_room():
 
 
 def test_loop_goes_on_from_its_start():
-    loop = tone(SAMPLE_RATE / 64, 4096, 4096)[None]  # a whole number of periods: it has no seam
+    loop = tone(MODEL_SAMPLE_RATE / 64, 4096, 4096)[None]  # a whole number of periods: it has no seam
     played = change_speed_of_loop(tf.constant(loop), tf.constant([1.25])).numpy()[0]
     expected = np.sin(2 * np.pi * 1.25 * np.arange(4096) / 64)
     np.testing.assert_allclose(played, expected, atol=5e-3)
 
 
 def test_change_is_a_function_of_seed_and_position():
-    first, again, other = (draw_change(64, 80, 3, position, True) for position in (5, 5, 6))
+    first, again, other = (draw_change(64, NUM_MELS, 3, position, True) for position in (5, 5, 6))
     np.testing.assert_array_equal(first.offset, again.offset)
     assert np.abs(first.speed - other.speed).min() > 0
     assert np.abs(np.log(first.speed)).max() <= SPEED_RANGE + 1e-6
@@ -53,5 +52,5 @@ def test_change_is_a_function_of_seed_and_position():
 
 
 def test_switched_off_change_changes_nothing():
-    change = draw_change(4, 80, 0, 0, False)
+    change = draw_change(4, NUM_MELS, 0, 0, False)
     assert (change.speed.numpy() == 1.0).all() and not change.offset.numpy().any()

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.storage import checkpoint
+from myxtts.storage import checkpoint, files
 from myxtts.storage.checkpoint import (
     CheckpointError,
     CheckpointStore,
     CheckpointVersionError,
     assign_by_name,
-    read_json,
-    write_json,
     write_manifest,
 )
 
@@ -79,7 +77,7 @@ def test_a_crash_while_replacing_a_step_keeps_the_old_one(store, monkeypatch):
     replace = os.replace
 
     def crash(source, target):
-        if str(source).endswith(f".{os.getpid()}.tmp") and str(target).endswith("step_00000001"):
+        if not str(source).endswith(".old.tmp") and str(target).endswith("step_00000001"):
             raise KeyboardInterrupt
         replace(source, target)
 
@@ -89,7 +87,7 @@ def test_a_crash_while_replacing_a_step_keeps_the_old_one(store, monkeypatch):
     assert store.read(1, ("model",))[0]["model"]["gpt/kernel"][0, 0] == 1.0
 
 
-@pytest.mark.parametrize("crash_in", ["save_file", "write_json", "_sync", "_digest", "replace"])
+@pytest.mark.parametrize("crash_in", ["save_file", "write_json", "digest_file", "fsync", "replace"])
 def test_a_crash_while_writing_leaves_the_old_checkpoints_alone(store, monkeypatch, crash_in):
     store.write(1, tensors(1.0), {}, best=True)
 
@@ -97,7 +95,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoints_alone(store, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*((os, "replace") if crash_in == "replace" else (checkpoint, crash_in)), crash)
+        patch.setattr(os if crash_in in ("fsync", "replace") else checkpoint, crash_in, crash)
         with pytest.raises(KeyboardInterrupt):
             store.write(2, tensors(2.0), {}, best=True)
     assert store.steps() == [1] and store.best_step() == 1
@@ -217,7 +215,7 @@ def test_checkpoint_of_another_format_is_refused_and_stays_where_it_is(store, mo
     monkeypatch.setattr(checkpoint, "FORMAT", 2)
     store.write(2, tensors(), {})
     monkeypatch.undo()
-    with pytest.raises(CheckpointVersionError, match="step_00000002 is of checkpoint format 2.*reads format 1"):
+    with pytest.raises(CheckpointVersionError, match="step_00000002 has checkpoint format 2.*reads format 1"):
         store.newest_sound(pytest.fail)
     (store.path(2) / "manifest.json").write_text('{"files": {}}')
     with pytest.raises(CheckpointVersionError, match="before checkpoints had a format number"):
@@ -227,7 +225,7 @@ def test_checkpoint_of_another_format_is_refused_and_stays_where_it_is(store, mo
 
 def test_json_larger_than_its_limit_is_not_read(store, monkeypatch):
     store.write(1, tensors(), {})
-    monkeypatch.setattr(checkpoint, "MAX_JSON_BYTES", 10)
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 10)
     with pytest.raises(CheckpointError, match="at most 10 are read"):
         store.verify(1)
 
@@ -237,7 +235,7 @@ def test_tensor_file_that_claims_more_than_it_has_is_refused(store):
     path = store.path(1) / "model.safetensors"
     header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
-    write_manifest(store.path(1), {path.name: {"bytes": path.stat().st_size, "blake2b": checkpoint._digest(path)}})
+    write_manifest(store.path(1), {path.name: {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}})
     with pytest.raises(CheckpointError, match="model.safetensors cannot be read"):
         store.read(1, ("model",))
 
@@ -306,20 +304,3 @@ def test_assigning_fits_names_and_shapes_or_changes_nothing():
         assert values() == {"a": [1.0, 2.0], "b": 3.0}
     assign_by_name(variables, {"a": np.array([5, 6], np.float32), "b": np.array(7, np.float32)}, "x")
     assert values() == {"a": [5.0, 6.0], "b": 7.0}
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"text": "آزمون"})
-    with pytest.raises(TypeError):
-        write_json(path, {"x": object()})
-    assert read_json(path) == {"text": "آزمون"}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
-
-
-def test_json_that_is_missing_or_damaged_is_one_sentence(tmp_path):
-    with pytest.raises(CheckpointError, match="is not there"):
-        read_json(tmp_path / "a.json")
-    (tmp_path / "a.json").write_text(json.dumps({"a": 1})[:-1])
-    with pytest.raises(CheckpointError, match="damaged"):
-        read_json(tmp_path / "a.json")

@@ -22,7 +22,7 @@ class Disk:
 
         def controlled(store, *arguments):
             self.writing.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(60)
             if self.errors:
                 raise self.errors.pop()
             return write(store, *arguments)
@@ -49,7 +49,7 @@ def test_the_caller_goes_on_while_a_checkpoint_is_written_and_the_end_waits(writ
     disk.go_on.clear()
     with writer:
         writer.start(1, TENSORS, {})
-        assert disk.writing.wait(5)
+        assert disk.writing.wait(60)
         writer.poll()
         assert writer.store.steps() == []
         disk.go_on.set()
@@ -64,7 +64,7 @@ def test_one_write_is_in_flight_at_most(writer, disk):
     second.join(0.2)
     assert second.is_alive()
     disk.go_on.set()
-    second.join(5)
+    second.join(60)
     writer.wait()
     assert writer.store.steps() == [1, 2]
 
@@ -138,7 +138,7 @@ def test_ctrl_c_does_not_wait(writer, disk):
     disk.go_on.clear()
     with pytest.raises(KeyboardInterrupt), writer:
         writer.start(1, TENSORS, {})
-        assert disk.writing.wait(5)
+        assert disk.writing.wait(60)
         raise KeyboardInterrupt
     assert writer._thread.is_alive()
     disk.go_on.set()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
+from myxtts.devices.kinds import runs_on_cpu, short_name
 from myxtts.utils import commons
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -115,3 +116,22 @@ def test_gpu_placement_copies_to_the_first_gpu(monkeypatch):
     tensor = tf.constant([1.0, 2.0])
     np.testing.assert_array_equal(commons.ensure_gpu_placement(tensor), [1.0, 2.0])
     assert asked == ["/GPU:0"]
+
+
+@pytest.mark.parametrize("device", ["/CPU:0", "CPU:1", "/cpu:0", "/job:localhost/replica:0/task:0/device:CPU:3"])
+def test_names_of_cpus_are_told_from_names_of_gpus(device):
+    assert runs_on_cpu(device)
+    assert not runs_on_cpu(device.replace("CPU", "GPU").replace("cpu", "gpu"))
+
+
+def test_the_default_device_is_asked_where_no_name_is_given(monkeypatch):
+    import tensorflow as tf
+
+    for gpus in ([], ["stand-in"]):
+        monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind, gpus=gpus: gpus)
+        assert runs_on_cpu() == (not gpus)
+
+
+def test_short_names_keep_kind_and_number():
+    assert short_name("/job:localhost/replica:0/task:0/device:GPU:12") == short_name("/GPU:12") == "/GPU:12"
+    assert short_name("/job:localhost/replica:0/task:0") == "/job:localhost/replica:0/task:0"

@@ -245,18 +245,18 @@ def test_the_same_request_again_is_the_same_plan_and_another_pair_is_an_error(ma
         early_gpu_configuration(0, 1)
 
 
-def test_an_initialised_runtime_is_an_error_that_names_who_imported_tensorflow(machine):
+def test_an_initialized_runtime_is_an_error_that_names_who_imported_tensorflow(machine):
     tensorflow = machine(2)
     import tensorflow as stand_in
 
-    stand_in.state.initialised = True
+    stand_in.state.initialized = True
     guilty = type(sys)("my_script")
     guilty.tf = stand_in
     sys.modules["my_script"] = guilty
     with pytest.raises(DeviceError) as error:
         early_gpu_configuration(0, 1)
     for words in (
-        "before it is initialised",
+        "before it is initialized",
         "imported by my_script",
         "Call early_gpu_configuration before",
         "Visible devices cannot be modified after being initialized",
@@ -306,7 +306,7 @@ except tf.errors.InvalidArgumentError:
 try:
     early_gpu_configuration(virtual_devices=5)
 except DeviceError as error:
-    found["initialised"] = str(error)
+    found["initialized"] = str(error)
 print("FOUND" + json.dumps(found))
 """
 
@@ -351,5 +351,5 @@ def test_a_missing_device_is_an_error_in_multi_gpu_mode(real_run):
 
 
 def test_configuring_after_the_real_runtime_started_names_the_culprit(real_run):
-    assert "TensorFlow was imported by __main__" in real_run[1]["initialised"]
-    assert "Virtual devices cannot be modified after being initialized" in real_run[1]["initialised"]
+    assert "TensorFlow was imported by __main__" in real_run[1]["initialized"]
+    assert "Virtual devices cannot be modified after being initialized" in real_run[1]["initialized"]

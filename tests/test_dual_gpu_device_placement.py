@@ -322,9 +322,9 @@ class RefusedDevicesTest(unittest.TestCase):
         with stand_in_machine(2):
             import tensorflow
 
-            tensorflow.state.initialised = True
+            tensorflow.state.initialized = True
             with (
-                self.assertRaisesRegex(DeviceError, "before it is initialised.*Call early_gpu_configuration before"),
+                self.assertRaisesRegex(DeviceError, "before it is initialized.*Call early_gpu_configuration before"),
                 contextlib.redirect_stdout(None),
             ):
                 early_gpu_configuration(0, 1)

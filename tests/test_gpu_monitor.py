@@ -78,7 +78,7 @@ def nvml(monkeypatch):
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -183,11 +183,10 @@ def test_without_the_package_nvml_says_which_is_missing(nvml, monkeypatch):
 def test_no_thread_is_left_after_stop_an_exception_or_a_lost_gpu(nvml):
     stand_in = nvml()
     threads = threading.active_count()
-    monitor = GPUMonitor(interval_seconds=30).start()
+    monitor = GPUMonitor(interval_seconds=1e6).start()  # so long that `stop` must wake the thread
     assert threading.active_count() == threads + 1
-    started = time.monotonic()
     monitor.stop()
-    assert time.monotonic() - started < 5 and threading.active_count() == threads
+    assert threading.active_count() == threads
     with pytest.raises(KeyError), GPUMonitor():
         raise KeyError
     assert threading.active_count() == threads and stand_in.open == 0

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, SPEAKER_MEL, MelSpec, MelSpectrogram
+from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, LOG_FLOOR, SPEAKER_MEL, MelSpec, MelSpectrogram
+from myxtts.config.rates import MEL_FLOOR, MODEL_SAMPLE_RATE, NUM_MELS
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
 SPECS = {"dvae": DVAE_MEL, "conditioning": CONDITIONING_MEL, "speaker": SPEAKER_MEL}
@@ -84,7 +85,7 @@ def test_dvae_mel_equals_the_reference(reference):
 
 
 def test_conditioning_mel_equals_the_reference(reference):
-    wav = reference["audio/ref1_22k"][None, : 4 * 22050]
+    wav = reference["audio/ref1_22k"][None, : 4 * MODEL_SAMPLE_RATE]
     actual = MelSpectrogram(CONDITIONING_MEL, reference["mel_stats"])(wav)
     np.testing.assert_allclose(actual, reference["cond/mel_4s"].transpose(0, 2, 1), atol=1e-4)
 
@@ -111,7 +112,7 @@ def test_graph_with_unknown_lengths_gives_the_eager_values(name, in_chunks):
 def test_mixed_precision_leaves_mel_in_float32():
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        mel = MelSpectrogram(DVAE_MEL)(make_wav(4096, 22050)[None])
+        mel = MelSpectrogram(DVAE_MEL)(make_wav(4096, MODEL_SAMPLE_RATE)[None])
     finally:
         keras.config.set_dtype_policy("float32")
     assert mel.dtype == "float32"
@@ -130,13 +131,13 @@ def test_padding_a_clip_changes_only_frames_that_reach_past_its_end(name):
 
 
 def test_mel_stats_divide_each_band():
-    wav = make_wav(4096, 22050)[None]
-    stats = np.linspace(0.5, 3.0, 80, dtype="float32")
+    wav = make_wav(4096, MODEL_SAMPLE_RATE)[None]
+    stats = np.linspace(0.5, 3.0, NUM_MELS, dtype="float32")
     expected = keras.ops.convert_to_numpy(MelSpectrogram(DVAE_MEL)(wav)) / stats
     np.testing.assert_allclose(MelSpectrogram(DVAE_MEL, stats)(wav), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("stats", [np.ones(79), np.zeros(80), np.full(80, np.nan)])
+@pytest.mark.parametrize("stats", [np.ones(NUM_MELS - 1), np.zeros(NUM_MELS), np.full(NUM_MELS, np.nan)])
 def test_unusable_mel_stats_are_refused(stats):
     with pytest.raises(ValueError, match="mel_stats must be 80 positive finite numbers"):
         MelSpectrogram(DVAE_MEL, stats)
@@ -144,7 +145,8 @@ def test_unusable_mel_stats_are_refused(stats):
 
 def test_silence_is_the_floor():
     mel = MelSpectrogram(DVAE_MEL)(np.zeros((1, 2048), "float32"))
-    np.testing.assert_allclose(mel, np.log(1e-5), rtol=1e-6)
+    np.testing.assert_allclose(mel, np.log(MEL_FLOOR), rtol=1e-6)
+    assert LOG_FLOOR == pytest.approx(np.log(MEL_FLOOR))
 
 
 def test_clip_shorter_than_half_a_window_is_refused():
@@ -162,6 +164,6 @@ def test_clip_shorter_than_half_a_window_is_refused():
     ],
 )
 def test_impossible_mel_spec_is_refused(change, message):
-    good = {"sample_rate": 22050, "n_fft": 1024, "win_length": 1024, "hop_length": 256, "num_mels": 80}
+    good = vars(DVAE_MEL)
     with pytest.raises(ValueError, match=message):
         MelSpec(**good | change)

@@ -8,9 +8,11 @@ import soxr
 import tensorflow as tf
 
 from myxtts.audio.resample import num_resampled, resample
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
-RATES = [(22050, 16000), (24000, 22050), (48000, 22050), (8000, 22050), (22050, 24000), (16000, 8000)]
+MODEL, DECODER, SPEAKER = MODEL_SAMPLE_RATE, DECODER_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+RATES = [(MODEL, SPEAKER), (DECODER, MODEL), (48000, MODEL), (8000, MODEL), (MODEL, DECODER), (SPEAKER, 8000)]
 
 
 def tone(hz, num_samples, sample_rate):
@@ -40,8 +42,8 @@ def test_noise_agrees_with_soxr_below_the_transition_band(from_rate, to_rate):
 
 
 def test_downsampling_removes_what_would_fold_back():
-    wav = tone(7000, 16000, 16000)
-    assert np.abs(resample(wav[None], 16000, 8000)[0, 100:-100]).max() < 0.01
+    wav = tone(7000, SPEAKER, SPEAKER)
+    assert np.abs(resample(wav[None], SPEAKER, 8000)[0, 100:-100]).max() < 0.01
 
 
 @pytest.mark.parametrize("from_rate, to_rate", RATES)
@@ -55,33 +57,36 @@ def test_length_is_rounded_up(from_rate, to_rate, num_samples):
 
 def test_graph_with_unknown_lengths_gives_the_eager_values():
     in_graph = tf.function(
-        lambda wav: resample(wav, 22050, 16000), input_signature=[tf.TensorSpec((None, None), tf.float32)]
+        lambda wav: resample(wav, MODEL, SPEAKER), input_signature=[tf.TensorSpec((None, None), tf.float32)]
     )
     for num_samples in (1000, 1501):
         wav = np.random.default_rng(0).standard_normal((2, num_samples)).astype("float32")
-        np.testing.assert_allclose(in_graph(wav), resample(wav, 22050, 16000), atol=1e-6)
+        np.testing.assert_allclose(in_graph(wav), resample(wav, MODEL, SPEAKER), atol=1e-6)
 
 
 def test_equal_rates_change_nothing():
     wav = np.random.default_rng(0).standard_normal((1, 100)).astype("float32")
-    np.testing.assert_array_equal(resample(wav, 22050, 22050), wav)
+    np.testing.assert_array_equal(resample(wav, MODEL, MODEL), wav)
 
 
 @pytest.mark.parametrize("rate", [0, -8000, 22050.5])
 def test_impossible_rate_is_refused(rate):
     with pytest.raises(ValueError, match=f"positive whole number of Hz. Received: {rate}"):
-        resample(np.zeros((1, 10), "float32"), rate, 16000)
+        resample(np.zeros((1, 10), "float32"), rate, SPEAKER)
 
 
 def test_rates_without_common_divisor_are_refused_before_memory_runs_out():
     with pytest.raises(ValueError, match="44101 and 22050 Hz.*soxr"):
-        resample(np.zeros((1, 10), "float32"), 44101, 22050)
+        resample(np.zeros((1, 10), "float32"), 44101, MODEL)
 
 
 @pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not beside the repository")
 @pytest.mark.parametrize(
     "source, from_rate, to_rate, expected",
-    [("audio/ref1_22k", 22050, 16000, "spk/audio16k"), ("audio/ref2_24k", 24000, 22050, "audio/ref2_resampled_22k")],
+    [
+        ("audio/ref1_22k", MODEL, SPEAKER, "spk/audio16k"),
+        ("audio/ref2_24k", DECODER, MODEL, "audio/ref2_resampled_22k"),
+    ],
 )
 def test_resampled_clip_equals_the_reference(source, from_rate, to_rate, expected):
     with np.load(PARITY / "reference.npz") as arrays:

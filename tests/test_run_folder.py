@@ -31,7 +31,7 @@ def test_second_run_in_the_same_folder_is_refused_until_the_first_is_dead(tmp_pa
     with pytest.raises(CheckpointError, match="Another run is writing to"), own_run_folder(tmp_path):
         pass
     other.send_signal(signal.SIGKILL)
-    other.wait(10)
+    other.wait(60)
     with own_run_folder(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []

@@ -1,12 +1,12 @@
-"""Voices that no one recorded: random speed, level and equalisation of training clips.
+"""Voices that no one recorded: random speed, level and equalization of training clips.
 
-A model that hears few speakers learns each as a case of its own, and then cannot say in one voice what it heard in another
-only. Between changed voices the change is smooth, so it has to read the voice from the conditioning clip. All numbers
-are a function of a seed: nothing here has a state.
+A model that hears few speakers learns each as a case of its own, and then cannot say in one voice what it only heard in
+another. Between changed voices the change is smooth, so it has to read the voice from the conditioning clip. All
+numbers are a function of a seed: nothing here has a state.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -22,13 +22,13 @@ EQUALIZER_CURVES = 4
 class Change(NamedTuple):
     """One change of voice per clip."""
 
-    speed: object
+    speed: tf.Tensor
     """`(B,)` float32, above 1 for faster."""
-    offset: object
+    offset: tf.Tensor
     """`(B, 1, num_mels)` float32, added to the log-mel."""
 
 
-def draw_change(rows, num_mels, seed, position, on):
+def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any) -> Change:
     """Draws a change for each clip of a batch.
 
     Args:
@@ -37,9 +37,6 @@ def draw_change(rows, num_mels, seed, position, on):
         seed: Of the run.
         position: Of the batch in training.
         on: Scalar bool; False gives changes that change nothing.
-
-    Returns:
-        `Change`.
     """
     numbers = tf.random.stateless_uniform((rows, 2 + EQUALIZER_CURVES), [seed, position], -1.0, 1.0)
     numbers = numbers * tf.cast(on, tf.float32)
@@ -49,12 +46,12 @@ def draw_change(rows, num_mels, seed, position, on):
     return Change(tf.exp(SPEED_RANGE * numbers[:, 0]), offset[:, None])
 
 
-def limit_speed(speed, lengths, room):
+def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
     """`speed`, raised where a clip of `lengths` samples would otherwise not fit into `room` samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 
-def change_speed(wav, lengths, speed):
+def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Plays clips faster or slower, by linear interpolation, into the same padded length.
 
     Args:
@@ -78,7 +75,7 @@ def change_speed(wav, lengths, speed):
     return tf.where(inside, played, 0.0), new_lengths
 
 
-def change_speed_of_loop(wav, speed):
+def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
     """Plays clips that fill their length, `(B, R)`, faster or slower, from the start again where they end."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))

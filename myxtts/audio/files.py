@@ -6,11 +6,9 @@ clip is refused by a named reason rather than passed on damaged.
 """
 
 import os
-import secrets
 import stat
 import struct
 import wave
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +18,9 @@ import soxr
 
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.storage.files import write_whole
 
+AnyPath = str | os.PathLike
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
 
@@ -39,7 +39,7 @@ _BLOCK_FRAMES = 2**18
 _CANCELLED_SHARE = 0.1
 # At least this share of a clipped recording lies in flat runs at its extremes.
 _CLIPPED_SHARE = 5e-4
-# Below this peak, quantisation alone makes flat tops.
+# Below this peak, quantization alone makes flat tops.
 _CLIPPED_MIN_PEAK = 0.05
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
 # Writers into a pipe (ffmpeg, sox) cannot know the length and leave a marker from here up.
@@ -71,7 +71,7 @@ class AudioError(UserError):
         detail: One sentence for people, without the path.
     """
 
-    def __init__(self, path, reason, detail):
+    def __init__(self, path: AnyPath, reason: str, detail: str):
         super().__init__(path, reason, detail)
         self.path = Path(path)
         self.reason = reason
@@ -95,7 +95,7 @@ class Recording:
     warnings: tuple[str, ...]
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         return len(self.samples) / self.sample_rate
 
 
@@ -110,19 +110,18 @@ class AudioInfo:
     subtype: str
 
 
-def read_audio(path, sample_rate=MODEL_SAMPLE_RATE, *, min_seconds=0.1, max_seconds=None):
+def read_audio(
+    path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE, *, min_seconds: float = 0.1, max_seconds: float | None = None
+) -> Recording:
     """Reads, checks, mixes to mono and resamples one recording.
 
     Channels are averaged over those that carry sound. Samples beyond full scale are scaled down, with a warning.
 
     Args:
-        path: An audio file of any supported format, recognised by content.
+        path: An audio file of any supported format, recognized by content.
         sample_rate: Of the result, in Hz.
         min_seconds: Shorter recordings are refused.
         max_seconds: Longer recordings are refused before they are decoded. None: `MAX_SECONDS`.
-
-    Returns:
-        A `Recording`.
 
     Raises:
         AudioError: The file is missing, damaged, not audio, silent, not finite, or outside the limits.
@@ -148,7 +147,7 @@ def read_audio(path, sample_rate=MODEL_SAMPLE_RATE, *, min_seconds=0.1, max_seco
     return Recording(samples, sample_rate, original_rate, tuple(warnings))
 
 
-def load_samples(path, sample_rate=MODEL_SAMPLE_RATE):
+def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
     """Reads a recording that `read_audio` has accepted before: the same samples, without the checks that take time.
 
     Returns:
@@ -165,7 +164,7 @@ def load_samples(path, sample_rate=MODEL_SAMPLE_RATE):
     return _resample(path, mono, original_rate, sample_rate)
 
 
-def probe_audio(path):
+def probe_audio(path: AnyPath) -> AudioInfo:
     """Reads the header only.
 
     Raises:
@@ -178,7 +177,7 @@ def probe_audio(path):
         return AudioInfo(file.frames / file.samplerate, file.samplerate, file.channels, file.frames, file.subtype)
 
 
-def write_wav(path, samples, sample_rate):
+def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     """Writes a mono 16-bit WAV file. It appears whole or not at all.
 
     Args:
@@ -199,23 +198,9 @@ def write_wav(path, samples, sample_rate):
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
     pcm = np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
-    with atomic_output(path) as temporary, wave.open(str(temporary), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(sample_rate)
+    with write_whole(path) as temporary, wave.open(str(temporary), "wb") as file:
+        file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
         file.writeframes(pcm)
-
-
-@contextmanager
-def atomic_output(path):
-    """Yields a temporary path beside `path` that takes its place when the block ends, and goes when it raises."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _regular_file_size(path):
@@ -296,11 +281,8 @@ def _check_ogg_end(path, tail):
 
 def _check_sample_rate(path, rate):
     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
-        raise AudioError(
-            path,
-            "sample rate",
-            f"its header states a sample rate of {rate} Hz; {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz can be read.",
-        )
+        readable = f"{MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz can be read."
+        raise AudioError(path, "sample rate", f"its header states a sample rate of {rate} Hz; {readable}")
 
 
 def _open(path):

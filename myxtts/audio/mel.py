@@ -5,10 +5,13 @@ Three fixed recipes cover the system. `DVAE_MEL` feeds the speech tokenizer and 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from keras import ops
+
+from myxtts.config.rates import MEL_FLOOR, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS, SPEAKER_SAMPLE_RATE
 
 _WINDOW_COEFFICIENTS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46)}
 _FILTER_NORMS = (None, "slaney")
@@ -18,8 +21,8 @@ _FILTER_NORMS = (None, "slaney")
 class MelSpec:
     """How a waveform becomes a log-mel spectrogram.
 
-    Power spectra of centred, reflect-padded frames are pooled by triangular filters on the HTK mel scale and compressed
-    as `ln(max(x, log_floor) + log_offset)`.
+    Power spectra of centered, reflect-padded frames are pooled by triangular filters on the HTK mel scale, then
+    compressed as `ln(max(x, log_floor) + log_offset)`.
     """
 
     sample_rate: int
@@ -27,7 +30,7 @@ class MelSpec:
     n_fft: int
     """Length of the Fourier transform, in samples."""
     win_length: int
-    """Length of the analysis window, in samples; it is centred in `n_fft`."""
+    """Length of the analysis window, in samples; it is centered in `n_fft`."""
     hop_length: int
     """Samples from one frame to the next."""
     num_mels: int
@@ -40,7 +43,7 @@ class MelSpec:
     """Analysis window, periodic: `"hann"` or `"hamming"`."""
     filter_norm: str | None = "slaney"
     """`"slaney"` gives each filter unit area, None gives it unit height."""
-    log_floor: float = 1e-5
+    log_floor: float = MEL_FLOOR
     """Power below which the spectrogram is clamped before the logarithm."""
     log_offset: float = 0.0
     """Power added before the logarithm."""
@@ -48,32 +51,29 @@ class MelSpec:
     """Coefficient `a` of the first-order filter `y[t] = x[t] - a x[t-1]` put before the transform; 0 leaves it out."""
 
     def __post_init__(self):
+        needs = "A mel spectrogram needs"
         if not 0 < self.hop_length <= self.win_length <= self.n_fft:
-            raise ValueError(
-                "A mel spectrogram needs 0 < hop_length <= win_length <= n_fft. "
-                f"Received: hop_length={self.hop_length}, win_length={self.win_length}, n_fft={self.n_fft}."
-            )
+            received = f"hop_length={self.hop_length}, win_length={self.win_length}, n_fft={self.n_fft}"
+            raise ValueError(f"{needs} 0 < hop_length <= win_length <= n_fft. Received: {received}.")
         if not 0 <= self.f_min < self.f_max <= self.sample_rate / 2:
-            raise ValueError(
-                "A mel spectrogram needs 0 <= f_min < f_max <= sample_rate / 2. "
-                f"Received: f_min={self.f_min}, f_max={self.f_max}, sample_rate={self.sample_rate}."
-            )
+            received = f"f_min={self.f_min}, f_max={self.f_max}, sample_rate={self.sample_rate}"
+            raise ValueError(f"{needs} 0 <= f_min < f_max <= sample_rate / 2. Received: {received}.")
         if self.window not in _WINDOW_COEFFICIENTS:
             raise ValueError(f"window must be one of {sorted(_WINDOW_COEFFICIENTS)}. Received: {self.window!r}.")
         if self.filter_norm not in _FILTER_NORMS:
             raise ValueError(f"filter_norm must be one of {_FILTER_NORMS}. Received: {self.filter_norm!r}.")
 
-    def num_frames(self, num_samples):
+    def num_frames(self, num_samples: Any) -> Any:
         """Frames of a waveform of `num_samples` samples; an int, an array or a tensor."""
         return 1 + num_samples // self.hop_length
 
-    def window_values(self):
+    def window_values(self) -> np.ndarray:
         """The analysis window, `(win_length,)` float32."""
         offset, amplitude = _WINDOW_COEFFICIENTS[self.window]
         phase = 2 * np.pi * np.arange(self.win_length) / self.win_length
         return (offset - amplitude * np.cos(phase)).astype("float32")
 
-    def filterbank(self):
+    def filterbank(self) -> np.ndarray:
         """The mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
         Spacing follows HTK, `mel = 2595 log10(1 + f / 700)`; the area norm is that of Slaney's Auditory Toolbox. Values
@@ -102,22 +102,14 @@ def _float32_ramp(start, stop, count):
     return np.where(2 * index < count, start + step * index, stop - step * (count - 1 - index)).astype("float32")
 
 
-DVAE_MEL = MelSpec(sample_rate=22050, n_fft=1024, win_length=1024, hop_length=256, num_mels=80)
-CONDITIONING_MEL = MelSpec(sample_rate=22050, n_fft=2048, win_length=1024, hop_length=256, num_mels=80)
-SPEAKER_MEL = MelSpec(
-    sample_rate=16000,
-    n_fft=512,
-    win_length=400,
-    hop_length=160,
-    num_mels=64,
-    window="hamming",
-    filter_norm=None,
-    log_floor=0.0,
-    log_offset=1e-6,
-    preemphasis=0.97,
+DVAE_MEL = MelSpec(
+    sample_rate=MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=MEL_HOP_SAMPLES, num_mels=NUM_MELS
 )
-
-
+CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
+_SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
+SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
+LOG_FLOOR = math.log(MEL_FLOOR)
+"""The lowest value of `DVAE_MEL` and `CONDITIONING_MEL`: silence."""
 CHUNK_FRAMES = 600
 """Frames of a chunk at most: at 1,024 samples they and their spectra take 5 MB, and smaller chunks more time in all."""
 
@@ -139,7 +131,7 @@ class MelSpectrogram:
         mel_stats: Positive scale of each band, `(num_mels,)`, by which the log-mel is divided; None for no division.
     """
 
-    def __init__(self, spec, mel_stats=None):
+    def __init__(self, spec: MelSpec, mel_stats: Any = None):
         self.spec = spec
         self._window = spec.window_values()
         self._window_blocks = -(-spec.win_length // spec.hop_length)
@@ -152,13 +144,12 @@ class MelSpectrogram:
         if mel_stats is not None:
             mel_stats = np.asarray(mel_stats, "float32")
             if mel_stats.shape != (spec.num_mels,) or not (np.isfinite(mel_stats) & (mel_stats > 0)).all():
-                raise ValueError(
-                    f"mel_stats must be {spec.num_mels} positive finite numbers, one per mel band. "
-                    f"Received: shape {mel_stats.shape}, smallest {mel_stats.min(initial=np.inf)}."
-                )
+                received = f"shape {mel_stats.shape}, smallest {mel_stats.min(initial=np.inf)}"
+                rule = f"mel_stats must be {spec.num_mels} positive finite numbers, one per mel band."
+                raise ValueError(f"{rule} Received: {received}.")
             self._inverse_stats = 1.0 / mel_stats
 
-    def __call__(self, wav, in_chunks=False):
+    def __call__(self, wav: Any, in_chunks: bool = False) -> Any:
         """Computes the log-mel spectrogram.
 
         Args:
@@ -174,10 +165,9 @@ class MelSpectrogram:
         wav = ops.convert_to_tensor(wav, "float32")
         num_samples = wav.shape[1]
         if num_samples is not None and num_samples <= spec.win_length // 2:
-            raise ValueError(
-                f"A waveform must be longer than half a window, {spec.win_length // 2} samples, to be reflected at its "
-                f"ends. Received: {num_samples} samples. Leave it out, or pad it with zeros."
-            )
+            rule = f"longer than half a window, {spec.win_length // 2} samples, to be reflected at its ends"
+            way_out = "Leave it out, or pad it with zeros."
+            raise ValueError(f"A waveform must be {rule}. Received: {num_samples} samples. {way_out}")
         if spec.preemphasis:
             previous = ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
             wav = wav - spec.preemphasis * previous
@@ -185,7 +175,7 @@ class MelSpectrogram:
         blocks = self._blocks(wav, num_frames)
         if not in_chunks:
             return self._log_mel(self._frames(blocks, num_frames), self._filters)
-        # The clips one behind the other; frames that reach from one into the next are thrown away.
+        # The clips one after the other; frames that reach from one into the next are thrown away.
         num_clips, per_clip = ops.shape(blocks)[0], ops.shape(blocks)[1]
         total = num_clips * per_clip
         num_chunks = -(-total // CHUNK_FRAMES)
@@ -215,19 +205,13 @@ class MelSpectrogram:
         return log_mel if self._inverse_stats is None else log_mel * self._inverse_stats
 
     def _blocks(self, wav, num_frames):
-        """`(B, S)`, its ends mirrored so that frames are centred, to blocks of one hop, `(B, blocks, hop_length)`."""
+        """`(B, S)`, its ends mirrored so that frames are centered, to blocks of one hop, `(B, blocks, hop_length)`."""
         hop_length, win_length = self.spec.hop_length, self.spec.win_length
         before, after = win_length // 2, win_length - win_length // 2
         # Joined, which is quicker than padding in the mode "reflect".
-        padded = ops.concatenate(
-            [
-                ops.flip(wav[:, 1 : before + 1], axis=1),
-                wav,
-                ops.flip(wav[:, -after - 1 : -1], axis=1),
-                ops.zeros((ops.shape(wav)[0], self._window_blocks * hop_length - win_length)),
-            ],
-            axis=1,
-        )
+        start, end = (ops.flip(part, axis=1) for part in (wav[:, 1 : before + 1], wav[:, -after - 1 : -1]))
+        rest = ops.zeros((ops.shape(wav)[0], self._window_blocks * hop_length - win_length))
+        padded = ops.concatenate([start, wav, end, rest], axis=1)
         num_blocks = num_frames - 1 + self._window_blocks
         return ops.reshape(padded[:, : num_blocks * hop_length], (-1, num_blocks, hop_length))
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -14,7 +15,7 @@ _MAX_KERNEL_VALUES = 2**24
 """Rates without a common divisor would need a kernel of hundreds of millions of values."""
 
 
-def resample(wav, from_rate, to_rate):
+def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     """Changes the sample rate of waveforms.
 
     Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with the Hann-windowed sinc that torchaudio
@@ -44,11 +45,15 @@ def resample(wav, from_rate, to_rate):
     return interleaved[:, : num_resampled(num_samples, from_rate, to_rate)]
 
 
-def num_resampled(num_samples, from_rate, to_rate):
+def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
     """Length of `num_samples` samples at `from_rate` once resampled to `to_rate`; an int, an array or a tensor."""
-    divisor = math.gcd(from_rate, to_rate)
-    stride, num_phases = from_rate // divisor, to_rate // divisor
+    stride, num_phases = _in_lowest_terms(from_rate, to_rate)
     return (num_samples * num_phases + stride - 1) // stride
+
+
+def _in_lowest_terms(from_rate, to_rate):
+    divisor = math.gcd(from_rate, to_rate)
+    return from_rate // divisor, to_rate // divisor
 
 
 @functools.lru_cache(maxsize=32)
@@ -57,14 +62,13 @@ def _sinc_kernel(from_rate, to_rate):
 
     All is computed in float32, as in torchaudio: a float64 kernel differs by up to 5e-6.
     """
-    divisor = math.gcd(from_rate, to_rate)
-    stride, num_phases = from_rate // divisor, to_rate // divisor
+    stride, num_phases = _in_lowest_terms(from_rate, to_rate)
     base = _ROLLOFF * min(stride, num_phases)
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)
     if (2 * pad + stride) * num_phases > _MAX_KERNEL_VALUES:
         raise ValueError(
             f"Rates must have a common divisor of more than a few Hz to be resampled here. Received: {from_rate} and "
-            f"{to_rate} Hz, whose greatest common divisor is {divisor}. Resample the file with soxr first."
+            f"{to_rate} Hz, whose greatest common divisor is {from_rate // stride}. Resample the file with soxr first."
         )
     position = np.arange(-pad, pad + stride, dtype="float32") / np.float32(stride)
     delay = np.arange(0, -num_phases, -1, dtype="float32") / np.float32(num_phases)

@@ -2,12 +2,12 @@
 wrong with which clip."""
 
 import argparse
-import json
 from pathlib import Path
 
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.checks import UserError
 from myxtts.config.sizes import MODEL_SIZES
+from myxtts.storage.files import write_json
 
 LARGEST_DATA_SAMPLE = 400
 """Recordings at most that the disk's speed is taken from."""
@@ -77,7 +77,7 @@ def check_machine(arguments):
     found = examine(config, arguments.seconds, arguments.checkpoint_dir, files)
     print(describe(found))
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(arguments.json, found)
     return 0
 
 

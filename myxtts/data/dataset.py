@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
 from myxtts.data.splits import find_leakage, split_by_hash
+from myxtts.storage.files import digest_bytes
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -80,7 +80,7 @@ class SpeechDataset:
         texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
         return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts)
 
-    def with_config(self, config: XTTSConfig) -> "SpeechDataset":
+    def with_config(self, config: XTTSConfig) -> SpeechDataset:
         """The same clips under a configuration with other batches."""
         other = copy.copy(self)
         other.config = config
@@ -149,7 +149,7 @@ def _inspect(config, folder, progress):
     corpus = load_corpus(folder, config.data.language)
     home = Path(config.training.checkpoint_dir)
     limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
-    digest = hashlib.blake2b(str(corpus.root).encode(), digest_size=4).hexdigest()
+    digest = digest_bytes(str(corpus.root).encode(), 4)
     cache_path = home / f"inspected_{digest}.json"
     return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=cache_path)
 

@@ -1,7 +1,6 @@
 """The data doctor: decodes every clip of a corpus and says of each whether it can be trained on, and why not."""
 
 import csv
-import hashlib
 import json
 import os
 import re
@@ -14,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.audio.files import AudioError, atomic_output, read_audio
+from myxtts.audio.files import AudioError, read_audio
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
 from myxtts.data.splits import Leak, find_leakage
+from myxtts.storage.files import digest_bytes, write_whole
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _CACHE_FORMAT = 1
@@ -178,7 +178,7 @@ def write_report(inspection: Inspection, path: str | Path):
     warnings: dict[str, list[ClipWarning]] = {}
     for warning in inspection.warnings:
         warnings.setdefault(warning.id, []).append(warning)
-    with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+    with write_whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("id", "verdict", "reason", "detail", "path", "line", "seconds"))
         for clip in inspection.rejections:
@@ -235,7 +235,7 @@ def _examine(path, limits, known):
     if level > _CUT_LEVEL:
         warnings += (f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.",)
     # Rounded to 16 bit, so that a copy in another sample format counts as the same.
-    digest = hashlib.blake2b(np.round(samples * 32767).astype("<i2").tobytes(), digest_size=16).hexdigest()
+    digest = digest_bytes(np.round(samples * 32767).astype("<i2").tobytes())
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
 
@@ -342,7 +342,7 @@ def _save_cache(path, limits, cached, corpus, verdicts):
     content = {"limits": _cache_limits(limits), "clips": {name: vars(verdict) for name, verdict in clips.items()}}
     content = json.dumps(content).encode()
     try:
-        with atomic_output(path) as temporary:
+        with write_whole(path) as temporary:
             temporary.write_bytes(_digest_line(content) + b"\n" + content)
     except OSError as error:
         return f"The cache {path} could not be written: {error.strerror}."
@@ -354,4 +354,4 @@ def _cache_limits(limits):
 
 
 def _digest_line(content):
-    return json.dumps({"digest": hashlib.blake2b(content, digest_size=16).hexdigest()}).encode()
+    return json.dumps({"digest": digest_bytes(content)}).encode()

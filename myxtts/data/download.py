@@ -1,15 +1,16 @@
 """Fetches LJSpeech, the public-domain corpus of one English voice, into a folder of the user's choice."""
 
 import os
-import shutil
 import sys
 import tarfile
+import tempfile
 import urllib.request
 from pathlib import Path
 
 from tqdm import tqdm
 
 from myxtts.data.corpora import CorpusError
+from myxtts.storage.files import write_whole_folder
 
 LJSPEECH_URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 UNPACKED_BYTES_LIMIT = 8 * 2**30
@@ -40,21 +41,19 @@ def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         rule = f"--download-ljspeech needs a new or empty folder. {folder} holds something else."
         raise CorpusError(f"{rule} Name another --train-data.")
-    work = folder.with_name(folder.name + ".download")
     try:
-        work.mkdir(parents=True, exist_ok=True)
-        archive = work / "archive.tar.bz2"
-        _fetch(url, archive)
-        _unpack(archive, work / "unpacked")
-        (corpus,) = (work / "unpacked").iterdir()
-        if folder.exists():
-            folder.rmdir()
-        os.replace(corpus, folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Not synced: that would take a minute for LJSpeech's 13,103 files.
+        work = tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent)
+        with work, write_whole_folder(folder, sync=False) as new:
+            archive, unpacked = Path(work.name, "archive.tar.bz2"), Path(work.name, "unpacked")
+            _fetch(url, archive)
+            _unpack(archive, unpacked)
+            (corpus,) = unpacked.iterdir()
+            os.replace(corpus, new)
     except _DAMAGED as error:
         way_out = f"Try again, or download it and unpack it into {folder}."
         raise CorpusError(f"LJSpeech could not be fetched from {url}: {error}. {way_out}") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return folder
 
 

@@ -7,17 +7,16 @@ hears every word often.
 This is the only module that imports the `espeakng-loader` package.
 """
 
-import hashlib
 import itertools
 import json
 import random
-import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 from myxtts.config.checks import UserError
 from myxtts.data.espeak_ng import SpeechJob, speak_to_files
+from myxtts.storage.files import digest_bytes, digest_file, write_json, write_whole_folder
 
 WORDS_PER_MINUTE = 165
 DEFAULT_NUM_CLIPS = 320
@@ -169,30 +168,25 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
     """
     root = Path(root).absolute()
     clips = plan_clips(seed, num_clips)
-    plan = _digest(json.dumps([FORMAT_VERSION, WORDS_PER_MINUTE, clips]).encode())
+    plan = digest_bytes(json.dumps([FORMAT_VERSION, WORDS_PER_MINUTE, clips]).encode())
     if _is_complete(root, plan):
         return root
     _check_replaceable(root)
     loader = _import_espeakng_loader()
 
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as scratch:
-        new = Path(scratch, "new")
-        (new / "wavs").mkdir(parents=True)
-        jobs = [_job(clip, new / "wavs") for clip in clips]
-        speak_to_files(jobs, Path(loader.get_library_path()), Path(loader.get_data_path()))
-        _write_tables(clips, new)
-        files = {path.relative_to(new).as_posix(): _digest(path.read_bytes()) for path in _files(new)}
-        manifest = json.dumps({"plan": plan, "files": files}, indent=1)
-        (new / MANIFEST_FILE).write_text(manifest, encoding="utf-8")
-        if root.exists():
-            root.rename(Path(scratch, "old"))
-        try:
-            new.rename(root)
-        except OSError:
-            # Another process was faster; the same settings make the same corpus.
-            if not _is_complete(root, plan):
-                raise
+    try:
+        # Not synced: a corpus that a power failure damaged is noticed by its checksums and made again.
+        with write_whole_folder(root, sync=False) as new:
+            (new / "wavs").mkdir()
+            jobs = [_job(clip, new / "wavs") for clip in clips]
+            speak_to_files(jobs, Path(loader.get_library_path()), Path(loader.get_data_path()))
+            _write_tables(clips, new)
+            files = {path.relative_to(new).as_posix(): digest_file(path) for path in _files(new)}
+            write_json(new / MANIFEST_FILE, {"plan": plan, "files": files})
+    except OSError:
+        # Another process was faster; the same settings make the same corpus.
+        if not _is_complete(root, plan):
+            raise
     return root
 
 
@@ -225,10 +219,6 @@ def _import_espeakng_loader() -> ModuleType:
     return espeakng_loader
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def _files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file())
 
@@ -246,7 +236,7 @@ def _is_complete(root: Path, plan: str) -> bool:
     if manifest.get("plan") != plan:
         return False
     files = [(root / name, digest) for name, digest in manifest["files"].items()]
-    return all(path.is_file() and _digest(path.read_bytes()) == digest for path, digest in files)
+    return all(path.is_file() and digest_file(path) == digest for path, digest in files)
 
 
 def _check_replaceable(root: Path) -> None:

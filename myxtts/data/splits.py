@@ -1,6 +1,5 @@
 """Dividing a corpus into training and validation, and finding clips that are in both."""
 
-import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from myxtts.data.corpora import Utterance
+from myxtts.storage.files import digest_bytes, digest_file
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
     by_size = defaultdict(list)
     for utterance in train:
         by_size[os.path.getsize(utterance.wav_path)].append(utterance)
-    digest = cache(_digest)
+    digest = cache(digest_file)
     leaks = []
     for utterance in validation:
         path = utterance.wav_path
@@ -75,10 +75,4 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
 
 def _hash_position(clip_id):
     """A number in [0, 1) that depends on nothing but the id. Python's own `hash` changes with every process."""
-    digest = hashlib.blake2b(clip_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
-
-
-def _digest(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "blake2b").digest()
+    return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16) / 2**64

@@ -5,7 +5,6 @@ parse the command line, call `early_gpu_configuration`, then import the rest.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
@@ -22,20 +21,7 @@ from myxtts.devices.device_plan import (
     plan_devices,
 )
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
-
-__all__ = [
-    "DeviceError",
-    "DevicePlan",
-    "PlacementError",
-    "Stray",
-    "apply_plan",
-    "audit_placement",
-    "count_gpus",
-    "current_plan",
-    "early_gpu_configuration",
-    "plan_devices",
-    "require_placement",
-]
+from myxtts.devices.kinds import short_name
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
 
@@ -71,13 +57,13 @@ def early_gpu_configuration(
     model_gpu: int | None = None,
     *,
     model_gpus: Sequence[int] | None = None,
-    memory_isolation=False,
-    data_gpu_memory=DATA_GPU_MEMORY_MB,
-    model_gpu_memory=MODEL_GPU_MEMORY_MB,
+    memory_isolation: bool = False,
+    data_gpu_memory: int = DATA_GPU_MEMORY_MB,
+    model_gpu_memory: int = MODEL_GPU_MEMORY_MB,
     virtual_devices: int | None = None,
     accelerator: str | None = None,
 ) -> DevicePlan:
-    """Counts the GPUs, plans, applies, prints. To be called before anything initialises TensorFlow's devices.
+    """Counts the GPUs, plans, applies, prints. To be called before anything initializes TensorFlow's devices.
 
     The arguments are those of `plan_devices`. `virtual_devices` and `accelerator` are read from the environment where
     they are `None`: `MYXTTS_VIRTUAL_DEVICES`; `MYXTTS_ACCELERATOR`, else `URVC_ACCELERATOR`. The same call again
@@ -97,38 +83,39 @@ def early_gpu_configuration(
         "virtual_devices": _virtual_devices_variable() if virtual_devices is None else virtual_devices,
         "accelerator": _accelerator_variable() if accelerator is None else accelerator,
     }
-    if _applied is not None and _applied[0] == request:
-        return _applied[1]
-    if _applied is not None and _applied[1].is_dual and not _applied[1].virtual:
-        raise DeviceError(
-            f"This process is already configured ({_applied[1].describe()}), and its GPUs cannot be "
-            "changed any more. Start a new process for another pair."
-        )
+    if _applied is not None:
+        asked, plan = _applied
+        if asked == request:
+            return plan
+        if plan.is_dual and not plan.virtual:
+            raise DeviceError(
+                f"This process is already configured ({plan.describe()}), and its GPUs cannot be changed any more. "
+                "Start a new process for another pair."
+            )
+    plan = _plan_for_this_machine(request)
+    apply_plan(plan)
+    _applied = request, plan
+    return plan
 
+
+def _plan_for_this_machine(request):
     gpus = _nvml_gpus()
     if request["virtual_devices"]:
         num_gpus = 0
-    elif gpus is not None and (data_gpu, model_gpu, request["model_gpus"]) != (None, None, ()):
+    elif gpus is not None and (request["data_gpu"], request["model_gpu"], request["model_gpus"]) != (None, None, ()):
         num_gpus = len(gpus)  # without importing TensorFlow: CUDA_VISIBLE_DEVICES can still be set
     else:
         num_gpus = _tensorflow_gpu_count()
-    identified = gpus is not None and len(gpus) == num_gpus
+    known = gpus if gpus is not None and len(gpus) == num_gpus else None
     plan = plan_devices(
         **request,
         num_gpus=num_gpus,
-        gpu_ids=[gpu.id for gpu in gpus] if identified else None,
-        gpu_memory_mb=[gpu.memory_mb for gpu in gpus] if identified else None,
+        gpu_ids=known and [gpu.id for gpu in known],
+        gpu_memory_mb=known and [gpu.memory_mb for gpu in known],
     )
     if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
-        plan = replace(
-            plan,
-            notes=(
-                f"NVML sees {len(gpus)} GPU(s) and this TensorFlow can use none of them, so the "
-                "CPU works. pip install 'tensorflow[and-cuda]' brings the CUDA libraries.",
-            ),
-        )
-    apply_plan(plan)
-    _applied = request, plan
+        seen = f"NVML sees {len(gpus)} GPU(s) and this TensorFlow can use none of them, so the CPU works."
+        return replace(plan, notes=(f"{seen} pip install 'tensorflow[and-cuda]' brings the CUDA libraries.",))
     return plan
 
 
@@ -140,7 +127,7 @@ def apply_plan(plan: DevicePlan) -> None:
 
     Raises:
         DeviceError: TensorFlow sees other GPUs than the plan counted on, is built for another accelerator, or its
-            runtime was initialised before.
+            runtime was initialized before.
     """
     if plan.is_dual:
         print("Configuring Multi-GPU Mode...")
@@ -151,11 +138,9 @@ def apply_plan(plan: DevicePlan) -> None:
 
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if plan.accelerator in built_with and not built_with[plan.accelerator]():
-        raise DeviceError(
-            f"{ACCELERATOR_VARIABLES[0]}={plan.accelerator} demands a TensorFlow that is built with "
-            f"{plan.accelerator}, and this one is not. Install one, or set the variable to auto or cpu."
-        )
-    with _initialised_runtime_explained():
+        demand = f"{ACCELERATOR_VARIABLES[0]}={plan.accelerator} demands a TensorFlow built with {plan.accelerator}"
+        raise DeviceError(f"{demand}, and this one is not. Install one, or set the variable to auto or cpu.")
+    with _initialized_runtime_explained():
         if plan.visible_ids:
             _configure_gpus(tf, plan, narrowed)
         else:
@@ -188,10 +173,9 @@ def _narrow_environment(plan):
         return True
     if list(plan.visible) != sorted(plan.visible):
         raise DeviceError(
-            f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before "
-            f"TensorFlow is imported, and {_importers_of_tensorflow()}. Call early_gpu_configuration "
-            f"first, or start with CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID and number the GPUs from 0."
+            f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before TensorFlow is "
+            f"imported, and {_importers_of_tensorflow()}. Call early_gpu_configuration first, or start with "
+            f"CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} CUDA_DEVICE_ORDER=PCI_BUS_ID and count GPUs from 0."
         )
     return False
 
@@ -201,15 +185,15 @@ def _configure_gpus(tf, plan, narrowed):
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
         raise DeviceError(
-            f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()}). It sees "
-            f"{len(physical)}. Check that this TensorFlow has its CUDA libraries (pip install "
-            "'tensorflow[and-cuda]') and supports these GPUs, and CUDA_VISIBLE_DEVICES."
+            f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()}). It sees {len(physical)}. Check "
+            "CUDA_VISIBLE_DEVICES, that this TensorFlow has its CUDA libraries (pip install 'tensorflow[and-cuda]'), "
+            "and that it supports these GPUs."
         )
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     if plan.is_dual:
-        print(f"Set visible devices: {' and '.join(f'GPU {index}' for index in plan.visible)}")
-    limited = plan.data_memory_mb is not None
+        print(f"Set visible devices: {_gpu_names(plan)}")
+    limited, growth = plan.data_memory_mb is not None, "Configured memory growth"
     for index, gpu in zip(plan.visible, chosen):
         if not limited:
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -218,13 +202,12 @@ def _configure_gpus(tf, plan, narrowed):
         tf.config.set_logical_device_configuration(
             gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
         )
-    if plan.is_dual:
-        for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)):
-            print(
-                f"Configured memory limit for {role} GPU: {limit} MB"
-                if limited
-                else f"Configured memory growth for {role} GPU"
-            )
+    for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.is_dual else ():
+        print(f"Configured memory limit for {role} GPU: {limit} MB" if limited else f"{growth} for {role} GPU")
+
+
+def _gpu_names(plan):
+    return " and ".join(f"GPU {index}" for index in plan.visible)
 
 
 def _configure_virtual_devices(tf, plan):
@@ -233,11 +216,11 @@ def _configure_virtual_devices(tf, plan):
     # A process that already has enough of them (a notebook, a test run) keeps them: they are all alike.
     if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    print(f"Set visible devices: {' and '.join(f'GPU {index}' for index in plan.visible)} (virtual)")
+    print(f"Set visible devices: {_gpu_names(plan)} (virtual)")
 
 
 @contextmanager
-def _initialised_runtime_explained():
+def _initialized_runtime_explained():
     """Turns TensorFlow's "cannot be modified after being initialized" into a `DeviceError` that helps."""
     try:
         yield
@@ -245,10 +228,10 @@ def _initialised_runtime_explained():
         if "after being initialized" not in str(error):
             raise
         raise DeviceError(
-            "TensorFlow's runtime must be configured before it is initialised, and it was initialised by "
-            "an operation, a tensor or a variable made earlier in this process: "
-            f"{_importers_of_tensorflow()}. Call early_gpu_configuration before that code runs, as "
-            f"train_main.py does, and import what needs TensorFlow after it. TensorFlow says: {error}."
+            "TensorFlow's runtime must be configured before it is initialized, and an operation, tensor or variable "
+            f"made earlier in this process initialized it: {_importers_of_tensorflow()}. Call early_gpu_configuration "
+            "before that code runs, as train_main.py does, and import what needs TensorFlow after it. "
+            f"TensorFlow says: {error}."
         ) from error
 
 
@@ -316,7 +299,7 @@ def audit_placement(named_variables: Iterable[tuple[str, object]], plan: DeviceP
     for name, variable in named_variables:
         # `value` is an attribute of Keras variables and a method of TensorFlow's.
         held = variable if callable(variable.value) else variable.value
-        devices = tuple(_short_name(component.device) for component in getattr(held, "values", (held,)))
+        devices = tuple(short_name(component.device) for component in getattr(held, "values", (held,)))
         if devices != plan.model_devices:
             strays.append(Stray(name, devices, plan.model_devices))
     return strays
@@ -331,14 +314,7 @@ def require_placement(named_variables: Iterable[tuple[str, object]], plan: Devic
     named_variables = list(named_variables)
     strays = audit_placement(named_variables, plan)
     if strays:
-        raise PlacementError(
-            f"{len(strays)} of {len(named_variables)} variables are on the wrong device. Build them "
-            f"in the scope of {plan.model_device}: " + "; ".join(str(stray) for stray in strays)
-        )
+        wrong = f"{len(strays)} of {len(named_variables)} variables are on the wrong device."
+        names = "; ".join(map(str, strays))
+        raise PlacementError(f"{wrong} Build them in the scope of {plan.model_device}: {names}")
     return f"Placement audit: {len(named_variables)} variables, all on {', '.join(plan.model_devices)}"
-
-
-def _short_name(device):
-    """`/job:localhost/replica:0/task:0/device:GPU:1` as `/GPU:1`."""
-    match = re.search(r"(?:device:|/)(CPU|GPU):(\d+)$", device)
-    return f"/{match[1]}:{match[2]}" if match else device

@@ -1,14 +1,15 @@
 """NVIDIA GPUs as NVML reports them: which ones this process may use, and how busy they are.
 
 NVML (module `pynvml`, package `nvidia-ml-py`) is asked, not TensorFlow: it can be read before TensorFlow is imported,
-and it sees utilisation, which TensorFlow does not. Where it is missing, every figure is "not available", never zero.
+and it sees utilization, which TensorFlow does not. Where it is missing, every figure is "not available", never zero.
 """
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from types import ModuleType
 
 BYTES_PER_MB = 2**20
 """MB here is 2**20 bytes, as in `nvidia-smi` and in TensorFlow's memory limits."""
@@ -49,18 +50,15 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     @property
-    def is_available(self):
+    def is_available(self) -> bool:
         return self.unavailable_reason is None
 
-    def as_dict(self):
+    def as_dict(self) -> dict:
         """The report as JSON types."""
-        return {
-            "available": self.is_available,
-            "reason": self.unavailable_reason,
-            "gpus": [asdict(usage) for usage in self.gpus],
-        }
+        gpus = [asdict(usage) for usage in self.gpus]
+        return {"available": self.is_available, "reason": self.unavailable_reason, "gpus": gpus}
 
-    def describe(self):
+    def describe(self) -> str:
         """One line per GPU, or one line that says why there is none."""
         if not self.is_available:
             return f"GPU utilization: not available ({self.unavailable_reason})"
@@ -75,7 +73,7 @@ class GPUReport:
             )
         return "\n".join(lines)
 
-    def log_fields(self, roles):
+    def log_fields(self, roles: Sequence[str]) -> str:
         """The GPU part of a training log line, which `utilities/compare_logs.py` reads back.
 
         Args:
@@ -99,8 +97,8 @@ class GPUReport:
 
 
 @contextmanager
-def nvml():
-    """Initialised NVML as a context that yields the `pynvml` module.
+def nvml() -> Iterator[ModuleType]:
+    """Initialized NVML as a context that yields the `pynvml` module.
 
     Raises:
         NVMLUnavailable: NVML is missing, or fails inside the context (a GPU that fell off the bus).
@@ -121,15 +119,12 @@ def nvml():
         pynvml.nvmlShutdown()
 
 
-def list_gpus(visible_devices=None):
+def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
     """The NVIDIA GPUs this process may use, in the order in which CUDA numbers them.
 
     Args:
         visible_devices: A value of `CUDA_VISIBLE_DEVICES`; the variable itself when `None`. Its entries are indices,
             UUIDs or beginnings of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
-
-    Returns:
-        A tuple of `GPU`.
 
     Raises:
         NVMLUnavailable: NVML cannot be read.
@@ -137,10 +132,9 @@ def list_gpus(visible_devices=None):
     if visible_devices is None:
         visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     with nvml() as pynvml:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        handles, uuids = _all_gpus(pynvml)
         if visible_devices is None:
             return tuple(_gpu(pynvml, str(i), handle) for i, handle in enumerate(handles))
-        uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         gpus = []
         for entry in (part.strip() for part in visible_devices.split(",")):
             handle = _find(pynvml, entry, handles, uuids)
@@ -148,6 +142,12 @@ def list_gpus(visible_devices=None):
                 break
             gpus.append(_gpu(pynvml, entry, handle))
         return tuple(gpus)
+
+
+def _all_gpus(pynvml):
+    """NVML handles and UUIDs of the machine's GPUs."""
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    return handles, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
 
 
 def _find(pynvml, entry, handles, uuids):
@@ -164,9 +164,8 @@ def _find(pynvml, entry, handles, uuids):
 
 
 def _gpu(pynvml, gpu_id, handle):
-    return GPU(
-        gpu_id, _text(pynvml.nvmlDeviceGetName(handle)), pynvml.nvmlDeviceGetMemoryInfo(handle).total // BYTES_PER_MB
-    )
+    total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+    return GPU(gpu_id, _text(pynvml.nvmlDeviceGetName(handle)), total // BYTES_PER_MB)
 
 
 def _text(value):
@@ -194,17 +193,12 @@ class _Running:
             self.max_utilization = max(self.max_utilization, utilization)
 
     def usage(self):
-        measured = self.num_utilizations > 0
-        return GPUUsage(
-            id=self.id,
-            name=self.name,
-            num_samples=self.num_samples,
-            mean_utilization=self.utilization_sum / self.num_utilizations if measured else None,
-            max_utilization=float(self.max_utilization) if measured else None,
-            mean_memory_mb=self.memory_sum / self.num_samples / BYTES_PER_MB,
-            max_memory_mb=self.max_memory / BYTES_PER_MB,
-            total_memory_mb=self.total_memory / BYTES_PER_MB,
-        )
+        mean = greatest = None
+        if self.num_utilizations:
+            mean, greatest = self.utilization_sum / self.num_utilizations, float(self.max_utilization)
+        amounts = (self.memory_sum / self.num_samples, self.max_memory, self.total_memory)
+        memory_mb = [amount / BYTES_PER_MB for amount in amounts]
+        return GPUUsage(self.id, self.name, self.num_samples, mean, greatest, *memory_mb)
 
 
 class GPUMonitor:
@@ -219,7 +213,7 @@ class GPUMonitor:
         interval_seconds: Time between samples.
     """
 
-    def __init__(self, indices: Sequence[int | str] | None = None, interval_seconds=0.5):
+    def __init__(self, indices: Sequence[int | str] | None = None, interval_seconds: float = 0.5):
         if interval_seconds <= 0:
             raise ValueError(f"interval_seconds must be more than 0. Received: {interval_seconds}. The default is 0.5.")
         self.indices = None if indices is None else tuple(str(index) for index in indices)
@@ -230,7 +224,7 @@ class GPUMonitor:
         self._running = ()
         self._reason = "the monitor was not started"
 
-    def start(self):
+    def start(self) -> "GPUMonitor":
         """Starts sampling; earlier figures are dropped. Returns the monitor."""
         if self._thread is not None:
             raise RuntimeError("GPUMonitor is already running. Call stop() before the next start().")
@@ -238,14 +232,12 @@ class GPUMonitor:
         if self._running:
             self._stop.clear()
             ready = threading.Event()
-            self._thread = threading.Thread(
-                target=self._sample_until_stopped, args=(ready,), name="gpu-monitor", daemon=True
-            )
+            self._thread = threading.Thread(None, self._sample_until_stopped, "gpu-monitor", (ready,), daemon=True)
             self._thread.start()
             ready.wait()
         return self
 
-    def stop(self):
+    def stop(self) -> GPUReport:
         """Stops sampling and waits for the thread to end. Returns the report. Harmless when not running."""
         if self._thread is not None:
             self._stop.set()
@@ -253,7 +245,7 @@ class GPUMonitor:
             self._thread = None
         return self.report()
 
-    def report(self):
+    def report(self) -> GPUReport:
         """The `GPUReport` since `start`, while sampling or after it."""
         with self._lock:
             usages = tuple(running.usage() for running in self._running if running.num_samples)
@@ -281,24 +273,20 @@ class GPUMonitor:
     def _sample_until_stopped(self, ready):
         try:
             with nvml() as pynvml:
-                self._sample_loop(pynvml, ready)
+                handles, uuids = _all_gpus(pynvml)
+                watched = [_find(pynvml, running.id, handles, uuids) for running in self._running]
+                stopped = False
+                while not stopped:
+                    samples = [_sample(pynvml, handle) for handle in watched]
+                    with self._lock:
+                        for running, sample in zip(self._running, samples):
+                            running.add(*sample)
+                    ready.set()
+                    stopped = self._stop.wait(self.interval_seconds)
         except NVMLUnavailable as error:
             self._reason = str(error)  # ends the sampling, not the training; the report keeps what it has
         finally:
             ready.set()
-
-    def _sample_loop(self, pynvml, ready):
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        watched = [_find(pynvml, running.id, handles, uuids) for running in self._running]
-        while True:
-            samples = [_sample(pynvml, handle) for handle in watched]
-            with self._lock:
-                for running, sample in zip(self._running, samples):
-                    running.add(*sample)
-            ready.set()
-            if self._stop.wait(self.interval_seconds):
-                return
 
 
 def _sample(pynvml, handle):

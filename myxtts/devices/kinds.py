@@ -1,4 +1,6 @@
-"""Which kind of device a name stands for, and which one is used unless something else is said."""
+"""Which kind of device a name means, and which device is used unless something else is said."""
+
+import re
 
 
 def default_device() -> str:
@@ -9,7 +11,11 @@ def default_device() -> str:
 
 
 def runs_on_cpu(device: str | None = None) -> bool:
-    """Whether `device`, or else the default device of this process, is a CPU."""
-    import tensorflow as tf
+    """Whether `device`, or else the default device of this process, is a CPU; the name may be short or in full."""
+    return short_name(device or default_device()).upper().startswith("/CPU:")
 
-    return tf.DeviceSpec.from_string(device or default_device()).device_type == "CPU"
+
+def short_name(device: str) -> str:
+    """`/job:localhost/replica:0/task:0/device:GPU:1` as `/GPU:1`."""
+    match = re.search(r"(?:device:|/|^)((?:CPU|GPU):\d+)$", device, re.IGNORECASE)
+    return f"/{match[1]}" if match else device

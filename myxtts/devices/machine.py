@@ -1,13 +1,14 @@
 """The machine as this process may use it: processor, memory, disks. What cannot be read is None, never a guess.
 
-Limits of containers count: a process in one may use fewer cores and less memory than the machine has. They are read from
-control groups, version 2 and version 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/).
+Limits of containers count: a process in one may use fewer cores and less memory than the machine has. They are read
+from control groups, version 2 and version 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/).
 """
 
 import os
 import platform
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +46,10 @@ class Memory:
     """What the container uses, caches that can be dropped left out."""
 
     @property
-    def usable(self):
+    def usable(self) -> int | None:
         """Bytes that this process can still take: the smaller of what is available and what the limit leaves."""
-        rooms = [self.available]
-        if self.limit is not None:
-            rooms.append(max(0, self.limit - (self.used_of_limit or 0)))
-        known = [room for room in rooms if room is not None]
-        return min(known) if known else None
+        left = None if self.limit is None else max(0, self.limit - (self.used_of_limit or 0))
+        return min((room for room in (self.available, left) if room is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class DiskSpeed:
     """What was read, or why nothing was."""
 
 
-def read_processor(root=Path("/")):
+def read_processor(root: Path = Path("/")) -> Processor:
     """The CPU and what this process may use of it."""
     name, flags = platform.processor() or platform.machine(), frozenset()
     cpuinfo = _text(root / "proc/cpuinfo")
@@ -82,7 +80,7 @@ def read_processor(root=Path("/")):
     return Processor(name, len(affinity(0)) if affinity else os.cpu_count(), _cpu_quota(root), flags)
 
 
-def read_memory(root=Path("/")):
+def read_memory(root: Path = Path("/")) -> Memory:
     """Main memory and the limit that this process works under."""
     amounts = {}
     for line in (_text(root / "proc/meminfo") or "").splitlines():
@@ -96,7 +94,7 @@ def read_memory(root=Path("/")):
     return Memory(total, amounts.get("MemAvailable"), limit, used)
 
 
-def probe_disk(folder, size=PROBE_BYTES):
+def probe_disk(folder: str | os.PathLike, size: int = PROBE_BYTES) -> DiskSpeed:
     """Reading speed of the disk that `folder` is on, from a file of `size` bytes that is written there and removed."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".myxtts-doctor-") as file:
@@ -111,7 +109,9 @@ def probe_disk(folder, size=PROBE_BYTES):
     return DiskSpeed(str(folder), _free(folder), speed, note)
 
 
-def probe_files(folder, paths, most_bytes=PROBE_BYTES):
+def probe_files(
+    folder: str | os.PathLike, paths: Iterable[str | os.PathLike], most_bytes: int = PROBE_BYTES
+) -> DiskSpeed:
     """Reading speed from some of a data set's own files, which are small: what training reads at."""
     chosen, total = [], 0
     for path in paths:
@@ -138,10 +138,8 @@ def _uncached_speed(paths):
                 total += len(chunk)
             seconds += time.perf_counter() - began
     what = f"{len(paths)} files" if len(paths) > 1 else "one file"
-    return (
-        total / seconds,
-        f"{what}, {total / 2**20:.0f} MB, past this system's cache (a virtual disk's host may have one)",
-    )
+    note = f"{what}, {total / 2**20:.0f} MB, past this system's cache (a virtual disk's host may have one)"
+    return total / seconds, note
 
 
 def _free(folder):
@@ -165,12 +163,9 @@ def _limiting_files(root, controller, *names):
     A container may show its own group at the mount's root and name it by its path outside.
     """
     groups = _control_groups(root)
-    mount, path = (
-        (root / "sys/fs/cgroup" / controller, groups[controller])
-        if controller in groups
-        else (root / "sys/fs/cgroup", groups.get("", ""))
-    )
-    folder = mount / path
+    own = controller in groups
+    mount = root / "sys/fs/cgroup" / (controller if own else "")
+    folder = mount / groups.get(controller if own else "", "")
     for place in (folder, *(parent for parent in folder.parents if parent == mount or mount in parent.parents)):
         texts = [_text(place / name) for name in names]
         if texts[0] is not None:
@@ -187,9 +182,8 @@ def _memory_limit(root):
         for limit, used, statistics in _limiting_files(root, controller, limit_name, used_name, "memory.stat"):
             if not limit.strip().isdecimal():
                 continue  # "max"
-            cache = next(
-                (int(line.split()[1]) for line in (statistics or "").splitlines() if line.split()[0] == cache_key), 0
-            )
+            lines = [line.split() for line in (statistics or "").splitlines()]
+            cache = next((int(value) for key, value in lines if key == cache_key), 0)
             found.append((int(limit), max(0, int(used) - cache) if used else None))
     return min(found, key=lambda pair: pair[0], default=(None, None))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 INTERVAL_SECONDS = 0.005
 
 
-def resident_bytes():
+def resident_bytes() -> int | None:
     """Main memory that this process holds now, in bytes; None where /proc does not tell."""
     statm = Path("/proc/self/statm")
     if not statm.is_file():
@@ -16,7 +16,7 @@ def resident_bytes():
     return int(statm.read_text().split()[1]) * resource.getpagesize()
 
 
-def peak_resident_bytes():
+def peak_resident_bytes() -> int | None:
     """Most main memory that this process has held at one time, in bytes; None where /proc does not tell."""
     status = Path("/proc/self/status")
     for line in status.read_text().splitlines() if status.is_file() else ():
@@ -29,7 +29,7 @@ class PeakMemory:
     """A `with` block during which the most memory that this process holds is sampled, every few milliseconds."""
 
     def __init__(self):
-        self.peak = None
+        self.peak: int | None = None
         """Bytes, after the block; None where /proc does not tell."""
         self._ended = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="myxtts-memory", daemon=True)

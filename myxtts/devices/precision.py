@@ -1,5 +1,6 @@
 """Which number formats the hardware computes matrix products in."""
 
+from myxtts.devices.kinds import runs_on_cpu
 from myxtts.devices.machine import read_processor
 
 BFLOAT16_CAPABILITY = (8, 0)
@@ -10,11 +11,11 @@ BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """Names of the instructions in /proc/cpuinfo: Intel, AMD; Arm."""
 
 
-def choose_precision(requested, device):
+def choose_precision(requested: str, device: str) -> tuple[str, str]:
     """The dtype policy to train under on `device`.
 
-    `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. bfloat16
-    on a GPU that lacks it is slower than float32, and becomes float32. A CPU computes any format, if need be slowly.
+    `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. On a
+    GPU that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, maybe slowly.
 
     Args:
         requested: A dtype policy, or `auto`.
@@ -23,7 +24,7 @@ def choose_precision(requested, device):
     Returns:
         The policy, and why, in words.
     """
-    if "GPU" not in device.upper():
+    if runs_on_cpu(device):
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
         hardware = f"this CPU has {'' if has_bfloat16 else 'no '}bfloat16 instructions"
         return ("mixed_bfloat16" if has_bfloat16 else "float32") if requested == "auto" else requested, hardware
@@ -42,7 +43,7 @@ def choose_precision(requested, device):
     return requested, hardware
 
 
-def rounds_to_tf32(device):
+def rounds_to_tf32(device: str) -> bool:
     """Whether matrix products of float32 on `device` are rounded to TF32's 10 bits just now, seen on one of them."""
     import tensorflow as tf
 

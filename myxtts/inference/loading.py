@@ -39,7 +39,8 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
     for part, store in stores.items():
         stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
         weights = current_names(model.part_weights(part)) | {name: model.mel_stats for name in stats}
-        arrays = read_part(store, steps[part], ["model", *stats])
+        files, _ = read_part(store, steps[part], ("model", *stats))
+        arrays = {name: array for file in files.values() for name, array in file.items()}
         assign_by_name(weights, arrays, str(store.path(steps[part])))
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):

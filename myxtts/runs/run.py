@@ -179,10 +179,7 @@ def _overtrained(state, training):
 
 def _train_stage(stage, config, plan, dataset, monitor):
     order = dataset.order(stage)
-    print(
-        f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, "
-        f"{len(order.shapes)} shapes"
-    )
+    print(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {len(order.shapes)} shapes")
     if config.training.reset_training:
         aside = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}").set_aside()
         if aside:

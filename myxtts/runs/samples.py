@@ -11,6 +11,7 @@ from myxtts.audio.files import write_wav
 from myxtts.data.pipeline import load_samples
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
+from myxtts.storage.files import write_whole
 from myxtts.training.callbacks import Callback
 
 matplotlib.use("Agg")
@@ -100,5 +101,6 @@ def draw_mel(mel, title, path):
     axes.set_title(title[:80], parse_math=False)  # a text may hold dollar signs
     figure.colorbar(image, ax=axes, label="log power")
     figure.tight_layout()
-    figure.savefig(path)
+    with write_whole(path) as temporary:
+        figure.savefig(temporary, format="png")
     pyplot.close(figure)

@@ -9,6 +9,7 @@ import numpy as np
 from myxtts.config.checks import ConfigError
 from myxtts.config.loading import config_from_dict
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, read_json
+from myxtts.storage.files import write_whole
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
@@ -52,7 +53,8 @@ def adopt(config):
     for part in ("dvae", "decoder"):
         _copy_newest(CheckpointStore(source / part), CheckpointStore(home / part))
     if (source / SPEAKERS_FILE).is_file():
-        shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
+        with write_whole(home / SPEAKERS_FILE) as temporary:
+            shutil.copyfile(source / SPEAKERS_FILE, temporary)
     model = dataclasses.replace(origin.model, dropout=config.model.dropout)
     data = config.data
     if data.vocabulary is None:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 
-from myxtts.storage.checkpoint import CheckpointError
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 
 logger = logging.getLogger(__name__)
 
@@ -17,18 +17,18 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Hands checkpoints to a thread that writes them with a `CheckpointStore`.
 
-    At most one write is in flight: the next one waits for it. A write that fails for a reason of the disk (`OSError`) is
-    logged by the next call, and the next checkpoint is another try; after `SAVE_TRIES` failures in a row the call raises.
-    Anything else that goes wrong in the thread is raised by the next call as it is.
+    At most one write is in flight: the next one waits for it. A write that the disk fails (`OSError`) is logged by the
+    next call, and the next checkpoint is another try; after `SAVE_TRIES` failures in a row the call raises. What else
+    goes wrong in the thread, the next call raises as it is.
 
     As a context manager it waits for the write in flight when the block ends, except on Ctrl-C: a write that is cut off
     leaves no checkpoint, and the one before stays whole.
 
     Args:
-        store: `CheckpointStore`. Nobody else writes to it meanwhile.
+        store: Where they go. Nobody else writes to it meanwhile.
     """
 
-    def __init__(self, store):
+    def __init__(self, store: CheckpointStore):
         self.store = store
         self._thread = None
         self._job = None
@@ -37,11 +37,10 @@ class CheckpointWriter:
         self._error = None
         self._failures = 0
 
-    def start(self, step, tensors, state, best=False):
-        """Begins to write a checkpoint; waits first for the one before.
+    def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False) -> None:
+        """Begins to write a checkpoint, as `CheckpointStore.write` does; waits first for the one before.
 
-        Args:
-            step, tensors, state, best: As in `CheckpointStore.write`. Neither arrays nor state may change afterwards.
+        Neither arrays nor state may change afterwards.
 
         Raises:
             CheckpointError: The one before was the last of too many that failed.
@@ -52,12 +51,12 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=self._run, name="myxtts-checkpoint", daemon=True)
         self._thread.start()
 
-    def poll(self):
+    def poll(self) -> None:
         """Takes note of a write that has ended, without waiting. Raises as `start` does."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
-    def wait(self):
+    def wait(self) -> None:
         """Waits for the write in flight, if there is one. Raises as `start` does."""
         self._join()
         error, self._error, self._job = self._error, None, None
@@ -67,13 +66,13 @@ class CheckpointWriter:
             raise error
         self._failures += 1
         if self._failures >= SAVE_TRIES:
+            way_out = "Free the disk or mend the folder, and run the same command to resume."
             raise CheckpointError(
-                f"{self._describe(error)} That was try {self._failures} of {SAVE_TRIES}. Free the disk or "
-                "mend the folder; the same command goes on from there."
+                f"{self._describe(error)} That was try {self._failures} of {SAVE_TRIES}. {way_out}"
             ) from error
         logger.error("%s Training goes on; try %d of %d.", self._describe(error), self._failures, SAVE_TRIES)
 
-    def write_last(self, step, tensors, state, best=False):
+    def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False) -> None:
         """Writes a run's last checkpoint, with up to `SAVE_TRIES` tries, before it returns.
 
         Raises:
@@ -84,13 +83,8 @@ class CheckpointWriter:
         for number in range(1, SAVE_TRIES):
             if not isinstance(self._error, OSError):
                 break
-            logger.error(
-                "%s It is tried again in %.0f s; try %d of %d.",
-                self._describe(self._error),
-                LAST_TRY_PAUSE_SECONDS,
-                number,
-                SAVE_TRIES,
-            )
+            tried = f"Trying again in {LAST_TRY_PAUSE_SECONDS:.0f} s; try {number} of {SAVE_TRIES}."
+            logger.error("%s %s", self._describe(self._error), tried)
             time.sleep(LAST_TRY_PAUSE_SECONDS)
             self._error = None
             self._run()
@@ -110,10 +104,8 @@ class CheckpointWriter:
             self._thread = None
 
     def _describe(self, error):
-        last_good = (
-            f"The last good one is that of step {self._last_good[0]}." if self._last_good else "There is none yet."
-        )
-        return f"The checkpoint of step {self._step} could not be written to {self.store.folder}: {error}. {last_good}"
+        last = f"The last good one is that of step {self._last_good[0]}." if self._last_good else "There is none yet."
+        return f"The checkpoint of step {self._step} could not be written to {self.store.folder}: {error}. {last}"
 
     def __enter__(self):
         return self

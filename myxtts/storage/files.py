@@ -42,20 +42,11 @@ def digest_file(path: str | os.PathLike) -> str:
 
 @contextmanager
 def write_whole(path: str | os.PathLike) -> Iterator[Path]:
-    """Writes a file whole or not at all, by way of a temporary file in the same folder.
+    """Yields a temporary path next to `path`. When the block ends, what was written there is on the disk under `path`;
+    when it raises an error, `path` is as it was and the temporary file is gone.
 
     A symbolic link stays, and the file that it leads to is replaced; a replaced file's permissions stay. A device or a
     named pipe stays too: the content is copied into it once it is complete.
-
-    Args:
-        path: The file to write; its folder must exist.
-
-    Yields:
-        The path to write to. When the block ends, the content is on the disk and under `path`; when it raises, `path`
-        is as it was and the temporary file is gone.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     path = Path(path)
     if path.is_dir():
@@ -85,17 +76,9 @@ def write_whole(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextmanager
 def write_whole_folder(path: str | os.PathLike, sync: bool = True) -> Iterator[Path]:
-    """Writes a folder whole or not at all; one that is there already makes way for it.
+    """Yields an empty folder that takes the place of `path` when the block ends; when it raises, `path` is as it was.
 
-    Args:
-        path: The folder to write; the folders above it are made.
-        sync: Whether to wait until all files are on the disk, which takes milliseconds for each.
-
-    Yields:
-        An empty folder that takes the place of `path` when the block ends, and goes when it raises.
-
-    Raises:
-        OSError: The folder cannot be written; `path` is as it was.
+    `sync` waits until all files are on the disk, which takes milliseconds for each.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,20 +132,18 @@ def read_json(path: str | os.PathLike) -> Any:
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path} is not a regular file.")
         if status.st_size > MAX_JSON_BYTES:
-            raise CheckpointError(
-                f"{path} has {status.st_size} bytes; at most {MAX_JSON_BYTES} are read. No training run wrote it."
-            )
+            limit = f"at most {MAX_JSON_BYTES} are read. No training run wrote it."
+            raise CheckpointError(f"{path} has {status.st_size} bytes; {limit}")
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(
-            f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?"
-        ) from None
+        hint = "Is this the folder of a training run or of `myxtts convert`?"
+        raise CheckpointError(f"{path} is not there. {hint}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}.") from None
 
 
 def _temporary_path(path):
-    """A name beside `path` that nobody else has, of at most 180 bytes."""
+    """A name next to `path` that nobody else has."""
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.tmp")
 
 

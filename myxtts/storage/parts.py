@@ -1,5 +1,7 @@
 """The parts of a model as checkpoints hold them, with the names that weights have today."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from myxtts.storage.checkpoint import CheckpointStore
@@ -19,9 +21,7 @@ def current_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return named
 
 
-def read_part(
-    store: CheckpointStore, step: int, names: tuple[str, ...] = ("model",)
-) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
-    """Tensors and state of a checkpoint, as `CheckpointStore.read` gives them, under the names of today."""
+def read_part(store: CheckpointStore, step: int, names: Iterable[str] = ("model",)) -> tuple[dict[str, dict], dict]:
+    """Tensors and state of a checkpoint, as `CheckpointStore.read` gives them, under today's names."""
     tensors, state = store.read(step, names)
     return {file: current_names(arrays) for file, arrays in tensors.items()}, state

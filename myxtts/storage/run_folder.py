@@ -4,22 +4,20 @@ import fcntl
 import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from myxtts.storage.tensor_file import CheckpointError
+from myxtts.storage.files import CheckpointError, remove_leftovers
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def own_run_folder(folder):
+def own_run_folder(folder: str | os.PathLike) -> Iterator[Path]:
     """Makes a run's folder if need be, keeps other runs out of it, and clears what a killed run left half written.
 
     The lock is the kernel's, on the folder itself: it ends with the process however that ends, and leaves no file.
-
-    Args:
-        folder: Of the run.
 
     Raises:
         CheckpointError: It cannot be written to, or another run writes to it.
@@ -31,15 +29,12 @@ def own_run_folder(folder):
             file.write(bytes(4096))
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise CheckpointError(
-            f"--checkpoint-dir must be a folder that can be written to. {folder}: {error.strerror}. Free "
-            "or mend it, or name another."
-        ) from error
+        rule = "--checkpoint-dir must be a folder that can be written to."
+        raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
     try:
         _lock(descriptor, folder)
         for place in (folder, folder / "samples"):
-            for leftover in place.glob(".*.tmp"):
-                leftover.unlink()
+            remove_leftovers(place)
         yield folder
     finally:
         os.close(descriptor)
@@ -49,8 +44,7 @@ def _lock(descriptor, folder):
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise CheckpointError(
-            f"Another run is writing to {folder}. Wait for it, stop it, or name another --checkpoint-dir."
-        ) from None
+        way_out = "Wait for it, stop it, or name another --checkpoint-dir."
+        raise CheckpointError(f"Another run is writing to {folder}. {way_out}") from None
     except OSError as error:
-        logger.warning("%s cannot be locked (%s): take care that no second run writes to it.", folder, error.strerror)
+        logger.warning("%s cannot be locked (%s): make sure that no second run writes to it.", folder, error.strerror)

@@ -1,7 +1,11 @@
 """Voices that come with a model: conditioning latents and speaker vector of each, by name."""
 
 import difflib
+import os
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
@@ -10,13 +14,8 @@ SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
 
 
-def write_speakers(folder, speakers):
-    """Writes the voices of a model.
-
-    Args:
-        folder: Of the model.
-        speakers: `{name: (latents, vector)}`, `(1, num_latents, width)` and `(1, speaker_width)` float32.
-    """
+def write_speakers(folder: str | os.PathLike, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Writes a model's voices by name: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
     arrays = {}
     for name, (latents, vector) in speakers.items():
         arrays |= {name + _LATENTS: latents, name + _VECTOR: vector}
@@ -24,7 +23,7 @@ def write_speakers(folder, speakers):
     write_tensors(Path(folder) / SPEAKERS_FILE, shapes, arrays.values())
 
 
-def speaker_names(folder):
+def speaker_names(folder: str | os.PathLike) -> list[str]:
     """Names of the voices that come with the model in `folder`, sorted; empty where there are none."""
     path = Path(folder) / SPEAKERS_FILE
     if not path.is_file():
@@ -32,18 +31,11 @@ def speaker_names(folder):
     return sorted(name.removesuffix(_LATENTS) for name in tensor_names(path) if name.endswith(_LATENTS))
 
 
-def read_speaker(folder, name):
-    """One of the voices that come with a model.
-
-    Args:
-        folder: Of the model.
-        name: See `speaker_names`.
-
-    Returns:
-        Latents, `(1, num_latents, width)`, and speaker vector, `(1, speaker_width)`, float32.
+def read_speaker(folder: str | os.PathLike, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Latents and speaker vector of one of the voices that come with a model, as `write_speakers` takes them.
 
     Raises:
-        CheckpointError: There is no such voice; the message names those that are near.
+        CheckpointError: There is no such voice; the message names similar ones.
     """
     names = speaker_names(folder)
     if not names:

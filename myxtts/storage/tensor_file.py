@@ -1,21 +1,17 @@
 """Safetensors files: float32 values written one tensor at a time, any read by name."""
 
-import hashlib
 import json
 import math
 import os
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from myxtts.config.checks import UserError
+from myxtts.storage.files import CheckpointError, new_hasher, write_whole
 
 
-class CheckpointError(UserError):
-    """A checkpoint that is missing, damaged, or of another model; the message names what and what to do."""
-
-
-def write_tensors(path, shapes, values):
+def write_tensors(path: str | os.PathLike, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
     """Writes a file while holding one tensor in memory; the library's own writer needs all of them, twice.
 
     The format is a header of names, shapes and offsets, and then the values
@@ -35,8 +31,8 @@ def write_tensors(path, shapes, values):
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    hasher = hashlib.blake2b(digest_size=16)
-    with open(path, "wb") as file:
+    hasher = new_hasher()
+    with write_whole(path) as temporary, open(temporary, "wb") as file:
 
         def write(content):
             hasher.update(content)
@@ -48,22 +44,16 @@ def write_tensors(path, shapes, values):
             if value.shape != tuple(shape):
                 raise ValueError(f"{name} must have the shape {tuple(shape)}. Received: {value.shape}.")
             write(np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
-        file.flush()
-        os.fsync(file.fileno())
     return {"bytes": 8 + len(encoded) + end, "blake2b": hasher.hexdigest()}
 
 
-def tensor_names(path):
-    """Names of the tensors of a file.
-
-    Raises:
-        CheckpointError: The file is damaged.
-    """
+def tensor_names(path: str | os.PathLike) -> list[str]:
+    """Names of the tensors of a file. Raises `CheckpointError` where it is missing or damaged."""
     with _open(path) as file:
         return list(file.keys())
 
 
-def read_tensors(path, names=None):
+def read_tensors(path: str | os.PathLike, names: Iterable[str] | None = None) -> list[np.ndarray]:
     """The tensors of those names, of all for None, as a list of arrays.
 
     The sizes that the header claims are compared with the file before anything is read.

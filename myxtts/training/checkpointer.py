@@ -32,7 +32,13 @@ class Checkpointer:
         config: Callable[[], XTTSConfig],
         averaged: Callable[[], AbstractContextManager],
     ):
-        self.state, self.stage, self.train_step, self._config, self._averaged = state, stage, train_step, config, averaged
+        self.state, self.stage, self.train_step, self._config, self._averaged = (
+            state,
+            stage,
+            train_step,
+            config,
+            averaged,
+        )
         training = config().training
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)

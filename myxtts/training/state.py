@@ -4,7 +4,6 @@ Everything that is drawn is a function of the seed and a position (docs/architec
 positions are all there is. Whatever else must survive a stop registers with `TrainingState.register`.
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.config.settings import run_settings
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.files import new_hasher
 from myxtts.training.stages.base import Stage, arrays_of
 from myxtts.training.step import TrainStep
 
@@ -166,7 +166,7 @@ def restore(
 
 def data_digest(clips: Iterable) -> str:
     """Identifies a list of `Clip`s in their order, on which the order of batches rests."""
-    hasher = hashlib.blake2b(digest_size=16)
+    hasher = new_hasher()
     for clip in clips:
         hasher.update(json.dumps([clip.id, clip.num_samples, clip.tokens]).encode())
     return hasher.hexdigest()

@@ -1,19 +1,22 @@
 """Small things every part of the package needs: the default device, the log."""
 
 import logging
+import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
-from myxtts.devices.kinds import default_device
+from myxtts.devices.kinds import default_device, runs_on_cpu
 
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
 
 
-def get_device_context(device: str | None = None):
+def get_device_context(device: str | None = None) -> AbstractContextManager:
     """A `tf.device` scope for `device`, or else for the default device of this process.
 
     Args:
@@ -28,7 +31,7 @@ def get_device_context(device: str | None = None):
     return tf.device(device or default_device())
 
 
-def ensure_gpu_placement(tensor):
+def ensure_gpu_placement(tensor: Any) -> Any:
     """The tensor on a GPU: itself when it is on one (whichever) or when there is none, else a copy on the first.
 
     Args:
@@ -40,7 +43,7 @@ def ensure_gpu_placement(tensor):
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
-    if not tf.config.get_visible_devices("GPU") or "GPU" in tensor.device:
+    if not tf.config.get_visible_devices("GPU") or not runs_on_cpu(tensor.device):
         return tensor
     with get_device_context():
         return tf.identity(tensor)
@@ -56,7 +59,7 @@ class _AboveProgressBars:
         sys.stdout.flush()
 
 
-def setup_logging(level="INFO", log_file=None):
+def setup_logging(level: str | int = "INFO", log_file: str | os.PathLike | None = None) -> logging.Logger:
     """Sends the package's log to standard output and, if asked, to a file. Calling it again replaces both.
 
     Args:

@@ -1,0 +1,238 @@
+"""Files and folders appear whole or not at all, links and devices stay, and one digest names a content."""
+
+import hashlib
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from myxtts.storage import files
+from myxtts.storage.files import (
+    CheckpointError,
+    digest_bytes,
+    digest_file,
+    new_hasher,
+    read_json,
+    remove_leftovers,
+    write_json,
+    write_text,
+    write_whole,
+    write_whole_folder,
+)
+
+
+def fail(*arguments, **keywords):
+    raise OSError(28, "No space left on device")
+
+
+def names(folder):
+    return {entry.name for entry in folder.iterdir()}
+
+
+def test_what_was_written_appears_when_the_block_ends(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with write_whole(path) as temporary:
+        assert temporary.parent == tmp_path
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and names(tmp_path) == {"a.txt"}
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+@pytest.mark.parametrize("failing", ["block", "interrupt", "fsync", "replace"])
+def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path, monkeypatch, failing, before):
+    path = tmp_path / "a.txt"
+    if before is not None:
+        path.write_text(before)
+    if failing in ("fsync", "replace"):
+        monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(KeyboardInterrupt if failing == "interrupt" else OSError), write_whole(path) as temporary:
+        temporary.write_text("half")
+        if failing in ("block", "interrupt"):
+            raise KeyboardInterrupt if failing == "interrupt" else OSError
+    assert (path.read_text() if path.exists() else None) == before
+    assert names(tmp_path) == (set() if before is None else {"a.txt"})
+
+
+def test_the_content_is_on_the_disk_before_it_takes_its_place(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (done.append("fsync"), fsync(descriptor)))
+    monkeypatch.setattr(os, "replace", lambda source, target: (done.append("replace"), replace(source, target)))
+    write_text(tmp_path / "a.txt", "text")
+    assert done == ["fsync", "replace"]
+
+
+def test_only_the_writers_own_temporary_file_is_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0" * 12)
+    mine = tmp_path / ".a.txt.000000000000.tmp"
+    mine.write_text("mine")
+    with pytest.raises(FileExistsError), write_whole(tmp_path / "a.txt"):
+        pass
+    assert mine.read_text() == "mine" and names(tmp_path) == {mine.name}
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    with write_whole(tmp_path / "a.txt") as first, write_whole(tmp_path / "a.txt") as second:
+        first.write_text("first")
+        second.write_text("second")
+    assert (tmp_path / "a.txt").read_text() == "first" and names(tmp_path) == {"a.txt"}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path, exists):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere/a.txt")
+    if exists:
+        (tmp_path / "elsewhere" / "a.txt").write_text("old")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "elsewhere" / "a.txt").read_text() == "new"
+    assert names(tmp_path) == {"elsewhere", "link"} and names(tmp_path / "elsewhere") == {"a.txt"}
+
+
+def test_a_device_is_written_through_and_stays_a_device(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/null")
+    for path in ("/dev/null", tmp_path / "link"):
+        write_json(path, {"a": 1})
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode) and (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_named_pipe_gets_all_of_the_content_or_none_and_stays_a_pipe(tmp_path, fails):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    if fails:
+        with pytest.raises(ZeroDivisionError), write_whole(pipe) as temporary:
+            temporary.write_text("half")
+            raise ZeroDivisionError
+        os.close(os.open(pipe, os.O_WRONLY))
+    else:
+        write_text(pipe, "text" * 50_000)
+    reader.join(30)
+    assert received == [b"" if fails else b"text" * 50_000]
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and names(tmp_path) == {"pipe"}
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="folder"), write_whole(tmp_path / "folder"):
+        pytest.fail("the block ran")
+    assert names(tmp_path) == {"folder"} and names(tmp_path / "folder") == set()
+
+
+def test_a_missing_folder_is_an_error_that_names_the_file_asked_for(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        write_text(tmp_path / "none" / "a.txt", "text")
+    assert error.value.filename == str(tmp_path / "none" / "a.txt")
+
+
+def test_permissions_are_the_old_files_or_the_usual_ones(tmp_path):
+    (tmp_path / "usual").write_text("")
+    for name in ("private", "new"):
+        if name == "private":
+            (tmp_path / name).touch(0o600)
+        write_text(tmp_path / name, "text")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes["private"] == 0o600 and modes["new"] == modes["usual"]
+
+
+def test_a_name_of_the_greatest_length_can_be_written(tmp_path):
+    path = tmp_path / ("ж" * 127)
+    write_text(path, "text")
+    assert path.read_text() == "text"
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"text": "آزمون"})
+    with pytest.raises(TypeError):
+        write_json(path, {"x": object()})
+    assert read_json(path) == {"text": "آزمون"}
+    assert path.read_bytes() == '{\n "text": "آزمون"\n}\n'.encode()
+    assert names(tmp_path) == {"a.json"}
+
+
+def test_json_that_is_missing_or_damaged_is_one_sentence(tmp_path):
+    with pytest.raises(CheckpointError, match="is not there"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text(json.dumps({"a": 1})[:-1])
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_folder_appears_whole_with_what_is_in_it(tmp_path):
+    with write_whole_folder(tmp_path / "above" / "folder") as new:
+        (new / "inner").mkdir()
+        (new / "inner" / "a.txt").write_text("text")
+        assert not (tmp_path / "above" / "folder").exists()
+    assert (tmp_path / "above" / "folder" / "inner" / "a.txt").read_text() == "text"
+    assert names(tmp_path / "above") == {"folder"}
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_folder_takes_the_place_of_the_one_before(tmp_path, sync):
+    for content in ("old", "new"):
+        with write_whole_folder(tmp_path / "folder", sync) as new:
+            (new / content).write_text("")
+    assert names(tmp_path) == {"folder"} and names(tmp_path / "folder") == {"new"}
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("failing", ["block", "fsync", "first replace", "second replace"])
+def test_a_failed_folder_leaves_the_old_one_and_no_other(tmp_path, monkeypatch, failing, before):
+    path = tmp_path / "folder"
+    if before:
+        path.mkdir()
+        (path / "old").write_text("")
+    replace, calls = os.replace, []
+
+    def replace_or_fail(source, target):
+        calls.append(target)
+        if len(calls) == (2 if failing.startswith("second") and before else 1):
+            fail()
+        replace(source, target)
+
+    if failing == "fsync":
+        monkeypatch.setattr(os, "fsync", fail)
+    elif failing != "block":
+        monkeypatch.setattr(os, "replace", replace_or_fail)
+    with pytest.raises(OSError, match="No space"), write_whole_folder(path) as new:
+        (new / "new").write_text("")
+        if failing == "block":
+            fail()
+    assert names(tmp_path) == ({"folder"} if before else set())
+    assert not before or names(path) == {"old"}
+
+
+def test_leftovers_are_removed_and_nothing_else(tmp_path):
+    (tmp_path / ".folder.1f.tmp" / "inner").mkdir(parents=True)
+    for name in (".a.json.1f.tmp", "a.json", "notes.tmp", ".hidden"):
+        (tmp_path / name).write_text("x")
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == {"a.json", "notes.tmp", ".hidden"}
+    remove_leftovers(tmp_path / "none")
+
+
+def test_digests_are_blake2b_of_the_content(tmp_path):
+    content = bytes(range(256)) * 9000
+    (tmp_path / "a").write_bytes(content)
+    expected = hashlib.blake2b(content, digest_size=16).hexdigest()
+    hasher = new_hasher()
+    hasher.update(content[:1000])
+    hasher.update(content[1000:])
+    assert digest_file(tmp_path / "a") == digest_bytes(content) == hasher.hexdigest() == expected
+    assert digest_bytes(content, 4) == hashlib.blake2b(content, digest_size=4).hexdigest()
+
+
+def test_the_package_hashes_in_one_place_and_makes_temporary_names_in_storage_only():
+    package = Path(files.__file__).parents[1]
+    sources = {path.relative_to(package).as_posix(): path.read_text("utf-8") for path in package.rglob("*.py")}
+    assert [name for name, text in sources.items() if "import hashlib" in text] == ["storage/files.py"]
+    assert not [name for name, text in sources.items() if '.tmp"' in text and not name.startswith("storage/")]
