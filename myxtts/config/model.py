@@ -7,6 +7,17 @@ from myxtts.config.rates import NUM_MELS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.sizes import MODEL_SIZES
 
+DECODER_UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
+"""Length factor of each stage of the waveform decoder, and taps of its transposed convolution."""
+DECODER_KERNELS = (3, 7, 11)
+"""Taps of the residual stacks that each stage of the waveform decoder averages."""
+DECODER_DILATIONS = (1, 3, 5)
+"""Dilations within one of these stacks."""
+SPEAKER_BLOCKS = (3, 4, 6, 3)
+"""Residual blocks in each group of the speaker encoder."""
+SPEAKER_NUM_MELS = 64
+"""Mel bands that the speaker encoder sees."""
+
 
 @dataclass(init=False)
 class ModelConfig(Settings):

@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from myxtts.audio.files import read_audio
 from myxtts.audio.griffin_lim import log_mel_to_wav
-from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
+from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.checks import UserError
 from myxtts.config.loading import config_from_dict
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.interchange.coqui_import import MEL_STATS
-from myxtts.models.dvae import MEL_FRAMES_PER_CODE
+from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.sampling import EXCLUDED, sample
 from myxtts.models.xtts import XTTS
 from myxtts.planning.memory import count_dvae, count_gpt
@@ -82,11 +82,15 @@ class Synthesizer:
         self.tokenizer = tokenizer
         self.config = config
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
+        speaker_mel = MelSpectrogram(SPEAKER_MEL)
+        if "decoder" in model.parts:
+            for layer in (model.decoder, model.speaker_encoder):
+                set_fewer_products(layer, runs_on_cpu())
         self._to_latents = tf.function(self._wav_to_latents, reduce_retracing=True)
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), reduce_retracing=True)
         # A graph takes little more than half of the time that single operations take.
         self._to_speaker = tf.function(
-            lambda wav: model.speaker_encoder(wav, fewer_products=runs_on_cpu()),
+            lambda wav: model.speaker_encoder(speaker_mel(wav)),
             input_signature=[tf.TensorSpec([None, None], tf.float32)],
         )
         self._to_wav = tf.function(self._codes_to_wav, reduce_retracing=True)
@@ -281,7 +285,7 @@ class Synthesizer:
 
     def _codes_to_wav(self, latents, speaker, text_inputs, codes):
         hidden = self.model.gpt.codes_to_latents(latents, text_inputs, codes, self.config.model.start_audio_token)
-        return self.model.vocoder(hidden, speaker, fewer_products=runs_on_cpu())
+        return self.model.decoder(hidden, speaker)
 
     def _text_inputs(self, ids):
         return [self.config.model.start_text_token, *ids, self.config.model.stop_text_token]
@@ -359,7 +363,7 @@ def make_generator(gpt, model_config, sampling, max_codes):
             code = tf.where(done, stop, sample(logits, sampling, seen, tf.stack([seed, index])))
             codes = tf.tensor_scatter_nd_update(codes, [[index]], code[None])
             seen = seen | tf.cast(tf.one_hot(code, model_config.num_audio_tokens), tf.bool)
-            logits, state = gpt.step(code, index, num_prompt, state)
+            logits, state = gpt.advance(code, index, num_prompt, state)
             return index + 1, codes, done | (code == stop), seen, logits, state
 
         drawn = tf.while_loop(more, draw, (tf.constant(0), codes, done, seen, logits, state))[1]

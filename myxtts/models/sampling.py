@@ -4,8 +4,7 @@ import keras
 from keras import ops
 
 from myxtts.models.layers.dropout import GivenSeed
-
-EXCLUDED = -1e30
+from myxtts.models.layers.memory_efficient_attention import HIDDEN as EXCLUDED
 
 
 def penalize_repetition(logits, seen, penalty):

@@ -8,8 +8,7 @@ import math
 
 import tensorflow as tf
 
-from myxtts.devices.kinds import runs_on_cpu
-from myxtts.models.dvae import MEL_FRAMES_PER_CODE
+from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import named_weights
 from myxtts.training.losses import masked_cross_entropy, masked_squared_error
@@ -92,7 +91,6 @@ class GPTObjective:
     def __init__(self, model, config, lora=None):
         self.model = model
         self.gpt = model.gpt
-        self.gpt.set_hidden_padding(runs_on_cpu())
         self.lora = lora
         self.config = config
         self.loss_weights = {"text": config.training.text_loss_weight, "mel": config.training.code_loss_weight}

@@ -5,10 +5,10 @@ import tensorflow as tf
 
 from myxtts.audio.augment import change_speed, change_speed_of_loop, draw_change, limit_speed
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, MelSpectrogram
-from myxtts.config.rates import CODE_STRIDE_SAMPLES
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, DVAEBatch, GPTBatch, WaveBatch
 from myxtts.devices.kinds import runs_on_cpu
-from myxtts.models.dvae import MEL_FRAMES_PER_CODE
+from myxtts.models.layers.convolution import set_fewer_products
 
 LOG_FLOOR = -11.512925
 """ln(1e-5), the smallest log-mel."""
@@ -34,6 +34,9 @@ class Preparation:
         self.seed = seed
         self._mel = MelSpectrogram(DVAE_MEL)
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
+        if stage == "gpt":  # codes are frozen
+            for block in model.dvae.encoder_blocks:
+                set_fewer_products(block, runs_on_cpu(device))
         self._prepare = tf.function(
             self._dvae_batch if stage == "dvae" else self._gpt_batch,
             input_signature=[wave_signature(), tf.TensorSpec((), tf.int32)],
@@ -75,7 +78,7 @@ class Preparation:
 
     def _gpt_batch(self, batch, step):
         wav, wav_lengths, change = self._change(batch, step)
-        codes = self.model.dvae.encode(self._log_mel(self._mel, wav, change), fewer_products=runs_on_cpu(self.device))
+        codes = self.model.dvae.encode(self._log_mel(self._mel, wav, change))
         # A waveform of exactly n strides gives one code more than it has strides.
         codes = codes[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
         conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning

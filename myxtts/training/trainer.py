@@ -19,6 +19,7 @@ from myxtts.storage.checkpoint_writer import CheckpointWriter
 from myxtts.training.batch_size import MicroBatches, fit_batch_size, with_batch
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
+from myxtts.training.gradient_order import recompute
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.lora import LoRA
 from myxtts.training.objectives import DVAEObjective, GPTObjective
@@ -120,7 +121,9 @@ class XTTSTrainer:
                 self.model.mel_stats.assign(scale)
                 self.model.dvae.decoder_output.bias.assign(mean)
             if stage == "gpt":
-                self.model.gpt.set_memory_use(self.switches.attention, self.switches.gradient_checkpointing)
+                self.model.gpt.set_memory_use(
+                    self.switches.attention, recompute if self.switches.gradient_checkpointing else None
+                )
             if starting_weights is not None:
                 assign_by_name(self.model.part_weights(stage), starting_weights, "--init-from")
             self.lora = None
