@@ -18,9 +18,10 @@ from myxtts.models import layers
 from myxtts.models.layers.attention import attention
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
-from myxtts.models.layers.recomputation import recomputed
+from myxtts.models.layers.recomputation import Recomputation, recomputed
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.attention_choice import choose_attention
+from myxtts.training.gradient_order import recompute
 from myxtts.training.graph_facts import attention_forms, recomputed_blocks
 
 CHUNK = 4
@@ -95,7 +96,7 @@ def test_gradient_of_attention_with_dropout_equals_what_tensorflow_derives(num_q
         return tf.matmul(tf.where(tf.cast(keep, tf.bool), weights / 0.6, 0.0), value)
 
     assert_all_close(
-        output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep), tensors),
+        output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep, True), tensors),
         output_and_gradients(derived, tensors),
         1e-5,
     )
@@ -263,7 +264,7 @@ def small_gpt(precision="float32", **memory_use):
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_recomputed_gradients_equal_the_plain_ones_with_dropout_on(precision):
     plain_loss, plain, _ = gpt_gradients(small_gpt(precision))
-    loss, gradients, _ = gpt_gradients(small_gpt(precision, recompute=True), dynamic=True)
+    loss, gradients, _ = gpt_gradients(small_gpt(precision, recompute=recompute), dynamic=True)
     assert float(loss) == pytest.approx(float(plain_loss), rel=1e-6)
     for name, expected in plain.items():
         difference = np.linalg.norm(gradients[name].numpy() - expected.numpy())
@@ -281,7 +282,8 @@ def peaks_by_blocks():
         def step(x, dense=dense):
             with tf.GradientTape() as tape:
                 for number, (wide, narrow) in enumerate(dense):
-                    x = x + recomputed(f"block_{number}", lambda x, a=wide, b=narrow: b(ops.gelu(a(x))), x)
+                    again = Recomputation(f"block_{number}", recompute)
+                    x = x + recomputed(again, lambda x, a=wide, b=narrow: b(ops.gelu(a(x))), x)
                 loss = tf.reduce_sum(x**2)
             return tape.gradient(loss, [v.value for pair in dense for layer in pair for v in layer.trainable_variables])
 
@@ -305,7 +307,7 @@ def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
 
     assert facts() == (set(), {"standard": 4})
     blocks = {"block_0", "block_1", "conditioning_block_0", "conditioning_block_1"}
-    assert facts(recompute=True, attention="memory-efficient") == (blocks, {"memory-efficient": 4})
+    assert facts(recompute=recompute, attention="memory-efficient") == (blocks, {"memory-efficient": 4})
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def measure(size, shapes, optimizations):
     from throughput import gpt_batch
 
     from myxtts.models.xtts import XTTS
+    from myxtts.training.gradient_order import recompute
     from myxtts.training.objectives import GPTObjective
     from myxtts.training.step import TrainStep
 
@@ -60,7 +61,9 @@ def measure(size, shapes, optimizations):
         strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[0].name)
         with strategy.scope():
             model = XTTS(model_config, parts=("gpt",), precision=optimizations.precision)
-            model.gpt.set_memory_use(optimizations.attention, optimizations.gradient_checkpointing)
+            model.gpt.set_memory_use(
+                optimizations.attention, recompute if optimizations.gradient_checkpointing else None
+            )
             return TrainStep(
                 GPTObjective(model, config),
                 strategy,

@@ -28,6 +28,7 @@ from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa
 from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.models.layers.convolution import set_fewer_products  # noqa: E402
 from myxtts.training.objectives import GPTObjective  # noqa: E402
 from myxtts.training.preparation import Preparation  # noqa: E402
 from myxtts.training.step import TrainStep  # noqa: E402
@@ -127,7 +128,8 @@ class OurWorker:
     def vocoder(self):
         model = seeded_model(RELEASED, ("decoder",))
         latents, speaker = (tf.constant(array) for array in vocoder_inputs())
-        decode = tf.function(lambda latents, speaker: model.vocoder(latents, speaker, fewer_products=True))
+        set_fewer_products(model.decoder, True)
+        decode = tf.function(model.decoder)
 
         def run():
             return decode(latents, speaker).numpy()
