@@ -77,6 +77,7 @@ class OurWorker:
         strategy = tf.distribute.OneDeviceStrategy("/device:CPU:0")
         with strategy.scope():
             model = seeded_model(model_config, ("gpt",))
+            model.gpt.set_memory_use()
             objective = (GPTObjective if with_encoder else GivenLatents)(model, config)
             step = TrainStep(objective, strategy, config.stage("gpt"))
 
