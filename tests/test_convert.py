@@ -157,7 +157,7 @@ def test_converted_weights_do_not_fit_the_model_or_lie_wrong(released, converted
     up = "hifigan_decoder.waveform_decoder.ups.1.parametrizations.weight.original"
     direction = source[f"{up}1"][3].astype(np.float64)
     np.testing.assert_allclose(
-        decoder["vocoder/upsample_1/kernel"][:, :, 3].T,
+        decoder["decoder/upsample_1/kernel"][:, :, 3].T,
         direction / np.linalg.norm(direction) * source[f"{up}0"][3, 0, 0],
         rtol=1e-6,
     )

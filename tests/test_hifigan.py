@@ -13,13 +13,7 @@ from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
 from myxtts.models.hifigan import HifiganGenerator, ResidualStack, interpolate_linearly
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
-TINY = {
-    "channels": 16,
-    "upsampling": ((4, 8), (2, 4)),
-    "kernel_sizes": (3, 5),
-    "dilations": (1, 3),
-    "code_stride": 32,
-}
+TINY = {"channels": 16, "upsampling": ((4, 8), (2, 4)), "kernel_sizes": (3, 5), "dilations": (1, 3), "code_stride": 32}
 
 
 def normal(*shape, seed=0):

@@ -62,9 +62,7 @@ def test_parts_pass_the_layer_check(make_layer, shape, mixed_output_dtype):
 
 
 def test_speaker_encoder_passes_the_layer_check():
-    check_layer(
-        lambda: SpeakerEncoder(**TINY), normal(2, 21, 64), dynamic_axes=((0, 1),), mixed_output_dtype="float32"
-    )
+    check_layer(lambda: SpeakerEncoder(**TINY), normal(2, 21, 64), dynamic_axes=((0, 1),), mixed_output_dtype="float32")
 
 
 def test_embedding_is_a_unit_vector_that_loudness_hardly_moves():

@@ -287,10 +287,10 @@ def _vocoder(config):
     root = "hifigan_decoder.waveform_decoder"
 
     def layer(name, weight, shape, layout="reversed", bias=True):
-        return _layer(f"{root}.{name}", "decoder", f"vocoder/{weight}", shape, layout, bias)
+        return _layer(f"{root}.{name}", "decoder", f"decoder/{weight}", shape, layout, bias)
 
     def weight_normed(name, weight, shape, num_out):
-        name, weight = f"{root}.{name}", f"vocoder/{weight}"
+        name, weight = f"{root}.{name}", f"decoder/{weight}"
         return [
             Tensor(
                 (f"{name}.{_GAIN}", f"{name}.{_DIRECTION}"),
