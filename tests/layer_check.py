@@ -1,4 +1,4 @@
-"""The check that every layer of the project must pass: serialisation, shapes, gradients, mixed precision."""
+"""The check that every layer of the project must pass: serialization, shapes, gradients, mixed precision."""
 
 import json
 

@@ -11,7 +11,11 @@ from myxtts.training.step import no_weight_decay
 
 
 class ReferenceObjective(GPTObjective):
-    """The GPT's objective with the reference's hidden text stop."""
+    """The GPT's objective with the reference's hidden text stop, and with the gradients of training."""
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.gpt.set_memory_use()
 
     def _streams(self, batch):
         streams = teacher_forcing(
@@ -68,5 +72,5 @@ def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
         code = sample(logits, sampling, tf.constant(seen), (0, 0))
         codes.append(int(code[0]))
         seen[0, codes[-1]] = True
-        logits, state = gpt.step(code, tf.constant(len(codes) - 1), num_prompt, state)
+        logits, state = gpt.advance(code, tf.constant(len(codes) - 1), num_prompt, state)
     return codes

@@ -96,14 +96,14 @@ def gpt_arrays(arrays, prefix, config):
     }
 
 
-def test_conditioning_latents_of_a_mel_differ(model, reference):
+def test_conditioning_latents_of_a_mel_equal_the_reference(model, reference):
     mel = channels_last(reference["cond/mel_4s"])
     assert difference(model.gpt.conditioning_encoder(mel), reference["cond/encoder_out"].transpose(0, 2, 1)) < 2e-5
     assert difference(model.gpt.mel_to_latents(mel), reference["cond/style_emb_4s"].transpose(0, 2, 1)) < 1e-4
 
 
 @pytest.mark.parametrize("seconds, chunk, name", [(30.0, 4.0, "len30_chunk4"), (6.0, 6.0, "len6_chunk6")])
-def test_voice_of_a_recording_differs(synthesizer, reference, monkeypatch, seconds, chunk, name):
+def test_voice_of_a_recording_equals_the_reference(synthesizer, reference, monkeypatch, seconds, chunk, name):
     monkeypatch.setattr(
         synthesizer.config, "sampling", SamplingConfig(reference_seconds=seconds, reference_chunk_seconds=chunk)
     )
@@ -113,7 +113,7 @@ def test_voice_of_a_recording_differs(synthesizer, reference, monkeypatch, secon
         assert difference(voice.speaker, reference["spk/get_speaker_embedding"][..., 0]) < 1e-4
 
 
-def test_dvae_codes_and_decoding_differ(model, reference):
+def test_dvae_codes_and_decoding_equal_the_reference(model, reference):
     mel = channels_last(reference["dvae/mel"])
     assert difference(model.dvae.mel_to_vectors(mel), reference["dvae/encoder_out"]) < 1e-4
     sure = reference["dvae/neg_dist_top2_margin"] > 1e-3
@@ -123,7 +123,7 @@ def test_dvae_codes_and_decoding_differ(model, reference):
     assert difference(decoded, reference["dvae/decoded_mel"].transpose(0, 2, 1)) < 1e-4
 
 
-def test_teacher_forcing_masks_or_logits_differ(model, synthesizer, batch, reference):
+def test_teacher_forcing_masks_and_logits_equal_the_reference(model, synthesizer, batch, reference):
     streams = teacher_forcing(
         synthesizer.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths, bug_compatible=True
     )
@@ -136,7 +136,7 @@ def test_teacher_forcing_masks_or_logits_differ(model, synthesizer, batch, refer
     assert difference(audio_logits, reference["gpt/noidx/mel_logits"].transpose(0, 2, 1)) < 1e-3
 
 
-def test_losses_differ(objective, batch, reference):
+def test_losses_equal_the_reference(objective, batch, reference):
     plain, _ = objective.losses(batch)
     assert plain["text"] == pytest.approx(float(reference["gpt/noidx/loss_text"]), abs=1e-5)
     assert plain["codes"] == pytest.approx(float(reference["gpt/noidx/loss_mel"]), abs=1e-5)
@@ -153,7 +153,7 @@ def test_the_text_stop_is_shown_unless_bug_compatible(synthesizer, batch):
     np.testing.assert_array_equal(shown, batch.text_lengths.numpy() + 2)
 
 
-def test_a_gradient_differs(gradients, reference, synthesizer):
+def test_gradients_equal_the_reference(gradients, reference, synthesizer):
     loss, found = gradients
     assert loss == pytest.approx(float(reference["grad/total_loss"]), abs=1e-5)
     expected = gpt_arrays(reference, "grad/", synthesizer.config.model)
@@ -162,7 +162,7 @@ def test_a_gradient_differs(gradients, reference, synthesizer):
     assert difference(found[worst], expected[worst]) / np.abs(expected[worst]).max() < 1e-4, worst  # relative
 
 
-def test_an_adamw_step_differs(gradients, reference, reference_train, objective, synthesizer):
+def test_adamw_steps_equal_the_reference(gradients, reference, reference_train, objective, synthesizer):
     config = synthesizer.config.model
     before = {name: variable.numpy() for name, variable in objective.trainable().items()}
     expected = gpt_arrays(reference_train, "adamw_lr1e-3/", config)
@@ -176,20 +176,20 @@ def test_an_adamw_step_differs(gradients, reference, reference_train, objective,
             assert np.abs(variable.numpy() - expected[name])[counts].max(initial=0.0) < 1e-5, name
 
 
-def test_latents_of_the_second_pass_differ(model, reference, text):
+def test_latents_of_the_second_pass_equal_the_reference(model, reference, text):
     codes = tf.constant(reference["lat/codes"], tf.int32)
     latents = model.gpt.codes_to_latents(tf.constant(reference["cond/latents_len30_chunk4"]), text, codes, 128)
     assert difference(latents, reference["lat/latents"]) < 1e-3
 
 
-def test_greedy_codes_differ(model, synthesizer, reference, text):
+def test_greedy_codes_equal_the_reference(model, synthesizer, reference, text):
     sampling = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
     tokens = text.numpy()[:, 1:-1].tolist()
     codes = synthesizer.generate(tokens, reference["cond/latents_len30_chunk4"], sampling, max_codes=117)
     np.testing.assert_array_equal(codes, reference["gen/greedy"])
 
 
-def test_greedy_codes_under_a_repetition_penalty_differ(model, synthesizer, reference, text):
+def test_greedy_codes_under_a_repetition_penalty_equal_the_reference(model, synthesizer, reference, text):
     codes = greedy_codes(
         model.gpt,
         tf.constant(reference["cond/latents_len30_chunk4"]),
@@ -201,7 +201,7 @@ def test_greedy_codes_under_a_repetition_penalty_differ(model, synthesizer, refe
     np.testing.assert_array_equal([codes], reference["gen/greedy_rep5"])
 
 
-def test_sampling_distribution_differs(reference):
+def test_sampling_distribution_equals_the_reference(reference):
     expected = reference["sampler/processed"]
     seen = np.isin(np.arange(130), reference["sampler/ids"])[None]
     penalized = penalize_repetition(tf.constant(reference["sampler/logits"]), tf.constant(seen), 5.0)
@@ -211,15 +211,15 @@ def test_sampling_distribution_differs(reference):
     assert difference(processed[kept], expected[kept]) < 1e-6
 
 
-def test_waveform_of_generated_codes_differs(model, reference, text):
+def test_waveform_of_generated_codes_equals_the_reference(model, reference, text):
     codes = tf.constant(reference["gen/greedy_rep5"], tf.int32)
     latents = model.gpt.codes_to_latents(tf.constant(reference["cond/latents_len30_chunk4"]), text, codes, 128)
     assert difference(latents, reference["infer/gpt_latents"]) < 1e-3
     speaker = tf.constant(reference["spk/get_speaker_embedding"][..., 0])
-    assert difference(model.vocoder(latents, speaker)[0], reference["infer/wav"]) < 1e-3
+    assert difference(model.decoder(latents, speaker)[0], reference["infer/wav"]) < 1e-3
 
 
-def test_dvae_training_step_differs(synthesizer, reference_train):
+def test_dvae_training_step_equals_the_reference(synthesizer, reference_train):
     model = synthesizer.model
     mel = channels_last(reference_train["dvae_train/mel"])
     objective = DVAEObjective(model)

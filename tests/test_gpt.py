@@ -152,7 +152,7 @@ def cached_logits(gpt, latents, text, text_lengths, codes):
     all_logits = [to_numpy(logits)]
     num_prompt = CONFIG.num_latents + text_inputs.shape[1] + 1
     for index in range(codes.shape[1]):
-        logits, state = gpt.step(codes[:, index], index, num_prompt, state)
+        logits, state = gpt.advance(codes[:, index], index, num_prompt, state)
         all_logits.append(to_numpy(logits))
     return np.stack(all_logits, axis=1)
 

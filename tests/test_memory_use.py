@@ -1,5 +1,6 @@
 """Memory-efficient attention and recomputed blocks: equal to the plain ones, and what they keep."""
 
+import functools
 import json
 import math
 import os
@@ -18,9 +19,10 @@ from myxtts.models import layers
 from myxtts.models.layers.attention import attention
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
-from myxtts.models.layers.recomputation import recomputed
+from myxtts.models.layers.recomputation import Recomputation, recomputed
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.attention_choice import choose_attention
+from myxtts.training.gradient_order import recompute
 from myxtts.training.graph_facts import attention_forms, recomputed_blocks
 
 CHUNK = 4
@@ -95,7 +97,7 @@ def test_gradient_of_attention_with_dropout_equals_what_tensorflow_derives(num_q
         return tf.matmul(tf.where(tf.cast(keep, tf.bool), weights / 0.6, 0.0), value)
 
     assert_all_close(
-        output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep), tensors),
+        output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep, True), tensors),
         output_and_gradients(derived, tensors),
         1e-5,
     )
@@ -189,9 +191,8 @@ def peak_of(traced, *tensors):
 
 
 def peaks_by_length():
-    """`{form: {length: bytes}}`; for a process of its own, since TensorFlow's CPU allocator counts under oneDNN alone."""
+    """`{form: {length: bytes}}` of attention, forward and backward."""
     layers.memory_efficient_attention.CHUNK = 64
-    tf.config.threading.set_inter_op_parallelism_threads(1)  # two would hold what chance has them make at one time
     forms = {
         "efficient": lambda q, k, v: memory_efficient_attention(q, k, v, None, True, Dropout(0.1), SEED),
         "standard": lambda q, k, v: attention(q, k, v, None, True),
@@ -199,12 +200,18 @@ def peaks_by_length():
     return {form: {length: peak_bytes(function, length) for length in (512, 2048)} for form, function in forms.items()}
 
 
-def apart(function):
-    """What a function of this module gives in a process of its own."""
-    script = f"import json, test_memory_use; print(json.dumps(test_memory_use.{function}()))"
+def print_peaks():
+    """For a process of its own, since TensorFlow's CPU allocator counts under oneDNN alone."""
+    tf.config.threading.set_inter_op_parallelism_threads(1)  # two would hold what chance has them make at one time
+    print(json.dumps({"by_length": peaks_by_length(), "by_blocks": peaks_by_blocks()}))
+
+
+@pytest.fixture(scope="module")
+def peaks():
+    """What `print_peaks` gives in a process of its own."""
     paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
     run = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", "import test_memory_use; test_memory_use.print_peaks()"],
         capture_output=True,
         text=True,
         env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": paths},
@@ -213,28 +220,31 @@ def apart(function):
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def test_peak_memory_grows_linearly_with_the_sequence():
-    peaks = apart("peaks_by_length")
+def test_peak_memory_grows_linearly_with_the_sequence(peaks):
+    peaks = peaks["by_length"]
     growth = {form: by_length["2048"] / by_length["512"] for form, by_length in peaks.items()}
     assert growth["efficient"] < 7.0 < 12.0 < growth["standard"], peaks  # linear: 4, quadratic: 16
     assert peaks["efficient"]["2048"] < 0.3 * peaks["standard"]["2048"], peaks
 
 
-def gpt_gradients(model, dynamic=False):
-    """Loss and gradients by name of a GPT with dropout on, in a graph as a train step has it."""
+@functools.cache
+def gpt_gradients(precision="float32", attention="standard", recompute=None):
+    """Loss and gradients by name of a GPT with dropout on, and their graph; lengths are unknown where it recomputes."""
+    model = small_gpt(precision, attention, recompute)
     random = np.random.default_rng(3)
     mel = random.standard_normal((2, 9, 80)).astype("float32")
     text, audio = random.integers(0, 9, (2, 5)), random.integers(0, 9, (2, 11))
     key_mask = np.ones((2, 16), bool)
     key_mask[1, 12:] = False
     named = {name: v for name, v in named_weights(model.gpt).items() if v.trainable}
+    shapes = [[None if recompute and axis else length for axis, length in enumerate(x.shape)] for x in (text, audio)]
 
     @tf.function(
         input_signature=[
-            tf.TensorSpec((None, None, 80) if dynamic else mel.shape),
-            tf.TensorSpec((2, None if dynamic else 5), tf.int32),
-            tf.TensorSpec((2, None if dynamic else 11), tf.int32),
-            tf.TensorSpec((2, None if dynamic else 16), tf.bool),
+            tf.TensorSpec((None, None, 80) if recompute else mel.shape),
+            tf.TensorSpec(shapes[0], tf.int32),
+            tf.TensorSpec(shapes[1], tf.int32),
+            tf.TensorSpec((2, None if recompute else 16), tf.bool),
         ]
     )
     def run(mel, text, audio, key_mask):
@@ -246,24 +256,48 @@ def gpt_gradients(model, dynamic=False):
         return loss, [tf.convert_to_tensor(g) for g in tape.gradient(loss, values)]
 
     loss, gradients = run(mel, text, audio, key_mask)
-    return loss, dict(zip(named, gradients)), run
+    return loss, dict(zip(named, gradients)), run.get_concrete_function().graph
 
 
-def small_gpt(precision="float32", **memory_use):
+def small_gpt(precision, attention, recompute):
     keras.utils.set_random_seed(1)
     model = XTTS(tiny_model_config(dropout=0.3, conditioning_blocks=2), parts=("gpt",), precision=precision)
     for variable in model.gpt.trainable_variables:
         if "conditioning_encoder" in variable.path and "output_projection" in variable.path:
             # Starts at zero, which hides what is before it.
             variable.assign(np.random.default_rng(2).standard_normal(variable.shape))
-    model.gpt.set_memory_use(**memory_use)
+    model.gpt.set_memory_use(attention, recompute)
     return model
+
+
+def own_gradients(function, *tensors):
+    """How many gradients of our own a function's graph has."""
+    graph = tf.function(function).get_concrete_function(*tensors).graph
+    return sum(operation.type == "IdentityN" for operation in graph.get_operations())
+
+
+def test_attention_has_its_own_gradient_in_training_alone():
+    gpt = XTTS(tiny_model_config(), parts=("gpt",)).gpt
+    mel, text, mask = tf.zeros((1, 9, 80)), tf.zeros((1, 4), tf.int32), tf.ones((1, 4), tf.bool)
+
+    def whole(mel, text, codes):
+        return gpt(gpt.mel_to_latents(mel), text, codes)
+
+    def cached(mel, text, mask):
+        logits, state = gpt.prefill(gpt.mel_to_latents(mel), text, mask, 16, 3)
+        return gpt.advance(tf.argmax(logits, axis=-1, output_type=tf.int32), 0, 9, state)[0]
+
+    perceiver, conditioning, trunk = 1, 1, 2
+    assert own_gradients(whole, mel, text, text) == own_gradients(cached, mel, text, mask) == 0
+    gpt.set_memory_use()
+    assert own_gradients(whole, mel, text, text) == perceiver + conditioning + trunk
+    assert own_gradients(cached, mel, text, mask) == perceiver + conditioning
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_recomputed_gradients_equal_the_plain_ones_with_dropout_on(precision):
-    plain_loss, plain, _ = gpt_gradients(small_gpt(precision))
-    loss, gradients, _ = gpt_gradients(small_gpt(precision, recompute=True), dynamic=True)
+    plain_loss, plain, _ = gpt_gradients(precision)
+    loss, gradients, _ = gpt_gradients(precision, recompute=recompute)
     assert float(loss) == pytest.approx(float(plain_loss), rel=1e-6)
     for name, expected in plain.items():
         difference = np.linalg.norm(gradients[name].numpy() - expected.numpy())
@@ -271,8 +305,7 @@ def test_recomputed_gradients_equal_the_plain_ones_with_dropout_on(precision):
 
 
 def peaks_by_blocks():
-    """`{blocks: bytes}` of a gradient through so many recomputed blocks; for a process of its own, as above."""
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    """`{blocks: bytes}` of a gradient through so many recomputed blocks."""
     x, peaks = tf.ones((512, 64)), {}
     for blocks in (1, 8):
         dense = [(keras.layers.Dense(1024), keras.layers.Dense(64)) for _ in range(blocks)]
@@ -281,7 +314,8 @@ def peaks_by_blocks():
         def step(x, dense=dense):
             with tf.GradientTape() as tape:
                 for number, (wide, narrow) in enumerate(dense):
-                    x = x + recomputed(f"block_{number}", lambda x, a=wide, b=narrow: b(ops.gelu(a(x))), x)
+                    again = Recomputation(f"block_{number}", recompute)
+                    x = x + recomputed(again, lambda x, a=wide, b=narrow: b(ops.gelu(a(x))), x)
                 loss = tf.reduce_sum(x**2)
             return tape.gradient(loss, [v.value for pair in dense for layer in pair for v in layer.trainable_variables])
 
@@ -292,20 +326,20 @@ def peaks_by_blocks():
     return peaks
 
 
-def test_what_one_block_made_again_is_let_go_before_the_next():
+def test_what_one_block_made_again_is_let_go_before_the_next(peaks):
     # Inputs and gradients of weights are 0.6 MB a block; what is made again is some 8.
-    peaks = apart("peaks_by_blocks")
+    peaks = peaks["by_blocks"]
     assert peaks["8"] < 2 * peaks["1"], peaks
 
 
 def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
-    def facts(**memory_use):
-        graph = gpt_gradients(small_gpt(**memory_use), dynamic=True)[2].get_concrete_function().graph
+    def facts(*memory_use):
+        graph = gpt_gradients("float32", *memory_use)[2]
         return recomputed_blocks(graph), attention_forms(graph)
 
     assert facts() == (set(), {"standard": 4})
     blocks = {"block_0", "block_1", "conditioning_block_0", "conditioning_block_1"}
-    assert facts(recompute=True, attention="memory-efficient") == (blocks, {"memory-efficient": 4})
+    assert facts("memory-efficient", recompute) == (blocks, {"memory-efficient": 4})
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,15 @@ from myxtts.config.settings import Settings, setting
 from myxtts.config.sizes import MODEL_SIZES
 
 DECODER_UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
-"""Rate and taps of each transposed convolution of the waveform decoder."""
+"""Length factor of each stage of the waveform decoder, and taps of its transposed convolution."""
 DECODER_KERNELS = (3, 7, 11)
-"""Taps of the residual stacks after each of them."""
+"""Taps of the residual stacks that each stage of the waveform decoder averages."""
 DECODER_DILATIONS = (1, 3, 5)
-"""Dilations in a residual stack."""
+"""Dilations within one of these stacks."""
 SPEAKER_BLOCKS = (3, 4, 6, 3)
 """Residual blocks in each group of the speaker encoder."""
+SPEAKER_NUM_MELS = 64
+"""Mel bands that the speaker encoder sees."""
 
 
 @dataclass(init=False)

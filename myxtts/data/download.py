@@ -1,6 +1,7 @@
 """Fetches LJSpeech, the public-domain corpus of one English voice, into a folder of the user's choice."""
 
 import os
+import shutil
 import sys
 import tarfile
 import tempfile

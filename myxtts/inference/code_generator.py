@@ -62,7 +62,7 @@ class CodeGenerator:
             code = tf.where(done, stop, sample(logits, sampling, seen, tf.stack([seed, index])))
             codes = tf.tensor_scatter_nd_update(codes, [[index]], code[None])
             seen = seen | tf.cast(tf.one_hot(code, config.num_audio_tokens), tf.bool)
-            logits, state = gpt.step(code, index, num_prompt, state)
+            logits, state = gpt.advance(code, index, num_prompt, state)
             return index + 1, codes, done | (code == stop), seen, logits, state
 
         more = lambda index, codes, done, *rest: (index < max_codes) & ~tf.reduce_all(done)

@@ -7,7 +7,7 @@ from myxtts.config.loading import config_from_dict
 from myxtts.models.xtts import XTTS
 from myxtts.planning.memory import count_dvae, count_gpt
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
-from myxtts.storage.parts import MEL_STATS, current_names, read_part
+from myxtts.storage.parts import MEL_STATS, read_part
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -38,7 +38,7 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
     model = XTTS(config.model, parts=tuple(stores))
     for part, store in stores.items():
         stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
-        weights = current_names(model.part_weights(part)) | {name: model.mel_stats for name in stats}
+        weights = model.part_weights(part) | {name: model.mel_stats for name in stats}
         files, _ = read_part(store, steps[part], ("model", *stats))
         arrays = {name: array for file in files.values() for name, array in file.items()}
         assign_by_name(weights, arrays, str(store.path(steps[part])))

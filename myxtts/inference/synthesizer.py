@@ -10,11 +10,13 @@ import tensorflow as tf
 
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, NUM_MELS
+from myxtts.devices.kinds import runs_on_cpu
 from myxtts.inference.code_generator import CodeGenerator, mark_text
 from myxtts.inference.loading import load_model
 from myxtts.inference.text_front import SpeechError, TextFront  # noqa: F401  callers catch it
 from myxtts.inference.voices import Voice, VoiceEncoder
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder, SpokenText
+from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -50,6 +52,9 @@ class Synthesizer:
 
     def __init__(self, model: XTTS, tokenizer: XTTSTokenizer, config: XTTSConfig):
         self.model, self.tokenizer, self.config = model, tokenizer, config
+        if "decoder" in model.parts:
+            for layer in (model.decoder, model.speaker_encoder):
+                set_fewer_products(layer, runs_on_cpu())
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
         self.voice = VoiceEncoder(model, config)
         self.generate = CodeGenerator(model.gpt, config.model)

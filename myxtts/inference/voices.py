@@ -9,11 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import read_audio
-from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
+from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
-from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.xtts import XTTS
 
 logger = logging.getLogger(__name__)
@@ -39,9 +38,10 @@ class VoiceEncoder:
 
     def __init__(self, model: XTTS, config: XTTSConfig):
         self.model, self.config = model, config
-        to_mel, wavs = MelSpectrogram(CONDITIONING_MEL), [tf.TensorSpec([None, None], tf.float32)]
+        to_mel, to_speaker_mel = MelSpectrogram(CONDITIONING_MEL), MelSpectrogram(SPEAKER_MEL)
+        wavs = [tf.TensorSpec([None, None], tf.float32)]
         to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
-        to_speaker = lambda wav: model.speaker_encoder(wav, fewer_products=runs_on_cpu())
+        to_speaker = lambda wav: model.speaker_encoder(to_speaker_mel(wav))
         # A graph takes little more than half of the time that single operations take.
         self._to_latents = tf.function(to_latents, input_signature=wavs)
         self._to_speaker = tf.function(to_speaker, input_signature=wavs)

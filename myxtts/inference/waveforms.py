@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from myxtts.audio.griffin_lim import log_mel_to_wav
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
-from myxtts.devices.kinds import runs_on_cpu
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
 
@@ -50,4 +49,4 @@ class LatentDecoder:
 
     def _codes_to_wav(self, latents, speaker, text_inputs, codes):
         hidden = self.model.gpt.codes_to_latents(latents, text_inputs, codes, self.model.config.start_audio_token)
-        return self.model.vocoder(hidden, speaker, fewer_products=runs_on_cpu())
+        return self.model.decoder(hidden, speaker)

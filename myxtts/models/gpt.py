@@ -1,14 +1,19 @@
 """The GPT of XTTS: conditioning latents, text and audio codes in one causal stream (Casanova et al. 2024)."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from myxtts.config.model import ModelConfig
 from myxtts.models.conditioning_encoder import ConditioningEncoder
-from myxtts.models.layers.attention import STANDARD
+from myxtts.models.layers.attention import STANDARD, MemoryUse
 from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.linear import torch_linear
+from myxtts.models.layers.linear import built, torch_linear
+from myxtts.models.layers.recomputation import Recomputation
+from myxtts.models.layers.tensor import Shape, Tensor
 from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, layer_norm
 from myxtts.models.perceiver import PerceiverResampler
 
@@ -19,23 +24,25 @@ TRAILING_STOPS = 3
 class TeacherForcing(NamedTuple):
     """Inputs and targets of one training batch; L text tokens and C codes make L + 2 and C + 5 positions."""
 
-    text_inputs: object
+    text_inputs: Tensor
     """`(B, L + 2)` int32: `[START]`, text, `[STOP]`."""
-    text_targets: object
+    text_targets: Tensor
     """`(B, L + 2)` int32."""
-    text_target_mask: object
+    text_target_mask: Tensor
     """`(B, L + 2)` bool: text and one `[STOP]`."""
-    audio_inputs: object
+    audio_inputs: Tensor
     """`(B, C + 5)` int32: start, codes, stops."""
-    audio_targets: object
+    audio_targets: Tensor
     """`(B, C + 5)` int32."""
-    audio_target_mask: object
+    audio_target_mask: Tensor
     """`(B, C + 5)` bool: codes and four stops."""
-    key_mask: object
+    key_mask: Tensor
     """`(B, L + 2 + C + 5)` bool: text and audio positions that may be attended to."""
 
 
-def teacher_forcing(config, text, text_lengths, codes, code_lengths, bug_compatible=False):
+def teacher_forcing(
+    config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor, bug_compatible=False
+) -> TeacherForcing:
     """Shifts text and codes into inputs and targets, as the reference does.
 
     Args:
@@ -78,132 +85,88 @@ def teacher_forcing(config, text, text_lengths, codes, code_lengths, bug_compati
 class DecodingState(NamedTuple):
     """What cached decoding carries from one code to the next; S rows are prompt and room for codes."""
 
-    keys: tuple
+    keys: tuple[Tensor, ...]
     """One `(B, heads, S, D)` per layer."""
-    values: tuple
+    values: tuple[Tensor, ...]
     """One `(B, heads, S, D)` per layer."""
-    key_mask: object
+    key_mask: Tensor
     """`(B, S)` bool: rows that hold something to attend to."""
 
 
-@keras.saving.register_keras_serializable("myxtts")
 class GPT(keras.layers.Layer):
     """Conditioning encoder, perceiver, GPT-2 trunk, tables and heads.
 
-    Keyword arguments are the fields of the same name in `ModelConfig`.
+    Args:
+        config: `ModelConfig`, or its fields as a dictionary.
 
     Call arguments: `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32; `key_mask`
     `(B, L + C)` bool or None; `seed` as in `Dropout`. Returns logits over the text vocabulary `(B, L, num_text_tokens)`
     and over codes `(B, C, num_audio_tokens)`, float32.
     """
 
-    def __init__(
-        self,
-        num_text_tokens,
-        num_audio_tokens,
-        max_text_tokens,
-        max_audio_tokens,
-        layers,
-        width,
-        heads,
-        dropout,
-        conditioning_blocks,
-        conditioning_heads,
-        num_latents,
-        perceiver_depth,
-        perceiver_heads,
-        perceiver_head_width,
-        num_mels=80,
-        **kwargs,
-    ):
+    def __init__(self, config: ModelConfig | dict, **kwargs):
         super().__init__(**kwargs)
-        self.num_text_tokens = num_text_tokens
-        self.num_audio_tokens = num_audio_tokens
-        self.max_text_tokens = max_text_tokens
-        self.max_audio_tokens = max_audio_tokens
-        self.num_layers = layers
-        self.width = width
-        self.heads = heads
-        self.dropout_rate = dropout
-        self.conditioning_blocks = conditioning_blocks
-        self.conditioning_heads = conditioning_heads
-        self.num_latents = num_latents
-        self.perceiver_depth = perceiver_depth
-        self.perceiver_heads = perceiver_heads
-        self.perceiver_head_width = perceiver_head_width
-        self.num_mels = num_mels
-        self.embedding_dropout = Dropout(dropout, site=SITES_PER_BLOCK * layers)
+        self.config = config if isinstance(config, ModelConfig) else ModelConfig(**config)
+        self.embedding_dropout = Dropout(self.config.dropout, site=SITES_PER_BLOCK * self.config.layers)
 
-    def build(self, latents_shape=None, text_inputs_shape=None, audio_inputs_shape=None):
-        policy, width = self.dtype_policy, self.width
-        self.conditioning_encoder = ConditioningEncoder(
-            width, self.conditioning_blocks, self.conditioning_heads, dtype=policy, name="conditioning_encoder"
-        )
-        self.conditioning_encoder.build((None, None, self.num_mels))
-        self.perceiver = PerceiverResampler(
-            self.num_latents,
-            self.perceiver_depth,
-            self.perceiver_heads,
-            self.perceiver_head_width,
-            dtype=policy,
-            name="perceiver",
-        )
-        self.perceiver.build((None, None, width))
+    def build(self, latents_shape: Shape | None = None, text_inputs_shape=None, audio_inputs_shape=None):
+        config, width, policy = self.config, self.config.width, self.dtype_policy
+        shape = (None, None, width)
 
         def table(name, rows, stddev):
-            return self.add_weight(
-                shape=(rows, width), name=name, initializer=keras.initializers.RandomNormal(0.0, stddev)
-            )
+            start = keras.initializers.RandomNormal(0.0, stddev)
+            return self.add_weight(shape=(rows, width), name=name, initializer=start)
 
-        self.text_embedding = table("text_embedding", self.num_text_tokens, 1.0)
-        self.audio_embedding = table("audio_embedding", self.num_audio_tokens, 1.0)
-        self.text_positions = table("text_position_embedding", self.max_text_tokens + 2, 0.02)
-        self.audio_positions = table("audio_position_embedding", self.max_audio_tokens + 3, 0.02)
-        output_stddev = 0.02 / (2 * self.num_layers) ** 0.5
-        self.blocks = [
-            TransformerBlock(
-                self.heads, self.dropout_rate, output_stddev, SITES_PER_BLOCK * i, dtype=policy, name=f"block_{i}"
-            )
-            for i in range(self.num_layers)
-        ]
-        for block in self.blocks:
-            block.build((None, None, width))
-        self.trunk_norm = layer_norm("trunk_norm", policy)
-        self.final_norm = layer_norm("final_norm", policy)
-        self.text_head = torch_linear(self.num_text_tokens, width, "text_head", dtype=policy)
-        self.audio_head = torch_linear(self.num_audio_tokens, width, "audio_head", dtype=policy)
-        for layer in (self.trunk_norm, self.final_norm, self.text_head, self.audio_head):
-            layer.build((None, None, width))
-        self.built = True
+        def block(number):
+            output_stddev, site = 0.02 / (2 * config.layers) ** 0.5, SITES_PER_BLOCK * number
+            name = f"block_{number}"
+            layer = TransformerBlock(config.heads, config.dropout, output_stddev, site, dtype=policy, name=name)
+            return built(layer, shape)
 
-    def set_memory_use(self, attention=STANDARD, recompute=False):
-        """Chooses what training memory is traded for; the function computed stays the same.
+        self.conditioning_encoder = ConditioningEncoder(
+            width, config.conditioning_blocks, config.conditioning_heads, dtype=policy, name="conditioning_encoder"
+        )
+        self.conditioning_encoder.build((None, None, config.num_mels))
+        heads, head_width = config.perceiver_heads, config.perceiver_head_width
+        self.perceiver = PerceiverResampler(
+            config.num_latents, config.perceiver_depth, heads, head_width, dtype=policy, name="perceiver"
+        )
+        self.perceiver.build(shape)
+        self.text_embedding = table("text_embedding", config.num_text_tokens, 1.0)
+        self.audio_embedding = table("audio_embedding", config.num_audio_tokens, 1.0)
+        self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, 0.02)
+        self.audio_positions = table("audio_position_embedding", config.max_audio_tokens + 3, 0.02)
+        self.blocks = [block(number) for number in range(config.layers)]
+        self.trunk_norm = built(layer_norm("trunk_norm", policy), shape)
+        self.final_norm = built(layer_norm("final_norm", policy), shape)
+        self.text_head = torch_linear(config.num_text_tokens, width, "text_head", dtype=policy)
+        self.audio_head = torch_linear(config.num_audio_tokens, width, "audio_head", dtype=policy)
+
+    def set_memory_use(self, attention: str = STANDARD, recompute: Callable[[Callable], Callable] | None = None):
+        """Prepares for training: chooses what memory is traded for; the function computed stays the same.
 
         Args:
             attention: `STANDARD` or `MEMORY_EFFICIENT`, of trunk and conditioning encoder. The perceiver's few queries
                 leave nothing to save.
-            recompute: Whether each block of the two makes its intermediate values again in the backward pass.
+            recompute: Makes a function recompute in its backward pass, as `keras.remat` does; each block of the two
+                then makes its intermediate values again. None keeps them.
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
-                block.recomputed_as = f"{name}_{number}" if recompute else None
-        for layer in (*(block.attention for block in self.blocks), *self.conditioning_encoder.blocks):
-            layer.form = attention
+                recomputation = recompute and Recomputation(f"{name}_{number}", recompute)
+                block.memory_use = MemoryUse(attention, own_gradient=True, recomputation=recomputation)
+        for layer in self.perceiver.layers:
+            layer.memory_use = MemoryUse(own_gradient=True)
 
-    def set_hidden_padding(self, pads):
-        """Chooses whether the trunk's MLPs pad their hidden values for the caches of a CPU; values stay the same."""
-        for block in self.blocks:
-            block.pads_hidden = pads
-
-    def mel_to_latents(self, mel):
+    def mel_to_latents(self, mel: Tensor) -> Tensor:
         """Conditioning latents: conditioning mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""
         return self.perceiver(self.conditioning_encoder(mel))
 
-    def embed_text(self, text_inputs):
+    def embed_text(self, text_inputs: Tensor) -> Tensor:
         """Token and position vectors: `(B, L)` -> `(B, L, width)`."""
         return self._embed(self.text_embedding, self.text_positions, text_inputs)
 
-    def embed_audio(self, audio_inputs):
+    def embed_audio(self, audio_inputs: Tensor) -> Tensor:
         """Code and position vectors: `(B, C)`, the start code first -> `(B, C, width)`."""
         return self._embed(self.audio_embedding, self.audio_positions, audio_inputs)
 
@@ -211,20 +174,22 @@ class GPT(keras.layers.Layer):
         length = ops.shape(ids)[1]
         return ops.cast(ops.take(table, ids, axis=0) + positions[:length], self.compute_dtype)
 
-    def hidden(self, latents, text_inputs, audio_inputs, key_mask=None, seed=None):
-        """The trunk's normalised output over the text and audio positions, `(B, L + C, width)`."""
+    def hidden(self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None) -> Tensor:
+        """The trunk's normalized output over the text and audio positions, `(B, L + C, width)`."""
         x = ops.concatenate(
             [ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs), self.embed_audio(audio_inputs)],
             axis=1,
         )
         x = self.embedding_dropout(x, seed=seed)
         if key_mask is not None:
-            key_mask = ops.pad(key_mask, ((0, 0), (self.num_latents, 0)), constant_values=True)
+            key_mask = ops.pad(key_mask, ((0, 0), (self.config.num_latents, 0)), constant_values=True)
         for block in self.blocks:
             x = block(x, key_mask=key_mask, seed=seed)
-        return self.final_norm(self.trunk_norm(x[:, self.num_latents :]))
+        return self.final_norm(self.trunk_norm(x[:, self.config.num_latents :]))
 
-    def call(self, latents, text_inputs, audio_inputs, key_mask=None, seed=None):
+    def call(
+        self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None
+    ) -> tuple[Tensor, Tensor]:
         hidden = self.hidden(latents, text_inputs, audio_inputs, key_mask, seed)
         num_text = ops.shape(text_inputs)[1]
         return (
@@ -232,7 +197,9 @@ class GPT(keras.layers.Layer):
             ops.cast(self.audio_head(hidden[:, num_text:]), "float32"),
         )
 
-    def codes_to_latents(self, latents, text_inputs, codes, start_audio_token, text_mask=None):
+    def codes_to_latents(
+        self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None
+    ) -> Tensor:
         """Second pass: the state that predicts each code, which the waveform decoder takes.
 
         Args:
@@ -251,7 +218,9 @@ class GPT(keras.layers.Layer):
             key_mask = ops.concatenate([text_mask, ops.ones_like(audio_inputs, dtype="bool")], axis=1)
         return self.hidden(latents, text_inputs, audio_inputs, key_mask)[:, ops.shape(text_inputs)[1] :]
 
-    def prefill(self, latents, text_inputs, text_mask, start_audio_token, max_codes):
+    def prefill(
+        self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, start_audio_token: int, max_codes: int
+    ) -> tuple[Tensor, DecodingState]:
         """Reads the prompt and the start code.
 
         Args:
@@ -268,17 +237,20 @@ class GPT(keras.layers.Layer):
         x = ops.concatenate(
             [ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs), self.embed_audio(start)], axis=1
         )
-        key_mask = ops.pad(text_mask, ((0, 0), (self.num_latents, 1)), constant_values=True)
+        key_mask = ops.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
         keys, values = [], []
         for block in self.blocks:
             x, key, value = block.prefill(x, key_mask)
-            keys.append(ops.pad(key, ((0, 0), (0, 0), (0, max_codes), (0, 0))))
-            values.append(ops.pad(value, ((0, 0), (0, 0), (0, max_codes), (0, 0))))
+            room = ((0, 0), (0, 0), (0, max_codes), (0, 0))
+            keys.append(ops.pad(key, room))
+            values.append(ops.pad(value, room))
         logits = self.audio_head(self.final_norm(self.trunk_norm(x[:, -1:])))[:, 0]
         key_mask = ops.pad(key_mask, ((0, 0), (0, max_codes)), constant_values=False)
         return ops.cast(logits, "float32"), DecodingState(tuple(keys), tuple(values), key_mask)
 
-    def step(self, codes, index, num_prompt, state):
+    def advance(
+        self, codes: Tensor, index: Tensor, num_prompt: Tensor, state: DecodingState
+    ) -> tuple[Tensor, DecodingState]:
         """Feeds one code per row and gives the logits of the next.
 
         Args:
@@ -297,31 +269,11 @@ class GPT(keras.layers.Layer):
         x = ops.cast(x, self.compute_dtype)
         keys, values = [], []
         for block, key, value in zip(self.blocks, state.keys, state.values):
-            x, key, value = block.step(x, key, value, position, key_mask)
+            x, key, value = block.advance(x, key, value, position, key_mask)
             keys.append(key)
             values.append(value)
         logits = self.audio_head(self.final_norm(self.trunk_norm(x)))[:, 0]
         return ops.cast(logits, "float32"), DecodingState(tuple(keys), tuple(values), key_mask)
 
-    def compute_output_shape(self, latents_shape, text_inputs_shape, audio_inputs_shape):
-        return ((*text_inputs_shape, self.num_text_tokens), (*audio_inputs_shape, self.num_audio_tokens))
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_text_tokens": self.num_text_tokens,
-            "num_audio_tokens": self.num_audio_tokens,
-            "max_text_tokens": self.max_text_tokens,
-            "max_audio_tokens": self.max_audio_tokens,
-            "layers": self.num_layers,
-            "width": self.width,
-            "heads": self.heads,
-            "dropout": self.dropout_rate,
-            "conditioning_blocks": self.conditioning_blocks,
-            "conditioning_heads": self.conditioning_heads,
-            "num_latents": self.num_latents,
-            "perceiver_depth": self.perceiver_depth,
-            "perceiver_heads": self.perceiver_heads,
-            "perceiver_head_width": self.perceiver_head_width,
-            "num_mels": self.num_mels,
-        }
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "config": asdict(self.config)}

@@ -5,12 +5,17 @@ with the speaker vector added before the first and after every transposed convol
 """
 
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
+from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.models.layers.convolution import Conv1D, ConvTranspose1D
+from myxtts.models.layers.linear import built
+from myxtts.models.layers.tensor import Shape, Tensor
 
 _SLOPE = 0.1
 _LAST_SLOPE = 0.01
@@ -24,38 +29,26 @@ class ResidualStack(keras.layers.Layer):
         kernel_size: Taps of every convolution, odd.
         dilations: Dilation of the first convolution of each residual step; the second has none.
 
-    Call arguments: `x`; `fewer_products` as of `Conv1D`.
+    Call arguments: `x`.
     """
 
-    def __init__(self, kernel_size, dilations, **kwargs):
+    def __init__(self, kernel_size: int, dilations: Sequence[int], **kwargs):
         super().__init__(**kwargs)
         self.kernel_size = kernel_size
         self.dilations = tuple(dilations)
 
-    def build(self, input_shape):
-        channels = input_shape[-1]
-        self.dilated = [
-            Conv1D(channels, self.kernel_size, dilation=dilation, dtype=self.dtype_policy, name=f"dilated_{i}")
-            for i, dilation in enumerate(self.dilations)
-        ]
-        self.plain = [
-            Conv1D(channels, self.kernel_size, dtype=self.dtype_policy, name=f"plain_{i}")
-            for i in range(len(self.dilations))
-        ]
-        for layer in self.dilated + self.plain:
-            layer.build(input_shape)
+    def build(self, input_shape: Shape):
+        def conv(name, dilation=1):
+            layer = Conv1D(input_shape[-1], self.kernel_size, dilation=dilation, dtype=self.dtype_policy, name=name)
+            return built(layer, input_shape)
 
-    def call(self, x, fewer_products=False):
+        self.dilated = [conv(f"dilated_{i}", dilation) for i, dilation in enumerate(self.dilations)]
+        self.plain = [conv(f"plain_{i}") for i in range(len(self.dilations))]
+
+    def call(self, x: Tensor) -> Tensor:
         for dilated, plain in zip(self.dilated, self.plain, strict=True):
-            hidden = dilated(ops.leaky_relu(x, _SLOPE), fewer_products=fewer_products)
-            x = x + plain(ops.leaky_relu(hidden, _SLOPE), fewer_products=fewer_products)
+            x = x + plain(ops.leaky_relu(dilated(ops.leaky_relu(x, _SLOPE)), _SLOPE))
         return x
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return super().get_config() | {"kernel_size": self.kernel_size, "dilations": self.dilations}
 
 
 class HifiganGenerator(keras.layers.Layer):
@@ -63,124 +56,86 @@ class HifiganGenerator(keras.layers.Layer):
 
     Latents are first interpolated to one frame per `hop_length` output samples. Weights are plain: weight norm is
     folded when a checkpoint is converted, see `coqui.fold_weight_norm`. The whole batch is computed as given, padding
-    included; cut the waveform of `n` latents at `num_samples(n)`. The call argument `fewer_products` is that of `Conv1D`.
+    included; cut the waveform of `n` latents at `num_samples(n)`.
 
     Args:
         channels: Width of the first convolution; each stage halves it.
-        upsample_rates: Length factor of each stage; their product is `hop_length`.
-        upsample_kernel_sizes: Taps of the transposed convolution of each stage.
-        resblock_kernel_sizes: Taps of the residual stacks that are averaged in each stage.
-        resblock_dilations: Dilations within each residual stack.
-        code_stride: Samples at `input_sample_rate` that one latent stands for.
-        input_sample_rate: Sample rate, in Hz, that latents refer to.
-        output_sample_rate: Sample rate, in Hz, of the waveform.
+        upsampling: Length factor of each stage and taps of its transposed convolution; the product of the factors is
+            `hop_length`.
+        kernel_sizes: Taps of the residual stacks that are averaged in each stage.
+        dilations: Dilations within each residual stack.
+        code_stride: Samples at `MODEL_SAMPLE_RATE` that one latent stands for.
     """
 
     def __init__(
         self,
-        channels=512,
-        upsample_rates=(8, 8, 2, 2),
-        upsample_kernel_sizes=(16, 16, 4, 4),
-        resblock_kernel_sizes=(3, 7, 11),
-        resblock_dilations=(1, 3, 5),
-        code_stride=1024,
-        input_sample_rate=22050,
-        output_sample_rate=24000,
+        channels: int = 512,
+        upsampling: Sequence[tuple[int, int]] = DECODER_UPSAMPLING,
+        kernel_sizes: Sequence[int] = DECODER_KERNELS,
+        dilations: Sequence[int] = DECODER_DILATIONS,
+        code_stride: int = CODE_STRIDE_SAMPLES,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if len(upsample_rates) != len(upsample_kernel_sizes):
+        if channels % 2 ** len(upsampling):
             raise ValueError(
-                "upsample_rates and upsample_kernel_sizes must have one value per stage. "
-                f"Received: {upsample_rates} and {upsample_kernel_sizes}."
-            )
-        if channels % 2 ** len(upsample_rates):
-            raise ValueError(
-                f"channels must be a multiple of {2 ** len(upsample_rates)}, since each of the {len(upsample_rates)} "
-                f"stages halves them. Received: {channels}."
+                f"channels must be a multiple of {2 ** len(upsampling)}, since each of the {len(upsampling)} stages "
+                f"halves them. Received: {channels}."
             )
         self.channels = channels
-        self.upsample_rates = tuple(upsample_rates)
-        self.upsample_kernel_sizes = tuple(upsample_kernel_sizes)
-        self.resblock_kernel_sizes = tuple(resblock_kernel_sizes)
-        self.resblock_dilations = tuple(resblock_dilations)
+        self.upsampling = tuple(tuple(stage) for stage in upsampling)
+        self.kernel_sizes = tuple(kernel_sizes)
+        self.dilations = tuple(dilations)
         self.code_stride = code_stride
-        self.input_sample_rate = input_sample_rate
-        self.output_sample_rate = output_sample_rate
-        self.hop_length = math.prod(self.upsample_rates)
+        self.hop_length = math.prod(factor for factor, _ in self.upsampling)
 
-    def build(self, latents_shape, speaker_shape):
-        dtype = self.dtype_policy
-        self.conv_pre = Conv1D(self.channels, 7, dtype=dtype, name="conv_pre")
-        self.conv_pre.build(latents_shape)
-        self.condition_pre = keras.layers.Dense(self.channels, dtype=dtype, name="condition_pre")
-        self.condition_pre.build(speaker_shape)
+    def build(self, latents_shape: Shape, speaker_shape: Shape):
+        dtype, width = self.dtype_policy, self.channels
+
+        def condition(name):
+            return built(keras.layers.Dense(width, dtype=dtype, name=name), speaker_shape)
+
+        self.conv_pre = built(Conv1D(width, 7, dtype=dtype, name="conv_pre"), latents_shape)
+        self.condition_pre = condition("condition_pre")
         self.upsamples, self.conditions, self.stacks = [], [], []
-        width = self.channels
-        for i, (rate, kernel_size) in enumerate(zip(self.upsample_rates, self.upsample_kernel_sizes, strict=True)):
-            upsample = ConvTranspose1D(width // 2, kernel_size, rate, dtype=dtype, name=f"upsample_{i}")
-            upsample.build((None, None, width))
-            self.upsamples.append(upsample)
+        for i, (factor, taps) in enumerate(self.upsampling):
+            upsample = ConvTranspose1D(width // 2, taps, factor, dtype=dtype, name=f"upsample_{i}")
+            self.upsamples.append(built(upsample, (None, None, width)))
             width //= 2
-            condition = keras.layers.Dense(width, dtype=dtype, name=f"condition_{i}")
-            condition.build(speaker_shape)
-            self.conditions.append(condition)
+            self.conditions.append(condition(f"condition_{i}"))
             stage = [
-                ResidualStack(size, self.resblock_dilations, dtype=dtype, name=f"stack_{i}_{j}")
-                for j, size in enumerate(self.resblock_kernel_sizes)
+                ResidualStack(size, self.dilations, dtype=dtype, name=f"stack_{i}_{j}")
+                for j, size in enumerate(self.kernel_sizes)
             ]
-            for stack in stage:
-                stack.build((None, None, width))
-            self.stacks.append(stage)
-        self.conv_post = Conv1D(1, 7, use_bias=False, dtype=dtype, name="conv_post")
-        self.conv_post.build((None, None, width))
+            self.stacks.append([built(stack, (None, None, width)) for stack in stage])
+        self.conv_post = built(Conv1D(1, 7, use_bias=False, dtype=dtype, name="conv_post"), (None, None, width))
 
-    def call(self, latents, speaker, fewer_products=False):
-        x = self.latents_to_frames(latents)
+    def call(self, latents: Tensor, speaker: Tensor) -> Tensor:
         speaker = speaker[:, None, :]
-        x = self.conv_pre(x, fewer_products=fewer_products) + self.condition_pre(speaker)
+        x = self.conv_pre(self.latents_to_frames(latents)) + self.condition_pre(speaker)
         for upsample, condition, stage in zip(self.upsamples, self.conditions, self.stacks, strict=True):
             x = upsample(ops.leaky_relu(x, _SLOPE)) + condition(speaker)
-            x = sum(stack(x, fewer_products=fewer_products) for stack in stage) / len(stage)
+            x = sum(stack(x) for stack in stage) / len(stage)
         x = self.conv_post(ops.leaky_relu(x, _LAST_SLOPE))
         return ops.tanh(ops.cast(x[..., 0], "float32"))
 
-    def latents_to_frames(self, latents):
-        """Interpolates latents, `(B, n, width)`, to vocoder frames, `(B, num_frames(n), width)`."""
+    def latents_to_frames(self, latents: Tensor) -> Tensor:
+        """Interpolates latents, `(B, n, width)`, to frames, `(B, num_frames(n), width)`."""
         for factor in self._factors():
             latents = interpolate_linearly(latents, factor)
         return latents
 
-    def num_samples(self, num_latents):
+    def num_samples(self, num_latents: int | Tensor) -> int | Tensor:
         """Length, in samples, of the waveform of `num_latents` latents."""
         for factor in self._factors():
             num_latents = _scaled_length(num_latents, factor)
         return num_latents * self.hop_length
 
     def _factors(self):
-        return self.code_stride / self.hop_length, self.output_sample_rate / self.input_sample_rate
-
-    def compute_output_shape(self, latents_shape, speaker_shape):
-        batch, num_latents, _ = latents_shape
-        return (batch, None if num_latents is None else self.num_samples(num_latents))
-
-    def compute_output_spec(self, latents, speaker, fewer_products=False):
-        return keras.KerasTensor(self.compute_output_shape(latents.shape, speaker.shape), dtype="float32")
-
-    def get_config(self):
-        return super().get_config() | {
-            "channels": self.channels,
-            "upsample_rates": self.upsample_rates,
-            "upsample_kernel_sizes": self.upsample_kernel_sizes,
-            "resblock_kernel_sizes": self.resblock_kernel_sizes,
-            "resblock_dilations": self.resblock_dilations,
-            "code_stride": self.code_stride,
-            "input_sample_rate": self.input_sample_rate,
-            "output_sample_rate": self.output_sample_rate,
-        }
+        return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 
-def interpolate_linearly(x, factor):
+def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
     """Stretches a sequence in time by linear interpolation, with PyTorch's rule for a given factor.
 
     Output sample `j` lies at `max((j + 0.5) / factor - 0.5, 0)`, with the factor as given and not as rounded to whole

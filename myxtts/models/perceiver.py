@@ -3,11 +3,11 @@
 import keras
 from keras import ops
 
-from myxtts.models.layers.attention import attention, merge_heads, split_heads
-from myxtts.models.layers.linear import torch_linear
+from myxtts.models.layers.attention import MemoryUse, attention, merge_heads, split_heads
+from myxtts.models.layers.linear import built, torch_linear
+from myxtts.models.layers.tensor import Shape, Tensor
 
 
-@keras.saving.register_keras_serializable("myxtts")
 class PerceiverLayer(keras.layers.Layer):
     """Cross-attention of the latents to themselves and the context, then a gated MLP; no norms, no dropout.
 
@@ -20,46 +20,32 @@ class PerceiverLayer(keras.layers.Layer):
     Call arguments: `latents` `(B, N, C)`, `context` `(B, T, C)`.
     """
 
-    def __init__(self, heads, head_width, **kwargs):
+    def __init__(self, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
         self.heads = heads
         self.head_width = head_width
+        self.memory_use = MemoryUse()
+        """Always of the standard form and kept: few queries leave nothing to save."""
 
-    def build(self, latents_shape, context_shape=None):
-        width = latents_shape[-1]
+    def build(self, latents_shape: Shape, context_shape: Shape | None = None):
+        width, policy = latents_shape[-1], self.dtype_policy
         attended, hidden = self.heads * self.head_width, width * 8 // 3
-        policy = self.dtype_policy
         self.query = torch_linear(attended, width, "query", use_bias=False, dtype=policy)
         self.key_value = torch_linear(2 * attended, width, "key_value", use_bias=False, dtype=policy)
         self.output_projection = torch_linear(width, attended, "output_projection", use_bias=False, dtype=policy)
         self.mlp_in = torch_linear(2 * hidden, width, "mlp_in", dtype=policy)
         self.mlp_out = torch_linear(width, hidden, "mlp_out", dtype=policy)
-        for layer, channels in (
-            (self.query, width),
-            (self.key_value, width),
-            (self.output_projection, attended),
-            (self.mlp_in, width),
-            (self.mlp_out, hidden),
-        ):
-            layer.build((None, None, channels))
-        self.built = True
 
-    def call(self, latents, context):
+    def call(self, latents: Tensor, context: Tensor) -> Tensor:
         query = split_heads(self.query(latents), self.heads)
         key_value = self.key_value(ops.concatenate([latents, context], axis=1))
         key, value = (split_heads(part, self.heads) for part in ops.split(key_value, 2, axis=-1))
-        latents = latents + self.output_projection(merge_heads(attention(query, key, value)))
+        attended = attention(query, key, value, own_gradient=self.memory_use.own_gradient)
+        latents = latents + self.output_projection(merge_heads(attended))
         update, gate = ops.split(self.mlp_in(latents), 2, axis=-1)
         return latents + self.mlp_out(update * ops.gelu(gate, approximate=False))
 
-    def compute_output_shape(self, latents_shape, context_shape=None):
-        return latents_shape
 
-    def get_config(self):
-        return {**super().get_config(), "heads": self.heads, "head_width": self.head_width}
-
-
-@keras.saving.register_keras_serializable("myxtts")
 class PerceiverResampler(keras.layers.Layer):
     """Learned latents that read the context through `depth` perceiver layers and an RMS norm.
 
@@ -72,29 +58,23 @@ class PerceiverResampler(keras.layers.Layer):
     Call arguments: `context` `(B, T, C)`. Returns `(B, num_latents, C)`.
     """
 
-    def __init__(self, num_latents, depth, heads, head_width, **kwargs):
+    def __init__(self, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
         self.num_latents = num_latents
         self.depth = depth
         self.heads = heads
         self.head_width = head_width
 
-    def build(self, input_shape):
-        width = input_shape[-1]
-        self.latents = self.add_weight(
-            shape=(self.num_latents, width), name="latents", initializer=keras.initializers.RandomNormal(0.0, 0.02)
-        )
-        self.gamma = self.add_weight(shape=(width,), name="gamma", initializer="ones")
-        shape = (input_shape[0], self.num_latents, width)
-        self.layers = [
-            PerceiverLayer(self.heads, self.head_width, dtype=self.dtype_policy, name=f"layer_{i}")
-            for i in range(self.depth)
-        ]
-        for layer in self.layers:
-            layer.build(shape, input_shape)
-        self.built = True
+    def build(self, input_shape: Shape):
+        shape, start = (self.num_latents, input_shape[-1]), keras.initializers.RandomNormal(0.0, 0.02)
+        self.latents = self.add_weight(shape=shape, name="latents", initializer=start)
+        self.gamma = self.add_weight(shape=shape[1:], name="gamma", initializer="ones")
+        self.layers = []
+        for i in range(self.depth):
+            layer = PerceiverLayer(self.heads, self.head_width, dtype=self.dtype_policy, name=f"layer_{i}")
+            self.layers.append(built(layer, (input_shape[0], *shape), input_shape))
 
-    def call(self, context):
+    def call(self, context: Tensor) -> Tensor:
         latents = ops.broadcast_to(self.latents[None], (ops.shape(context)[0], self.num_latents, context.shape[-1]))
         latents = ops.cast(latents, context.dtype)
         for layer in self.layers:
@@ -102,15 +82,3 @@ class PerceiverResampler(keras.layers.Layer):
         latents = ops.cast(latents, "float32")
         norm = ops.maximum(ops.sqrt(ops.sum(ops.square(latents), axis=-1, keepdims=True)), 1e-12)
         return ops.cast(latents / norm * latents.shape[-1] ** 0.5 * ops.cast(self.gamma, "float32"), self.compute_dtype)
-
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], self.num_latents, input_shape[-1])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_latents": self.num_latents,
-            "depth": self.depth,
-            "heads": self.heads,
-            "head_width": self.head_width,
-        }

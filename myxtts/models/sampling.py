@@ -7,9 +7,7 @@ import keras
 from keras import ops
 
 from myxtts.models.layers.dropout import GivenSeed
-
-EXCLUDED = -1e30
-
+from myxtts.models.layers.memory_efficient_attention import HIDDEN as EXCLUDED
 
 SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
 """The values of `SamplingConfig` as tensors, so that a traced loop takes any: scalars, or `(B, 1)` by row."""

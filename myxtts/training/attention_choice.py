@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
-from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD, attend
+from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
 from myxtts.models.layers.dropout import Dropout
 
 SHORTEST = 256
@@ -73,7 +73,8 @@ def _layer(form, dropout, shape, dtype):
     def forward_and_backward(query, key, value):
         with tf.GradientTape() as tape:
             tape.watch((query, key, value))
-            output = attend(form, query, key, value, causal=True, dropout=dropout, seed=tf.constant([0, 1]))
+            use = MemoryUse(form, own_gradient=True)
+            output = attend(use, query, key, value, causal=True, dropout=dropout, seed=tf.constant([0, 1]))
         return tape.gradient(output, (query, key, value))
 
     return forward_and_backward

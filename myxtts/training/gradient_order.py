@@ -1,14 +1,22 @@
 """The order in which TensorFlow computes gradients, where memory depends on it."""
 
+from collections.abc import Callable
+
+import keras
 import tensorflow as tf
 
 
-def weights_first(function):
+def recompute(segment: Callable) -> Callable:
+    """`segment`, made again in its backward pass, which lets its operands go before the next: see `weights_first`."""
+    return weights_first(keras.remat(segment))
+
+
+def weights_first(function: Callable) -> Callable:
     """`function`, whose gradient goes on to its tensors once that of its weights is there.
 
-    TensorFlow's executor works first on what became ready last, so products that give the gradients of weights wait until
-    all blocks are through, and with them their operands: everything recomputed. Control dependencies do not help, since
-    grappler takes them apart; a sum does.
+    TensorFlow's executor works first on what became ready last, so products that give the gradients of weights wait
+    until all blocks are through, and with them their operands: everything recomputed. Control dependencies do not help,
+    since grappler takes them apart; a sum does.
     """
 
     @tf.custom_gradient
@@ -22,7 +30,7 @@ def weights_first(function):
             of_tensors, of_weights = tape.gradient(result, (tensors, list(variables)), upstream)
             if of_weights:
                 first = tf.reduce_max([tf.cast(tf.reshape(one, [-1])[0], "float32") for one in of_weights]) > 0
-                zero = tf.where(tf.equal(first, first), 0.0, 1.0)  # to optimisers, anything
+                zero = tf.where(tf.equal(first, first), 0.0, 1.0)  # to optimizers, anything
                 of_tensors = [one + tf.cast(zero, one.dtype) for one in of_tensors]
             return of_tensors, of_weights
 

@@ -63,12 +63,21 @@ def main():
     append_table("Compute of a GPT training step", command, HEADER, rows, arguments.append)
 
 
+def remat():
+    """What recomputes a segment: with TensorFlow as training does."""
+    if keras.backend.backend() != "tensorflow":
+        return keras.remat
+    from myxtts.training.gradient_order import recompute
+
+    return recompute
+
+
 def measure(size, precision, batch, arguments):
     """One row of the table."""
     config = ModelConfig(size, num_text_tokens=512)
     keras.utils.set_random_seed(0)
     model = XTTS(config, parts=("gpt",), precision=precision)
-    model.gpt.set_memory_use(arguments.attention, arguments.gradient_checkpointing)
+    model.gpt.set_memory_use(arguments.attention, remat() if arguments.gradient_checkpointing else None)
     compute_dtype = model.gpt.compute_dtype
     step = compiled_step(model.gpt, random_batch(config, batch, arguments))
     spent = median_time(step, arguments.repeats)

@@ -191,6 +191,7 @@ class Step:
 
         from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
         from myxtts.models.xtts import XTTS
+        from myxtts.training.gradient_order import recompute
         from myxtts.training.objectives import GPTObjective
         from myxtts.training.optimizations import settle_switches
         from myxtts.training.step import TrainStep
@@ -207,7 +208,7 @@ class Step:
         keras.utils.set_random_seed(0)
         with strategy.scope(), tf.device(device):
             model = XTTS(model_config, parts=("gpt",), precision=switches.precision)
-            model.gpt.set_memory_use(switches.attention, switches.gradient_checkpointing)
+            model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
             self.step = TrainStep(
                 GPTObjective(model, config),
                 strategy,

@@ -28,6 +28,7 @@ from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa
 from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.models.layers.convolution import set_fewer_products  # noqa: E402
 from myxtts.training.objectives import GPTObjective  # noqa: E402
 from myxtts.training.preparation import Preparation  # noqa: E402
 from myxtts.training.step import TrainStep  # noqa: E402
@@ -76,6 +77,7 @@ class OurWorker:
         strategy = tf.distribute.OneDeviceStrategy("/device:CPU:0")
         with strategy.scope():
             model = seeded_model(model_config, ("gpt",))
+            model.gpt.set_memory_use()
             objective = (GPTObjective if with_encoder else GivenLatents)(model, config)
             step = TrainStep(objective, strategy, config.stage("gpt"))
 
@@ -127,7 +129,8 @@ class OurWorker:
     def vocoder(self):
         model = seeded_model(RELEASED, ("decoder",))
         latents, speaker = (tf.constant(array) for array in vocoder_inputs())
-        decode = tf.function(lambda latents, speaker: model.vocoder(latents, speaker, fewer_products=True))
+        set_fewer_products(model.decoder, True)
+        decode = tf.function(model.decoder)
 
         def run():
             return decode(latents, speaker).numpy()

@@ -143,6 +143,7 @@ def train_step(size, batch, num_text, num_codes, frames, repeats):
     strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[-1].name)
     with strategy.scope():
         model = XTTS(model_config, parts=("gpt",))
+        model.gpt.set_memory_use()
         step = TrainStep(GPTObjective(model, config), strategy, config.stage("gpt"))
     data = gpt_batch(model_config, batch, num_text, num_codes, frames)
     spent = best_of(lambda: step([data], 1e-4, (0, 0))["loss"].numpy(), repeats)

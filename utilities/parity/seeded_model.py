@@ -1,13 +1,30 @@
 """An `XTTS` whose weights are drawn by name, equal to those that `make_reference.py` gives the reference."""
 
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import keras
+import numpy as np
+
 from myxtts.interchange import coqui
 from myxtts.models.xtts import XTTS
 from utilities.parity.seeded_weights import seeded_tensor
 
 
+@contextmanager
+def without_initial_values():
+    """Weights made inside start at zero: drawing hundreds of millions that are replaced takes many seconds."""
+    random = (keras.initializers.RandomNormal, keras.initializers.RandomUniform, keras.initializers.GlorotUniform)
+    with ExitStack() as stack:
+        for cls in random:
+            stack.enter_context(patch.object(cls, "__call__", lambda self, shape, dtype=None: np.zeros(shape, dtype)))
+        yield
+
+
 def seeded_model(config, parts):
     """An `XTTS` with every weight of its parts drawn by name; the mel scale is drawn with the `dvae` part."""
-    model = XTTS(config, parts=parts)
+    with without_initial_values():
+        model = XTTS(config, parts=parts)
     variables = {}
     for part in parts:
         variables |= model.part_weights(part)

@@ -1,11 +1,15 @@
 """Scaled dot-product attention: masks, dropout, its two forms, a static key-value cache."""
 
+from typing import NamedTuple
+
 import keras
 from keras import ops
 
 from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention, transposed
-from myxtts.models.layers.recomputation import recomputed
+from myxtts.models.layers.linear import built
+from myxtts.models.layers.memory_efficient_attention import HIDDEN, memory_efficient_attention, transposed
+from myxtts.models.layers.recomputation import Recomputation, recomputed
+from myxtts.models.layers.tensor import Shape, Tensor
 
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
 """The forms of attention: one product of all queries with all keys, or chunks of keys."""
@@ -13,18 +17,31 @@ ATTENTION_SCOPES = {STANDARD: "standard_attention", MEMORY_EFFICIENT: "memory_ef
 """Name scope that each form's operations stand in."""
 
 
-def split_heads(x, heads):
+class MemoryUse(NamedTuple):
+    """What a block trades memory for in training. The function computed is the same; inference takes the defaults."""
+
+    form: str = STANDARD
+    """`STANDARD` or `MEMORY_EFFICIENT`."""
+    own_gradient: bool = False
+    """Whether the standard form takes the gradient written for it, see `attention`, where nothing is recomputed."""
+    recomputation: Recomputation | None = None
+    """How intermediate values are made again in the backward pass; None keeps them."""
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """`(B, T, heads * D)` -> `(B, heads, T, D)`."""
     batch, width = ops.shape(x)[0], x.shape[-1]
     return ops.transpose(ops.reshape(x, (batch, -1, heads, width // heads)), (0, 2, 1, 3))
 
 
-def merge_heads(x):
+def merge_heads(x: Tensor) -> Tensor:
     """`(B, heads, T, D)` -> `(B, T, heads * D)`."""
     return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (ops.shape(x)[0], -1, x.shape[1] * x.shape[3]))
 
 
-def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep=None, recompute=False):
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, keep=None, own_gradient=False
+) -> Tensor:
     """Attention of Vaswani et al. 2017, section 3.2.1, with the softmax in float32.
 
     Args:
@@ -34,7 +51,7 @@ def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep
         causal: Query `i` sees keys `0` to `i`; T and S are equal.
         dropout: `Dropout` on the attention probabilities, or None.
         keep: What its `keep_mask` gave for them, `(B, heads, T, S)`, or None.
-        recompute: Whether the backward pass makes all this again; the gradient then does without the output.
+        own_gradient: Whether float32 values get the gradient written here, which reads the output: quicker in training.
 
     Returns:
         `(B, heads, T, D)`.
@@ -48,8 +65,8 @@ def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep
         mask = earlier if mask is None else ops.logical_and(earlier, mask)
     if mask is not None:
         # Added, since the mask is the same for all heads: choosing one by one takes three times as long on a CPU.
-        scores = scores + ops.where(mask, ops.cast(0.0, "float32"), ops.cast(-1e30, "float32"))
-    if recompute or keras.backend.standardize_dtype(value.dtype) != "float32":
+        scores = scores + ops.where(mask, ops.cast(0.0, "float32"), ops.cast(HIDDEN, "float32"))
+    if not own_gradient or keras.backend.standardize_dtype(value.dtype) != "float32":
         return _weighted_mean(scores, value, dropout, keep)[-1]
 
     def differentiable(scores, value):
@@ -59,11 +76,11 @@ def attention(query, key, value, key_mask=None, causal=False, dropout=None, keep
             # What the softmax's derivative takes off a row is a sum over D values here and not over S probabilities
             # (Dao et al. 2022, equation 4): two passes less over the largest arrays of a step. In half precision the
             # output is rounded, and this would be with it.
-            centre = ops.sum(upstream * output, axis=-1, keepdims=True)
+            center = ops.sum(upstream * output, axis=-1, keepdims=True)
             inner = ops.matmul(upstream, transposed(value))
             if keep is not None:
                 inner = dropout.apply(inner, keep)
-            return weights * (inner - centre), ops.matmul(transposed(dropped), upstream)
+            return weights * (inner - center), ops.matmul(transposed(dropped), upstream)
 
         return output, gradients
 
@@ -79,33 +96,32 @@ def _weighted_mean(scores, value, dropout, keep):
     return weights, dropped, ops.matmul(dropped, value)
 
 
-def attend(form, query, key, value, key_mask=None, causal=False, dropout=None, seed=None, block=None):
+def attend(
+    use: MemoryUse, query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, seed=None
+) -> Tensor:
     """Attention in the form asked for.
 
     Args:
-        form: `STANDARD` or `MEMORY_EFFICIENT`.
+        use: The memory-efficient form recomputes in any case.
         query, key, value, key_mask, causal: As in `attention`.
         dropout: `Dropout` on the attention probabilities, or None.
         seed: Seed of that dropout.
-        block: As in `recomputed`; the memory-efficient form recomputes in any case.
     """
-    with keras.name_scope(ATTENTION_SCOPES[form]):
-        if form == MEMORY_EFFICIENT:
+    with keras.name_scope(ATTENTION_SCOPES[use.form]):
+        if use.form == MEMORY_EFFICIENT:
             return memory_efficient_attention(query, key, value, key_mask, causal, dropout, seed)
         keep = None
         if dropout is not None:
             keep = dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
+        own_gradient = use.own_gradient and use.recomputation is None  # it would keep the output of the segment
+
+        def segment(query, key, value):
+            return attention(query, key, value, key_mask, causal, dropout, keep, own_gradient)
+
         # Masks are kept: drawing them again takes longer than the products.
-        return recomputed(
-            block,
-            lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep, block is not None),
-            query,
-            key,
-            value,
-        )
+        return recomputed(use.recomputation, segment, query, key, value)
 
 
-@keras.saving.register_keras_serializable("myxtts")
 class CausalSelfAttention(keras.layers.Layer):
     """GPT-2 self-attention: one projection to query, key and value thirds, one projection out.
 
@@ -118,53 +134,40 @@ class CausalSelfAttention(keras.layers.Layer):
     Call arguments: `x` `(B, T, C)`; `key_mask` `(B, T)` bool or None; `seed` as in `Dropout`.
     """
 
-    def __init__(self, heads, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
+    def __init__(self, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
         super().__init__(**kwargs)
         self.heads = heads
-        self.dropout_rate = dropout
         self.output_stddev = output_stddev
-        self.site = site
         self.dropout = Dropout(dropout, site)
-        self.form = STANDARD
-        """`STANDARD` or `MEMORY_EFFICIENT`; of more than one position at a time."""
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape):
         width = input_shape[-1]
-        self.qkv = keras.layers.Dense(
-            3 * width,
-            kernel_initializer=keras.initializers.RandomNormal(0.0, 0.02),
-            dtype=self.dtype_policy,
-            name="qkv",
-        )
-        self.qkv.build(input_shape)
-        self.output_projection = keras.layers.Dense(
-            width,
-            kernel_initializer=keras.initializers.RandomNormal(0.0, self.output_stddev),
-            dtype=self.dtype_policy,
-            name="output_projection",
-        )
-        self.output_projection.build(input_shape)
-        self.built = True
 
-    def _split(self, qkv):
-        return [split_heads(part, self.heads) for part in ops.split(qkv, 3, axis=-1)]
+        def dense(name, units, stddev):
+            start = keras.initializers.RandomNormal(0.0, stddev)
+            layer = keras.layers.Dense(units, kernel_initializer=start, dtype=self.dtype_policy, name=name)
+            return built(layer, input_shape)
 
-    def call(self, x, key_mask=None, seed=None):
+        self.qkv = dense("qkv", 3 * width, 0.02)
+        self.output_projection = dense("output_projection", width, self.output_stddev)
+
+    def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
         return self.attend_and_project(self.qkv(x), key_mask, seed)
 
-    def attend_and_project(self, qkv, key_mask=None, seed=None, block=None):
-        """What a call does after the first projection: `(B, T, 3 * C)` -> `(B, T, C)`; `block` as in `recomputed`."""
-        query, key, value = self._split(qkv)
-        attended = attend(self.form, query, key, value, key_mask, True, self.dropout, seed, block)
+    def attend_and_project(self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()) -> Tensor:
+        """What a call does after the first projection: `(B, T, 3 * C)` -> `(B, T, C)`."""
+        attended = attend(use, *self._split(qkv), key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended))
 
-    def prefill(self, x, key_mask):
-        """Like a call, and also returns the keys and values, each `(B, heads, T, D)`."""
+    def prefill(self, x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Like a call without dropout, and also returns the keys and values, each `(B, heads, T, D)`."""
         query, key, value = self._split(self.qkv(x))
-        attended = attend(self.form, query, key, value, key_mask, causal=True)
+        attended = attention(query, key, value, key_mask, causal=True)
         return self.output_projection(merge_heads(attended)), key, value
 
-    def step(self, x, keys, values, position, key_mask):
+    def advance(
+        self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """One more position, written into a static cache.
 
         Args:
@@ -181,14 +184,5 @@ class CausalSelfAttention(keras.layers.Layer):
         values = ops.slice_update(values, (0, 0, position, 0), value)
         return self.output_projection(merge_heads(attention(query, keys, values, key_mask))), keys, values
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "heads": self.heads,
-            "dropout": self.dropout_rate,
-            "output_stddev": self.output_stddev,
-            "site": self.site,
-        }
+    def _split(self, qkv):
+        return [split_heads(part, self.heads) for part in ops.split(qkv, 3, axis=-1)]

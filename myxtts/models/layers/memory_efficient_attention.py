@@ -7,17 +7,21 @@ queries at and after it, so about half of the products that the standard form ta
 
 from keras import ops
 
+from myxtts.models.layers.tensor import Tensor
+
 CHUNK = 256
 """Keys of one chunk."""
 HIDDEN = -1e30
 """Score of a key that is not seen: far below any real one, and finite, so that differences of scores are, too."""
 
 
-def memory_efficient_attention(query, key, value, key_mask=None, causal=False, dropout=None, seed=None):
+def memory_efficient_attention(
+    query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, seed=None
+) -> Tensor:
     """Equals `attention` of `layers/attention.py`; takes `O(T + S)` memory, forward and backward.
 
-    Shapes and arguments are those of `attention`, but that `dropout` draws its masks here from `seed`, for one chunk at a
-    time: they are other numbers than the standard form draws.
+    Shapes and arguments are those of `attention`, except that `dropout` draws its masks here from `seed`, for one chunk
+    at a time: they are other numbers than the standard form draws.
     """
 
     def differentiable(query, key, value):
@@ -68,7 +72,7 @@ class _Chunks:
         """Gradients of query, key and value, of their shapes and dtypes."""
         dtype = self.query.dtype
         # Row by row, what the softmax's derivative takes off: FlashAttention, equation 4.
-        centre = ops.sum(ops.cast(upstream, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
+        center = ops.sum(ops.cast(upstream, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
 
         def chunk(index, start, after, query_gradient, key_gradient, value_gradient):
             first = start if self.causal else 0
@@ -79,7 +83,7 @@ class _Chunks:
             dropped = ops.cast(self._drop(weights, keep), dtype)
             value_part = ops.matmul(transposed(dropped), above)
             inner = self._drop(ops.cast(ops.matmul(above, transposed(value)), "float32"), keep)
-            inner = ops.cast(weights * (inner - centre[:, :, first:]), dtype)
+            inner = ops.cast(weights * (inner - center[:, :, first:]), dtype)
             key_part = ops.matmul(transposed(inner), query)
             query_part = query_gradient[:, :, first:] + ops.cast(ops.matmul(inner, key), "float32")
             if self.causal:
@@ -91,13 +95,9 @@ class _Chunks:
                 ops.concatenate([value_gradient, value_part], axis=2),
             )
 
-        query_gradient, key_gradient, value_gradient = self._loop(
-            chunk,
-            _after(upstream),
-            ops.zeros_like(self.query, dtype="float32"),
-            self.key[:, :, : self.num_keys * 0],
-            self.value[:, :, : self.num_keys * 0],
-        )
+        empty = (of[:, :, : self.num_keys * 0] for of in (self.key, self.value))
+        zero = ops.zeros_like(self.query, dtype="float32")
+        query_gradient, key_gradient, value_gradient = self._loop(chunk, _after(upstream), zero, *empty)
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
@@ -123,9 +123,7 @@ class _Chunks:
     def _at(self, start, first, after):
         """The queries that read the chunk at `start`, its keys and values, and where it stops."""
         shape = ops.shape(self.key)
-        stop = (
-            min(start + CHUNK, self.num_keys) if isinstance(start, int) else ops.minimum(start + CHUNK, self.num_keys)
-        )
+        stop = (min if isinstance(start, int) else ops.minimum)(start + CHUNK, self.num_keys)
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
         key, value = (ops.slice(of, corner, size) + ops.cast(after, of.dtype) for of in (self.key, self.value))
         return self.query[:, :, first:], key, value, stop
@@ -147,7 +145,7 @@ class _Chunks:
         return weights if keep is None else self.dropout.apply(weights, keep)
 
 
-def transposed(x):
+def transposed(x: Tensor) -> Tensor:
     """`(B, heads, T, D)` -> `(B, heads, D, T)`."""
     return ops.transpose(x, (0, 1, 3, 2))
 

@@ -5,13 +5,15 @@ import functools
 import numpy as np
 from keras import ops
 
+from myxtts.models.layers.tensor import Tensor
+
 _OUTPUTS = 4
 """Output samples of one tile."""
 _POINTS = {3: (0.0, 1.0, -1.0, 0.5, -2.0), 4: (0.0, 1.0, -1.0, 0.5, -0.5, 2.0)}
 """Where polynomials are evaluated, besides infinity, for so many taps: those that lose least precision."""
 
 
-def minimal_filtering(x, kernel, dilation=1):
+def minimal_filtering(x: Tensor, kernel: Tensor, dilation: int = 1) -> Tensor:
     """`"same"` convolution at stride 1, with about half of the products.
 
     A tile of four outputs needs six products per channel pair for three taps and seven for four, instead of twelve and
@@ -38,7 +40,7 @@ def minimal_filtering(x, kernel, dilation=1):
 
     before = dilation * (size - 1) // 2
     x = ops.pad(x, ((0, 0), (before, (tiles + groups) * step - length - before), (0, 0)))
-    # Neighbouring samples of one phase of the dilation lie `dilation` apart: a tile is four runs of that many samples.
+    # Neighboring samples of one phase of the dilation lie `dilation` apart: a tile is four runs of that many samples.
     x = ops.reshape(x, (batch, tiles + groups, step, channels))
     runs = [x[:, :rows, j * dilation : (j + 1) * dilation] for j in range(_OUTPUTS)]
     runs += [x[:, 1:, j * dilation : (j + 1) * dilation] for j in range(points - _OUTPUTS)]
@@ -66,8 +68,8 @@ def minimal_filtering(x, kernel, dilation=1):
 def _transforms(taps):
     """Matrices that evaluate taps and inputs, and make outputs of the products, float32.
 
-    With V the Vandermonde matrix of the points: outputs are `A^T [(G taps) * (B^T inputs)]`, where G and A have the first
-    columns of V and `B^T` is the transposed inverse of V (Toom and Cook's multiplication, transposed).
+    With V the Vandermonde matrix of the points: outputs are `A^T [(G taps) * (B^T inputs)]`, where G and A have the
+    first columns of V and `B^T` is the transposed inverse of V (Toom and Cook's multiplication, transposed).
     """
     points = np.array(_POINTS[taps])
     vandermonde = np.zeros((len(points) + 1,) * 2)

@@ -1,12 +1,26 @@
 """Segments of a block whose intermediate values are made again in the backward pass (Chen et al. 2016)."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import keras
+
+from myxtts.models.layers.tensor import Tensor
 
 RECOMPUTED = "recomputed_"
 """Begins the name scope of operations made in the backward pass; what follows names the block."""
 
 
-def recomputed(block, function, *tensors):
+class Recomputation(NamedTuple):
+    """How a block recomputes its segments."""
+
+    block: str
+    """Name of the block, a mark in the graph's operation names."""
+    wrap: Callable[[Callable], Callable]
+    """Makes a function recompute in its backward pass, as `keras.remat` does."""
+
+
+def recomputed(recomputation: Recomputation | None, function: Callable, *tensors: Tensor) -> Tensor:
     """Calls `function(*tensors)`, keeping `tensors` and the result for the backward pass and nothing in between.
 
     Operations that the gradient does not need, such as a product at the end of the segment, are not made twice: graph
@@ -14,12 +28,11 @@ def recomputed(block, function, *tensors):
     or from a given seed.
 
     Args:
-        block: Name of the block that the segment belongs to, a mark in the graph's operation names; None calls
-            `function` plainly.
+        recomputation: None calls `function` plainly.
         function: Of floating tensors; weights, masks and seeds are closed over.
         tensors: What the gradient passes through.
     """
-    if block is None:
+    if recomputation is None:
         return function(*tensors)
     forward = True
 
@@ -28,12 +41,7 @@ def recomputed(block, function, *tensors):
         if forward:
             forward = False
             return function(*tensors)
-        with keras.name_scope(RECOMPUTED + block):
+        with keras.name_scope(RECOMPUTED + recomputation.block):
             return function(*tensors)
 
-    again = keras.remat(segment)
-    if keras.backend.backend() != "tensorflow":
-        return again(*tensors)
-    from myxtts.training.gradient_order import weights_first  # imports TensorFlow, which other backends do without
-
-    return weights_first(again)(*tensors)
+    return recomputation.wrap(segment)(*tensors)

@@ -1,10 +1,11 @@
-"""Vector quantiser whose codebook follows its vectors by moving averages instead of gradients."""
+"""Vector quantizer whose codebook follows its vectors by moving averages instead of gradients."""
 
 import keras
 from keras import ops
 
+from myxtts.models.layers.tensor import Shape, Tensor
 
-@keras.saving.register_keras_serializable("myxtts")
+
 class VectorQuantizer(keras.layers.Layer):
     """Nearest-neighbour codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
 
@@ -20,35 +21,27 @@ class VectorQuantizer(keras.layers.Layer):
     Call arguments: `codes`, integers of any shape. Returns their vectors.
     """
 
-    def __init__(self, num_codes, width, decay=0.99, epsilon=1e-5, **kwargs):
+    def __init__(self, num_codes: int, width: int, decay: float = 0.99, epsilon: float = 1e-5, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
         self.num_codes = num_codes
         self.width = width
         self.decay = decay
         self.epsilon = epsilon
 
-    def build(self, input_shape=None):
-        shape = (self.num_codes, self.width)
-        # Distances and averages stay in float32 inside a layer of lower precision: no automatic casts.
-        self.codebook = self.add_weight(
-            shape=shape,
-            name="codebook",
-            trainable=False,
-            autocast=False,
-            initializer=keras.initializers.RandomNormal(0.0, 1.0),
-        )
-        self.codebook_sum = self.add_weight(
-            shape=shape, name="codebook_sum", trainable=False, autocast=False, initializer="zeros"
-        )
-        self.cluster_size = self.add_weight(
-            shape=(self.num_codes,), name="cluster_size", trainable=False, autocast=False, initializer="zeros"
-        )
-        self.built = True
+    def build(self, input_shape: Shape | None = None):
+        def weight(name, shape, start):
+            # Distances and averages stay in float32 inside a layer of lower precision: no automatic casts.
+            return self.add_weight(shape=shape, name=name, trainable=False, autocast=False, initializer=start)
 
-    def call(self, codes):
+        shape = (self.num_codes, self.width)
+        self.codebook = weight("codebook", shape, keras.initializers.RandomNormal(0.0, 1.0))
+        self.codebook_sum = weight("codebook_sum", shape, "zeros")
+        self.cluster_size = weight("cluster_size", shape[:1], "zeros")
+
+    def call(self, codes: Tensor) -> Tensor:
         return ops.take(self.codebook, codes, axis=0)
 
-    def distances(self, vectors):
+    def distances(self, vectors: Tensor) -> Tensor:
         """Squared Euclidean distances, less the vectors' own squared norm, in float32.
 
         Args:
@@ -61,11 +54,11 @@ class VectorQuantizer(keras.layers.Layer):
         codebook = ops.convert_to_tensor(self.codebook)
         return ops.sum(ops.square(codebook), axis=-1) - 2.0 * ops.matmul(vectors, ops.transpose(codebook))
 
-    def nearest(self, vectors):
+    def nearest(self, vectors: Tensor) -> Tensor:
         """Codes of `vectors`: `(..., width)` -> `(...)` int32."""
         return ops.cast(ops.argmin(self.distances(vectors), axis=-1), "int32")
 
-    def statistics(self, vectors, codes, mask):
+    def statistics(self, vectors: Tensor, codes: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """What a batch adds to the moving averages.
 
         Args:
@@ -76,14 +69,12 @@ class VectorQuantizer(keras.layers.Layer):
         Returns:
             `count`, `(num_codes,)`, and `sum`, `(num_codes, width)`.
         """
-        chosen = ops.reshape(
-            ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None],
-            (-1, self.num_codes),
-        )
+        chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
+        chosen = ops.reshape(chosen, (-1, self.num_codes))
         flat = ops.reshape(ops.cast(vectors, "float32"), (-1, self.width))
         return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
 
-    def update(self, count, vector_sum):
+    def update(self, count: Tensor, vector_sum: Tensor):
         """One step of the moving averages; see `statistics`."""
         self.cluster_size.assign(self.decay * self.cluster_size + (1.0 - self.decay) * count)
         self.codebook_sum.assign(self.decay * self.codebook_sum + (1.0 - self.decay) * vector_sum)
@@ -91,7 +82,7 @@ class VectorQuantizer(keras.layers.Layer):
         smoothed = (self.cluster_size + self.epsilon) / (total + self.num_codes * self.epsilon) * total
         self.codebook.assign(self.codebook_sum / smoothed[:, None])
 
-    def revive(self, candidates, threshold):
+    def revive(self, candidates: Tensor, threshold: Tensor) -> Tensor:
         """Moves codes that hardly any vector chooses onto vectors that occur.
 
         Args:
@@ -109,15 +100,3 @@ class VectorQuantizer(keras.layers.Layer):
         self.cluster_size.assign(keep * self.cluster_size + dead * fresh_size)
         self.codebook_sum.assign(keep[:, None] * self.codebook_sum + dead[:, None] * candidates * fresh_size)
         return ops.cast(ops.sum(dead), "int32")
-
-    def compute_output_shape(self, input_shape):
-        return (*input_shape, self.width)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_codes": self.num_codes,
-            "width": self.width,
-            "decay": self.decay,
-            "epsilon": self.epsilon,
-        }

@@ -9,8 +9,10 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import GPTBatch
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.gpt import teacher_forcing
+from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
+from myxtts.training.gradient_order import recompute
 from myxtts.training.lora import LoRA
 from myxtts.training.losses import masked_cross_entropy
 from myxtts.training.preparation import Preparation
@@ -32,7 +34,7 @@ class GPTStage(Stage):
         self.lora = LoRA(self.model.gpt, rank, self.config.data.extend_vocabulary) if rank else None
 
     def begin(self, switches, measured):
-        self.model.gpt.set_memory_use(switches.attention, switches.gradient_checkpointing)
+        self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
 
     def updates(self, settings):
         return [Update("", GPTObjective(self.model, self.config, self.lora), settings)]
@@ -106,12 +108,14 @@ class GPTPreparation(Preparation):
 
     def __init__(self, model, device, augment, seed):
         super().__init__(model, device, augment, seed)
+        for block in model.dvae.encoder_blocks:
+            set_fewer_products(block, runs_on_cpu(device))
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
 
     def make_batch(self, batch, step):
         wav, wav_lengths, change = self.change_voice(batch, step)
         mel = self.log_mel(self.mel, wav, change)
-        codes = self.model.dvae.encode(mel, fewer_products=runs_on_cpu(self.device))
+        codes = self.model.dvae.encode(mel)
         # A waveform of exactly n strides gives one code more than it has strides.
         codes = codes[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
         conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning

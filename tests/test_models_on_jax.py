@@ -1,0 +1,107 @@
+"""The models on another backend of Keras, without TensorFlow: the outputs that TensorFlow gives for the same weights."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from tiny import tiny_model_config
+
+from myxtts.models.hifigan import HifiganGenerator
+from myxtts.models.layers import convolution
+from myxtts.models.layers.convolution import set_fewer_products
+from myxtts.models.layers.linear import built
+from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.models.xtts import XTTS, named_weights
+from utilities.parity.seeded_model import without_initial_values
+
+ROOT = Path(__file__).parents[1]
+RUN_ON_JAX = """
+import sys
+
+class NoTensorFlow:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tensorflow":
+            raise ImportError("models do without TensorFlow")
+
+sys.meta_path.insert(0, NoTensorFlow())
+import jax
+import keras
+import numpy
+import test_models_on_jax
+from myxtts.models.layers import convolution
+
+assert keras.backend.backend() == "jax"
+convolution._WORTH_FILTERING = 3
+models = test_models_on_jax.drawn_models()
+outputs = jax.jit(lambda *inputs: test_models_on_jax.outputs_of(models, *inputs))(*test_models_on_jax.inputs())
+numpy.savez(sys.argv[1], **outputs)
+assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules)
+"""
+
+
+def drawn_models():
+    """Tiny models with every weight drawn by its place, and with all convolutions filtered that may be."""
+    with without_initial_values():
+        model = XTTS(tiny_model_config(num_text_tokens=10, conditioning_blocks=1, layers=2))
+        decoder = built(HifiganGenerator(8, ((4, 8), (2, 4)), (3, 7), (1, 3), 32), (None, None, 16), (None, 16))
+        encoder = built(SpeakerEncoder((8, 8), (1, 1), 16, 4), (None, None, 16))
+    for layer in (model, decoder, encoder):
+        for name, variable in named_weights(layer).items():
+            random = np.random.default_rng([len(name), *name.encode()])
+            positive = any(word in name for word in ("variance", "gamma", "cluster_size", "mel_stats"))
+            fan_in = np.prod(variable.shape[:-1]) if len(variable.shape) > 1 else 25
+            values = random.standard_normal(variable.shape) / np.sqrt(fan_in)
+            variable.assign((1.0 + np.abs(values) if positive else values).astype("float32"))
+    for layer in (*model.dvae.encoder_blocks, decoder, encoder):
+        set_fewer_products(layer, True)
+    return model, decoder, encoder
+
+
+def inputs():
+    random = np.random.default_rng(0)
+    mel, speaker_mel = (random.standard_normal((2, 12, bands)).astype("float32") for bands in (80, 16))
+    text = np.array([[3, 5, 6, 7, 0], [3, 8, 0, 0, 0]], "int32")
+    text_mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+    return mel, speaker_mel, text, text_mask, random.integers(0, 16, (2, 3)).astype("int32")
+
+
+def outputs_of(models, mel, speaker_mel, text, text_mask, codes):
+    """What each part of the models gives, by name."""
+    model, decoder, encoder = models
+    gpt, start, num_codes = model.gpt, model.config.start_audio_token, codes.shape[1]
+    mel = model.normalize_mel(mel)
+    found = {"encoded": model.dvae.encode(mel), "decoded": model.dvae.decode(codes), **model.dvae(mel)}
+    latents = found["latents"] = gpt.mel_to_latents(mel)
+    key_mask = ops.pad(text_mask, ((0, 0), (0, num_codes)), constant_values=True)
+    found["text_logits"], found["audio_logits"] = gpt(latents, text, codes, key_mask=key_mask)
+    found["prefill"], state = gpt.prefill(latents, text, text_mask, start, num_codes)
+    for index in range(num_codes):
+        position = model.config.num_latents + text.shape[1] + 1
+        found[f"advance_{index}"], state = gpt.advance(codes[:, index], index, position, state)
+    found["states"] = gpt.codes_to_latents(latents, text, codes, start, text_mask)
+    found["speaker"] = encoder(speaker_mel)
+    found["waveform"] = decoder(found["states"], found["speaker"])
+    return found
+
+
+def test_models_give_the_same_outputs_on_jax_without_tensorflow(tmp_path, monkeypatch):
+    pytest.importorskip("jax")
+    paths = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    run = subprocess.run(
+        [sys.executable, "-c", RUN_ON_JAX, tmp_path / "outputs.npz"], capture_output=True, text=True, env=environment
+    )
+    assert run.returncode == 0, run.stderr
+    monkeypatch.setattr(convolution, "_WORTH_FILTERING", 3)
+    expected = outputs_of(drawn_models(), *inputs())
+    with np.load(tmp_path / "outputs.npz") as found:
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            value = keras.ops.convert_to_numpy(value)
+            assert np.abs(value).max() > 1e-2, name
+            np.testing.assert_allclose(found[name], value, atol=1e-5 * max(1, np.abs(value).max()), err_msg=name)
