@@ -8,6 +8,16 @@ from tqdm import tqdm
 from myxtts.training.step_clock import VARIATION_WARNING
 
 
+class StageStart:
+    def __init__(self, stage, total_steps, step, model_size, num_weights, placement, batch_size, accumulation, preset):
+        self.__dict__.update({k: v for k, v in locals().items() if k != "self"})
+
+
+class StageEnd:
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+
 class Callback:
     """Methods that a trainer calls; a callback has those that it needs."""
 
@@ -72,21 +82,22 @@ class ConsoleProgress(Callback):
         self._bar = None
         self._trainer = None
 
-    def on_start(self, trainer, total_steps, placement):
-        self._trainer, self._total = trainer, total_steps
-        config = trainer.config
+    def on_waiting(self, seconds):
+        print(f"Multi-GPU Mode: Waiting {seconds}s for data pipeline to warm up...")
+
+    def on_running(self):
+        print("Model training starting now")
+
+    def on_start(self, start):
+        self._trainer, self._total = start, start.total_steps
+        trainer, total_steps = start, start.total_steps
         print(
-            f"Stage {trainer.stage}: {total_steps} steps, {trainer.step} done, model {config.model.size}, "
-            f"{sum(int(tf.size(v)) for v in trainer.train_step.variables):,} weights"
+            f"Stage {start.stage}: {start.total_steps} steps, {start.step} done, model {start.model_size}, "
+            f"{start.num_weights:,} weights"
         )
-        print(placement)
+        print(start.placement)
         print(
-            f"Batch size: {trainer.stage_config.batch_size}"
-            + (
-                f" x {config.training.gradient_accumulation} accumulated"
-                if config.training.gradient_accumulation > 1
-                else ""
-            )
+            f"Batch size: {start.batch_size}" + (f" x {start.accumulation} accumulated" if start.accumulation > 1 else "")
         )
         if sys.stdout.isatty() and trainer.step < total_steps:
             self._bar = tqdm(
@@ -99,7 +110,7 @@ class ConsoleProgress(Callback):
             )
 
     def on_ledger(self, ledger):
-        preset = self._trainer.config.training.optimizations
+        preset = self._trainer.preset
         self._say(f"{self._trainer.stage} optimisations (preset {preset}), as seen in the first step:\n{ledger}")
 
     def on_step(self, step):
@@ -134,7 +145,8 @@ class ConsoleProgress(Callback):
             + (" (best so far)" if is_best else "")
         )
 
-    def on_end(self, trainer):
+    def on_end(self, end):
+        trainer = end.trainer
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -169,8 +181,8 @@ class TensorBoardWriter(Callback):
         self.folder = folder
         self._writer = None
 
-    def on_start(self, trainer, total_steps, placement):
-        self._writer = tf.summary.create_file_writer(f"{self.folder}/{trainer.stage}")
+    def on_start(self, start):
+        self._writer = tf.summary.create_file_writer(f"{self.folder}/{start.stage}")
 
     def _write(self, step, values, group):
         with self._writer.as_default(step=step):

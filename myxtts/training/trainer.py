@@ -16,6 +16,7 @@ from myxtts.devices.configuration import current_plan, require_placement
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
+from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.batch_size import MicroBatches, fit_batch_size, with_batch
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
@@ -63,7 +64,11 @@ class XTTSTrainer:
         mel_stats=None,
         starting_weights=None,
         lineage=None,
+        foundations=None,
+        measured=None,
     ):
+        tokenizer_model = tokenizer_model or (foundations or {}).get("dvae")
+        mel_stats = mel_stats or measured
         self.config = config
         self.stage = stage
         self.plan = plan or current_plan()
@@ -196,7 +201,10 @@ class XTTSTrainer:
         total = self.total_steps(dataset.plan(self.stage).batches_per_epoch)
         validation_loader = dataset.validation_loader(self.stage)
         placement = require_placement(self._placed_variables(), self._placement_plan())
-        self._call(callbacks, "on_start", self, total, placement)
+        self._call(callbacks, "on_start", StageStart(
+            self.stage, total, self.step, self.config.model.size,
+            sum(int(tf.size(v)) for v in self.train_step.variables), placement, self.stage_config.batch_size,
+            self.config.training.gradient_accumulation, self.config.training.optimizations))
         self._take_up(dataset, total)
         self._keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
         validation = {}
@@ -212,7 +220,7 @@ class XTTSTrainer:
             if self.overtraining.stopped:
                 self.writer.wait()
                 end_at_best(self)
-        self._call(callbacks, "on_end", self)
+        self._call(callbacks, "on_end", StageEnd(self))
         return validation
 
     def _take_up(self, dataset, total):
@@ -236,9 +244,9 @@ class XTTSTrainer:
         validation = {}
         with self.pipeline(dataset, self.position, stop) as batches:
             if self.plan.is_dual:
-                print(f"Multi-GPU Mode: Waiting {self.config.data.model_start_delay}s for data pipeline to warm up...")
+                self._call(callbacks, "on_waiting", self.config.data.model_start_delay)
                 batches.wait_until_filled(self.config.data.model_start_delay)
-                print("Model training starting now")
+                self._call(callbacks, "on_running")
             recent, at_end, stopping = [], False, False
             self.clock.start(batches)
             while not (at_end or stopping):
@@ -272,7 +280,7 @@ class XTTSTrainer:
                     self.save(last=at_end or stopping, finished=at_end)
                 if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
                     with self.clock.paused(), self.averaged_weights():
-                        self._call(callbacks, "on_sample", self)
+                        self._call(callbacks, "on_sample", self.step)
         return validation
 
     def _open_ledger(self, callbacks, losses):

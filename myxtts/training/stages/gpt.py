@@ -1,0 +1,11 @@
+"""Shim."""
+
+
+class GPTStage:
+    part = "gpt"
+    speaks = True
+    takes_init_from = True
+
+    @staticmethod
+    def measure(dataset):
+        return None
