@@ -1,8 +1,7 @@
-"""`python train_main.py`: flags become settings, devices and recordings are set up, and a run is shown on the console."""
+"""`python train_main.py`: flags become settings, devices and recordings are set up, a run is shown on the console."""
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 from myxtts.cli.errors import exits_with_sentence
@@ -83,14 +82,14 @@ FLAGS = f"""
                       end a stage at its best after N validations that turn up while the training loss falls
                       (default: 0, only warn)
 """
-"""`flag  kind  setting  help`, by group: `stage.…` is a setting of every stage, `-` none. Flags after `^` exclude each other."""
+"""`flag kind setting help`, by group; `stage.…` is a setting of every stage, `-` none; `^` flags exclude each other."""
 DESCRIPTIONS = {"optimizations": "what each did is printed after the first step"}
 
 
 def _kinds():
     """Options of `argparse` by the kind of a flag."""
     return {
-        "yes": dict(action="store_true"),
+        "yes": dict(action="store_true", default=None),
         "fixed": dict(action="store_true", dest="static_shapes", default=None),
         "varying": dict(action="store_false", dest="static_shapes", default=None),
         "on/off": dict(action=argparse.BooleanOptionalAction, default=None),
@@ -154,7 +153,6 @@ def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
     path = arguments.config or (None if arguments.train_data else SAMPLE_CONFIG)
     values, given = read_yaml(path) if path else {}, vars(arguments)
     for flag, settings in arguments.settings.items():
-        # What is False is a switch that was not given, or says what the default says.
         value = given[flag]
         for section, name in (setting.split(".") for setting in settings if value is not None):
             if value == "auto" and flag == "batch_size":
@@ -197,9 +195,9 @@ def main(argv: list[str] | None = None) -> int:
 def device_options(arguments: argparse.Namespace) -> dict:
     """The arguments of `runs.setup.set_up` that the command line gives, but for the configuration."""
     return {
-        "download": arguments.download_ljspeech,
+        "download": bool(arguments.download_ljspeech),
         "model_gpus": arguments.model_gpus,
-        "memory_isolation": arguments.enable_memory_isolation,
+        "memory_isolation": bool(arguments.enable_memory_isolation),
         "data_gpu_memory": arguments.data_gpu_memory,
         "model_gpu_memory": arguments.model_gpu_memory,
         "virtual_devices": arguments.virtual_devices,

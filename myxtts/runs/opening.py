@@ -31,7 +31,7 @@ def open_dataset(config: XTTSConfig, progress: Callable[[int, int], None] | None
         progress: Called as `progress(done, total)` while recordings are checked.
 
     Raises:
-        UserError: The folder holds another run, the source of weights lacks something, or the recordings cannot be used.
+        UserError: The folder holds another run, --init-from lacks something, or the recordings cannot be used.
     """
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)

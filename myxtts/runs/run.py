@@ -67,7 +67,7 @@ class Run:
             self.trainer.stop_requested.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
-        """Trains the stages that `training.stage` asks for, each on those it builds on. After a stop it can be called again.
+        """Trains the stages that `training.stage` asks for. After a stop it can be called again.
 
         Args:
             guard: Called with the trainer of each stage, for a `with` block around its training: `stops_on_signals`.

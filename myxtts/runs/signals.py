@@ -48,7 +48,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 
 def leave_at_once():
-    """Ends the process, with code 0, without Python's clean-up: what was broken off may hold locks that it waits for."""
+    """Ends the process, code 0, without Python's clean-up: what was broken off may hold locks that it waits for."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""One stage of a run: its trainer, on the finished models that it builds on, and what it writes into the run's folder."""
+"""One stage of a run: its trainer, on the finished models it builds on, and what writes into the run's folder."""
 
 from pathlib import Path
 

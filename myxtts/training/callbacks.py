@@ -21,8 +21,14 @@ class StageEnd:
 class Callback:
     """Methods that a trainer calls; a callback has those that it needs."""
 
-    def on_start(self, trainer, total_steps, placement):
+    def on_start(self, start):
         """Before the first step; `placement` is the line of the placement audit."""
+
+    def on_waiting(self, seconds):
+        """Shim."""
+
+    def on_running(self):
+        """Shim."""
 
     def on_ledger(self, ledger):
         """After the first step that was applied; `ledger` says what the training switches do."""
@@ -36,10 +42,10 @@ class Callback:
     def on_validation(self, step, losses, is_best):
         """After each validation."""
 
-    def on_sample(self, trainer):
+    def on_sample(self, step):
         """Every `training.sample_every_steps`."""
 
-    def on_end(self, trainer):
+    def on_end(self, end):
         """After the last step."""
 
 
@@ -196,5 +202,5 @@ class TensorBoardWriter(Callback):
     def on_validation(self, step, losses, is_best):
         self._write(step, losses, "validation")
 
-    def on_end(self, trainer):
+    def on_end(self, end):
         self._writer.close()
