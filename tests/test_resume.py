@@ -36,8 +36,8 @@ def train_in_parts(corpus, folder, mode, accumulation, stops):
         plan = plan_of(mode)
         keras.utils.set_random_seed(3)
         with tf.device(plan.data_device):
-            tokenizer_model = frozen_dvae(dataset.config)
-        trainer = XTTSTrainer(dataset.config, tokenizer_model=tokenizer_model, plan=plan)
+            dvae_model = frozen_dvae(dataset.config)
+        trainer = XTTSTrainer(dataset.config, foundations={"dvae": dvae_model}, plan=plan)
         recorder = Recorder(trainer, stop)
         with contextlib.redirect_stdout(None):
             trainer.train(dataset, [recorder])
@@ -62,7 +62,7 @@ def stopped(tiny_corpus, tmp_path_factory):
         gpt={"max_steps": 4},
         training={"checkpoint_every_steps": 100, "validate_every_steps": 100},
     )
-    trainer = XTTSTrainer(dataset.config, tokenizer_model=frozen_dvae(dataset.config))
+    trainer = XTTSTrainer(dataset.config, foundations={"dvae": frozen_dvae(dataset.config)})
     trainer.train(dataset, [Recorder(trainer, 2)])
     return dataset, trainer
 
@@ -74,7 +74,7 @@ def resumed(stopped, folder, **training):
     config = dataclasses.replace(
         dataset.config, training=dataclasses.replace(dataset.config.training, checkpoint_dir=str(folder), **training)
     )
-    return XTTSTrainer(config, tokenizer_model=trainer.tokenizer_model)
+    return XTTSTrainer(config, foundations={"dvae": trainer.tokenizer_model})
 
 
 def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):

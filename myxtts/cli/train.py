@@ -173,11 +173,11 @@ def main(argv: list[str] | None = None) -> int:
 
     if arguments.resume:
         setup.require_run(config)
-    options = device_options(arguments)
+    options = set_up_options(arguments)
     if arguments.device_plan == "auto":
         from myxtts.runs.device_choice import quickest_devices
 
-        config, options = quickest_devices(config, **options)
+        config, options = quickest_devices(config, options)
     config, plan = setup.set_up(config, **options)
     from myxtts.runs.console import RunConsole
     from myxtts.runs.run import Run
@@ -192,7 +192,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def device_options(arguments: argparse.Namespace) -> dict:
+def set_up_options(arguments: argparse.Namespace) -> dict:
     """The arguments of `runs.setup.set_up` that the command line gives, but for the configuration."""
     return {
         "download": bool(arguments.download_ljspeech),
@@ -208,4 +208,4 @@ def set_up(config: XTTSConfig, arguments: argparse.Namespace) -> tuple[XTTSConfi
     """Devices, before anything that could start TensorFlow, and then recordings: see `runs.setup.set_up`."""
     from myxtts.runs import setup
 
-    return setup.set_up(config, **device_options(arguments))
+    return setup.set_up(config, **set_up_options(arguments))

@@ -31,8 +31,8 @@ class Way:
     """`single`, `dual` or `mirrored`."""
     gpus: Mapping[str, int] = field(default_factory=dict)
     """`data_gpu` and `model_gpu` of `DataConfig`."""
-    devices: Mapping[str, object] = field(default_factory=dict)
-    """Options of `setup.set_up`."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Of `setup.set_up`."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Measured:
 
 def candidates(num_devices: int) -> list[Way]:
     """The ways to use so many devices; the first prepares data where there are several."""
-    ways = [Way("single", devices={"virtual_devices": 0})]
+    ways = [Way("single", options={"virtual_devices": 0})]
     if num_devices >= 2:
         ways.append(Way("dual", {"data_gpu": 0, "model_gpu": 1}))
     if num_devices >= 3:
@@ -56,54 +56,53 @@ def candidates(num_devices: int) -> list[Way]:
     return ways
 
 
-def quickest_devices(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, dict]:
+def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
     """Prints what was measured and which devices were chosen, and why.
 
     Args:
         config: Of the run, without devices.
-        download: As in `setup.set_up`.
-        devices: Likewise, without devices but virtual ones.
+        options: Keyword arguments of `setup.set_up`, without devices but virtual ones.
 
     Returns:
-        The configuration and the options of `setup.set_up` that ask for the quickest devices.
+        Both, asking for the quickest devices.
 
     Raises:
         UserError: Devices were also named, or none of the ways to use them runs.
     """
     named = (config.data.data_gpu, config.data.model_gpu)
-    if named != (None, None) or devices.get("model_gpus") or devices.get("memory_isolation"):
+    if named != (None, None) or options.get("model_gpus") or options.get("memory_isolation"):
         raise UserError(
             "--device-plan auto chooses the devices itself. Leave out --data-gpu, --model-gpu, --model-gpus and "
             "--enable-memory-isolation, or leave out --device-plan."
         )
-    virtual = devices.get("virtual_devices")
+    virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     ways = candidates(virtual or count_gpus())
     if len(ways) == 1:
         print("Device plan auto: there is one device to train on, so there is nothing to choose.")
-        return _with_devices(config, devices, ways[0])
+        return _with_devices(config, options, ways[0])
     note = " on virtual devices, whose speed says nothing about GPUs" if virtual else ""
     names = ", ".join(way.name for way in ways)
     print(f"Device plan auto: measuring {MEASURED_STEPS} steps of {names}{note}...", flush=True)
-    best, lines = choose([measure(way, config, download, devices) for way in ways])
+    best, lines = choose([measure(way, config, options) for way in ways])
     print("\n".join(lines), flush=True)
-    return _with_devices(config, devices, best.way)
+    return _with_devices(config, options, best.way)
 
 
-def _with_devices(config, devices, way):
-    return replace(config, data=replace(config.data, **way.gpus)), {**devices, **way.devices}
+def _with_devices(config, options, way):
+    return replace(config, data=replace(config.data, **way.gpus)), {**options, **way.options}
 
 
-def measure(way: Way, config: XTTSConfig, download: bool, devices: Mapping[str, object]) -> Measured:
+def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Measured:
     """Times a way to use the devices, in a process of its own; arguments as in `quickest_devices`."""
-    config, devices = _with_devices(config, devices, way)
+    config, options = _with_devices(config, options, way)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
-        request.write_text(json.dumps({"config": config.to_dict(), "download": download, "devices": devices}))
+        request.write_text(json.dumps({"config": config.to_dict(), "options": options}))
         command = [sys.executable, "-m", "myxtts.runs.device_choice", str(request)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -142,7 +141,7 @@ def choose(measured: Sequence[Measured]) -> tuple[Measured, list[str]]:
 def measure_here(path: str | Path):
     """Body of the measuring process: reads what `measure` wrote, prints one line of JSON last."""
     request = json.loads(Path(path).read_text())
-    config, plan = set_up(config_from_dict(request["config"]), request["download"], **request["devices"])
+    config, plan = set_up(config_from_dict(request["config"]), **request["options"])
     from myxtts.training.measurement import measure_pipeline, open_trainer
 
     with tempfile.TemporaryDirectory() as folder:
