@@ -1,7 +1,6 @@
 """`python train_main.py`: flags become settings, devices and recordings are set up, a run is shown on the console."""
 
 import argparse
-import re
 from pathlib import Path
 
 from myxtts.cli.errors import exits_with_sentence
@@ -16,78 +15,71 @@ SAMPLE_CONFIG = Path(__file__).resolve().parents[2] / "configs" / "sample.yaml"
 
 FLAGS = f"""
 [data]
---train-data          DIR     data.train_data    root of the training set (default: a sample corpus)
---val-data            DIR     data.val_data      root of the validation set (default: a split of the training set)
---language            TEXT    data.language      language of recordings whose set names none (default: en)
---vocabulary          FILE    data.vocabulary    tokenizer file (default: one trained on the corpus)
---download-ljspeech   yes     -                  fetch LJSpeech into --train-data when it is missing
---num-workers         int     data.num_workers   parallel readers (default: 8)
---buffer-size         int     data.pipeline_buffer_size    prefetch buffer in batches (default: 50)
---max-text-length     int     data.max_text_length         most text tokens of a clip (default: 200)
---max-mel-frames      int     data.max_mel_frames    fixed length in mel frames (default: from the model size)
-^ --enable-static-shapes,--pad-to-fixed-length  fixed    data.static_shapes
-                      one fixed shape for every batch: the train step is traced once
-^ --disable-static-shapes    varying    data.static_shapes    shapes from length buckets (default)
+--train-data DIR data.train_data root of the training set (default: a sample corpus)
+--val-data DIR data.val_data root of the validation set (default: a split of the training set)
+--language TEXT data.language language of recordings whose set names none (default: en)
+--vocabulary FILE data.vocabulary tokenizer file (default: one trained on the corpus)
+--download-ljspeech yes - fetch LJSpeech into --train-data when it is missing
+--num-workers int data.num_workers parallel readers (default: 8)
+--buffer-size int data.pipeline_buffer_size prefetch buffer in batches (default: 50)
+--max-text-length int data.max_text_length most text tokens of a clip (default: 200)
+--max-mel-frames int data.max_mel_frames fixed length in mel frames (default: from the model size)
+^ --enable-static-shapes,--pad-to-fixed-length fixed data.static_shapes
+ one fixed shape for every batch: the train step is traced once
+^ --disable-static-shapes varying data.static_shapes shapes from length buckets (default)
 [devices]
---data-gpu            int     data.data_gpu      physical GPU that prepares data; with --model-gpu: Multi-GPU Mode
---model-gpu           int     data.model_gpu     physical GPU that trains; with --data-gpu: Multi-GPU Mode
---model-gpus          gpus    -                  several training GPUs, mirrored
---model-start-delay   float   data.model_start_delay
-                      Multi-GPU Mode: head start of the data pipeline in seconds (default: 2.0)
---enable-memory-isolation     yes  -             a hard memory limit for each GPU
---data-gpu-memory     int     -                  limit of the data GPU in MB (default: {DATA_GPU_MEMORY_MB})
---model-gpu-memory    int     -                  limit of the model GPU in MB (default: {MODEL_GPU_MEMORY_MB})
---virtual-devices     int     -                  try the two-device pipeline on this many virtual devices
---device-plan         auto    -                  measure the ways to use the devices present and take the quickest
+--data-gpu int data.data_gpu physical GPU that prepares data; with --model-gpu: Multi-GPU Mode
+--model-gpu int data.model_gpu physical GPU that trains; with --data-gpu: Multi-GPU Mode
+--model-gpus gpus - several training GPUs, mirrored
+--model-start-delay float data.model_start_delay
+ Multi-GPU Mode: head start of the data pipeline in seconds (default: 2.0)
+--enable-memory-isolation yes - a hard memory limit for each GPU
+--data-gpu-memory int - limit of the data GPU in MB (default: {DATA_GPU_MEMORY_MB})
+--model-gpu-memory int - limit of the model GPU in MB (default: {MODEL_GPU_MEMORY_MB})
+--virtual-devices int - try the two-device pipeline on this many virtual devices
+--device-plan auto - measure the ways to use the devices present and take the quickest
 [training]
---config              FILE    -                  YAML file, see configs/; flags given here win over it
---model-size          size    model.size         capacity preset (default: tiny)
---stage               stage   training.stage     what to train (default: all that is missing)
---batch-size          batch   data.batch_size,stage.batch_size
-                      clips per batch; auto finds by trial how many fit at once, and accumulates them to the batch of
-                      the configuration (default: 16)
---memory-budget       MB      training.memory_budget_mb
-                      memory that the trials of --batch-size auto may take on a CPU (default: half of what is free)
---epochs              int     training.epochs    passes over the data (default: 500)
---max-steps           int     stage.max_steps    stop each stage after this many optimizer steps
---grad-accum          int     training.gradient_accumulation    batches per optimizer step (default: 1)
---lr                  float   stage.learning_rate               peak learning rate (default: from the preset)
---lora-rank           int     training.lora_rank
-                      with --init-from: train low-rank adapters only (default: 0, off)
---seed                int     training.seed      fixes everything that is drawn (default: 0)
---checkpoint-dir      DIR     training.checkpoint_dir    where everything goes (default: ./checkpoints)
-^ --reset-training    yes     training.reset_training    start anew; existing checkpoints are set aside
-^ --resume            yes     -
-                      only resume: an error where --checkpoint-dir holds no run (default: resume or start)
---init-from           DIR     training.init_from         start from the weights of a run, or of `myxtts convert`
---tensorboard-log-dir         DIR     training.tensorboard_log_dir    default: under the checkpoint folder
-[optimizations]
---optimizations       preset  training.optimizations
-                      preset of the switches below; each of them wins over it (default: none)
---strict              yes     training.strict
-                      end the run with exit code 2 when a switch does something else than asked for
---precision           TEXT    training.precision
-                      mixed_bfloat16, mixed_float16, float32, or auto for what suits the hardware (default: float32)
---tf32                on/off  training.tf32
-                      round factors of float32 products to 10 bits, for speed (default: where the GPU has it)
---gradient-checkpointing      on/off  training.gradient_checkpointing
-                      GPT stage: less memory for some time, the same gradients (default: off)
---attention           TEXT    training.attention
-                      GPT stage: standard, memory-efficient, or auto for what costs no time here (default: standard)
---xla                 on/off  training.xla       compile the train step, once per shape of batch (default: off)
---ema                 decay   training.ema
-                      validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY} without
-                      a number, 0 for off)
---overtraining-patience       N       training.overtraining_patience
-                      end a stage at its best after N validations that turn up while the training loss falls
-                      (default: 0, only warn)
+--config FILE - YAML file, see configs/; flags given here win over it
+--model-size size model.size capacity preset (default: tiny)
+--stage stage training.stage what to train (default: all that is missing)
+--batch-size batch data.batch_size,stage.batch_size clips per batch; auto finds by trial how many fit at once, and
+ accumulates them to the batch of the configuration (default: 16)
+--memory-budget MB training.memory_budget_mb
+ memory that the trials of --batch-size auto may take on a CPU (default: half of what is free)
+--epochs int training.epochs passes over the data (default: 500)
+--max-steps int stage.max_steps stop each stage after this many optimizer steps
+--grad-accum int training.gradient_accumulation batches per optimizer step (default: 1)
+--lr float stage.learning_rate peak learning rate (default: from the preset)
+--lora-rank int training.lora_rank with --init-from: train low-rank adapters only (default: 0, off)
+--seed int training.seed fixes everything that is drawn (default: 0)
+--checkpoint-dir DIR training.checkpoint_dir where everything goes (default: ./checkpoints)
+^ --reset-training yes training.reset_training start anew; existing checkpoints are set aside
+^ --resume yes - only resume: an error where --checkpoint-dir holds no run (default: resume or start)
+--init-from DIR training.init_from start from the weights of a run, or of `myxtts convert`
+--tensorboard-log-dir DIR training.tensorboard_log_dir default: under the checkpoint folder
+[optimizations] what each did is printed after the first step
+--optimizations preset training.optimizations
+ preset of the switches below; each of them wins over it (default: none)
+--strict yes training.strict end the run with exit code 2 when a switch does something else than asked for
+--precision TEXT training.precision
+ mixed_bfloat16, mixed_float16, float32, or auto for what suits the hardware (default: float32)
+--tf32 on/off training.tf32 round factors of float32 products to 10 bits, for speed (default: where the GPU has it)
+--gradient-checkpointing on/off training.gradient_checkpointing
+ GPT stage: less memory for some time, the same gradients (default: off)
+--attention TEXT training.attention
+ GPT stage: standard, memory-efficient, or auto for what costs no time here (default: standard)
+--xla on/off training.xla compile the train step, once per shape of batch (default: off)
+--ema decay training.ema validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY}
+ without a number, 0 for off)
+--overtraining-patience N training.overtraining_patience end a stage at its best after N validations that turn up
+ while the training loss falls (default: 0, only warn)
 """
-"""`flag kind setting help`, by group; `stage.…` is a setting of every stage, `-` none; `^` flags exclude each other."""
-DESCRIPTIONS = {"optimizations": "what each did is printed after the first step"}
+"""A flag a line: `names kind setting help`. `stage.…` is a setting of every stage, `-` is none; those after `^` exclude
+each other. `[…]` begins a group."""
 
 
 def _kinds():
-    """Options of `argparse` by the kind of a flag."""
+    """Options of `argparse` by the kind of a flag; for another kind, it is the metavar."""
     return {
         "yes": dict(action="store_true", default=None),
         "fixed": dict(action="store_true", dest="static_shapes", default=None),
@@ -95,7 +87,6 @@ def _kinds():
         "on/off": dict(action=argparse.BooleanOptionalAction, default=None),
         "int": dict(type=int),
         "float": dict(type=float),
-        "TEXT": {},
         "MB": dict(type=int, metavar="MB"),
         "N": dict(type=int, metavar="N"),
         "gpus": dict(type=_indices, metavar="I,J,…"),
@@ -105,6 +96,7 @@ def _kinds():
         "size": dict(choices=MODEL_SIZES),
         "stage": dict(choices=(*STAGES, "all")),
         "preset": dict(choices=PRESETS),
+        "TEXT": {},
     }
 
 
@@ -133,14 +125,15 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Without a flag its value comes from --config, else from the defaults named here.",
     )
     kinds, settings, group, rivals = _kinds(), {}, None, None
-    for line in re.sub(r"\n +", "  ", FLAGS.strip()).splitlines():
+    for line in FLAGS.strip().replace("\n ", " ").splitlines():
         if line.startswith("["):
-            group = parser.add_argument_group(line[1:-1], DESCRIPTIONS.get(line[1:-1]))
+            title, _, description = line[1:].partition("]")
+            group = parser.add_argument_group(title, description.strip() or None)
             continue
         rivals = (rivals or group.add_mutually_exclusive_group()) if line.startswith("^") else None
         names, kind, setting, text = line.removeprefix("^ ").split(None, 3)
         options = kinds.get(kind, dict(metavar=kind))
-        action = (rivals or group).add_argument(*names.split(","), help=" ".join(text.split()), **options)
+        action = (rivals or group).add_argument(*names.split(","), help=text, **options)
         settings[action.dest] = setting.split(",") if setting != "-" else []
     parser.set_defaults(settings=settings, data_gpu_memory=DATA_GPU_MEMORY_MB, model_gpu_memory=MODEL_GPU_MEMORY_MB)
     return parser
@@ -153,14 +146,13 @@ def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
     path = arguments.config or (None if arguments.train_data else SAMPLE_CONFIG)
     values, given = read_yaml(path) if path else {}, vars(arguments)
     for flag, settings in arguments.settings.items():
-        value = given[flag]
-        for section, name in (setting.split(".") for setting in settings if value is not None):
-            if value == "auto" and flag == "batch_size":
-                values = merge(values, {"training": {"automatic_batch_size": True}})
+        for section, name in (setting.split(".") for setting in settings if given[flag] is not None):
+            value = {section: {name: given[flag]}}
+            if flag == "batch_size" and given[flag] == "auto":
+                value = {"training": {"automatic_batch_size": True}}
             elif section == "stage":
-                values = merge(values, {"training": {stage: {name: value} for stage in STAGES}})
-            else:
-                values = merge(values, {section: {name: value}})
+                value = {"training": {stage: {name: given[flag]} for stage in STAGES}}
+            values = merge(values, value)
     return config_from_dict(values)
 
 
@@ -194,14 +186,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def set_up_options(arguments: argparse.Namespace) -> dict:
     """The arguments of `runs.setup.set_up` that the command line gives, but for the configuration."""
-    return {
-        "download": bool(arguments.download_ljspeech),
-        "model_gpus": arguments.model_gpus,
-        "memory_isolation": bool(arguments.enable_memory_isolation),
-        "data_gpu_memory": arguments.data_gpu_memory,
-        "model_gpu_memory": arguments.model_gpu_memory,
-        "virtual_devices": arguments.virtual_devices,
-    }
+    names = ("model_gpus", "data_gpu_memory", "model_gpu_memory", "virtual_devices")
+    isolation, download = bool(arguments.enable_memory_isolation), bool(arguments.download_ljspeech)
+    given = {name: getattr(arguments, name) for name in names}
+    return {**given, "memory_isolation": isolation, "download": download}
 
 
 def set_up(config: XTTSConfig, arguments: argparse.Namespace) -> tuple[XTTSConfig, DevicePlan]:

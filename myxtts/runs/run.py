@@ -17,6 +17,7 @@ from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 
 class Run:
@@ -57,8 +58,8 @@ class Run:
     @property
     def best(self) -> dict[str, int]:
         """Step of the best checkpoint by stage."""
-        found = {stage: CheckpointStore(self.folder / stage).best_step() for stage in STAGES}
-        return {stage: step for stage, step in found.items() if step is not None}
+        steps = {stage: CheckpointStore(self.folder / stage).best_step() for stage in STAGES}
+        return {stage: step for stage, step in steps.items() if step is not None}
 
     def stop(self):
         """Lets `train`, in another thread, finish its step, write a checkpoint and return."""
@@ -132,14 +133,10 @@ class Run:
 @contextmanager
 def _logs_to(path) -> Iterator[None]:
     """Inside, the package's log goes to a file as well."""
-    from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
-
     logger, handler = logging.getLogger(LOGGER_NAME), logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
-    handler.setLevel(logging.INFO)
     level = logger.level
-    if not logger.isEnabledFor(logging.INFO):
-        logger.setLevel(logging.INFO)
+    logger.setLevel(min(level or logging.INFO, logging.INFO))
     logger.addHandler(handler)
     try:
         yield
