@@ -56,7 +56,7 @@ def command(*flags, num_buckets=2):
 def events_of_a_dual_run(delay_seconds):
     """When batches were prepared and trained on in a dual run whose steps take 50 ms at least, in order."""
 
-    from myxtts.data.ljspeech import LJSpeechDataset
+    from myxtts.data.dataset import SpeechDataset
     from myxtts.training.trainer import XTTSTrainer
 
     plan, events = plan_of("dual"), []
@@ -69,7 +69,7 @@ def events_of_a_dual_run(delay_seconds):
             data={"num_buckets": 1, "model_start_delay": delay_seconds},
             training={"reset_training": True, "validate_every_steps": 100},
         )
-        dataset = LJSpeechDataset.open(config)
+        dataset = SpeechDataset.open(config)
         trainer = XTTSTrainer(dataset.config, stage="dvae", plan=plan)
         make_pipeline, step = trainer.pipeline, trainer.train_step
 

@@ -1,5 +1,7 @@
 """A run without a command line: a front end starts, follows, stops and resumes it through `Run` alone."""
 
+import contextlib
+import json
 import sys
 import threading
 
@@ -7,22 +9,32 @@ import pytest
 import tensorflow as tf
 from tiny import tiny_run_config
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.configuration import plan_devices
-from myxtts.runs.listener import RunListener
-from myxtts.runs.run import Run
+from myxtts.runs.foundations import load_foundations
+from myxtts.runs.opening import check_same_model
+from myxtts.runs.run import Run, RunListener
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 
 PLAN = plan_devices(num_gpus=0)
-NUM_TRAINED = 9
+NUM_TRAINED = 10
 """Clips of the tiny corpus that are not held out."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def eagerly():
-    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
+@contextlib.contextmanager
+def untraced():
+    """Inside, traced functions run as plain Python: tracing is most of the time that a few steps take."""
     tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_tracing():
+    with untraced():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +120,25 @@ def test_second_run_in_the_folder_is_refused_and_the_log_is_kept(tiny_corpus, tm
     page.on_corpus = on_corpus
     assert page.run.train() and refusals
     assert "Train set: clips given: 12" in (tmp_path / "train.log").read_text()
+
+
+def test_same_model_under_old_names_is_resumed_and_another_is_refused(tmp_path):
+    config = dvae_config(None, tmp_path, 2)
+    CheckpointStore(tmp_path / "dvae").write(2, {}, {"finished": True})
+    stored = config.to_dict()
+    stored["model"]["vocoder_channels"] = stored["model"].pop("decoder_channels")
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    check_same_model(config)
+    stored["model"]["vocoder_channels"] += 8
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match="another model: decoder_channels 24 there, 16 here. .*--reset-training"):
+        check_same_model(config)
+
+
+def test_stage_without_finished_foundations_is_refused_by_name(tmp_path):
+    config = dvae_config(None, tmp_path, 2)
+    with pytest.raises(
+        CheckpointError, match="The gpt stage needs a trained dvae, .* train it first with --stage dvae"
+    ):
+        load_foundations(config, "gpt", "CPU:0")
+    assert load_foundations(config, "dvae", "CPU:0") == ({}, {})

@@ -6,8 +6,7 @@ from pathlib import Path
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.runs.listener import RunListener
-from myxtts.runs.run import Run
+from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.callbacks import ConsoleProgress
 from myxtts.utils.progress import clip_progress
@@ -23,8 +22,7 @@ class RunConsole(ConsoleProgress, RunListener):
     def __init__(self, run: Run):
         super().__init__(run.monitor, run.plan.gpu_roles)
         self.run: Run = run
-        self._inspection = ExitStack()
-        self._bar_of_clips = None
+        self._inspection, self._bar_of_clips = ExitStack(), None
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         buffer_size, models = config.data.pipeline_buffer_size, ", ".join(plan.model_devices)

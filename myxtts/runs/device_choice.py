@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
@@ -23,27 +24,20 @@ MEASURED_STEPS = 12
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way to use the devices."""
+class Way(NamedTuple):
+    """One way to use the devices, `single`, `dual` or `mirrored`: settings of `DataConfig`, options of `set_up`."""
 
     name: str
-    """`single`, `dual` or `mirrored`."""
-    gpus: Mapping[str, int] = field(default_factory=dict)
-    """`data_gpu` and `model_gpu` of `DataConfig`."""
-    options: Mapping[str, object] = field(default_factory=dict)
-    """Of `setup.set_up`."""
+    gpus: Mapping[str, int] = {}
+    options: Mapping[str, object] = {}
 
 
-@dataclass(frozen=True)
-class Measured:
-    """How long a training step takes with a way to use the devices."""
+class Measured(NamedTuple):
+    """The median training step with a way to use the devices, or why it does not run."""
 
     way: Way
     step_seconds: float | None
-    """Median step; None when it does not run."""
     failure: str = ""
-    """Why it does not run."""
 
 
 def candidates(num_devices: int) -> list[Way]:
@@ -96,15 +90,12 @@ def _with_devices(config, options, way):
 def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Measured:
     """Times a way to use the devices, in a process of its own; arguments as in `quickest_devices`."""
     config, options = _with_devices(config, options, way)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
         request.write_text(json.dumps({"config": config.to_dict(), "options": options}))
         command = [sys.executable, "-m", "myxtts.runs.device_choice", str(request)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Measured(way, None, last)
@@ -126,14 +117,13 @@ def choose(measured: Sequence[Measured]) -> tuple[Measured, list[str]]:
         if one.step_seconds is None:
             lines.append(f"  {one.way.name}: does not run ({one.failure})")
             continue
-        compared = single is not None and one is not single
+        compared = single not in (None, one)
         against = f", {single.step_seconds / one.step_seconds:.2f} x the speed of single" if compared else ""
         lines.append(f"  {one.way.name}: {1e3 * one.step_seconds:.1f} ms per step{against}")
-    lines += [
-        f"  {one.way.name} is slower than single here: handing data over costs more than the other device saves."
-        for one in running
-        if single is not None and one.step_seconds > single.step_seconds
-    ]
+    for one in running if single else ():
+        if one.step_seconds > single.step_seconds:
+            name = one.way.name
+            lines.append(f"  {name} is slower than single here: handing data over costs more than it saves.")
     rivals = f" of {len(running)} that run." if len(running) > 1 else "; it alone runs."
     return best, [*lines, f"Device plan auto: {best.way.name}, the quickest{rivals}"]
 

@@ -41,13 +41,9 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
         folder: Where the run would write.
         data_files: Recordings whose reading speed is measured.
     """
-    found = {
-        "versions": versions(),
-        "processor": processor(),
-        "memory": memory(),
-        "gpus": gpus(),
-        "disks": [asdict(probe_disk(folder))],
-    }
+    ram = read_memory()
+    found = {"versions": versions(), "processor": processor(), "memory": {**asdict(ram), "usable": ram.usable}}
+    found |= {"gpus": gpus(), "disks": [asdict(probe_disk(folder))]}
     if data_files:
         found["disks"].append(asdict(probe_files(os.path.dirname(data_files[0]), data_files)))
     from myxtts.devices.configuration import early_gpu_configuration
@@ -80,12 +76,6 @@ def processor() -> Findings:
     known = [flag for flag in FLAGS_OF_NOTE if flag in cpu.flags] if cpu.flags else None
     limits = {"cores": cpu.cores, "quota": cpu.quota, "load": os.getloadavg()[0]}
     return {"name": cpu.name, **limits, "instructions": known}
-
-
-def memory() -> Findings:
-    """Main memory in bytes as JSON types."""
-    ram = read_memory()
-    return {**asdict(ram), "usable": ram.usable}
 
 
 def gpus() -> Findings:
@@ -150,19 +140,11 @@ def training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
     config = _with_vocabulary(config)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
         times = measure_training(config, plan, folder, CLIP_SECONDS, seconds)
-    batch = config.stage("gpt").batch_size
+    batch, step = config.stage("gpt").batch_size, median(times)
     policy, _ = choose_precision(requested_switches(config.training)["precision"][0], plan.model_device)
-    step = median(times)
-    return {
-        "size": config.model.size,
-        "batch_size": batch,
-        "clip_seconds": CLIP_SECONDS,
-        "precision": policy,
-        "steps": len(times),
-        "step_seconds": step,
-        "steps_per_second": 1 / step,
-        "audio_seconds_per_second": batch * CLIP_SECONDS / step,
-    }
+    found = {"size": config.model.size, "batch_size": batch, "clip_seconds": CLIP_SECONDS, "precision": policy}
+    rates = {"steps_per_second": 1 / step, "audio_seconds_per_second": batch * CLIP_SECONDS / step}
+    return {**found, "steps": len(times), "step_seconds": step, **rates}
 
 
 def gigabytes(count: float | None) -> str:

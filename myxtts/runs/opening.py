@@ -22,6 +22,9 @@ from myxtts.training.overtraining import has_stopped
 
 logger = logging.getLogger(__name__)
 
+GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
+"""Weights with a row (or a column) per text token."""
+
 
 def open_dataset(config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
     """Reads the recordings of a run and writes its `config.json` and `vocab.json`.
@@ -82,9 +85,8 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
     """
     home = Path(config.training.checkpoint_dir)
     asked = config.training.init_from and str(Path(config.training.init_from).resolve())
-    steps = {name: newest_step(home, name) for name in tuned_stages()} if has_begun(config) else {}
-    for name, step in steps.items():
-        if step is None:
+    for name in tuned_stages() if has_begun(config) else ():
+        if (step := newest_step(home, name)) is None:
             continue
         state = CheckpointStore(home / name).read_state(step)
         if "position" not in state:
@@ -139,7 +141,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     source, home = Path(config.training.init_from), Path(config.training.checkpoint_dir)
     if source.resolve() == home.resolve():
         raise ConfigError(
-            f"--checkpoint-dir must be another folder than --init-from, which is only read. Received: {home}."
+            f"--checkpoint-dir must not be the folder of --init-from, which is only read. Received: {home}."
         )
     if not source.is_dir():
         raise CheckpointError(
@@ -157,9 +159,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
             _copy_newest(CheckpointStore(source / name), CheckpointStore(home / name))
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
-    data = config.data
-    if data.vocabulary is None:
-        data = replace(data, vocabulary=str(source / "vocab.json"))
+    data = replace(config.data, vocabulary=config.data.vocabulary or str(source / "vocab.json"))
     return replace(_with_shape(config, stored), data=data)
 
 
@@ -185,11 +185,9 @@ def _require_trained(source, name, finished):
 
 def _copy_newest(source, target):
     steps = source.steps()
-    if not steps or target.steps():
-        return
-    folder = source.path(steps[-1])
-    names = [file.stem for file in folder.glob("*.safetensors")]
-    target.write(steps[-1], *source.read(steps[-1], names))
+    if steps and not target.steps():
+        names = [file.stem for file in source.path(steps[-1]).glob("*.safetensors")]
+        target.write(steps[-1], *source.read(steps[-1], names))
 
 
 def _refuse_other_weights(source, home, name):
@@ -203,3 +201,34 @@ def _refuse_other_weights(source, home, name):
             f"{home} holds a {name} of its own, which the weights from --init-from do not know. Give another "
             "--checkpoint-dir."
         )
+
+
+def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
+    """The best weights of a stage of another run by name, grown to `num_text_tokens`.
+
+    New tokens get vectors drawn like the old ones (their standard deviation), and heads of zero weight with the lowest
+    old bias: the logits of every old token stay what they were.
+
+    Raises:
+        CheckpointError: The other run knows more tokens than that.
+    """
+    store = CheckpointStore(Path(folder) / stage)
+    best, steps = store.best_step(), store.steps()
+    arrays = store.read(best if best in steps else steps[-1], ("model",))[0]["model"]
+    if GROWING[0] not in arrays:
+        return arrays
+    new = num_text_tokens - len(arrays[GROWING[0]])
+    if new < 0:
+        raise CheckpointError(
+            f"The vocabulary has {num_text_tokens} tokens and the {stage} in {folder} knows {num_text_tokens - new}. "
+            "Leave --vocabulary out to take the one that belongs to it."
+        )
+    if new:
+        table, kernel, bias = (arrays[name] for name in GROWING)
+        drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
+        head = np.zeros((len(kernel), new), kernel.dtype)
+        grown = [table, drawn], [kernel, head], [bias, np.full(new, bias.min(), bias.dtype)]
+        arrays |= {
+            name: np.concatenate(parts, axis=-1 if parts is grown[1] else 0) for name, parts in zip(GROWING, grown)
+        }
+    return arrays

@@ -92,13 +92,8 @@ class SampleSpeaker(Callback):
 def draw_mel(mel: np.ndarray, title: str, path: str | Path):
     """Writes a picture of a log-mel `(T, num_mels)`."""
     figure, axes = pyplot.subplots(figsize=(8, 3), dpi=80)
-    image = axes.imshow(
-        mel.T,
-        origin="lower",
-        aspect="auto",
-        interpolation="nearest",
-        extent=(0, len(mel) * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE, 0, mel.shape[1]),
-    )
+    extent = (0, len(mel) * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE, 0, mel.shape[1])
+    image = axes.imshow(mel.T, origin="lower", aspect="auto", interpolation="nearest", extent=extent)
     axes.set(xlabel="seconds", ylabel="mel band")
     axes.set_title(title[:80], parse_math=False)  # a text may hold dollar signs
     figure.colorbar(image, ax=axes, label="log power")
