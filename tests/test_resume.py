@@ -20,38 +20,45 @@ STEPS = 3
 
 
 @on_logical_devices
-def train_in_parts(corpus, folder, mode, accumulation, traced, stops):
-    """Trains, stopping after each of `stops`. Returns the losses by step, and the checksums of the last checkpoint."""
+def train(corpus, folder, mode, accumulation, traced, stop=None):
+    """Trains in a folder, to the end or to a stop. Returns losses by step, checksums of the last checkpoint, position."""
     import keras
     import tensorflow as tf
 
-    losses = {}
-    for stop in (*stops, None):
-        dataset = open_run(
-            corpus,
-            folder,
-            gpt={"max_steps": STEPS},
-            data={"model_start_delay": 0.0},
-            training={"gradient_accumulation": accumulation, "validate_every_steps": 2},
-        )
-        plan = plan_of(mode)
-        keras.utils.set_random_seed(3)
-        with tf.device(plan.data_device):
-            dvae_model = frozen_dvae(dataset.config)
-        trainer = XTTSTrainer(dataset.config, foundations={"dvae": dvae_model}, plan=plan)
-        recorder = Recorder(trainer, stop)
-        with contextlib.redirect_stdout(None), contextlib.nullcontext() if traced else untraced():
-            trainer.train(dataset, [recorder])
-        losses |= recorder.losses
-    return losses, [trainer.store.digest(STEPS, name) for name in ("model", "optimizer")], trainer.position
+    dataset = open_run(
+        corpus,
+        folder,
+        gpt={"max_steps": STEPS},
+        data={"model_start_delay": 0.0},
+        training={"gradient_accumulation": accumulation, "validate_every_steps": 2},
+    )
+    plan = plan_of(mode)
+    keras.utils.set_random_seed(3)
+    with tf.device(plan.data_device):
+        dvae_model = frozen_dvae(dataset.config)
+    trainer = XTTSTrainer(dataset.config, foundations={"dvae": dvae_model}, plan=plan)
+    recorder = Recorder(trainer, stop)
+    with contextlib.redirect_stdout(None), contextlib.nullcontext() if traced else untraced():
+        trainer.train(dataset, [recorder])
+    store = trainer.store
+    return recorder.losses, [store.digest(store.steps()[-1], name) for name in ("model", "optimizer")], trainer.position
 
 
-@pytest.mark.parametrize("mode, accumulation, traced", [("dual", 1, True), ("single", 2, False)])
-def test_stopped_and_resumed_run_is_an_unbroken_one(tiny_corpus, tmp_path, mode, accumulation, traced):
-    whole = train_in_parts(tiny_corpus, tmp_path / "whole", mode, accumulation, traced, ())
-    parts = train_in_parts(tiny_corpus, tmp_path / "parts", mode, accumulation, traced, (STEPS - 1,))
-    assert len(whole[0]) == STEPS and whole[2] == STEPS * accumulation
-    assert parts == whole
+def test_killed_run_that_is_resumed_is_an_unbroken_one(tiny_corpus, tmp_path):
+    losses, *end = train(tiny_corpus, tmp_path / "whole", "dual", 1, True)
+    assert len(losses) == STEPS and end[1] == STEPS
+    shutil.copytree(tmp_path / "whole/gpt", tmp_path / "killed/gpt")
+    shutil.rmtree(tmp_path / f"killed/gpt/step_{STEPS:08d}")
+    rest, *resumed_end = train(tiny_corpus, tmp_path / "killed", "dual", 1, True)
+    assert rest == {STEPS: losses[STEPS]} and resumed_end == end
+
+
+def test_stopped_run_that_is_resumed_is_an_unbroken_one(tiny_corpus, tmp_path):
+    losses, *end = train(tiny_corpus, tmp_path / "whole", "single", 2, False)
+    assert len(losses) == STEPS and end[1] == 2 * STEPS
+    first, *_ = train(tiny_corpus, tmp_path / "stopped", "single", 2, False, stop=1)
+    rest, *resumed_end = train(tiny_corpus, tmp_path / "stopped", "single", 2, False)
+    assert first | rest == losses and resumed_end == end
 
 
 @pytest.fixture(scope="module")

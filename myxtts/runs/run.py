@@ -63,7 +63,7 @@ class Run:
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
         self.config: XTTSConfig = config
-        """Once the recordings are read, with the vocabulary's size; with the shape of the run that it starts from."""
+        """As asked for; `train` adds what recordings and the run that it starts from settle, such as the vocabulary."""
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)
@@ -95,8 +95,8 @@ class Run:
     def stop(self):
         """Lets `train`, in another thread, finish its step, write a checkpoint and return."""
         self._stop.set()
-        if self.trainer is not None:
-            self.trainer.stop_requested.set()
+        if trainer := self.trainer:
+            trainer.stop_requested.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
         """Trains the stages that `training.stage` asks for. After a stop it can be called again.
