@@ -21,7 +21,7 @@ STEPS = 3
 
 @on_logical_devices
 def train(corpus, folder, mode, accumulation, traced, stop=None):
-    """Trains in a folder, to the end or to a stop. Returns losses by step, checksums of the last checkpoint, position."""
+    """Trains to the end or to a stop. Returns losses by step, checksums of the last checkpoint, and the position."""
     import keras
     import tensorflow as tf
 
