@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import sys
 import threading
 
@@ -42,6 +43,7 @@ def without_command_line(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("myxtts.cli.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "myxtts.cli", None)  # importing it fails
+    monkeypatch.setattr(logging.getLogger("myxtts"), "handlers", [])
 
 
 class Page(RunListener):
