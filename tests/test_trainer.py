@@ -23,8 +23,8 @@ class Recorder(Callback):
         self.losses, self.validation, self.calls, self.ledgers = {}, {}, [], []
         self.trainer, self.stop_after = trainer, stop_after
 
-    def on_start(self, start):
-        self.calls.append(("start", start.step, start.total_steps))
+    def on_start(self, trainer, total_steps, placement):
+        self.calls.append(("start", trainer.step, total_steps))
 
     def on_ledger(self, ledger):
         self.ledgers.append(ledger)
@@ -39,11 +39,11 @@ class Recorder(Callback):
     def on_validation(self, step, losses, is_best):
         self.validation[step] = (losses, is_best)
 
-    def on_sample(self, step):
-        self.calls.append(("sample", step))
+    def on_sample(self, trainer):
+        self.calls.append(("sample", trainer.step))
 
-    def on_end(self, end):
-        self.calls.append(("end", end.trainer.step))
+    def on_end(self, trainer):
+        self.calls.append(("end", trainer.step))
 
 
 def open_run(corpus, folder, **sections):

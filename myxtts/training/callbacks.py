@@ -8,27 +8,11 @@ from tqdm import tqdm
 from myxtts.training.step_clock import VARIATION_WARNING
 
 
-class StageStart:
-    def __init__(self, stage, total_steps, step, model_size, num_weights, placement, batch_size, accumulation, preset):
-        self.__dict__.update({k: v for k, v in locals().items() if k != "self"})
-
-
-class StageEnd:
-    def __init__(self, trainer):
-        self.trainer = trainer
-
-
 class Callback:
     """Methods that a trainer calls; a callback has those that it needs."""
 
-    def on_start(self, start):
+    def on_start(self, trainer, total_steps, placement):
         """Before the first step; `placement` is the line of the placement audit."""
-
-    def on_waiting(self, seconds):
-        """Shim."""
-
-    def on_running(self):
-        """Shim."""
 
     def on_ledger(self, ledger):
         """After the first step that was applied; `ledger` says what the training switches do."""
@@ -42,10 +26,10 @@ class Callback:
     def on_validation(self, step, losses, is_best):
         """After each validation."""
 
-    def on_sample(self, step):
+    def on_sample(self, trainer):
         """Every `training.sample_every_steps`."""
 
-    def on_end(self, end):
+    def on_end(self, trainer):
         """After the last step."""
 
 
@@ -88,22 +72,21 @@ class ConsoleProgress(Callback):
         self._bar = None
         self._trainer = None
 
-    def on_waiting(self, seconds):
-        print(f"Multi-GPU Mode: Waiting {seconds}s for data pipeline to warm up...")
-
-    def on_running(self):
-        print("Model training starting now")
-
-    def on_start(self, start):
-        self._trainer, self._total = start, start.total_steps
-        trainer, total_steps = start, start.total_steps
+    def on_start(self, trainer, total_steps, placement):
+        self._trainer, self._total = trainer, total_steps
+        config = trainer.config
         print(
-            f"Stage {start.stage}: {start.total_steps} steps, {start.step} done, model {start.model_size}, "
-            f"{start.num_weights:,} weights"
+            f"Stage {trainer.stage}: {total_steps} steps, {trainer.step} done, model {config.model.size}, "
+            f"{sum(int(tf.size(v)) for v in trainer.train_step.variables):,} weights"
         )
-        print(start.placement)
+        print(placement)
         print(
-            f"Batch size: {start.batch_size}" + (f" x {start.accumulation} accumulated" if start.accumulation > 1 else "")
+            f"Batch size: {trainer.stage_config.batch_size}"
+            + (
+                f" x {config.training.gradient_accumulation} accumulated"
+                if config.training.gradient_accumulation > 1
+                else ""
+            )
         )
         if sys.stdout.isatty() and trainer.step < total_steps:
             self._bar = tqdm(
@@ -116,7 +99,7 @@ class ConsoleProgress(Callback):
             )
 
     def on_ledger(self, ledger):
-        preset = self._trainer.preset
+        preset = self._trainer.config.training.optimizations
         self._say(f"{self._trainer.stage} optimisations (preset {preset}), as seen in the first step:\n{ledger}")
 
     def on_step(self, step):
@@ -151,8 +134,7 @@ class ConsoleProgress(Callback):
             + (" (best so far)" if is_best else "")
         )
 
-    def on_end(self, end):
-        trainer = end.trainer
+    def on_end(self, trainer):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -187,8 +169,8 @@ class TensorBoardWriter(Callback):
         self.folder = folder
         self._writer = None
 
-    def on_start(self, start):
-        self._writer = tf.summary.create_file_writer(f"{self.folder}/{start.stage}")
+    def on_start(self, trainer, total_steps, placement):
+        self._writer = tf.summary.create_file_writer(f"{self.folder}/{trainer.stage}")
 
     def _write(self, step, values, group):
         with self._writer.as_default(step=step):
@@ -202,5 +184,5 @@ class TensorBoardWriter(Callback):
     def on_validation(self, step, losses, is_best):
         self._write(step, losses, "validation")
 
-    def on_end(self, end):
+    def on_end(self, trainer):
         self._writer.close()

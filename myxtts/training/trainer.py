@@ -16,7 +16,6 @@ from myxtts.devices.configuration import current_plan, require_placement
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
-from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.batch_size import MicroBatches, fit_batch_size, with_batch
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline, copy_to
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, go_back, write_divergence
@@ -64,11 +63,7 @@ class XTTSTrainer:
         mel_stats=None,
         starting_weights=None,
         lineage=None,
-        foundations=None,
-        measured=None,
     ):
-        tokenizer_model = tokenizer_model or (foundations or {}).get("dvae")
-        mel_stats = mel_stats or measured
         self.config = config
         self.stage = stage
         self.plan = plan or current_plan()
@@ -201,10 +196,7 @@ class XTTSTrainer:
         total = self.total_steps(dataset.plan(self.stage).batches_per_epoch)
         validation_loader = dataset.validation_loader(self.stage)
         placement = require_placement(self._placed_variables(), self._placement_plan())
-        self._call(callbacks, "on_start", StageStart(
-            self.stage, total, self.step, self.config.model.size,
-            sum(int(tf.size(v)) for v in self.train_step.variables), placement, self.stage_config.batch_size,
-            self.config.training.gradient_accumulation, self.config.training.optimizations))
+        self._call(callbacks, "on_start", self, total, placement)
         self._take_up(dataset, total)
         self._keeper = LedgerKeeper(self, len(dataset.plan(self.stage).shapes))
         validation = {}
@@ -220,7 +212,7 @@ class XTTSTrainer:
             if self.overtraining.stopped:
                 self.writer.wait()
                 end_at_best(self)
-        self._call(callbacks, "on_end", StageEnd(self))
+        self._call(callbacks, "on_end", self)
         return validation
 
     def _take_up(self, dataset, total):
@@ -244,9 +236,9 @@ class XTTSTrainer:
         validation = {}
         with self.pipeline(dataset, self.position, stop) as batches:
             if self.plan.is_dual:
-                self._call(callbacks, "on_waiting", self.config.data.model_start_delay)
+                print(f"Multi-GPU Mode: Waiting {self.config.data.model_start_delay}s for data pipeline to warm up...")
                 batches.wait_until_filled(self.config.data.model_start_delay)
-                self._call(callbacks, "on_running")
+                print("Model training starting now")
             recent, at_end, stopping = [], False, False
             self.clock.start(batches)
             while not (at_end or stopping):
@@ -280,7 +272,7 @@ class XTTSTrainer:
                     self.save(last=at_end or stopping, finished=at_end)
                 if settings.sample_every_steps and (self.step % settings.sample_every_steps == 0 or at_end):
                     with self.clock.paused(), self.averaged_weights():
-                        self._call(callbacks, "on_sample", self.step)
+                        self._call(callbacks, "on_sample", self)
         return validation
 
     def _open_ledger(self, callbacks, losses):

@@ -1,3 +1,0 @@
-"""Shim."""
-
-from myxtts.storage.checkpoint import read_json, write_json  # noqa: F401
