@@ -11,16 +11,20 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import soundfile
 import yaml
+from test_run import untraced
 from tiny import make_tiny_corpus, voiced
 
 from myxtts.cli import main as myxtts_command
 from myxtts.cli import say, train
+from myxtts.config.stages import STAGES, StageEntry
 from myxtts.devices import configuration as devices
-from myxtts.runs.run import _finished, stops_on_signals
+from myxtts.runs.opening import finished, newest_step
+from myxtts.runs.signals import stops_on_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY_MODEL = dict(
@@ -188,7 +192,7 @@ def test_gpt_stage_without_a_dvae_is_one_sentence(capsys, tiny_corpus, tiny_yaml
         "--checkpoint-dir",
         tmp_path / "run",
     )
-    assert "needs a trained DVAE" in line and "--stage dvae" in line
+    assert "needs a trained dvae" in line and "--stage dvae" in line
 
 
 def test_resume_never_starts_a_run(capsys, tiny_corpus, tiny_yaml, tmp_path):
@@ -199,18 +203,18 @@ def test_resume_never_starts_a_run(capsys, tiny_corpus, tiny_yaml, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch):
-    def breaks(arguments):
-        raise error
-
-    monkeypatch.setattr(train, "config_from_arguments", breaks)
-    for error, code, words in (
+@pytest.mark.parametrize(
+    "error, code, words",
+    [
         (OSError(5, "Input/output error", "/mnt/x"), 2, "Input/output error: '/mnt/x'"),
         (KeyboardInterrupt(), 130, "Stopped at once"),
-    ):
-        assert train.main([]) == code
-        said = capsys.readouterr().err
-        assert words in said and "Traceback" not in said
+    ],
+)
+def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, error, code, words):
+    monkeypatch.setattr(train, "config_from_arguments", mock.Mock(side_effect=error))
+    assert train.main([]) == code
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said
 
 
 def test_download_without_a_folder_is_one_sentence(capsys, tiny_yaml):
@@ -251,6 +255,22 @@ def test_flags_win_over_the_file(tiny_yaml):
     assert config.training.seed == 3 and config.model.width == 16
 
 
+def test_registered_stage_has_its_place_in_the_flags(monkeypatch):
+    rates = STAGES["gpt"].learning_rates
+    monkeypatch.setitem(STAGES, "echo", StageEntry("echo", "nowhere:Echo", ("gpt",), learning_rates=rates))
+    argv = ["--train-data", "x", "--stage", "echo", "--max-steps", "9", "--lr", "0.1", "--batch-size", "5"]
+    config = train.config_from_arguments(train.build_parser().parse_args(argv))
+    stage = config.stage("echo")
+    assert (config.training.stage, stage.max_steps, stage.learning_rate, stage.batch_size) == ("echo", 9, 0.1, 5)
+
+
+def test_switch_that_is_not_given_leaves_the_file_as_it_is(tmp_path):
+    path = tmp_path / "strict.yaml"
+    path.write_text("training: {strict: true, reset_training: true, tf32: true}")
+    given = lambda *flags: train.config_from_arguments(train.build_parser().parse_args(["--config", str(path), *flags]))
+    assert given().training.strict and given().training.reset_training and not given("--no-tf32").training.tf32
+
+
 def test_flags_of_the_contract_and_their_defaults():
     arguments = train.build_parser().parse_args(["--pad-to-fixed-length"])
     assert arguments.static_shapes is True
@@ -266,7 +286,8 @@ def trained(tiny_corpus, tiny_yaml, tmp_path_factory):
     home = tmp_path_factory.mktemp("trained") / "run"
     argv = ["--train-data", str(tiny_corpus), "--config", str(tiny_yaml), "--checkpoint-dir", str(home)]
     devices._applied = None
-    assert train.main(argv) == 0
+    with untraced():
+        assert train.main(argv) == 0
     return argv, home
 
 
@@ -356,12 +377,13 @@ def test_say_with_something_wrong_is_one_sentence(trained, tiny_corpus, tmp_path
 
 
 def test_stage_whose_finished_checkpoint_is_damaged_is_not_finished(trained, tiny_yaml, tmp_path):
-    config = train.config_from_arguments(train.build_parser().parse_args(["--config", str(tiny_yaml)]))
+    argv = ["--config", str(tiny_yaml), "--checkpoint-dir", str(tmp_path)]
+    config = train.config_from_arguments(train.build_parser().parse_args(argv))
     shutil.copytree(trained[1] / "dvae", tmp_path / "dvae")
-    assert _finished(tmp_path, "dvae", config)
+    assert finished(config, "dvae", newest_step(tmp_path, "dvae"))
     file = tmp_path / "dvae/step_00000002/model.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    assert not _finished(tmp_path, "dvae", config)
+    assert not finished(config, "dvae", newest_step(tmp_path, "dvae"))
     assert (tmp_path / "dvae/damaged_step_00000002").is_dir()
 
 
@@ -394,10 +416,8 @@ def test_signal_before_the_first_step_ends_the_run_at_once(capfd):
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(5)
                 pytest.fail("went on")
-            except KeyboardInterrupt:
-                if interrupted_as:
-                    raise interrupted_as
-                raise
+            except KeyboardInterrupt as interruption:
+                raise interrupted_as or interruption from None
         assert trainer.stop_requested.is_set()
         assert "SIGTERM: stopping before the first step" in capfd.readouterr().out
     trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=False)
@@ -434,7 +454,7 @@ def test_process_that_gets_a_signal_while_it_traces_ends_well(tiny_corpus, tmp_p
                 process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, said
     assert "SIGTERM: stopping before the first step\n" in said
-    assert f"Stopped. The same command goes on from {tmp_path / 'run'}/dvae\n" == said[-1]
+    assert f"Stopped. Run the same command again to resume from {tmp_path / 'run'}/dvae\n" == said[-1]
     assert not (tmp_path / "run" / "dvae").exists() or not list((tmp_path / "run" / "dvae").glob("step_*"))
 
 

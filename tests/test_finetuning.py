@@ -7,13 +7,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_run import untraced
 from tiny import tiny_model_config, tiny_run_config, write_run
 
 from myxtts.config.checks import ConfigError
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
-from myxtts.runs.run import _with_origin, load_tokenizer_model, train_stages
-from myxtts.runs.starting_weights import adopt, starting_weights
+from myxtts.runs.foundations import load_foundations
+from myxtts.runs.opening import adopt, starting_weights, with_origin
+from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.lora import LoRA
@@ -40,7 +42,7 @@ def test_grown_vocabulary_keeps_every_old_logit(source):
     folder, model, config = source
     old = config.model.num_text_tokens
     grown = XTTS(dataclasses.replace(config.model, num_text_tokens=old + 5), parts=("gpt",))
-    assign_by_name(grown.part_weights("gpt"), starting_weights(folder, old + 5, seed=0), "grown")
+    assign_by_name(grown.part_weights("gpt"), starting_weights(folder, "gpt", old + 5, seed=0), "grown")
     before, after = logits(model, [3, 5, 6, 0], [16, 1, 2]), logits(grown, [3, 5, 6, 0], [16, 1, 2])
     np.testing.assert_array_equal(after[0][..., :old], before[0])
     np.testing.assert_array_equal(after[1], before[1])
@@ -50,7 +52,7 @@ def test_grown_vocabulary_keeps_every_old_logit(source):
 def test_smaller_vocabulary_is_refused(source):
     folder, _, config = source
     with pytest.raises(CheckpointError, match="Leave --vocabulary out"):
-        starting_weights(folder, config.model.num_text_tokens - 1, seed=0)
+        starting_weights(folder, "gpt", config.model.num_text_tokens - 1, seed=0)
 
 
 def test_lora_starts_as_the_plain_model_and_merges_exactly():
@@ -78,9 +80,12 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     config = tiny_run_config(
         tiny_corpus,
         tmp_path / "run",
+        data={"num_buckets": 1},
+        gpt={"max_steps": 2},
         training={"init_from": str(folder), "stage": "gpt", "lora_rank": rank, "max_validation_batches": 1},
     )
-    train_stages(config, plan_devices(num_gpus=0))
+    with untraced():
+        assert Run(config, plan_devices(num_gpus=0)).train()
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     store = CheckpointStore(tmp_path / "run" / "gpt")
     tensors, _ = store.read(store.steps()[-1], ["model"])
@@ -93,15 +98,16 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     assert (
         changed - kernels <= {f"gpt/{name}" for name in ("text_embedding", "text_head/kernel", "text_head/bias")}
     ) == bool(rank)
-    # The same command goes on from what it wrote, adapters included.
-    longer = dataclasses.replace(config.training, gpt=dataclasses.replace(config.training.gpt, max_steps=6))
-    train_stages(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0))
-    assert store.steps()[-1] == 6
+    # The same run is resumed from what it wrote, adapters included.
+    longer = dataclasses.replace(config.training, gpt=dataclasses.replace(config.training.gpt, max_steps=3))
+    with untraced():
+        assert Run(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0)).train()
+    assert store.steps()[-1] == 3
 
 
 def test_source_and_run_must_differ(source, tiny_corpus):
     folder = source[0]
-    with pytest.raises(ConfigError, match="another folder"):
+    with pytest.raises(ConfigError, match="must not be the folder of --init-from"):
         adopt(tiny_run_config(tiny_corpus, folder, training={"init_from": str(folder)}))
 
 
@@ -111,13 +117,13 @@ def test_gpt_stage_refuses_a_dvae_that_is_not_trained_to_the_end(source, tmp_pat
     training = dataclasses.replace(config.training, checkpoint_dir=str(tmp_path / "run"))
     CheckpointStore(tmp_path / "run/dvae").write(3, {"model": weights}, {"finished": False})
     with pytest.raises(CheckpointError, match="trained to the end.*stopped at step 3.*--stage dvae --max-steps 3"):
-        load_tokenizer_model(dataclasses.replace(config, training=training), "CPU:0")
+        load_foundations(dataclasses.replace(config, training=training), "gpt", "CPU:0")
 
 
 def test_source_with_an_unfinished_dvae_is_refused(source, tmp_path):
     folder = source[0]
     CheckpointStore(folder / "dvae").write(5, {"model": {}}, {"finished": False})
-    with pytest.raises(CheckpointError, match="--init-from needs a DVAE that is trained to the end"):
+    with pytest.raises(CheckpointError, match="--init-from needs a dvae that is trained to the end"):
         adopt(tiny_run_config(None, tmp_path / "run", training={"init_from": str(folder)}))
 
 
@@ -129,7 +135,7 @@ def test_run_with_a_dvae_of_its_own_does_not_take_the_gpt_of_another(source, tmp
     tensors, state = CheckpointStore(folder / "dvae").read(4, ["model"])
     tensors["model"]["mel_stats"] = tensors["model"]["mel_stats"] + 1
     CheckpointStore(tmp_path / "run/dvae").write(9, tensors, state)
-    with pytest.raises(CheckpointError, match="holds a DVAE of its own"):
+    with pytest.raises(CheckpointError, match="holds a dvae of its own"):
         adopt(config)
 
 
@@ -139,9 +145,7 @@ def test_init_from_is_refused_where_a_run_that_began_otherwise_would_go_on(tmp_p
         state = {"position": 8, "config": {"training": {"init_from": origin}}}
         CheckpointStore(tmp_path / name / "gpt").write(8, {}, state)
         began[name] = lambda asked, name=name: (
-            _with_origin(
-                tiny_run_config(None, tmp_path / name, training={"init_from": asked}), tmp_path / name
-            ).training.init_from
+            with_origin(tiny_run_config(None, tmp_path / name, training={"init_from": asked})).training.init_from
         )
     assert began["scratch"](None) is None
     assert began["tuned"](None) == began["tuned"](str(tmp_path / "source")) == str(tmp_path / "source")
@@ -154,4 +158,4 @@ def test_init_from_is_refused_where_a_run_that_began_otherwise_would_go_on(tmp_p
 def test_weights_without_a_run_are_no_folder_to_train_in(source, tmp_path):
     config = tiny_run_config(None, source[0])
     with pytest.raises(ConfigError, match="weights without a run.*--init-from"):
-        _with_origin(config, source[0])
+        with_origin(config)

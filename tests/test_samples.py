@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
+from test_run import untraced
 from tiny import tiny_run_config
 
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.pipeline import Clip
+from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.runs.samples import SampleSpeaker, draw_mel
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -17,7 +20,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 @pytest.fixture
 def speaking(tiny_corpus, tmp_path):
-    """A `SampleSpeaker` of two clips whose ids differ after a point only, and a stand-in trainer."""
+    """A `SampleSpeaker` of two clips whose ids differ after a point only, the GPT it speaks with, and the folder."""
     tokenizer = XTTSTokenizer.train([("one two", "en")])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1}, training={"num_samples": 2})
     keras.utils.set_random_seed(0)
@@ -29,24 +32,29 @@ def speaking(tiny_corpus, tmp_path):
     dataset = SimpleNamespace(
         train=clips[:1], validation=clips, tokenizer=tokenizer, texts={"a/b.0": "one", "a/b.1": "two"}
     )
-    speaker = SampleSpeaker(dataset, models[0], tmp_path / "samples", str(tmp_path / "logs"))
-    return speaker, SimpleNamespace(config=config, model=models[1], step=1, model_device="/CPU:0"), tmp_path
+    made = []
+
+    def make_synthesizer():
+        made.append(Synthesizer(XTTS.assemble(config.model, *models), tokenizer, config))
+        assert len(made) == 1, "its functions were traced anew"
+        return made[0]
+
+    speaker = SampleSpeaker(dataset, make_synthesizer, "/CPU:0", tmp_path / "samples", str(tmp_path / "logs"), config)
+    return speaker, models[1], tmp_path
 
 
 def test_samples_are_spoken_with_the_weights_of_the_moment(speaking):
-    speaker, trainer, folder = speaking
-    speaker.on_start(trainer, 10, "")
-    speaker.on_sample(trainer)
-    bias = trainer.model.gpt.audio_head.bias
+    speaker, model, folder = speaking
+    speaker.on_sample(1)
+    bias = model.gpt.audio_head.bias
     bias.assign(np.where(np.arange(18) == 5, 50.0, bias))
-    trainer.step = 2
-    speaker.on_sample(trainer)
+    speaker.on_sample(2)
     names = sorted(path.name for path in (folder / "samples").iterdir())
     assert names == [f"step_00000{step}_a_b.{i}.{kind}" for step in (1, 2) for i in (0, 1) for kind in ("png", "wav")]
     # Code 5 for ever: as long as the model allows.
-    longest = 1024 * trainer.config.model.max_codes
+    longest = CODE_STRIDE_SAMPLES * model.config.max_codes
     lengths = [len(soundfile.read(folder / f"samples/step_00000{step}_a_b.0.wav")[0]) for step in (1, 2)]
-    assert lengths[0] < longest - 2048 <= lengths[1] <= longest
+    assert lengths[0] < longest - 2 * CODE_STRIDE_SAMPLES <= lengths[1] <= longest
     tags = {
         value.tag
         for event in tf.compat.v1.train.summary_iterator(str(next((folder / "logs").glob("events.*"))))
@@ -64,8 +72,8 @@ def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, capl
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    speaker, trainer, _ = speaking
+    speaker, _, _ = speaking
     monkeypatch.setattr("myxtts.runs.samples.write_wav", full)
-    speaker.on_start(trainer, 10, "")
-    speaker.on_sample(trainer)
+    with untraced():
+        speaker.on_sample(1)
     assert "sample sentences of step 1 could not be written" in caplog.text and "No space left" in caplog.text

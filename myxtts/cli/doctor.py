@@ -13,59 +13,51 @@ LARGEST_DATA_SAMPLE = 400
 """Recordings at most that the disk's speed is taken from."""
 
 
-def build_parser():
+def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts doctor`."""
     parser = argparse.ArgumentParser(
         prog="myxtts doctor",
-        description="Check before training. Without a subject: the machine, what TensorFlow can use "
-        "of it, what the automatic settings would choose, and how fast it trains.",
+        description="Check before training. Without a subject: the machine, what TensorFlow can use of it, what the "
+        "automatic settings would choose, and how fast it trains.",
     )
-    parser.add_argument("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure (default: tiny)")
-    parser.add_argument("--batch-size", type=int, default=16, help="clips per batch (default: 16)")
-    parser.add_argument("--precision", help="dtype policy to measure (default: float32)")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=10.0,
-        help="length of the measurement of training steps; 0 leaves it out (default: 10)",
-    )
-    parser.add_argument("--train-data", metavar="DIR", help="data set whose reading speed is measured as well")
-    parser.add_argument(
-        "--checkpoint-dir",
-        metavar="DIR",
-        default=".",
-        help="where a run would write: its disk is measured (default: the current folder)",
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the findings there as well")
+    add, folder = parser.add_argument, dict(metavar="DIR")
+    add("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure (default: tiny)")
+    add("--batch-size", type=int, default=16, help="clips per batch (default: 16)")
+    add("--precision", help="dtype policy to measure (default: float32)")
+    length = "length of the measurement of training steps; 0 leaves it out (default: 10)"
+    add("--seconds", type=float, default=10.0, help=length)
+    add("--train-data", **folder, help="data set whose reading speed is measured as well")
+    where = "where a run would write: its disk is measured (default: the current folder)"
+    add("--checkpoint-dir", **folder, default=".", help=where)
+    add("--json", metavar="FILE", help="write the findings there as well")
     subjects = parser.add_subparsers(dest="subject")
-    data = subjects.add_parser("data", help="check a data set: every recording and transcript")
-    data.add_argument("folder", help="root of the data set")
-    data.add_argument("--validation", metavar="DIR", help="validation set, to look for clips that are in both")
-    data.add_argument("--language", default="en", help="language of recordings whose set names none (default: en)")
-    data.add_argument("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")
-    data.add_argument("--min-seconds", type=float, default=0.1, help="shorter clips are left out (default: 0.1)")
-    data.add_argument("--max-seconds", type=float, default=11.6, help="longer clips are left out (default: 11.6)")
-    data.add_argument("--report", default="doctor.csv", help="file for every clip and its reason (default: doctor.csv)")
-    data.add_argument("--strict", action="store_true", help="exit code 1 when a clip is left out")
+    add = subjects.add_parser("data", help="check a data set: every recording and transcript").add_argument
+    add("folder", help="root of the data set")
+    add("--validation", **folder, help="validation set, to look for clips that are in both")
+    add("--language", default="en", help="language of recordings whose set names none (default: en)")
+    add("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")
+    add("--min-seconds", type=float, default=0.1, help="shorter clips are left out (default: 0.1)")
+    add("--max-seconds", type=float, default=11.6, help="longer clips are left out (default: 11.6)")
+    add("--report", default="doctor.csv", help="file for every clip and its reason (default: doctor.csv)")
+    add("--strict", action="store_true", help="exit code 1 when a clip is left out")
     return parser
 
 
 @exits_with_sentence
-def main(argv=None):
+def main(argv: list[str] | None = None) -> int:
     """Examines the machine or inspects a data set; exit code 1 under --strict when a clip is left out."""
     arguments = build_parser().parse_args(argv)
     return report_data(arguments) if arguments.subject == "data" else check_machine(arguments)
 
 
-def check_machine(arguments):
+def check_machine(arguments: argparse.Namespace) -> int:
     """Looks at the machine, measures and prints."""
     from myxtts.config.loading import config_from_dict
     from myxtts.runs.machine_report import describe, examine
 
     training = {"precision": arguments.precision} if arguments.precision else {}
-    config = config_from_dict(
-        {"model": {"size": arguments.model_size}, "data": {"batch_size": arguments.batch_size}, "training": training}
-    )
+    data = {"batch_size": arguments.batch_size}
+    config = config_from_dict({"model": {"size": arguments.model_size}, "data": data, "training": training})
     for flag, folder in (("--checkpoint-dir", arguments.checkpoint_dir), ("--train-data", arguments.train_data)):
         if folder is not None and not Path(folder).is_dir():
             raise UserError(f"{flag} must be a folder that is there. {folder} is not one.")

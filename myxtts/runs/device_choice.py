@@ -1,142 +1,137 @@
-"""`--device-plan auto`: measures the ways to use the devices that are there, each in a process of its own, and takes the
-quickest. Devices are configured once per process, so they cannot be tried one after the other in one."""
+"""`--device-plan auto`: measures the ways to use the devices that are there and takes the quickest.
+
+Each way is measured in a process of its own, since a process configures its devices once.
+"""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from myxtts.config.checks import UserError
+from myxtts.config.config import XTTSConfig
+from myxtts.config.loading import config_from_dict
 from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, count_gpus
+from myxtts.runs.setup import set_up
 
 MEASURED_STEPS = 12
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One way to use the devices, and how long a training step takes with it."""
+class Way(NamedTuple):
+    """One way to use the devices, `single`, `dual` or `mirrored`: settings of `DataConfig`, options of `set_up`."""
 
     name: str
-    """`single`, `dual` or `mirrored`."""
-    flags: tuple[str, ...]
-    """Command-line flags that ask for it."""
+    gpus: Mapping[str, int] = {}
+    options: Mapping[str, object] = {}
+
+
+class Measured(NamedTuple):
+    """The median training step with a way to use the devices, or why it does not run."""
+
+    way: Way
     step_seconds: float | None
-    """Median step; None when it does not run."""
     failure: str = ""
-    """Why it does not run."""
 
 
-def candidates(num_devices):
-    """`(name, flags)` of the ways to use so many devices; the first prepares data where there are several."""
-    ways = [("single", ("--virtual-devices", "0"))]
+def candidates(num_devices: int) -> list[Way]:
+    """The ways to use so many devices; the first prepares data where there are several."""
+    ways = [Way("single", options={"virtual_devices": 0})]
     if num_devices >= 2:
-        ways.append(("dual", ("--data-gpu", "0", "--model-gpu", "1")))
+        ways.append(Way("dual", {"data_gpu": 0, "model_gpu": 1}))
     if num_devices >= 3:
-        ways.append(("mirrored", ("--data-gpu", "0", "--model-gpus", ",".join(map(str, range(1, num_devices))))))
+        ways.append(Way("mirrored", {"data_gpu": 0}, {"model_gpus": tuple(range(1, num_devices))}))
     return ways
 
 
-def quickest_flags(arguments, config, argv):
-    """The device flags of the quickest plan; prints what was measured and why that plan was taken.
+def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
+    """Prints what was measured and which devices were chosen, and why.
 
     Args:
-        arguments: The parsed command line.
-        config: `XTTSConfig` that it asks for.
-        argv: The command line itself, which the measurements are started with.
+        config: Of the run, without devices.
+        options: Keyword arguments of `setup.set_up`, without devices but virtual ones.
+
+    Returns:
+        Both, asking for the quickest devices.
 
     Raises:
-        UserError: Devices were also named, or no plan runs.
+        UserError: Devices were also named, or none of the ways to use them runs.
     """
-    if (
-        arguments.model_gpus
-        or arguments.enable_memory_isolation
-        or config.data.data_gpu is not None
-        or config.data.model_gpu is not None
-    ):
+    named = (config.data.data_gpu, config.data.model_gpu)
+    if named != (None, None) or options.get("model_gpus") or options.get("memory_isolation"):
         raise UserError(
             "--device-plan auto chooses the devices itself. Leave out --data-gpu, --model-gpu, --model-gpus and "
             "--enable-memory-isolation, or leave out --device-plan."
         )
-    virtual = arguments.virtual_devices
-    if virtual is None:
-        virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0)
+    virtual = options.get("virtual_devices")
+    virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     ways = candidates(virtual or count_gpus())
     if len(ways) == 1:
         print("Device plan auto: there is one device to train on, so there is nothing to choose.")
-        return ways[0][1]
-    standing_in = " on virtual devices, whose speed says nothing about GPUs" if virtual else ""
-    print(
-        f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(name for name, _ in ways)}{standing_in}...",
-        flush=True,
-    )
-    measured = [measure(name, flags, argv) for name, flags in ways]
-    best, lines = choose(measured)
+        return _with_devices(config, options, ways[0])
+    note = " on virtual devices, whose speed says nothing about GPUs" if virtual else ""
+    names = ", ".join(way.name for way in ways)
+    print(f"Device plan auto: measuring {MEASURED_STEPS} steps of {names}{note}...", flush=True)
+    best, lines = choose([measure(way, config, options) for way in ways])
     print("\n".join(lines), flush=True)
-    return best.flags
+    return _with_devices(config, options, best.way)
 
 
-def measure(name, flags, argv):
-    """Times a plan in a process of its own."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "myxtts.runs.device_choice", *argv, *flags],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+def _with_devices(config, options, way):
+    return replace(config, data=replace(config.data, **way.gpus)), {**options, **way.options}
+
+
+def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Measured:
+    """Times a way to use the devices, in a process of its own; arguments as in `quickest_devices`."""
+    config, options = _with_devices(config, options, way)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder:
+        request = Path(folder) / "request.json"
+        request.write_text(json.dumps({"config": config.to_dict(), "options": options}))
+        command = [sys.executable, "-m", "myxtts.runs.device_choice", str(request)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return Measured(name, flags, None, last)
-    return Measured(name, flags, json.loads(done.stdout.splitlines()[-1])["step_seconds"])
+        return Measured(way, None, last)
+    return Measured(way, json.loads(done.stdout.splitlines()[-1])["step_seconds"])
 
 
-def choose(measured):
-    """The quickest of the plans that run, and lines that say why.
+def choose(measured: Sequence[Measured]) -> tuple[Measured, list[str]]:
+    """The quickest of those that run, and lines that say why.
 
     Raises:
         UserError: None runs.
     """
     running = [one for one in measured if one.step_seconds is not None]
     if not running:
-        raise UserError(f"No device plan runs. {measured[0].name}: {measured[0].failure}")
-    single = next((one for one in running if one.name == "single"), None)
-    best = min(running, key=lambda one: one.step_seconds)
-    lines = []
+        raise UserError(f"No device plan runs. {measured[0].way.name}: {measured[0].failure}")
+    single = next((one for one in running if one.way.name == "single"), None)
+    best, lines = min(running, key=lambda one: one.step_seconds), []
     for one in measured:
         if one.step_seconds is None:
-            lines.append(f"  {one.name}: does not run ({one.failure})")
+            lines.append(f"  {one.way.name}: does not run ({one.failure})")
             continue
-        against = (
-            f", {single.step_seconds / one.step_seconds:.2f} x the speed of single" if single not in (None, one) else ""
-        )
-        lines.append(f"  {one.name}: {1e3 * one.step_seconds:.1f} ms per step{against}")
-    for one in running:
-        if single is not None and one.step_seconds > single.step_seconds:
-            lines.append(
-                f"  {one.name} is slower than single here: what the other device takes over is less than what "
-                "handing it over costs."
-            )
-    lines.append(
-        f"Device plan auto: {best.name}, the quickest"
-        + (f" of {len(running)} that run." if len(running) > 1 else "; it alone runs.")
-    )
-    return best, lines
+        compared = single not in (None, one)
+        against = f", {single.step_seconds / one.step_seconds:.2f} x the speed of single" if compared else ""
+        lines.append(f"  {one.way.name}: {1e3 * one.step_seconds:.1f} ms per step{against}")
+    for one in running if single else ():
+        if one.step_seconds > single.step_seconds:
+            name = one.way.name
+            lines.append(f"  {name} is slower than single here: handing data over costs more than it saves.")
+    rivals = f" of {len(running)} that run." if len(running) > 1 else "; it alone runs."
+    return best, [*lines, f"Device plan auto: {best.way.name}, the quickest{rivals}"]
 
 
-def measure_here(argv):
-    """Body of the measuring process: prints one line of JSON last."""
-    from myxtts.cli.train import build_parser, config_from_arguments, set_up
-
-    arguments = build_parser().parse_args(argv)
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+def measure_here(path: str | Path):
+    """Body of the measuring process: reads what `measure` wrote, prints one line of JSON last."""
+    request = json.loads(Path(path).read_text())
+    config, plan = set_up(config_from_dict(request["config"]), **request["options"])
     from myxtts.training.measurement import measure_pipeline, open_trainer
 
     with tempfile.TemporaryDirectory() as folder:
@@ -145,4 +140,4 @@ def measure_here(argv):
 
 
 if __name__ == "__main__":
-    measure_here(sys.argv[1:])
+    measure_here(sys.argv[1])

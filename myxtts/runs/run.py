@@ -1,62 +1,96 @@
-"""A whole training run, stage by stage: the wiring between data, trainer and what speaks."""
+"""A training run: one folder, its stages in their order, and those who follow it. All front ends train through this.
 
-import json
+Nothing here imports TensorFlow before `Run.train`, so that `Run.open` can still configure the devices.
+"""
+
 import logging
-import os
-import signal
-import sys
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
-import tensorflow as tf
-
-from myxtts.config.checks import ConfigError, UserError
+from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
+<<<<<<< HEAD
 from myxtts.data.dataset import SpeechDataset
+=======
+from myxtts.devices.device_plan import DevicePlan
+>>>>>>> wp-front
 from myxtts.devices.gpu_monitor import GPUMonitor
-from myxtts.models.xtts import XTTS
-from myxtts.runs.samples import SampleSpeaker
-from myxtts.runs.starting_weights import adopt, adopted, starting_weights
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json, write_json
+from myxtts.runs.setup import set_up
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter
-from myxtts.training.divergence import TrainingDiverged
-from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
-from myxtts.training.overtraining import has_stopped
-from myxtts.training.preparation import measure_mel_stats
-from myxtts.training.trainer import XTTSTrainer
-from myxtts.utils.commons import setup_logging
-from myxtts.utils.progress import clip_progress
-
-logger = logging.getLogger(__name__)
-
-MEL_STATS_BATCHES = 16
-"""Batches that the scale of the mel bands is measured on."""
+from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 
-def train_stages(config, plan):
-    """Trains the stages that `training.stage` asks for and says where everything is.
+class RunListener:
+    """Methods that a run calls; a listener has those that it needs, in the thread of `Run.train`.
+
+    It may also have any method of `training.callbacks.Callback`, which tell the steps of each stage.
+    """
+
+    def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
+        """The run has its folder and its devices."""
+
+    def on_inspection(self, done: int, total: int):
+        """So many of the recordings have been checked."""
+
+    def on_corpus(self, dataset):
+        """The recordings have been read: a `data.dataset.SpeechDataset`."""
+
+    def on_stage_skipped(self, stage: str):
+        """The stage was trained already."""
+
+    def on_stage(self, stage: str, order):
+        """The stage is next; `order` is the `data.buckets.BatchOrder` of its batches."""
+
+    def on_set_aside(self, stage: str, folder):
+        """Earlier checkpoints of the stage were moved into a folder, for it starts anew."""
+
+    def on_stopped(self, stage: str):
+        """The run stops in this stage, as it was asked to."""
+
+    def on_finished(self, dataset):
+        """All stages that were asked for are trained."""
+
+
+class Run:
+    """Trains the stages of XTTS in one folder, or takes them up where an earlier run stopped there.
 
     Args:
-        config: `XTTSConfig` with `data.train_data` set.
-        plan: `DevicePlan`, applied.
-
-    Returns:
-        Whether a signal broke a stage off before its first step, in the midst of TensorFlow's work: see `leave_at_once`.
+        config: With `data.train_data` set; `training.checkpoint_dir` is the folder.
+        plan: Applied.
+        callbacks: Those who follow the run: objects with any methods of `RunListener` and of
+            `training.callbacks.Callback`. More can be added to `callbacks` before `train`.
     """
-    with own_run_folder(config.training.checkpoint_dir) as home:
-        return _train_stages(config, plan, home)
 
+    def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
+        self.config: XTTSConfig = config
+        """As asked for; `train` adds what recordings and the run that it starts from settle, such as the vocabulary."""
+        self.plan: DevicePlan = plan
+        self.callbacks: list = list(callbacks)
+        self.folder: Path = Path(config.training.checkpoint_dir)
+        self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids or None)
+        """Of the plan's GPUs; samples while stages are trained."""
+        self.trainer = None
+        """`XTTSTrainer` of the stage that is trained, or was trained last."""
+        self._stop = threading.Event()
+        self._begun = set()
 
-def leave_at_once():
-    """Ends the process, with code 0, without Python's clean-up: what was broken off may hold locks that it waits for."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    @classmethod
+    def open(cls, config: XTTSConfig, callbacks: Sequence = (), download=False, **devices) -> "Run":
+        """A run on the devices and recordings that the configuration asks for; arguments as in `setup.set_up`."""
+        return cls(*set_up(config, download, **devices), callbacks)
 
+    @property
+    def history(self) -> dict[str, list[dict[str, float]]]:
+        """Validation losses by stage, up to its newest checkpoint, with the `step` of each."""
+        stores = {stage: CheckpointStore(self.folder / stage) for stage in STAGES}
+        states = {stage: store.read_state(store.steps()[-1]) for stage, store in stores.items() if store.steps()}
+        return {stage: state.get("history", []) for stage, state in states.items()}
 
+<<<<<<< HEAD
 def _train_stages(config, plan, home):
     setup_logging(log_file=home / "train.log")
     say_pipeline_mode(config, plan)
@@ -85,64 +119,78 @@ def _train_stages(config, plan, home):
                 return not trainer.under_way
     _say_where(config, dataset)
     return False
+=======
+    @property
+    def best(self) -> dict[str, int]:
+        """Step of the best checkpoint by stage."""
+        steps = {stage: CheckpointStore(self.folder / stage).best_step() for stage in STAGES}
+        return {stage: step for stage, step in steps.items() if step is not None}
+>>>>>>> wp-front
 
+    def stop(self):
+        """Lets `train`, in another thread, finish its step, write a checkpoint and return."""
+        self._stop.set()
+        if trainer := self.trainer:
+            trainer.stop_requested.set()
 
-def _has_begun(config, home):
-    """Whether the folder holds a run of the GPT that is to go on."""
-    return not config.training.reset_training and bool(CheckpointStore(home / "gpt").steps())
+    def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
+        """Trains the stages that `training.stage` asks for. After a stop it can be called again.
 
+        Args:
+            guard: Called with the trainer of each stage, for a `with` block around its training: `stops_on_signals`.
 
-def _with_origin(config, home):
-    """Tells a fresh start from another run's weights (`--init-from`) from going on with what it became.
+        Returns:
+            Whether all are trained; False after a stop.
 
-    Returns:
-        The configuration, with the full path of the run it began from, if any.
+        Raises:
+            UserError: Something the user can mend.
+        """
+        try:
+            with own_run_folder(self.folder), _logs_to(self.folder / "train.log"):
+                return self._train(guard)
+        finally:
+            self._stop.clear()
 
-    Raises:
-        ConfigError: The folder holds a run that began otherwise, so that --init-from would be passed over.
-    """
-    asked = config.training.init_from and str(Path(config.training.init_from).resolve())
-    store = CheckpointStore(home / "gpt")
-    step = store.newest_sound(logger.warning) if _has_begun(config, home) else None
-    if step is None:
-        return replace(config, training=replace(config.training, init_from=asked))
-    state = store.read_state(step)
-    if "position" not in state:
-        raise ConfigError(
-            f"--checkpoint-dir must be a folder of its own. {home} holds weights without a run, as `myxtts "
-            f"convert` writes them. Start from them with --init-from {home} and another --checkpoint-dir."
-        )
-    before = state["config"]["training"]["init_from"]
-    if asked not in (None, before):
-        raise ConfigError(
-            f"--init-from starts a fresh run, and {home} holds one that began from {before or 'scratch'} and "
-            f"is at step {step}. Leave --init-from out to go on with it, give another --checkpoint-dir, or "
-            "--reset-training to start anew."
-        )
-    return replace(config, training=replace(config.training, init_from=before))
+    def _train(self, guard):
+        from myxtts.runs.opening import finished, newest_step, open_dataset
 
+        self._tell("on_pipeline", self.config, self.plan)
+        dataset = open_dataset(self.config, lambda done, total: self._tell("on_inspection", done, total))
+        self.config = dataset.config
+        self._tell("on_corpus", dataset)
+        training = self.config.training
+        with self.monitor:
+            for stage in STAGES if training.stage == "all" else (training.stage,):
+                anew = training.reset_training and stage not in self._begun
+                step = None if anew else newest_step(self.folder, stage)
+                if training.stage == "all" and finished(self.config, stage, step):
+                    self._tell("on_stage_skipped", stage)
+                elif self._stop.is_set() or not self._train_stage(stage, dataset, anew, step, guard):
+                    self._tell("on_stopped", stage)
+                    return False
+        self._tell("on_finished", dataset)
+        return True
 
-def _check_same_model(config, home):
-    """A run goes on with the model it began with; its `config.json` is not overwritten by another."""
-    if (
-        config.training.reset_training
-        or not (home / "config.json").is_file()
-        or not any(CheckpointStore(home / stage).steps() for stage in STAGES)
-    ):
-        return
-    before, now = read_json(home / "config.json")["model"], json.loads(json.dumps(asdict(config.model)))
-    differing = [
-        f"{name} {before.get(name)} there, {now[name]} here"
-        for name in now
-        if before.get(name) != now[name] and name != "dropout"
-    ]
-    if differing:
-        raise ConfigError(
-            f"{home} holds a run of another model: {'; '.join(differing[:3])}. Give the same --model-size "
-            "and data, another --checkpoint-dir, or --reset-training to start anew."
-        )
+    def _train_stage(self, stage, dataset, anew, step, guard):
+        """Trains one stage; returns whether nobody stopped it."""
+        from myxtts.runs.stage import open_stage
 
+        self._tell("on_stage", stage, dataset.order(stage))
+        if anew:
+            aside = CheckpointStore(self.folder / stage).set_aside()
+            if aside:
+                self._tell("on_set_aside", stage, aside)
+        self._begun.add(stage)
+        self.trainer = None  # not two models at a time
+        config = replace(self.config, training=replace(self.config.training, reset_training=anew))
+        self.trainer, writers = open_stage(config, stage, self.plan, dataset, fresh=step is None)
+        if self._stop.is_set():
+            self.trainer.stop_requested.set()
+        with guard(self.trainer):
+            self.trainer.train(dataset, [*self.callbacks, *writers])
+        return not self.trainer.stop_requested.is_set()
 
+<<<<<<< HEAD
 def say_pipeline_mode(config, plan):
     """Prints which pipeline runs, in the words that users look for."""
     buffer_size = config.data.pipeline_buffer_size
@@ -215,82 +263,25 @@ def _train_stage(stage, config, plan, dataset, monitor):
     except TrainingDiverged as error:
         raise UserError(str(error)) from error
     return trainer
+=======
+    def _tell(self, method, *arguments):
+        for callback in self.callbacks:
+            if handler := getattr(callback, method, None):
+                handler(*arguments)
+>>>>>>> wp-front
 
 
 @contextmanager
-def stops_on_signals(trainer):
-    """Ctrl-C and SIGTERM let the trainer finish its step and write a checkpoint; a second one stops at once.
-
-    Before there is a step, such as while the first is traced, the first signal ends the block.
-    """
-
-    class NoStepYet(KeyboardInterrupt):
-        pass
-
-    def request(number, frame):
-        if trainer.stop_requested.is_set():
-            raise KeyboardInterrupt
-        trainer.stop_requested.set()
-        follows = (
-            "finishing the step and writing a checkpoint; once more stops at once"
-            if trainer.under_way
-            else "stopping before the first step"
-        )
-        # Not `print`: the signal may have struck in the middle of one, which cannot be entered twice.
-        os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
-        if not trainer.under_way:
-            raise NoStepYet
-
-    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+def _logs_to(path) -> Iterator[None]:
+    """Inside, the package's log goes to a file as well."""
+    logger, handler = logging.getLogger(LOGGER_NAME), logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
+    level = logger.level
+    logger.setLevel(min(level or logging.INFO, logging.INFO))
+    logger.addHandler(handler)
     try:
         yield
-    except (NoStepYet, Exception):
-        # An error of TensorFlow's own may come out of its code instead of what interrupted it.
-        if trainer.under_way or not trainer.stop_requested.is_set():
-            raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def load_tokenizer_model(config, device):
-    """`XTTS` with the run's trained DVAE, on `device`, and what identifies that DVAE.
-
-    Raises:
-        CheckpointError: The run has none yet, or one that is not trained to the end.
-    """
-    store = CheckpointStore(f"{config.training.checkpoint_dir}/dvae")
-    step = store.newest_sound(logger.warning)
-    if step is None:
-        raise CheckpointError(
-            f"The GPT stage needs a trained DVAE, and {store.folder} has none. "
-            "Leave --stage out, or train it first with --stage dvae."
-        )
-    tensors, state = store.read(step, ("model",))
-    if not state["finished"]:
-        raise CheckpointError(
-            f"The GPT stage needs a DVAE that is trained to the end: its codes are the GPT's language. The "
-            f"one in {store.folder} stopped at step {step}. Go on with --stage dvae, or leave --stage out; "
-            f"to take it as it is, give --stage dvae --max-steps {step} once."
-        )
-    with tf.device(device):
-        model = XTTS(config.model, parts=("dvae",))
-        assign_by_name(model.part_weights("dvae"), tensors["model"], str(store.path(step)))
-    return model, {"dvae": store.digest(step)}
-
-
-def _say_where(config, dataset):
-    home = Path(config.training.checkpoint_dir)
-    samples = sorted((home / "samples").glob("*.wav")) if (home / "samples").is_dir() else []
-    print(f"\nCheckpoints:  {home}/dvae, {home}/gpt")
-    print(f"TensorBoard:  tensorboard --logdir {config.training.tensorboard_log_dir or home / 'tensorboard'}")
-    if samples:
-        print(f"Spoken:       {samples[-1].parent}/ ({len(samples)} wav files, the newest {samples[-1].name})")
-        print(f"Mel pictures: {samples[-1].parent}/*.png")
-    if CheckpointStore(home / "gpt").steps() and dataset.validation:
-        clip = dataset.validation[0]
-        print(
-            "Speak with it:\n"
-            f"  myxtts say --checkpoint {home} --reference-audio {clip.wav_path} --language {clip.language} \\\n"
-            f'    --text "{dataset.texts[clip.id]}" --output out.wav'
-        )
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()

@@ -1,6 +1,7 @@
 """Sample sentences spoken during training, into a folder and into TensorBoard."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
@@ -8,10 +9,16 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import write_wav
+from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import load_samples
 from myxtts.inference.synthesizer import Synthesizer
+<<<<<<< HEAD
 from myxtts.models.xtts import XTTS
 from myxtts.storage.files import write_whole
+=======
+>>>>>>> wp-front
 from myxtts.training.callbacks import Callback
 
 matplotlib.use("Agg")
@@ -24,54 +31,59 @@ class SampleSpeaker(Callback):
     """Speaks validation sentences, each in the voice of another recording of its speaker where there is one.
 
     Args:
+<<<<<<< HEAD
         dataset: `SpeechDataset`.
         tokenizer_model: `XTTS` with the DVAE.
+=======
+        dataset: Whose validation clips are spoken.
+        make_synthesizer: Gives one that shares the weights in training. Called once, since its traced functions cost
+            seconds to make, and not before the first samples.
+        device: To speak on: the model device, as the data device is preparing the next batches meanwhile.
+>>>>>>> wp-front
         folder: For wav files and mel pictures.
         log_folder: For TensorBoard.
+        config: Of the run.
     """
 
-    def __init__(self, dataset, tokenizer_model, folder, log_folder):
-        self.dataset = dataset
-        self.tokenizer_model = tokenizer_model
-        self.folder = Path(folder)
-        self.log_folder = log_folder
-        self._writer = None
-        self._synthesizer = None
-
-    def on_start(self, trainer, total_steps, placement):
-        count = min(trainer.config.training.num_samples, len(self.dataset.validation))
-        spread = np.linspace(0, len(self.dataset.validation) - 1, count).round().astype(int)
-        self._clips = [self.dataset.validation[index] for index in spread]
-        self._writer = tf.summary.create_file_writer(self.log_folder)
+    def __init__(
+        self,
+        dataset: SpeechDataset,
+        make_synthesizer: Callable[[], Synthesizer],
+        device: str,
+        folder: str | Path,
+        log_folder: str | Path,
+        config: XTTSConfig,
+    ):
+        self.folder: Path = Path(folder)
+        self._dataset, self._device = dataset, device
+        self._make_synthesizer, self._synthesizer = make_synthesizer, None
+        self._log_folder, self._writer = str(log_folder), None
+        self._seed = config.training.seed
+        count = min(config.training.num_samples, len(dataset.validation))
+        spread = np.linspace(0, len(dataset.validation) - 1, count).round().astype(int)
+        self._clips = [dataset.validation[index] for index in spread]
 
     def _reference(self, clip):
         voice = (clip.speaker, clip.language)
-        same = [other for other in self.dataset.train if (other.speaker, other.language) == voice]
+        same = [other for other in self._dataset.train if (other.speaker, other.language) == voice]
         return load_samples((same or [clip])[0].wav_path)
 
-    def on_sample(self, trainer):
+    def on_sample(self, step: int):
         if not self._clips:
             return
         if self._synthesizer is None:
-            # Once: it shares the weights that training changes, and its traced functions cost seconds to make.
-            model = XTTS.assemble(trainer.config.model, self.tokenizer_model, trainer.model)
-            self._synthesizer = Synthesizer(model, self.dataset.tokenizer, trainer.config)
-        texts = [self.dataset.texts[clip.id] for clip in self._clips]
-        # The data device, which TensorFlow would take, is preparing the next batches meanwhile.
-        with tf.device(trainer.model_device):
+            self._synthesizer = self._make_synthesizer()
+            self._writer = tf.summary.create_file_writer(self._log_folder)
+        texts = [self._dataset.texts[clip.id] for clip in self._clips]
+        with tf.device(self._device):
             voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
-            speeches = self._synthesizer.speak_batch(
-                texts, voices, [clip.language for clip in self._clips], seed=trainer.config.training.seed
-            )
+            languages = [clip.language for clip in self._clips]
+            speeches = self._synthesizer.speak_batch(texts, voices, languages, seed=self._seed)
         try:
-            self._write(trainer.step, speeches)
+            self._write(step, speeches)
         except OSError as error:
-            logger.error(
-                "The sample sentences of step %d could not be written to %s: %s. Training goes on.",
-                trainer.step,
-                self.folder,
-                error,
-            )
+            message = "The sample sentences of step %d could not be written to %s: %s. Training goes on."
+            logger.error(message, step, self.folder, error)
 
     def _write(self, step, speeches):
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -87,16 +99,11 @@ class SampleSpeaker(Callback):
         self._writer.flush()
 
 
-def draw_mel(mel, title, path):
+def draw_mel(mel: np.ndarray, title: str, path: str | Path):
     """Writes a picture of a log-mel `(T, num_mels)`."""
     figure, axes = pyplot.subplots(figsize=(8, 3), dpi=80)
-    image = axes.imshow(
-        mel.T,
-        origin="lower",
-        aspect="auto",
-        interpolation="nearest",
-        extent=(0, len(mel) * 256 / 22050, 0, mel.shape[1]),
-    )
+    extent = (0, len(mel) * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE, 0, mel.shape[1])
+    image = axes.imshow(mel.T, origin="lower", aspect="auto", interpolation="nearest", extent=extent)
     axes.set(xlabel="seconds", ylabel="mel band")
     axes.set_title(title[:80], parse_math=False)  # a text may hold dollar signs
     figure.colorbar(image, ax=axes, label="log power")

@@ -41,7 +41,7 @@ from fault_inputs import damage_checkpoints, judge_inputs  # noqa: E402
 from hardware import append_table  # noqa: E402
 
 from myxtts.cli import train  # noqa: E402
-from myxtts.runs import run  # noqa: E402  brings TensorFlow, which takes most of a start
+from myxtts.runs import stage  # noqa: E402  brings TensorFlow, which takes most of a start
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
 from myxtts.training.callbacks import TensorBoardWriter  # noqa: E402
 
@@ -95,9 +95,9 @@ class LossRecorder(TensorBoardWriter):
 
     file = None
 
-    def on_start(self, trainer, total_steps, placement):
-        super().on_start(trainer, total_steps, placement)
-        self._stage = trainer.stage
+    def on_start(self, start):
+        super().on_start(start)
+        self._stage = start.stage
         self._descriptor = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def on_log(self, step, losses, timing):
@@ -127,7 +127,7 @@ class TrainingRun:
             os.dup2(log, 1)
             os.dup2(log, 2)
             LossRecorder.file = self.losses_file
-            run.TensorBoardWriter = LossRecorder
+            stage.TensorBoardWriter = LossRecorder
             code = train.main(self.argv)
         except BaseException:  # the end of a process, where nobody else would print it
             traceback.print_exc()

@@ -107,7 +107,7 @@ class Saboteur:
 
     def run(self, kind, at, seconds):
         """Trains until the stop at step `at`, or after `seconds` where it comes from outside; returns the `Stop`."""
-        from myxtts.runs.run import stops_on_signals
+        from myxtts.runs.signals import stops_on_signals
 
         trainer, self.struck = self.trainer, time.monotonic()
         trainer.step = trainer.position = 0
@@ -262,7 +262,7 @@ def interrupt_process(arguments, corpus, folder, seconds):
             process.kill()
         took = time.monotonic() - struck
     said = output.read_text()
-    good = code == 0 and re.search(r"Stopped\. The same command goes on from .*dvae", said)
+    good = code == 0 and re.search(r"Stopped\. Run the same command again to resume from .*dvae", said)
     last = said.strip().rpartition("\n")[2]
     return Stop("Ctrl-C, process", took, "" if good else f"exit code {code}, last line: {last}")
 

@@ -1,0 +1,83 @@
+"""What a run prints: the lines that users look for."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from myxtts.config.config import XTTSConfig
+from myxtts.config.stages import STAGES
+from myxtts.devices.device_plan import DevicePlan
+from myxtts.runs.run import Run, RunListener
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.training.callbacks import ConsoleProgress
+from myxtts.utils.progress import clip_progress
+
+
+class RunConsole(ConsoleProgress, RunListener):
+    """Prints what happens to a run, and the progress of each stage.
+
+    Args:
+        run: The run that it is put into the `callbacks` of.
+    """
+
+    def __init__(self, run: Run):
+        super().__init__(run.monitor, run.plan.gpu_roles)
+        self.run: Run = run
+        self._inspection, self._bar_of_clips = ExitStack(), None
+
+    def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
+        buffer_size, models = config.data.pipeline_buffer_size, ", ".join(plan.model_devices)
+        if plan.is_dual:
+            print("Intelligent GPU Pipeline: Multi-GPU Mode")
+            print(f"Data Processing GPU: {plan.data_gpu}")
+        else:
+            print("Intelligent GPU Pipeline: Single-GPU Buffered Mode")
+            print(f"Buffer Size: {buffer_size}")
+            print("Smart Prefetching: Enabled")
+        print(f"Prefetching to {plan.data_device} with buffer_size={buffer_size}")
+        if plan.is_dual:
+            print(f"Multi-GPU Mode: Model will be placed on {models}")
+            for gpu, device in zip(plan.model_gpus, plan.model_devices):
+                print(f"(Original GPU {gpu} is now mapped to {device.lstrip('/')})")
+        print(f"Creating model on device: {models}")
+
+    def on_inspection(self, done: int, total: int):
+        if self._bar_of_clips is None:
+            self._bar_of_clips = self._inspection.enter_context(clip_progress("checking recordings"))
+        self._bar_of_clips(done, total)
+
+    def on_corpus(self, dataset):
+        self._inspection.close()
+        speakers = {clip.speaker for clip in dataset.train}
+        print(
+            f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}, "
+            f"speakers: {len(speakers)}, text tokens: {dataset.tokenizer.num_tokens}"
+        )
+
+    def on_stage_skipped(self, stage: str):
+        print(f"Stage {stage}: trained already; --stage {stage} with a larger --max-steps trains it further")
+
+    def on_stage(self, stage: str, order):
+        print(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {len(order.shapes)} shapes")
+
+    def on_set_aside(self, stage: str, folder: Path):
+        print(f"Earlier {stage} checkpoints were set aside in {folder}")
+
+    def on_stopped(self, stage: str):
+        print(f"Stopped. Run the same command again to resume from {self.run.folder}/{stage}")
+
+    def on_finished(self, dataset):
+        home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
+        samples = sorted((home / "samples").glob("*.wav"))
+        print(f"\nCheckpoints:  {', '.join(f'{home}/{stage}' for stage in STAGES)}")
+        print(f"TensorBoard:  tensorboard --logdir {logs or home / 'tensorboard'}")
+        if samples:
+            print(f"Spoken:       {samples[-1].parent}/ ({len(samples)} wav files, the newest {samples[-1].name})")
+            print(f"Mel pictures: {samples[-1].parent}/*.png")
+        speaking = [name for name, entry in STAGES.items() if entry.load().speaks]
+        if any(CheckpointStore(home / name).steps() for name in speaking) and dataset.validation:
+            clip = dataset.validation[0]
+            print(
+                "Speak with it:\n"
+                f"  myxtts say --checkpoint {home} --reference-audio {clip.wav_path} --language {clip.language} \\\n"
+                f'    --text "{dataset.texts[clip.id]}" --output out.wav'
+            )

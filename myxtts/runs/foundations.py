@@ -1,0 +1,51 @@
+"""What a stage builds on: the finished models of earlier stages, frozen."""
+
+import logging
+from pathlib import Path
+
+import tensorflow as tf
+
+from myxtts.config.config import XTTSConfig
+from myxtts.config.stages import STAGES
+from myxtts.models.xtts import XTTS
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+
+logger = logging.getLogger(__name__)
+
+
+def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
+    """Loads the models that a stage builds on from the run's folder.
+
+    Args:
+        config: Of the run.
+        stage: Name of the stage.
+        device: Where they are to live: the data device.
+
+    Returns:
+        The models by name of their stage, and the stage's lineage: digests of their weights by the same names.
+
+    Raises:
+        CheckpointError: The run has none yet, or one that is not trained to the end.
+    """
+    models, lineage = {}, {}
+    for name in STAGES[stage].builds_on:
+        store = CheckpointStore(Path(config.training.checkpoint_dir) / name)
+        step = store.newest_sound(logger.warning)
+        if step is None:
+            raise CheckpointError(
+                f"The {stage} stage needs a trained {name}, and {store.folder} has none. Leave --stage out, or train "
+                f"it first with --stage {name}."
+            )
+        tensors, state = store.read(step, ("model",))
+        if not state["finished"]:
+            raise CheckpointError(
+                f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes. The one "
+                f"in {store.folder} stopped at step {step}. Resume it with --stage {name}, or leave --stage out; to "
+                f"take it as it is, give --stage {name} --max-steps {step} once."
+            )
+        part = STAGES[name].load().part
+        with tf.device(device):
+            models[name] = XTTS(config.model, parts=(part,))
+            assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))
+        lineage[name] = store.digest(step)
+    return models, lineage

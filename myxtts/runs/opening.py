@@ -1,0 +1,234 @@
+"""How a run begins: resumed, from scratch, or from the weights of another run (`--init-from`)."""
+
+import dataclasses
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from myxtts.config.checks import ConfigError
+from myxtts.config.config import XTTSConfig
+from myxtts.config.loading import config_from_dict
+from myxtts.config.stages import STAGES
+from myxtts.data.dataset import SpeechDataset
+from myxtts.models.xtts import PARTS
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.files import read_json, write_json
+from myxtts.storage.speakers import SPEAKERS_FILE
+from myxtts.training.overtraining import has_stopped
+
+logger = logging.getLogger(__name__)
+
+GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
+"""Weights with a row (or a column) per text token."""
+
+
+def open_dataset(config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
+    """Reads the recordings of a run and writes its `config.json` and `vocab.json`.
+
+    Args:
+        config: As asked for. The result's `config` is that of the run: with its origin and vocabulary.
+        progress: Called as `progress(done, total)` while recordings are checked.
+
+    Raises:
+        UserError: The folder holds another run, --init-from lacks something, or the recordings cannot be used.
+    """
+    home = Path(config.training.checkpoint_dir)
+    config = with_origin(config)
+    if config.training.init_from:
+        config = adopted(config) if has_begun(config) else adopt(config)
+    dataset = SpeechDataset.open(config, progress)
+    check_same_model(dataset.config)
+    dataset.tokenizer.save(home / "vocab.json")
+    write_json(home / "config.json", dataset.config.to_dict())
+    return dataset
+
+
+def newest_step(folder: Path, stage: str) -> int | None:
+    """Step of a stage's newest sound checkpoint in the folder of a run, or None; damaged ones are set aside."""
+    return CheckpointStore(folder / stage).newest_sound(logger.warning)
+
+
+def finished(config: XTTSConfig, stage: str, step: int | None) -> bool:
+    """Whether a stage whose newest checkpoint is of this step has nothing left to train."""
+    if step is None:
+        return False
+    state = CheckpointStore(Path(config.training.checkpoint_dir) / stage).read_state(step)
+    asked = config.stage(stage).max_steps
+    detector = state.get("parts", {}).get("overtraining")
+    ended = detector is not None and has_stopped(detector, config.training.overtraining_patience)
+    return state["finished"] and (asked is None or step >= asked or ended)
+
+
+def tuned_stages() -> list[str]:
+    """The stages that `--init-from` brings weights for."""
+    return [name for name, entry in STAGES.items() if entry.load().takes_init_from]
+
+
+def has_begun(config: XTTSConfig) -> bool:
+    """Whether a stage that starts from `--init-from` has begun in the run's folder, and is to be resumed."""
+    home = Path(config.training.checkpoint_dir)
+    return not config.training.reset_training and any(CheckpointStore(home / name).steps() for name in tuned_stages())
+
+
+def with_origin(config: XTTSConfig) -> XTTSConfig:
+    """Tells a fresh start from another run's weights (`--init-from`) from resuming what it became.
+
+    Returns:
+        The configuration, with the full path of the run it began from, if any.
+
+    Raises:
+        ConfigError: The folder holds a run that began otherwise, so that --init-from would be passed over.
+    """
+    home = Path(config.training.checkpoint_dir)
+    asked = config.training.init_from and str(Path(config.training.init_from).resolve())
+    for name in tuned_stages() if has_begun(config) else ():
+        if (step := newest_step(home, name)) is None:
+            continue
+        state = CheckpointStore(home / name).read_state(step)
+        if "position" not in state:
+            raise ConfigError(
+                f"--checkpoint-dir must be a folder of its own. {home} holds weights without a run, as `myxtts "
+                f"convert` writes them. Start from them with --init-from {home} and another --checkpoint-dir."
+            )
+        before = state["config"]["training"]["init_from"]
+        if asked not in (None, before):
+            raise ConfigError(
+                f"--init-from starts a fresh run, and {home} holds one that began from {before or 'scratch'} and is "
+                f"at step {step}. Leave --init-from out to resume it, give another --checkpoint-dir, or "
+                "--reset-training to start anew."
+            )
+        asked = before
+    return replace(config, training=replace(config.training, init_from=asked))
+
+
+def check_same_model(config: XTTSConfig):
+    """Raises `ConfigError` where the folder holds a run of another model, whose `config.json` must stay."""
+    home = Path(config.training.checkpoint_dir)
+    begun = any(CheckpointStore(home / stage).steps() for stage in STAGES)
+    if config.training.reset_training or not begun or not (home / "config.json").is_file():
+        return
+    before, now = (dataclasses.asdict(model) for model in (_stored_config(home).model, config.model))
+    differing = [name for name in now if before[name] != now[name] and name != "dropout"]
+    if differing:
+        told = "; ".join(f"{name} {before[name]} there, {now[name]} here" for name in differing[:3])
+        raise ConfigError(
+            f"{home} holds a run of another model: {told}. Give the same --model-size and data, another "
+            "--checkpoint-dir, or --reset-training to start anew."
+        )
+
+
+def _stored_config(folder):
+    return config_from_dict(read_json(folder / "config.json"))
+
+
+def adopt(config: XTTSConfig) -> XTTSConfig:
+    """Takes shape, sampling settings, vocabulary, finished parts and voices from `training.init_from` into a fresh run.
+
+    Args:
+        config: With `training.init_from` set.
+
+    Returns:
+        The configuration with the source's model, sampling settings and, unless it names one, vocabulary.
+
+    Raises:
+        CheckpointError: The source lacks something.
+        ConfigError: The run's folder is the source's.
+    """
+    source, home = Path(config.training.init_from), Path(config.training.checkpoint_dir)
+    if source.resolve() == home.resolve():
+        raise ConfigError(
+            f"--checkpoint-dir must not be the folder of --init-from, which is only read. Received: {home}."
+        )
+    if not source.is_dir():
+        raise CheckpointError(
+            f"--init-from must be the folder of a run or of `myxtts convert`. {source} is not a folder."
+        )
+    stored, tuned = _stored_config(source), tuned_stages()
+    foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on)
+    for name in (*foundations, *tuned):
+        _require_trained(source, name, finished=name in foundations)
+    home.mkdir(parents=True, exist_ok=True)
+    for name in foundations:
+        _refuse_other_weights(source, home, name)
+    for name in dict.fromkeys((*STAGES, *PARTS)):
+        if name not in tuned:
+            _copy_newest(CheckpointStore(source / name), CheckpointStore(home / name))
+    if (source / SPEAKERS_FILE).is_file():
+        shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
+    data = replace(config.data, vocabulary=config.data.vocabulary or str(source / "vocab.json"))
+    return replace(_with_shape(config, stored), data=data)
+
+
+def adopted(config: XTTSConfig) -> XTTSConfig:
+    """The configuration of a run that has begun with `adopt`, without its source: that may be gone by now."""
+    return _with_shape(config, _stored_config(Path(config.training.checkpoint_dir)))
+
+
+def _with_shape(config, stored):
+    return replace(config, model=replace(stored.model, dropout=config.model.dropout), sampling=stored.sampling)
+
+
+def _require_trained(source, name, finished):
+    store = CheckpointStore(source / name)
+    if not store.steps():
+        raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
+    if finished and not store.read_state(store.steps()[-1])["finished"]:
+        raise CheckpointError(
+            f"--init-from needs a {name} that is trained to the end, and the one in {source} is not. Train it there "
+            f"with --stage {name} --checkpoint-dir {source}."
+        )
+
+
+def _copy_newest(source, target):
+    steps = source.steps()
+    if steps and not target.steps():
+        names = [file.stem for file in source.path(steps[-1]).glob("*.safetensors")]
+        target.write(steps[-1], *source.read(steps[-1], names))
+
+
+def _refuse_other_weights(source, home, name):
+    """What one run builds on must not be that of another: the codes of another DVAE are another language."""
+    theirs, ours = (CheckpointStore(folder / name) for folder in (source, home))
+    if not theirs.steps() or not ours.steps():
+        return
+    theirs, ours = (store.read(store.steps()[-1], ("model",))[0]["model"] for store in (theirs, ours))
+    if theirs.keys() != ours.keys() or not all(np.array_equal(theirs[key], ours[key]) for key in ours):
+        raise CheckpointError(
+            f"{home} holds a {name} of its own, which the weights from --init-from do not know. Give another "
+            "--checkpoint-dir."
+        )
+
+
+def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
+    """The best weights of a stage of another run by name, grown to `num_text_tokens`.
+
+    New tokens get vectors drawn like the old ones (their standard deviation), and heads of zero weight with the lowest
+    old bias: the logits of every old token stay what they were.
+
+    Raises:
+        CheckpointError: The other run knows more tokens than that.
+    """
+    store = CheckpointStore(Path(folder) / stage)
+    best, steps = store.best_step(), store.steps()
+    arrays = store.read(best if best in steps else steps[-1], ("model",))[0]["model"]
+    if GROWING[0] not in arrays:
+        return arrays
+    new = num_text_tokens - len(arrays[GROWING[0]])
+    if new < 0:
+        raise CheckpointError(
+            f"The vocabulary has {num_text_tokens} tokens and the {stage} in {folder} knows {num_text_tokens - new}. "
+            "Leave --vocabulary out to take the one that belongs to it."
+        )
+    if new:
+        table, kernel, bias = (arrays[name] for name in GROWING)
+        drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
+        head = np.zeros((len(kernel), new), kernel.dtype)
+        grown = [table, drawn], [kernel, head], [bias, np.full(new, bias.min(), bias.dtype)]
+        arrays |= {
+            name: np.concatenate(parts, axis=-1 if parts is grown[1] else 0) for name, parts in zip(GROWING, grown)
+        }
+    return arrays

@@ -1,0 +1,64 @@
+"""What comes before a run: devices, before anything starts TensorFlow, and then recordings.
+
+Nothing here imports TensorFlow before the devices are configured.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from myxtts.config.checks import UserError
+from myxtts.config.config import XTTSConfig
+from myxtts.config.stages import STAGES
+from myxtts.devices.configuration import early_gpu_configuration
+from myxtts.devices.device_plan import DevicePlan
+from myxtts.storage.checkpoint import CheckpointStore
+
+SAMPLE_CORPUS = Path("sample_corpus")
+
+
+def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
+    """Configures devices and finds a training set.
+
+    Args:
+        config: Of the run; `data.data_gpu` and `data.model_gpu` name the devices.
+        download: Fetch LJSpeech into `data.train_data` when it is missing.
+        devices: What else `devices.configuration.early_gpu_configuration` takes, such as `virtual_devices`.
+
+    Returns:
+        The configuration with its training set, and the plan that was applied.
+
+    Raises:
+        UserError: The devices cannot be had, or there is no training set.
+    """
+    plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
+    return with_data(config, download), plan
+
+
+def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = print) -> XTTSConfig:
+    """The configuration with a training set: the one named, a downloaded one, or the sample corpus."""
+    folder = config.data.train_data
+    if download:
+        from myxtts.data.download import download_ljspeech
+
+        if folder is None:
+            raise UserError("--download-ljspeech needs --train-data, the folder to put LJSpeech into.")
+        folder = download_ljspeech(folder)
+    elif folder is None:
+        from myxtts.data.sample_corpus import make_sample_corpus
+
+        say(f"No --train-data given: making the sample corpus in {SAMPLE_CORPUS}/ (kept for the next run)")
+        folder = make_sample_corpus(SAMPLE_CORPUS)
+    return replace(config, data=replace(config.data, train_data=str(folder)))
+
+
+def require_run(config: XTTSConfig):
+    """Raises `UserError` unless the configuration's folder holds a run to resume (`--resume`)."""
+    home = Path(config.training.checkpoint_dir)
+    if config.training.init_from:
+        raise UserError("--resume continues a run and --init-from starts one: give one of the two.")
+    if not any(CheckpointStore(home / stage).steps() for stage in STAGES):
+        raise UserError(
+            f"--resume needs a run to continue, and {home} holds no checkpoint. Name its --checkpoint-dir, or leave "
+            "--resume out to start one."
+        )

@@ -1,0 +1,58 @@
+"""One stage of a run: its trainer, on the finished models it builds on, and what writes into the run's folder."""
+
+from pathlib import Path
+
+from myxtts.config.config import XTTSConfig
+from myxtts.config.stages import STAGES
+from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.device_plan import DevicePlan
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.models.xtts import XTTS
+from myxtts.runs.foundations import load_foundations
+from myxtts.runs.opening import starting_weights
+from myxtts.runs.samples import SampleSpeaker
+from myxtts.training.callbacks import TensorBoardWriter
+from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+from myxtts.training.trainer import XTTSTrainer
+
+
+def open_stage(
+    config: XTTSConfig, stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool
+) -> tuple[XTTSTrainer, list]:
+    """Makes the trainer of a stage, resumed or fresh, and the callbacks that write logs and samples.
+
+    Args:
+        config: Of the run.
+        stage: Name of the stage.
+        plan: Applied.
+        dataset: Of the run.
+        fresh: The stage has no checkpoint to resume; it starts from `training.init_from`, if it can, or from scratch.
+    """
+    kind, settings = STAGES[stage].load(), config.training
+    weights = None
+    if fresh and kind.takes_init_from and settings.init_from:
+        weights = starting_weights(settings.init_from, stage, config.model.num_text_tokens, settings.seed)
+    foundations, lineage = load_foundations(config, stage, plan.data_device)
+    options = dict(
+        stage=stage,
+        foundations=foundations,
+        plan=plan,
+        measured=kind.measure(dataset) if fresh else None,
+        starting_weights=weights,
+        lineage=lineage,
+    )
+    if plan.mode == "isolated":
+        trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
+    else:
+        trainer = XTTSTrainer(config, **options)
+    logs = settings.tensorboard_log_dir or f"{settings.checkpoint_dir}/tensorboard"
+    callbacks = [TensorBoardWriter(logs)]
+    if kind.speaks:
+
+        def make_synthesizer():
+            model = XTTS.assemble(config.model, *foundations.values(), trainer.model)
+            return Synthesizer(model, dataset.tokenizer, config)
+
+        samples, device = Path(settings.checkpoint_dir) / "samples", trainer.model_device
+        callbacks.append(SampleSpeaker(dataset, make_synthesizer, device, samples, f"{logs}/samples", config))
+    return trainer, callbacks

@@ -1,0 +1,119 @@
+"""`--device-plan auto`: which plans are measured, which is taken, and what is said about it."""
+
+import contextlib
+import io
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from logical_devices import on_logical_devices
+from stand_in_machine import stand_in_machine
+from tiny import tiny_run_config
+
+from myxtts.cli.train import build_parser, config_from_arguments, set_up_options
+from myxtts.config.checks import UserError
+from myxtts.runs import device_choice
+from myxtts.runs.device_choice import Measured, Way, candidates, choose, quickest_devices
+
+
+def measured(**seconds):
+    return [Measured(Way(name), step, "" if step else "out of memory") for name, step in seconds.items()]
+
+
+def asked_for(*flags):
+    """Configuration and device options of a command line, as the command hands them to `quickest_devices`."""
+    arguments = build_parser().parse_args(["--train-data", "x", *flags])
+    return config_from_arguments(arguments), set_up_options(arguments)
+
+
+def test_ways_to_use_the_devices():
+    assert candidates(1) == [Way("single", options={"virtual_devices": 0})]
+    assert candidates(2) == [*candidates(1), Way("dual", {"data_gpu": 0, "model_gpu": 1})]
+    assert candidates(4) == [*candidates(2), Way("mirrored", {"data_gpu": 0}, {"model_gpus": (1, 2, 3)})]
+
+
+def test_quickest_is_taken_and_compared_with_single():
+    best, lines = choose(measured(single=0.4, dual=0.25, mirrored=0.2))
+    assert best.way.name == "mirrored"
+    assert lines == [
+        "  single: 400.0 ms per step",
+        "  dual: 250.0 ms per step, 1.60 x the speed of single",
+        "  mirrored: 200.0 ms per step, 2.00 x the speed of single",
+        "Device plan auto: mirrored, the quickest of 3 that run.",
+    ]
+
+
+def test_dual_slower_than_single_is_reported_as_such():
+    best, lines = choose(measured(single=0.2, dual=0.25))
+    assert best.way.name == "single"
+    assert any(line.startswith("  dual is slower than single here") for line in lines)
+
+
+def test_plan_that_does_not_run_is_named_and_left_out():
+    best, lines = choose(measured(single=0.3, dual=None))
+    assert best.way.name == "single" and "  dual: does not run (out of memory)" in lines
+    best, lines = choose(measured(single=None, dual=0.3))
+    assert best.way.name == "dual" and lines[-1] == "Device plan auto: dual, the quickest; it alone runs."
+    with pytest.raises(UserError, match="No device plan runs. single: out of memory"):
+        choose(measured(single=None, dual=None))
+
+
+@pytest.mark.parametrize(
+    "flags", [["--data-gpu", "0"], ["--model-gpu", "1"], ["--model-gpus", "1,2"], ["--enable-memory-isolation"]]
+)
+def test_naming_devices_as_well_is_an_error(flags):
+    config, options = asked_for("--device-plan", "auto", *flags)
+    with pytest.raises(UserError, match="--device-plan auto chooses the devices itself"):
+        quickest_devices(config, options)
+
+
+def test_each_plan_is_measured_in_a_process_with_its_devices(monkeypatch, capsys):
+    started = []
+
+    def run(command, **keywords):
+        assert command[1:3] == ["-m", "myxtts.runs.device_choice"]
+        request = json.loads(Path(command[3]).read_text())
+        started.append(request)
+        data, options = request["config"]["data"], request["options"]
+        seconds = 0.2 if options["model_gpus"] else 0.3 if data["model_gpu"] is not None else 0.5
+        return subprocess.CompletedProcess(command, 0, f"chatter\n{json.dumps({'step_seconds': seconds})}\n", "")
+
+    monkeypatch.setattr(device_choice.subprocess, "run", run)
+    config, options = quickest_devices(*asked_for("--virtual-devices", "3"))
+    assert [request["config"]["data"]["train_data"] for request in started] == ["x"] * 3
+    assert [request["options"]["virtual_devices"] for request in started] == [0, 3, 3]
+    assert (config.data.data_gpu, config.data.model_gpu, options["model_gpus"]) == (0, None, (1, 2))
+    assert "measuring 12 steps of single, dual, mirrored" in capsys.readouterr().out
+
+
+def test_one_device_needs_no_measurement(monkeypatch, capsys):
+    monkeypatch.setattr(device_choice, "measure", None)
+    config, options = asked_for()
+    with stand_in_machine(1):
+        assert quickest_devices(config, options) == (config, {**options, "virtual_devices": 0})
+    assert "nothing to choose" in capsys.readouterr().out
+
+
+def test_failing_process_is_told_by_its_last_line():
+    config, _ = asked_for()
+    found = device_choice.measure(Way("single"), config, {"virtual_devices": 2, "model_gpus": [7]})
+    assert found.step_seconds is None and "needs both --data-gpu and --model-gpu" in found.failure
+
+
+@on_logical_devices
+def measure_in_helper(path):
+    out = io.StringIO()
+    device_choice.MEASURED_STEPS = 2
+    with contextlib.redirect_stdout(out):
+        device_choice.measure_here(path)
+    return out.getvalue().splitlines()[-1]
+
+
+def test_measuring_process_times_the_real_pipeline(tmp_path, tiny_corpus):
+    config = tiny_run_config(tiny_corpus, tmp_path / "run", model={"layers": 1}, data={"num_buckets": 1})
+    request = tmp_path / "request.json"
+    values = {"config": config.to_dict(), "options": {"virtual_devices": 2}}
+    request.write_text(json.dumps(values))
+    found = json.loads(measure_in_helper(request))
+    assert found["step_seconds"] > 0 and found["devices"].startswith("dual: ")

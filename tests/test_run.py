@@ -1,0 +1,146 @@
+"""A run without a command line: a front end starts, follows, stops and resumes it through `Run` alone."""
+
+import contextlib
+import json
+import logging
+import sys
+import threading
+
+import pytest
+import tensorflow as tf
+from tiny import tiny_run_config
+
+from myxtts.config.checks import ConfigError, UserError
+from myxtts.devices.configuration import plan_devices
+from myxtts.runs.foundations import load_foundations
+from myxtts.runs.opening import check_same_model
+from myxtts.runs.run import Run, RunListener
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+
+PLAN = plan_devices(num_gpus=0)
+NUM_TRAINED = 10
+"""Clips of the tiny corpus that are not held out."""
+
+
+@contextlib.contextmanager
+def untraced():
+    """Inside, traced functions run as plain Python: tracing is most of the time that a few steps take."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_tracing():
+    with untraced():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def without_command_line(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("myxtts.cli.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "myxtts.cli", None)  # importing it fails
+    monkeypatch.setattr(logging.getLogger("myxtts"), "handlers", [])
+
+
+class Page(RunListener):
+    """A front end: keeps what it would show."""
+
+    def __init__(self, config):
+        self.run = Run(config, PLAN, [self])
+        self.shown, self.stepped = [], threading.Event()
+        self.thread = threading.Thread(target=self.run.train)
+
+    def on_corpus(self, dataset):
+        self.shown.append(len(dataset.train))
+
+    def on_step(self, step):
+        self.stepped.set()
+
+    def on_log(self, step, losses, timing):
+        self.shown.append((step, losses["loss"]))
+
+    def on_stopped(self, stage):
+        self.shown.append(f"{stage} stopped")
+
+    def on_finished(self, dataset):
+        self.shown.append("finished")
+
+
+def dvae_config(corpus, folder, steps, **training):
+    training = {"stage": "dvae", "log_every_steps": 1, "validate_every_steps": 1000, **training}
+    return tiny_run_config(corpus, folder, data={"num_buckets": 1}, dvae={"max_steps": steps}, training=training)
+
+
+def test_front_end_starts_follows_stops_and_resumes_a_run(tiny_corpus, tmp_path, capfd):
+    page = Page(dvae_config(tiny_corpus, tmp_path, 1000))
+    page.thread.start()
+    assert page.stepped.wait(60)
+    page.run.stop()
+    page.thread.join(60)
+    assert not page.thread.is_alive()
+    (last, loss), end = page.shown[-2:]
+    assert page.shown[0] == NUM_TRAINED and 0 < last < 1000 and loss > 0 and end == "dvae stopped"
+    assert page.run.history == {"dvae": []} and page.run.best == {}
+
+    again = Page(dvae_config(tiny_corpus, tmp_path, last + 1))
+    assert again.run.train()
+    assert [one[0] for one in again.shown[1:-1]] == [last + 1] and again.shown[-1] == "finished"
+    assert [validation["step"] for validation in again.run.history["dvae"]] == [last + 1]
+    assert again.run.best == {"dvae": last + 1}
+    assert capfd.readouterr().out == ""
+
+
+def test_stop_before_the_first_stage_trains_nothing(tiny_corpus, tmp_path):
+    page = Page(dvae_config(tiny_corpus, tmp_path, 2))
+    page.run.stop()
+    assert not page.run.train()
+    assert page.run.trainer is None and page.shown[-1] == "dvae stopped" and page.run.history == {}
+
+
+def test_stopped_run_that_started_anew_is_resumed_and_not_set_aside_again(tiny_corpus, tmp_path):
+    config = dvae_config(tiny_corpus, tmp_path, 2, reset_training=True)
+    page = Page(config)
+    page.on_step = lambda step: page.run.stop() if step == 1 else None
+    assert not page.run.train()
+    assert page.run.train() and [one[0] for one in page.shown if isinstance(one, tuple)] == [1, 2]
+    assert not list(tmp_path.glob("dvae_before_reset_*"))
+
+
+def test_second_run_in_the_folder_is_refused_and_the_log_is_kept(tiny_corpus, tmp_path):
+    page = Page(dvae_config(tiny_corpus, tmp_path, 1))
+    refusals = []
+
+    def on_corpus(dataset):
+        with pytest.raises(UserError, match="Another run is writing") as refusal:
+            Run(page.run.config, PLAN).train()
+        refusals.append(refusal)
+
+    page.on_corpus = on_corpus
+    assert page.run.train() and refusals
+    assert "Train set: clips given: 12" in (tmp_path / "train.log").read_text()
+
+
+def test_same_model_under_old_names_is_resumed_and_another_is_refused(tmp_path):
+    config = dvae_config(None, tmp_path, 2)
+    CheckpointStore(tmp_path / "dvae").write(2, {}, {"finished": True})
+    stored = config.to_dict()
+    stored["model"]["vocoder_channels"] = stored["model"].pop("decoder_channels")
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    check_same_model(config)
+    stored["model"]["vocoder_channels"] += 8
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match="another model: decoder_channels 24 there, 16 here. .*--reset-training"):
+        check_same_model(config)
+
+
+def test_stage_without_finished_foundations_is_refused_by_name(tmp_path):
+    config = dvae_config(None, tmp_path, 2)
+    with pytest.raises(
+        CheckpointError, match="The gpt stage needs a trained dvae, .* train it first with --stage dvae"
+    ):
+        load_foundations(config, "gpt", "CPU:0")
+    assert load_foundations(config, "dvae", "CPU:0") == ({}, {})
