@@ -15,9 +15,9 @@ from myxtts.models.xtts import XTTS
 from myxtts.training import optimizations
 from myxtts.training.averaging import WeightAverages
 from myxtts.training.ledger import LedgerDifference, count_clusters, count_products
+from myxtts.training.optimizations import TrainingOptimizer, settle_switches
 from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
-from myxtts.training.optimizations import TrainingOptimizer, settle_switches
 
 FLOAT32 = XTTS
 """The real class, when a test has put another in its place."""

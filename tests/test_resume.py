@@ -13,7 +13,7 @@ from test_run import untraced
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.training.state import data_digest, snapshot
+from myxtts.training.run_state import data_digest, snapshot
 from myxtts.training.trainer import XTTSTrainer
 
 STEPS = 3
@@ -25,27 +25,6 @@ def train(corpus, folder, mode, accumulation, traced, stop=None):
     import keras
     import tensorflow as tf
 
-<<<<<<< HEAD
-    losses = {}
-    for stop in (*stops, None):
-        dataset = open_run(
-            corpus,
-            folder,
-            gpt={"max_steps": STEPS},
-            data={"model_start_delay": 0.0},
-            training={"gradient_accumulation": accumulation, "validate_every_steps": 2},
-        )
-        plan = plan_of(mode)
-        keras.utils.set_random_seed(3)
-        with tf.device(plan.data_device):
-            tokenizer_model = frozen_dvae(dataset.config)
-        trainer = XTTSTrainer(dataset.config, foundations={"dvae": tokenizer_model}, plan=plan)
-        recorder = Recorder(trainer, stop)
-        with contextlib.redirect_stdout(None):
-            trainer.train(dataset, [recorder])
-        losses |= recorder.losses
-    return losses, [trainer.store.digest(STEPS, name) for name in ("model", "optimizer")], trainer.state.position
-=======
     dataset = open_run(
         corpus,
         folder,
@@ -63,7 +42,6 @@ def train(corpus, folder, mode, accumulation, traced, stop=None):
         trainer.train(dataset, [recorder])
     store = trainer.store
     return recorder.losses, [store.digest(store.steps()[-1], name) for name in ("model", "optimizer")], trainer.position
->>>>>>> wp-front
 
 
 def test_killed_run_that_is_resumed_is_an_unbroken_one(tiny_corpus, tmp_path):
@@ -92,14 +70,9 @@ def stopped(tiny_corpus, tmp_path_factory):
         gpt={"max_steps": 4},
         training={"checkpoint_every_steps": 100, "validate_every_steps": 100},
     )
-<<<<<<< HEAD
-    trainer = XTTSTrainer(dataset.config, foundations={"dvae": frozen_dvae}(dataset.config))
-    trainer.train(dataset, [Recorder(trainer, 2)])
-=======
     trainer = XTTSTrainer(dataset.config, foundations={"dvae": frozen_dvae(dataset.config)})
     with untraced():
         trainer.train(dataset, [Recorder(trainer, 2)])
->>>>>>> wp-front
     return dataset, trainer
 
 
@@ -110,11 +83,7 @@ def resumed(stopped, folder, **training):
     config = dataclasses.replace(
         dataset.config, training=dataclasses.replace(dataset.config.training, checkpoint_dir=str(folder), **training)
     )
-<<<<<<< HEAD
-    return XTTSTrainer(config, foundations=trainer.stage.foundations)
-=======
     return XTTSTrainer(config, foundations={"dvae": trainer.tokenizer_model})
->>>>>>> wp-front
 
 
 def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
@@ -127,7 +96,7 @@ def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
 def test_position_survives_a_change_of_accumulation_which_is_told(stopped, tmp_path, caplog):
     caplog.set_level("INFO")
     trainer = resumed(stopped, tmp_path, gradient_accumulation=4)
-    assert (trainer.step, trainer.state.position) == (2, 2)
+    assert (trainer.step, trainer.position) == (2, 2)
     assert "training.gradient_accumulation 1 -> 4" in caplog.text and "checkpoint_dir" not in caplog.text
 
 
@@ -137,8 +106,8 @@ def test_changed_training_set_is_told(stopped, tmp_path, caplog):
     trainer._take_up(dataset, 4)
     assert "training set is not" not in caplog.text
     shorter = dataclasses.replace(dataset.train[0], num_samples=5)
-    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.state.data_digest
-    trainer.state.data_digest = "another"
+    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.data_digest
+    trainer.data_digest = "another"
     trainer._take_up(dataset, 4)
     assert "The training set is not the one of the checkpoint" in caplog.text
 
@@ -179,9 +148,9 @@ def test_parts_that_register_are_kept_and_a_checkpoint_without_them_is_refused(s
             self.value = state["value"]
 
     dataset, trainer = stopped
-    trainer.state.parts["patience"] = Patience()
+    trainer.saved_parts["patience"] = Patience()
     tensors, state = snapshot(trainer, finished=False)
-    del trainer.state.parts["patience"]
+    del trainer.saved_parts["patience"]
     assert json.loads(json.dumps(state))["parts"]["patience"] == {"value": 3}
     other = resumed(stopped, tmp_path)
     other.saved_parts["patience"] = Patience()

@@ -12,11 +12,7 @@ from pathlib import Path
 
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
-<<<<<<< HEAD
-from myxtts.data.dataset import SpeechDataset
-=======
 from myxtts.devices.device_plan import DevicePlan
->>>>>>> wp-front
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
@@ -90,42 +86,11 @@ class Run:
         states = {stage: store.read_state(store.steps()[-1]) for stage, store in stores.items() if store.steps()}
         return {stage: state.get("history", []) for stage, state in states.items()}
 
-<<<<<<< HEAD
-def _train_stages(config, plan, home):
-    setup_logging(log_file=home / "train.log")
-    say_pipeline_mode(config, plan)
-    config = _with_origin(config, home)
-    if config.training.init_from:
-        config = adopted(config, home) if _has_begun(config, home) else adopt(config)
-    with clip_progress("checking recordings") as progress:
-        dataset = SpeechDataset.open(config, progress)
-    config = dataset.config
-    _check_same_model(config, home)
-    dataset.tokenizer.save(home / "vocab.json")
-    write_json(home / "config.json", config.to_dict())
-    print(
-        f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}, "
-        f"speakers: {len({clip.speaker for clip in dataset.train})}, text tokens: {dataset.tokenizer.num_tokens}"
-    )
-    stages = STAGES if config.training.stage == "all" else (config.training.stage,)
-    with GPUMonitor(plan.visible_ids or None) as monitor:
-        for stage in stages:
-            if config.training.stage == "all" and not config.training.reset_training and _finished(home, stage, config):
-                print(f"Stage {stage}: trained already; --stage {stage} with a larger --max-steps trains it further")
-                continue
-            trainer = _train_stage(stage, config, plan, dataset, monitor)
-            if trainer.stop_requested.is_set():
-                print(f"Stopped. The same command goes on from {home}/{stage}")
-                return not trainer.under_way
-    _say_where(config, dataset)
-    return False
-=======
     @property
     def best(self) -> dict[str, int]:
         """Step of the best checkpoint by stage."""
         steps = {stage: CheckpointStore(self.folder / stage).best_step() for stage in STAGES}
         return {stage: step for stage, step in steps.items() if step is not None}
->>>>>>> wp-front
 
     def stop(self):
         """Lets `train`, in another thread, finish its step, write a checkpoint and return."""
@@ -190,85 +155,10 @@ def _train_stages(config, plan, home):
             self.trainer.train(dataset, [*self.callbacks, *writers])
         return not self.trainer.stop_requested.is_set()
 
-<<<<<<< HEAD
-def say_pipeline_mode(config, plan):
-    """Prints which pipeline runs, in the words that users look for."""
-    buffer_size = config.data.pipeline_buffer_size
-    if plan.is_dual:
-        print("Intelligent GPU Pipeline: Multi-GPU Mode")
-        print(f"Data Processing GPU: {plan.data_gpu}")
-    else:
-        print("Intelligent GPU Pipeline: Single-GPU Buffered Mode")
-        print(f"Buffer Size: {buffer_size}")
-        print("Smart Prefetching: Enabled")
-    print(f"Prefetching to {plan.data_device} with buffer_size={buffer_size}")
-    models = ", ".join(plan.model_devices)
-    if plan.is_dual:
-        print(f"Multi-GPU Mode: Model will be placed on {models}")
-        for gpu, device in zip(plan.model_gpus, plan.model_devices):
-            print(f"(Original GPU {gpu} is now mapped to {device.lstrip('/')})")
-    print(f"Creating model on device: {models}")
-
-
-def _finished(home, stage, config):
-    store = CheckpointStore(home / stage)
-    step = store.newest_sound(logger.warning)
-    if step is None:
-        return False
-    asked = config.stage(stage).max_steps
-    state = store.read_state(step)
-    return state["finished"] and (asked is None or step >= asked or _overtrained(state, config.training))
-
-
-def _overtrained(state, training):
-    detector = state.get("parts", {}).get("overtraining")
-    return detector is not None and has_stopped(detector, training.overtraining_patience)
-
-
-def _train_stage(stage, config, plan, dataset, monitor):
-    order = dataset.order(stage)
-    print(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {len(order.shapes)} shapes")
-    if config.training.reset_training:
-        aside = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}").set_aside()
-        if aside:
-            print(f"Earlier {stage} checkpoints were set aside in {aside}")
-    tokenizer_model, mel_stats, lineage, weights = None, None, {}, None
-    if stage == "dvae":
-        mel_stats = measure_mel_stats(dataset.train_loader(stage), MEL_STATS_BATCHES)
-    else:
-        if config.training.init_from and not _has_begun(config, Path(config.training.checkpoint_dir)):
-            weights = starting_weights(config.training.init_from, config.model.num_text_tokens, config.training.seed)
-        tokenizer_model, lineage = load_tokenizer_model(config, plan.data_device)
-    options = dict(
-        stage=stage,
-        tokenizer_model=tokenizer_model,
-        plan=plan,
-        mel_stats=mel_stats,
-        starting_weights=weights,
-        lineage=lineage,
-    )
-    if plan.mode == "isolated":
-        trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
-    else:
-        trainer = XTTSTrainer(config, **options)
-    logs = config.training.tensorboard_log_dir or f"{config.training.checkpoint_dir}/tensorboard"
-    callbacks = [ConsoleProgress(monitor, plan.gpu_roles), TensorBoardWriter(logs)]
-    if stage == "gpt":
-        callbacks.append(
-            SampleSpeaker(dataset, tokenizer_model, f"{config.training.checkpoint_dir}/samples", f"{logs}/samples")
-        )
-    try:
-        with stops_on_signals(trainer):
-            trainer.train(dataset, callbacks)
-    except TrainingDiverged as error:
-        raise UserError(str(error)) from error
-    return trainer
-=======
     def _tell(self, method, *arguments):
         for callback in self.callbacks:
             if handler := getattr(callback, method, None):
                 handler(*arguments)
->>>>>>> wp-front
 
 
 @contextmanager

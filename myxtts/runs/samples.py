@@ -14,11 +14,6 @@ from myxtts.config.rates import MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import load_samples
 from myxtts.inference.synthesizer import Synthesizer
-<<<<<<< HEAD
-from myxtts.models.xtts import XTTS
-from myxtts.storage.files import write_whole
-=======
->>>>>>> wp-front
 from myxtts.training.callbacks import Callback
 
 matplotlib.use("Agg")
@@ -31,15 +26,10 @@ class SampleSpeaker(Callback):
     """Speaks validation sentences, each in the voice of another recording of its speaker where there is one.
 
     Args:
-<<<<<<< HEAD
-        dataset: `SpeechDataset`.
-        tokenizer_model: `XTTS` with the DVAE.
-=======
         dataset: Whose validation clips are spoken.
         make_synthesizer: Gives one that shares the weights in training. Called once, since its traced functions cost
             seconds to make, and not before the first samples.
         device: To speak on: the model device, as the data device is preparing the next batches meanwhile.
->>>>>>> wp-front
         folder: For wav files and mel pictures.
         log_folder: For TensorBoard.
         config: Of the run.
@@ -108,6 +98,5 @@ def draw_mel(mel: np.ndarray, title: str, path: str | Path):
     axes.set_title(title[:80], parse_math=False)  # a text may hold dollar signs
     figure.colorbar(image, ax=axes, label="log power")
     figure.tight_layout()
-    with write_whole(path) as temporary:
-        figure.savefig(temporary, format="png")
+    figure.savefig(path)
     pyplot.close(figure)
