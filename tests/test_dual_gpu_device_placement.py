@@ -64,8 +64,8 @@ def watched(stage, precision="float32"):
         )
         dataset = SpeechDataset.open(config)
         with tf.device(plan.data_device):
-            tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
-        trainer = XTTSTrainer(dataset.config, stage=stage, plan=plan, foundations={"dvae": tokenizer_model})
+            dvae_model = XTTS(dataset.config.model, parts=("dvae",))
+        trainer = XTTSTrainer(dataset.config, stage=stage, plan=plan, foundations={"dvae": dvae_model})
         batches = []
 
         def watch(phase, call):
@@ -92,9 +92,9 @@ def watched(stage, precision="float32"):
         context.disable_run_metadata()
         variables = {
             name: short_name((variable if callable(variable.value) else variable.value).device)
-            for name, variable in trainer._placed_variables()
+            for name, variable in trainer.placed_variables().items()
         }
-        tokenizer_strays = audit_placement(tokenizer_model.part_weights("dvae").items(), plan)
+        tokenizer_strays = audit_placement(dvae_model.part_weights("dvae").items(), plan)
         return {
             "variables": variables,
             "batches": batches,
@@ -117,8 +117,8 @@ def stray_variable():
     plan = plan_of("dual")
     config = tiny_run_config(training={"reset_training": True})
     with tf.device(plan.data_device):
-        tokenizer_model = XTTS(config.model, parts=("dvae",))
-    trainer = XTTSTrainer(config, plan=plan, foundations={"dvae": tokenizer_model})
+        dvae_model = XTTS(config.model, parts=("dvae",))
+    trainer = XTTSTrainer(config, plan=plan, foundations={"dvae": dvae_model})
     with tf.device(plan.data_device):
         trainer.train_step.loss_scale = keras.Variable(1.0, name="loss_scale")
 
@@ -170,7 +170,7 @@ def without_gpu_kernel(trainer):
                 node.op for node in nodes if node.op not in inner and not runs_on_gpu(node)
             )
     # TensorFlow has no int32 variables on GPUs.
-    found["variables"] = {name for name, v in trainer._placed_variables() if tf.as_dtype(v.dtype) == tf.int32}
+    found["variables"] = {name for name, v in trainer.placed_variables().items() if tf.as_dtype(v.dtype) == tf.int32}
     return {name: sorted(missing) for name, missing in found.items()}
 
 

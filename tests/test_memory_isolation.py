@@ -34,16 +34,14 @@ def make_trainer(mode, corpus, folder):
     plan = plan_of(mode)
     keras.utils.set_random_seed(3)
     with tf.device(plan.data_device):
-        tokenizer_model = XTTS(dataset.config.model, parts=("dvae",))
+        dvae_model = XTTS(dataset.config.model, parts=("dvae",))
     if mode == "isolated":
         os.environ["MYXTTS_VIRTUAL_DEVICES"] = "2"
         with contextlib.redirect_stdout(None):
-            trainer = MemoryIsolatedDualGPUTrainer(
-                dataset.config, 0, 1, stage="gpt", foundations={"dvae": tokenizer_model}
-            )
+            trainer = MemoryIsolatedDualGPUTrainer(dataset.config, 0, 1, stage="gpt", foundations={"dvae": dvae_model})
         del os.environ["MYXTTS_VIRTUAL_DEVICES"]
     else:
-        trainer = XTTSTrainer(dataset.config, stage="gpt", foundations={"dvae": tokenizer_model}, plan=plan)
+        trainer = XTTSTrainer(dataset.config, stage="gpt", foundations={"dvae": dvae_model}, plan=plan)
     return trainer, dataset
 
 

@@ -148,8 +148,8 @@ def real_stage(mode, stage, recompute):
     )
     plan = plan_of(mode)
     with tf.device(plan.data_device):
-        tokenizer_model = XTTS(config.model, parts=("dvae",))
-    trainer = XTTSTrainer(config, stage=stage, plan=plan, foundations={"dvae": tokenizer_model})
+        dvae_model = XTTS(config.model, parts=("dvae",))
+    trainer = XTTSTrainer(config, stage=stage, plan=plan, foundations={"dvae": dvae_model})
     batch = trainer.replicas.transfer((gpt_batch if stage == "gpt" else dvae_batch)(4))
     losses = []
     for number in range(3):
@@ -160,7 +160,7 @@ def real_stage(mode, stage, recompute):
         name: [part.numpy() for part in trainer.replicas.local(v.value)]
         for name, v in trainer.model.part_weights(stage).items()
     }
-    audit = require_placement(trainer._placed_variables(), trainer._placement_plan())
+    audit = require_placement(trainer.placed_variables().items(), trainer.plan)
     shards = [sorted({field.device[-6:] for field in shard}) for shard in trainer.replicas.local(batch)]
     return losses, weights, audit, shards
 

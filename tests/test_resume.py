@@ -13,7 +13,7 @@ from test_run import untraced
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.training.run_state import data_digest, snapshot
+from myxtts.training.state import data_digest, snapshot
 from myxtts.training.trainer import XTTSTrainer
 
 STEPS = 3
@@ -41,7 +41,11 @@ def train(corpus, folder, mode, accumulation, traced, stop=None):
     with contextlib.redirect_stdout(None), contextlib.nullcontext() if traced else untraced():
         trainer.train(dataset, [recorder])
     store = trainer.store
-    return recorder.losses, [store.digest(store.steps()[-1], name) for name in ("model", "optimizer")], trainer.position
+    return (
+        recorder.losses,
+        [store.digest(store.steps()[-1], name) for name in ("model", "optimizer")],
+        trainer.state.position,
+    )
 
 
 def test_killed_run_that_is_resumed_is_an_unbroken_one(tiny_corpus, tmp_path):
@@ -83,7 +87,7 @@ def resumed(stopped, folder, **training):
     config = dataclasses.replace(
         dataset.config, training=dataclasses.replace(dataset.config.training, checkpoint_dir=str(folder), **training)
     )
-    return XTTSTrainer(config, foundations={"dvae": trainer.tokenizer_model})
+    return XTTSTrainer(config, foundations=trainer.stage.foundations)
 
 
 def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
@@ -96,7 +100,7 @@ def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
 def test_position_survives_a_change_of_accumulation_which_is_told(stopped, tmp_path, caplog):
     caplog.set_level("INFO")
     trainer = resumed(stopped, tmp_path, gradient_accumulation=4)
-    assert (trainer.step, trainer.position) == (2, 2)
+    assert (trainer.step, trainer.state.position) == (2, 2)
     assert "training.gradient_accumulation 1 -> 4" in caplog.text and "checkpoint_dir" not in caplog.text
 
 
@@ -106,8 +110,8 @@ def test_changed_training_set_is_told(stopped, tmp_path, caplog):
     trainer._take_up(dataset, 4)
     assert "training set is not" not in caplog.text
     shorter = dataclasses.replace(dataset.train[0], num_samples=5)
-    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.data_digest
-    trainer.data_digest = "another"
+    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.state.data_digest
+    trainer.state.data_digest = "another"
     trainer._take_up(dataset, 4)
     assert "The training set is not the one of the checkpoint" in caplog.text
 
@@ -148,21 +152,21 @@ def test_parts_that_register_are_kept_and_a_checkpoint_without_them_is_refused(s
             self.value = state["value"]
 
     dataset, trainer = stopped
-    trainer.saved_parts["patience"] = Patience()
+    trainer.state.parts["patience"] = Patience()
     tensors, state = snapshot(trainer, finished=False)
-    del trainer.saved_parts["patience"]
+    del trainer.state.parts["patience"]
     assert json.loads(json.dumps(state))["parts"]["patience"] == {"value": 3}
     other = resumed(stopped, tmp_path)
-    other.saved_parts["patience"] = Patience()
+    other.state.parts["patience"] = Patience()
     with pytest.raises(CheckpointError, match="lacks the state of patience"):
-        other._resume(None)
+        other.checkpointer.resume()
     other.store.write(3, tensors, {**state, "parts": {**state["parts"], "patience": {"value": 8}}})
-    other._resume(None)
-    assert other.saved_parts["patience"].value == 8
+    other.checkpointer.resume()
+    assert other.state.parts["patience"].value == 8
 
 
 def test_weights_without_a_run_are_not_resumed(stopped, tmp_path):
     _, trainer = stopped
     CheckpointStore(tmp_path / "gpt").write(0, {"model": {}}, {"finished": True})
     with pytest.raises(CheckpointError, match="weights without a run.*--init-from"):
-        resumed((stopped[0], trainer), tmp_path / "copy")._resume(tmp_path)
+        resumed((stopped[0], trainer), tmp_path / "copy").checkpointer.resume(tmp_path)

@@ -231,8 +231,8 @@ def test_resuming_from_a_folder_without_the_stage_is_an_error(gpt_run, dvae_run,
         XTTSTrainer(gpt_run[0].config, resume_checkpoint=str(tmp_path), foundations={"dvae": dvae_run[1].model})
 
 
-def test_gpt_stage_without_a_tokenizer_model_is_an_error(tiny_corpus, tmp_path):
-    with pytest.raises(ValueError, match="needs tokenizer_model"):
+def test_gpt_stage_needs_the_dvae_that_it_builds_on(tiny_corpus, tmp_path):
+    with pytest.raises(ValueError, match="builds on a trained DVAE"):
         XTTSTrainer(open_run(tiny_corpus, tmp_path).config)
 
 

@@ -194,10 +194,13 @@ class XTTSTrainer:
         self._call("on_end", self._end_report())
         return validation
 
+    def placed_variables(self) -> dict:
+        """Every variable that is to live on the model devices, by name."""
+        step = self.train_step
+        return {**self.stage.all_weights(), **step.state_variables(), **step.averages(), **step.accumulators()}
+
     def _start_report(self, total):
-        variables = {**self.stage.all_weights(), **self.train_step.state_variables(), **self.train_step.averages()}
-        variables |= self.train_step.accumulators()
-        placement = require_placement(variables.items(), self.plan)
+        placement = require_placement(self.placed_variables().items(), self.plan)
         weights = sum(int(tf.size(v)) for v in self.train_step.trainable().values())
         training, sizes = self.config.training, (self.batching.batch_size, self.batching.accumulation)
         progress = self.stage.name, self.step, total, self.config.model.size, weights
