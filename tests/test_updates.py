@@ -1,0 +1,211 @@
+"""Several updates in one step: a generator and a discriminator that take turns, each with a state of its own."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from logical_devices import on_logical_devices, plan_of
+
+from myxtts.config.stages import StageConfig
+from myxtts.training.stages.base import Objective, Update
+from myxtts.training.step import TrainStep
+
+ROWS = np.random.default_rng(3).normal(1.0, 0.5, (8, 2)).astype("float32")
+SETTINGS = StageConfig(learning_rate=0.05, weight_decay=0.0, betas=(0.8, 0.99), gradient_clip=0.5)
+DISCRIMINATOR = StageConfig(learning_rate=0.1, weight_decay=0.0, betas=(0.5, 0.9), gradient_clip=0.0)
+
+
+class Pair:
+    """A generator that shifts its rows and a linear discriminator, with the losses of least-squares GANs."""
+
+    def __init__(self):
+        self.shift = keras.Variable(np.zeros(2, "float32"), name="shift")
+        self.weight = keras.Variable(np.array([0.3, -0.2], "float32"), name="weight")
+
+    def made(self, batch):
+        return 0.5 * batch + self.shift.value
+
+    def score(self, rows):
+        return tf.linalg.matvec(rows, self.weight.value)
+
+
+class Discriminate(Objective):
+    """Rows of the data to 1, made ones to 0."""
+
+    loss_weights = {"real": 1.0, "made": 1.0}
+
+    def __init__(self, pair):
+        self.pair = pair
+
+    def trainable(self):
+        return {"discriminator/weight": self.pair.weight}
+
+    def counts(self, batch):
+        return dict.fromkeys(self.loss_weights, tf.cast(tf.shape(batch)[0], tf.float32))
+
+    def loss_sums(self, batch, seed=None):
+        made = tf.stop_gradient(self.pair.made(batch))
+        real = tf.reduce_sum((self.pair.score(batch) - 1.0) ** 2)
+        return {"real": real, "made": tf.reduce_sum(self.pair.score(made) ** 2)}, {}
+
+
+class Generate(Objective):
+    """Made rows to 1, as this step's discriminator sees them."""
+
+    loss_weights = {"adversarial": 1.0}
+
+    def __init__(self, pair):
+        self.pair = pair
+
+    def trainable(self):
+        return {"generator/shift": self.pair.shift}
+
+    def counts(self, batch):
+        return {"adversarial": tf.cast(tf.shape(batch)[0], tf.float32)}
+
+    def loss_sums(self, batch, seed=None):
+        return {"adversarial": tf.reduce_sum((self.pair.score(self.pair.made(batch)) - 1.0) ** 2)}, {}
+
+
+def pair_step(strategy, accumulation=1, precision="float32", ema=0.0):
+    with strategy.scope():
+        pair = Pair()
+        updates = [
+            Update("discriminator", Discriminate(pair), DISCRIMINATOR),
+            Update("generator", Generate(pair), SETTINGS),
+        ]
+        return pair, TrainStep(updates, strategy, SETTINGS, accumulation, precision, ema=ema)
+
+
+def one_device():
+    return tf.distribute.OneDeviceStrategy("/CPU:0")
+
+
+class Adam:
+    """Kingma and Ba 2015, algorithm 1."""
+
+    def __init__(self, weight, betas):
+        self.weight, self.betas, self.time = weight.astype("float64"), betas, 0
+        self.first, self.second = np.zeros(2), np.zeros(2)
+
+    def update(self, gradient, rate, clip):
+        norm = np.sqrt((gradient**2).sum())
+        gradient = gradient * (min(1.0, clip / (norm + 1e-6)) if clip else 1.0)
+        self.time += 1
+        self.first = self.betas[0] * self.first + (1 - self.betas[0]) * gradient
+        self.second = self.betas[1] * self.second + (1 - self.betas[1]) * gradient**2
+        first, second = (m / (1 - b**self.time) for m, b in zip((self.first, self.second), self.betas))
+        self.weight -= rate * first / (np.sqrt(second) + 1e-8)
+        return norm
+
+
+def numpy_pair(steps, rate):
+    """The same training in NumPy: the discriminator first, then the generator against the one just updated."""
+    shift, weight = Adam(np.zeros(2), SETTINGS.betas), Adam(np.array([0.3, -0.2]), DISCRIMINATOR.betas)
+    rows = ROWS.astype("float64")
+    for _ in range(steps):
+        made = 0.5 * rows + shift.weight
+        real, false = rows @ weight.weight - 1, made @ weight.weight
+        weight.update(2 * (real @ rows + false @ made) / len(rows), 2 * rate, 0.0)
+        score = (0.5 * rows + shift.weight) @ weight.weight - 1
+        norm = shift.update(2 * score.mean() * weight.weight, rate, 0.5)
+    return shift.weight, weight.weight, (score**2).mean() if steps else None, norm
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_updates_take_turns_as_in_numpy(accumulation):
+    pair, step = pair_step(one_device(), accumulation)
+    for number in range(5):
+        figures = step(list(tf.split(tf.constant(ROWS), accumulation)), 0.05, (0, number))
+    shift, weight, _, norm = numpy_pair(5, 0.05)
+    np.testing.assert_allclose(pair.shift.numpy(), shift, rtol=1e-4)
+    np.testing.assert_allclose(pair.weight.numpy(), weight, rtol=1e-4)
+    assert float(figures["generator/gradient_norm"]) == pytest.approx(norm, rel=1e-4)
+    # Each keeps the ratio of its own learning rate to the stage's.
+    assert float(step.rules[0].optimizer.learning_rate) == pytest.approx(0.1)
+    assert figures["loss"] == figures["generator/loss"] and bool(figures["finite"])
+
+
+def test_one_function_holds_both_updates():
+    _, step = pair_step(one_device())
+    for number in range(3):
+        step([tf.constant(ROWS)], 0.05, (0, number))
+    assert step.traces == 1
+
+
+@pytest.mark.parametrize("precision, accumulation", [("float32", 1), ("float32", 2), ("mixed_float16", 1)])
+def test_interrupted_pair_continues_bit_for_bit(precision, accumulation):
+    batches = list(tf.split(tf.constant(ROWS), accumulation))
+
+    def weights(pair):
+        return [pair.shift.numpy(), pair.weight.numpy()]
+
+    whole, step = pair_step(one_device(), accumulation, precision, ema=0.9)
+    for number in range(6):
+        step(batches, 0.05, (0, number))
+        if number == 2:
+            saved = {name: v.numpy() for name, v in step.state_variables().items()}
+            halfway = weights(whole), [v.numpy() for v in step.averages().values()]
+    resumed, again = pair_step(one_device(), accumulation, precision, ema=0.9)
+    for variable, value in zip((resumed.shift, resumed.weight), halfway[0]):
+        variable.assign(value)
+    for name, variable in again.state_variables().items():
+        variable.assign(saved[name])
+    for variable, value in zip(again.averages().values(), halfway[1]):
+        variable.assign(value)
+    for number in range(3, 6):
+        again(batches, 0.05, (0, number))
+    for one, other in zip(weights(whole), weights(resumed)):
+        np.testing.assert_array_equal(one, other)
+    for name, variable in step.state_variables().items():
+        np.testing.assert_array_equal(variable.numpy(), again.state_variables()[name].numpy(), err_msg=name)
+
+
+def test_state_of_each_update_is_kept_under_its_name():
+    _, step = pair_step(one_device())
+    names = set(step.state_variables())
+    assert {"generator/loss_scale", "discriminator/loss_scale", "generator/optimizer/0000"} <= names
+    assert len(names) == sum(len(rule.state_variables()) for rule in step.rules)
+
+
+def test_update_that_is_not_finite_is_skipped_alone():
+    pair, step = pair_step(one_device(), precision="mixed_float16")
+    made = pair.made
+    # The discriminator is finite, the generator is not.
+    step.rules[1].objective.pair = type("Broken", (), {"made": lambda self, b: made(b) * np.inf, "score": pair.score})()
+    before = pair.weight.numpy()
+    figures = step([tf.constant(ROWS)], 0.05, (0, 0))
+    assert (
+        bool(figures["discriminator/finite"]) and not bool(figures["generator/finite"]) and not bool(figures["finite"])
+    )
+    assert (pair.weight.numpy() != before).all() and not pair.shift.numpy().any()
+    assert [float(rule.loss_scale) for rule in step.rules] == [2.0**15, 2.0**14]
+    assert (step.bad_steps, step.bad_steps_in_row) == (1, 1)
+
+
+@on_logical_devices
+def mirrored_pair(accumulation):
+    """Weights after five steps on two replicas, each replica's, and where they live."""
+    plan = plan_of("mirrored")
+    strategy = tf.distribute.MirroredStrategy(list(plan.model_devices), tf.distribute.ReductionToOneDevice())
+    pair, step = pair_step(strategy, accumulation)
+    shards = tf.split(tf.constant(ROWS), 2 * accumulation)
+    batches = [
+        strategy.experimental_distribute_values_from_function(
+            lambda context, part=part: shards[2 * part + context.replica_id_in_sync_group]
+        )
+        for part in range(accumulation)
+    ]
+    for number in range(5):
+        step(batches, 0.05, (0, number))
+    local = strategy.experimental_local_results
+    return [[part.numpy().tolist() for part in local(v.value)] for v in (pair.shift, pair.weight)]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_pair_learns_the_same_on_two_replicas(accumulation):
+    shift, weight, _, _ = numpy_pair(5, 0.05)
+    for replicas, expected in zip(mirrored_pair(accumulation), (shift, weight)):
+        assert len(replicas) == 2
+        np.testing.assert_array_equal(*replicas)
+        np.testing.assert_allclose(replicas[0], expected, rtol=1e-4)
