@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-_ASCII_DIGIT = re.compile("[0-9]")
 _INTEGER = re.compile("[0-9]+")
 _DECIMAL = re.compile(r"(?<![0-9])([0-9]++)\.([0-9]+)")
 _DECIMAL_SLASH = re.compile("(?<![0-9/])([0-9]++)/([0-9]++)(?!/)")
@@ -45,7 +44,7 @@ class SpelledNumbers:
     """Endings that are not set apart from digits."""
 
     def __call__(self, text: str) -> str:
-        if not _ASCII_DIGIT.search(text):
+        if not _INTEGER.search(text):
             return text
         thousands, amount, ordinal, digit_then_letter = self._patterns
         text = thousands.sub(lambda match: match.group().replace(",", ""), text)

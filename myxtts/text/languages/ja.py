@@ -15,8 +15,7 @@ _cutlet_lock = threading.Lock()
 def japanese_to_romaji(text: str) -> str:
     """Romanizes Japanese, in any mix of scripts: modified Hepburn spelling, lower case, words apart.
 
-    Returns:
-        Such as `"kyou wa samui desu ne!"` for 今日は寒いですね!
+    今日は寒いですね! is `"kyou wa samui desu ne!"`.
 
     Raises:
         ImportError: cutlet or its dictionary unidic-lite is not installed.

@@ -14,8 +14,7 @@ _HANGUL = re.compile("[가-힣]")
 def hangul_to_latin(text: str) -> str:
     """Romanizes Hangul by the academic rules of the Revised Romanization of Korean (2000); the rest is kept.
 
-    Returns:
-        Such as `"annyeonghaseyo"` for 안녕하세요.
+    안녕하세요 is `"annyeonghaseyo"`.
 
     Raises:
         ImportError: hangul-romanize is not installed.

@@ -29,20 +29,6 @@ _MEASURE_WORD = (
     "袋钵年月日季刻时周天秒旬纪岁世更夜春夏秋冬代伏辈丸泡粒幢堆根道面片块]|[千毫微]克|[千分厘毫微]米)"
 )
 
-# In each pattern the first group is what is read. Possessive quantifiers and the look-behind keep the search linear.
-_YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
-_MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
-_DATE = re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})")
-_MONEY = re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)")
-_MOBILE_NUMBER = re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D")
-_LANDLINE_NUMBER = re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D")
-_FRACTION = re.compile(r"(?<!\d)(\d++/\d+)")
-_PERCENTAGE = re.compile(r"(?<!\d)(\d++(?:\.\d++)?%)")
-_QUANTITY = re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{_MEASURE_WORD}")
-_DIGIT_RUN = re.compile(r"(\d{4,32})")
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
-_LETTERS_TWO_LETTERS = re.compile("(?<![a-zA-Z])([a-zA-Z]++二[a-zA-Z]+)")
-
 _CHINESE_PUNCTUATION = (
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃《》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧"
     "﹏·〈〉"
@@ -53,19 +39,10 @@ _PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + strin
 def expand_chinese_numbers(text: str) -> str:
     """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas."""
     # Telephone numbers and dates are told by the characters around them: these marks stand for the ends of the text.
-    text = f"^{text}$"
-    text = _rewrite(text, _DATE, _read_date)
-    text = _rewrite(text, _MONEY, lambda money: _NUMBER.sub(lambda number: read_number(number.group()), money))
-    text = _rewrite(text, _MOBILE_NUMBER, lambda number: "".join(map(read_digits, number.strip("+").split())))
-    text = _rewrite(text, _LANDLINE_NUMBER, lambda number: "".join(map(read_digits, number.split("-"))))
-    text = _rewrite(text, _FRACTION, _read_fraction)
-    text = text.replace("％", "%")
-    text = _rewrite(text, _PERCENTAGE, lambda percentage: "百分之" + read_number(percentage.strip("%")))
-    text = _rewrite(text, _QUANTITY, read_number)
-    text = _rewrite(text, _DIGIT_RUN, read_digits)
-    text = _rewrite(text, _NUMBER, read_number)
-    # B2B and P2P keep their digit.
-    text = _rewrite(text, _LETTERS_TWO_LETTERS, lambda letters: letters.replace("二", "2", 1))
+    text = f"^{text}$".replace("％", "%")
+    for pattern, read in _RULES.items():
+        for written in pattern.findall(text):
+            text = text.replace(written, read(written), 1)
     return text.lstrip("^").rstrip("$").translate(_PUNCTUATION_TO_COMMA)
 
 
@@ -110,17 +87,35 @@ def _read_fraction(fraction: str) -> str:
     return f"{read_number(denominator)}分之{read_number(numerator)}"
 
 
-def _rewrite(text: str, pattern: re.Pattern, read: Callable[[str], str]) -> str:
-    for written in pattern.findall(text):
-        text = text.replace(written, read(written), 1)
-    return text
+def _read_telephone_number(number: str) -> str:
+    return read_digits(re.sub("[-+ ]", "", number))
+
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+_YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
+_MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
+# Patterns and how to read their first group. Possessive quantifiers and look-behinds keep the search linear.
+_RULES: dict[re.Pattern, Callable[[str], str]] = {
+    re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})"): _read_date,
+    re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)"): (
+        lambda money: _NUMBER.sub(lambda number: read_number(number.group()), money)
+    ),
+    re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D"): _read_telephone_number,  # mobile
+    re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D"): _read_telephone_number,  # landline
+    re.compile(r"(?<!\d)(\d++/\d+)"): _read_fraction,
+    re.compile(r"(?<!\d)(\d++(?:\.\d++)?%)"): lambda percentage: "百分之" + read_number(percentage.strip("%")),
+    re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{_MEASURE_WORD}"): read_number,
+    re.compile(r"(\d{4,32})"): read_digits,
+    _NUMBER: read_number,
+    # B2B and P2P keep their digit.
+    re.compile("(?<![a-zA-Z])([a-zA-Z]++二[a-zA-Z]+)"): lambda letters: letters.replace("二", "2", 1),
+}
 
 
 def chinese_to_pinyin(text: str) -> str:
     """Romanizes Chinese characters: Hanyu Pinyin with tone digits (5 for neutral), no spaces; the rest is kept.
 
-    Returns:
-        Such as `"ni3hao3"` for 你好. Of several readings of a character the first is taken.
+    你好 is `"ni3hao3"`. Of several readings of a character the first is taken.
 
     Raises:
         ImportError: pypinyin is not installed.
