@@ -8,6 +8,7 @@ function of their own.
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -46,8 +47,7 @@ _num2words_lock = threading.Lock()
 class Num2Words:
     """Writes the numbers of a lower-case text in words, every run of ASCII digits, as num2words reads them.
 
-    Raises:
-        ImportError: (when called) The text has digits and num2words is not installed.
+    Calling it raises an ImportError if the text has digits and num2words is not installed.
     """
 
     code: str
@@ -80,21 +80,16 @@ class Num2Words:
         return _CARDINAL.sub(lambda match: self._read_cardinal(match.group()), text)
 
     def _expand_currencies(self, text: str) -> str:
-        for currency, pattern in _CURRENCIES:
-            try:
+        # As in the reference, the first amount that cannot be read leaves this and later currencies as is.
+        with suppress(*_REFUSALS):
+            for currency, pattern in _CURRENCIES:
                 text = pattern.sub(lambda match: self._read_amount(match.group(), currency), text)
-            except _REFUSALS:
-                # As in the reference, the first amount that cannot be read leaves this and later currencies as is.
-                break
         return text
 
     def _read_amount(self, written: str, currency: str) -> str:
         amount = _to_float(_NOT_AMOUNT.sub("", written.replace(",", ".")))
         words = number_to_words(amount, self.code, to="currency", currency=currency)
-        if amount.is_integer():
-            units, joint, _ = words.rpartition(self.cents_joint)
-            words = units if joint else words
-        return words
+        return words.rsplit(self.cents_joint, 1)[0] if amount.is_integer() else words
 
     def _read_decimal(self, written: str) -> str:
         try:
@@ -113,11 +108,9 @@ class Num2Words:
 
     def _read_cardinal(self, digits: str) -> str:
         """Reads digits as a cardinal or, where it is too large for the language, one by one."""
-        if len(digits) <= _MAX_CARDINAL_DIGITS:
-            try:
+        with suppress(*_REFUSALS):
+            if len(digits) <= _MAX_CARDINAL_DIGITS:
                 return number_to_words(int(digits), self.code)
-            except _REFUSALS:
-                pass
         return " ".join(number_to_words(int(digit), self.code) for digit in digits)
 
 

@@ -35,26 +35,32 @@ class XTTSTokenizer:
     Instances do not change; encoding is safe from several threads.
     """
 
+    num_tokens: int
+    """Rows of the model's text table: the largest id plus one (ids may have holes)."""
+    languages: tuple[str, ...]
+    """Codes of the languages the vocabulary has a tag for, sorted."""
+    start_id: int
+    """Id of `[START]`, put before a text by the model."""
+    stop_id: int
+    """Id of `[STOP]`, put after a text by the model."""
+    unk_id: int
+    """Id of `[UNK]`, which stands for characters the vocabulary does not have."""
+
     def __init__(self, vocabulary: Vocabulary):
         """Wraps a vocabulary; `from_file`, `train` and `extend` make one."""
+        tokens, special_tokens = vocabulary.tokens, vocabulary.special_tokens
+        self.num_tokens = vocabulary.next_id
+        self.languages = tuple(code for code in sorted(LANGUAGES) if LANGUAGES[code].tag in special_tokens)
+        self.start_id, self.stop_id, self.unk_id = tokens[START], tokens[STOP], tokens[UNKNOWN]
         self._vocabulary = vocabulary
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
-        self._pieces = {token_id: token for token, token_id in vocabulary.tokens.items()}
+        self._pieces = {token_id: token for token, token_id in tokens.items()}
         self._characters = vocabulary.characters
-        self._special_in_text = re.compile("|".join(map(re.escape, vocabulary.special_tokens)))
-        self._languages = tuple(
-            code for code, language in sorted(LANGUAGES.items()) if language.tag in vocabulary.special_tokens
-        )
+        self._special_in_text = re.compile("|".join(map(re.escape, special_tokens)))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:
         """Loads a vocabulary file, such as `vocab.json` of a released checkpoint or one written by `save`.
-
-        Args:
-            path: Hugging Face `tokenizers` JSON file.
-
-        Returns:
-            The tokenizer.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -80,14 +86,11 @@ class XTTSTokenizer:
         Raises:
             ValueError: There is no text, or a language is not supported.
         """
-        codes = {get_language(code).code for code in languages}
-        texts = []
-        for text, language in texts_with_languages:
-            codes.add(get_language(language).code)
-            texts.append(clean_text(text, language).translate(_TYPOGRAPHIC))
+        texts, tags = _clean_corpus(texts_with_languages, languages)
         if not any(texts):
             raise ValueError("A vocabulary is trained on the text of a corpus. Received no text.")
-        special_tokens = [STOP, UNKNOWN, SPACE, START] + [LANGUAGES[code].tag for code in sorted(codes)]
+        texts = (text.translate(_TYPOGRAPHIC) for text in texts)
+        special_tokens = [STOP, UNKNOWN, SPACE, START, *tags]
         tokenizer = Tokenizer(BPE(unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         trainer = BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=special_tokens, show_progress=False)
@@ -113,16 +116,10 @@ class XTTSTokenizer:
         Raises:
             ValueError: A language is not supported.
         """
-        codes = {get_language(code).code for code in languages}
+        texts, tags = _clean_corpus(texts_with_languages, languages)
         split = pre_tokenizers.Whitespace()
-        counts: Counter[str] = Counter()
-        for text, language in texts_with_languages:
-            codes.add(get_language(language).code)
-            cleaned = clean_text(text, language)
-            known = self._characters
-            cleaned = "".join(c if c in known else TYPOGRAPHIC_VARIANTS.get(c, c) for c in cleaned)
-            counts.update(word for word, _ in split.pre_tokenize_str(cleaned))
-        tags = [LANGUAGES[code].tag for code in sorted(codes)]
+        variants = {ord(mark): plain for mark, plain in TYPOGRAPHIC_VARIANTS.items() if mark not in self._characters}
+        counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text.translate(variants)))
         return type(self)(self._vocabulary.extend(counts, tags, num_new_tokens))
 
     def save(self, path: str | os.PathLike) -> None:
@@ -134,27 +131,20 @@ class XTTSTokenizer:
         return self._vocabulary.to_json()
 
     def encode(self, text: str, language: str, *, allow_missing_tag: bool = False) -> list[int]:
-        """Cleans a text and turns it into token ids.
+        """Cleans a text as written and turns it into ids: the language's tag, then its tokens.
 
         Args:
-            text: Text as written, in any case.
-            language: Language code, with or without region (`"en"`, `"zh-cn"`).
             allow_missing_tag: Encode although the vocabulary has no tag for the language. The tag then becomes
                 unknown tokens, as in the reference.
-
-        Returns:
-            Ids: the language's tag, then the text's tokens. Without `[START]` and `[STOP]`.
 
         Raises:
             ValueError: The language is not supported, or not by this vocabulary.
             ImportError: The text needs an optional package that is not installed.
         """
         language = get_language(language)
-        if language.code not in self._languages and not allow_missing_tag:
-            raise ValueError(
-                f"The vocabulary has no language tag {language.tag}. It has: {', '.join(self._languages)}. "
-                f"Add {language.name} with XTTSTokenizer.extend."
-            )
+        if language.code not in self.languages and not allow_missing_tag:
+            known = f"It has: {', '.join(self.languages)}. Add {language.name} with XTTSTokenizer.extend."
+            raise ValueError(f"The vocabulary has no language tag {language.tag}. {known}")
         return self._encode_cleaned(self._clean(text, language), language.tag)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -168,8 +158,6 @@ class XTTSTokenizer:
         """Tells why a text cannot be used as it is.
 
         Args:
-            text: Text as written.
-            language: Language code.
             max_tokens: Most ids that `encode` may return; None for no limit.
             allow_unknown: Accept characters that the vocabulary does not have; they are not spoken.
 
@@ -181,8 +169,8 @@ class XTTSTokenizer:
             language = get_language(language)
         except ValueError as error:
             return str(error)
-        if language.code not in self._languages:
-            return f"the vocabulary has no language tag {language.tag}, only: {', '.join(self._languages)}"
+        if language.code not in self.languages:
+            return f"the vocabulary has no language tag {language.tag}, only: {', '.join(self.languages)}"
         cleaned = self._clean(text, language)
         if not any(character.isalnum() for character in cleaned):
             return "no text: no letter or digit in it"
@@ -197,42 +185,13 @@ class XTTSTokenizer:
         return None
 
     def unknown_characters(self, text: str, language: str) -> str | None:
-        """Names the characters of a cleaned text that the vocabulary does not have; None where it has them all.
-
-        Args:
-            text: Text as written.
-            language: Language code.
+        """Names the characters of a text, cleaned, that the vocabulary does not have; None where it has them all.
 
         Raises:
             ValueError: The language is not supported.
         """
         language = get_language(language)
         return self._name_unknown(self._clean(text, language), language)
-
-    @property
-    def num_tokens(self) -> int:
-        """Rows of the model's text table: the largest id plus one (ids may have holes)."""
-        return self._vocabulary.next_id
-
-    @property
-    def start_id(self) -> int:
-        """Id of `[START]`, put before a text by the model."""
-        return self._vocabulary.tokens[START]
-
-    @property
-    def stop_id(self) -> int:
-        """Id of `[STOP]`, put after a text by the model."""
-        return self._vocabulary.tokens[STOP]
-
-    @property
-    def unk_id(self) -> int:
-        """Id of `[UNK]`, which stands for characters the vocabulary does not have."""
-        return self._vocabulary.tokens[UNKNOWN]
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Codes of the languages the vocabulary has a tag for, sorted."""
-        return self._languages
 
     def _encode_cleaned(self, cleaned: str, tag: str) -> list[int]:
         return self._tokenizer.encode((tag + cleaned).replace(" ", SPACE)).ids
@@ -254,3 +213,15 @@ class XTTSTokenizer:
         unknown = sorted(set(replace_unknown(cleaned, language, self._characters)) - self._characters)
         names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
         return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
+
+
+def _clean_corpus(
+    texts_with_languages: Iterable[tuple[str, str]], languages: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Cleaned texts, and the tags of their languages and of `languages` in the order of their codes."""
+    codes = {get_language(code).code for code in languages}
+    texts = []
+    for text, language in texts_with_languages:
+        codes.add(get_language(language).code)
+        texts.append(clean_text(text, language))
+    return texts, [LANGUAGES[code].tag for code in sorted(codes)]

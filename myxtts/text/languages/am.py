@@ -61,17 +61,13 @@ def ethiopic_to_int(numeral: str) -> int:
     # Hundreds (፻) and ten thousands (፼) multiply what precedes them.
     total = hundreds = pending = 0
     for character in numeral:
-        index = ord(character) - ord("፩")
-        if index < 9:
-            pending += index + 1
-        elif index < 18:
-            pending += 10 * (index - 8)
+        if character == "፼":
+            total, hundreds, pending = (total + hundreds + pending or 1) * 10000, 0, 0
         elif character == "፻":
-            hundreds += 100 * (pending or 1)
-            pending = 0
+            hundreds, pending = hundreds + 100 * (pending or 1), 0
         else:
-            total = (total + hundreds + pending or 1) * 10000
-            hundreds = pending = 0
+            is_ten, index = divmod(ord(character) - ord("፩"), 9)
+            pending += (index + 1) * (10 if is_ten else 1)
     return total + hundreds + pending
 
 
