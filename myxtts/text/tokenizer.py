@@ -18,6 +18,9 @@ from myxtts.text.languages.base import Language
 from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, replace_unknown
 from myxtts.text.vocabulary import SPACE, START, STOP, UNKNOWN, Vocabulary
 
+Corpus = Iterable[tuple[str, str]]
+"""Texts as written, each with its language code."""
+
 _TYPOGRAPHIC = str.maketrans(TYPOGRAPHIC_VARIANTS)
 
 
@@ -32,7 +35,8 @@ class XTTSTokenizer:
     curly one, "euro" for €), or dropped if it is silent (an emoji). If part of the text stays unknown even so, the
     unknown characters become `[UNK]`, which `check` reports.
 
-    Instances do not change; encoding is safe from several threads.
+    Instances do not change; encoding is safe from several threads. Whatever takes a language raises a ValueError for
+    one that is not supported, `check` excepted.
     """
 
     num_tokens: int
@@ -60,31 +64,23 @@ class XTTSTokenizer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:
-        """Loads a vocabulary file, such as `vocab.json` of a released checkpoint or one written by `save`.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is too large, not JSON, or not an XTTS tokenizer.
-        """
+        """Loads a vocabulary file, a released checkpoint's or one written by `save`; errors as of `Vocabulary.read`."""
         return cls(Vocabulary.read(path))
 
     @classmethod
-    def train(
-        cls, texts_with_languages: Iterable[tuple[str, str]], vocab_size: int = 512, languages: Iterable[str] = ()
-    ) -> Self:
+    def train(cls, texts_with_languages: Corpus, vocab_size: int = 512, languages: Iterable[str] = ()) -> Self:
         """Trains a vocabulary on a corpus; the same corpus gives the same vocabulary.
 
         Args:
-            texts_with_languages: Pairs of text as written and language code.
             vocab_size: Most tokens in all. Control tokens, language tags and every character of the corpus have
                 their token even where that makes more.
             languages: Codes of languages to have a tag besides those of the corpus.
 
         Returns:
-            The tokenizer, with ids `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters, merges.
+            A tokenizer with ids `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters, merges.
 
         Raises:
-            ValueError: There is no text, or a language is not supported.
+            ValueError: There is no text.
         """
         texts, tags = _clean_corpus(texts_with_languages, languages)
         if not any(texts):
@@ -97,24 +93,15 @@ class XTTSTokenizer:
         tokenizer.train_from_iterator(texts, trainer)
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"))
 
-    def extend(
-        self, texts_with_languages: Iterable[tuple[str, str]], num_new_tokens: int = 256, languages: Iterable[str] = ()
-    ) -> Self:
-        """Grows the vocabulary for the characters and languages of a corpus.
+    def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256, languages: Iterable[str] = ()) -> Self:
+        """Makes a tokenizer whose vocabulary has the characters and languages of a corpus as well.
 
         Old ids stay, and any text that the old vocabulary knew in full keeps its ids: every new token has a character
         in it that was unknown before. For a language in a known script, therefore, few tokens are learned.
 
         Args:
-            texts_with_languages: Pairs of text as written and language code.
             num_new_tokens: Most tokens of several characters to add; new characters and tags come on top.
-            languages: Codes of languages to add a tag for besides those of the corpus.
-
-        Returns:
-            A new tokenizer; this one is unchanged.
-
-        Raises:
-            ValueError: A language is not supported.
+            languages: Codes of languages to have a tag besides those of the corpus.
         """
         texts, tags = _clean_corpus(texts_with_languages, languages)
         split = pre_tokenizers.Whitespace()
@@ -138,7 +125,7 @@ class XTTSTokenizer:
                 unknown tokens, as in the reference.
 
         Raises:
-            ValueError: The language is not supported, or not by this vocabulary.
+            ValueError: The vocabulary has no tag for the language.
             ImportError: The text needs an optional package that is not installed.
         """
         language = get_language(language)
@@ -185,11 +172,7 @@ class XTTSTokenizer:
         return None
 
     def unknown_characters(self, text: str, language: str) -> str | None:
-        """Names the characters of a text, cleaned, that the vocabulary does not have; None where it has them all.
-
-        Raises:
-            ValueError: The language is not supported.
-        """
+        """Names the characters of a text, cleaned, that the vocabulary does not have; None where it has them all."""
         language = get_language(language)
         return self._name_unknown(self._clean(text, language), language)
 
@@ -215,9 +198,7 @@ class XTTSTokenizer:
         return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
 
 
-def _clean_corpus(
-    texts_with_languages: Iterable[tuple[str, str]], languages: Iterable[str]
-) -> tuple[list[str], list[str]]:
+def _clean_corpus(texts_with_languages: Corpus, languages: Iterable[str]) -> tuple[list[str], list[str]]:
     """Cleaned texts, and the tags of their languages and of `languages` in the order of their codes."""
     codes = {get_language(code).code for code in languages}
     texts = []

@@ -63,12 +63,9 @@ class Vocabulary:
         return json.dumps(document, ensure_ascii=False, indent=1)
 
     def extend(self, counts: dict[str, int], tags: list[str], num_merges: int) -> Self:
-        """Adds `tags`, the new characters of words, and merges with a new character in them; old ids stay.
+        """Adds `tags` and characters that it lacks and at most `num_merges` merges with a new character in them.
 
-        Args:
-            counts: How often each word occurs.
-            tags: Language tags; those that the vocabulary has are left out.
-            num_merges: Most merges to add.
+        `counts` says how often each word occurs. Old ids stay.
         """
         tags = [tag for tag in tags if tag not in self.tokens]
         new_characters = set().union(*counts) - self.characters
@@ -132,8 +129,7 @@ class Vocabulary:
         tokens, merges, added = model.get("vocab"), model.get("merges"), document.get("added_tokens")
         complete = isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list)
         require(complete, '"model.vocab", "model.merges" or "added_tokens" is missing')
-        special_tokens = []
-        tokens = dict(tokens)
+        special_tokens, tokens = [], dict(tokens)
         for entry in added:
             content, token_id = (entry.get("content"), entry.get("id")) if isinstance(entry, dict) else (None, None)
             require(isinstance(content, str) and content != "", f"an added token has no content: {entry!r:.80}")

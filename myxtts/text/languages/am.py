@@ -18,7 +18,7 @@ of the word (Leslau 1995, "Reference Grammar of Amharic"). Consonants without vo
 import re
 
 from myxtts.text.languages.base import Language, table
-from myxtts.text.spelled_numbers import SpelledNumbers, join_units
+from myxtts.text.numbers import SpelledNumbers, join_units
 
 _ONES = "ዜሮ አንድ ሁለት ሦስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
 _TENS = "አስር ሃያ ሠላሳ አርባ ሃምሳ ስድሳ ሰባ ሰማንያ ዘጠና".split()

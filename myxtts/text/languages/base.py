@@ -1,9 +1,13 @@
-"""What a language is: everything that its file in this package states."""
+"""What a language is, everything that its file in this package states, and what such a file is written with."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+
+from myxtts.text.numbers import Num2Words
+
+__all__ = ["Language", "Num2Words", "table"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +35,7 @@ class Language:
     symbol_readings: dict[str, str]
     """Words for symbols that a vocabulary lacks, used only then; already romanized if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
-    """Writes the cleaned text in Latin letters."""
+    """Writes the cleaned text in Latin letters. Raises an ImportError that names an optional package that it lacks."""
     romanizes_as_written: bool = False
     """Whether `romanize` takes the text as written and is all the cleaning there is."""
     ordinal_stop: bool = False

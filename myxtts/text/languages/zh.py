@@ -12,6 +12,7 @@ from collections.abc import Callable
 from myxtts.text.extras import import_extra
 from myxtts.text.languages.base import Language, table
 
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _DIGITS = "零一二三四五六七八九"
 # Power of ten and its name, largest first.
 _UNITS = dict(zip((44, 40, 36, 32, 28, 24, 20, 16, 12, 8, 4, 3, 2, 1), "载正涧沟穰秭垓京兆亿万千百十"))
@@ -74,12 +75,13 @@ def _read_integer(digits: str) -> str:
     return _read_integer(digits[:-power]) + unit + _read_integer(significant[-power:])
 
 
+def _read_numbers(text: str) -> str:
+    return _NUMBER.sub(lambda number: read_number(number.group()), text)
+
+
 def _read_date(date: str) -> str:
     year, mark, rest = date.rpartition("年")
-    words = read_digits(year) + mark
-    for part in re.findall(r"\d+\D", rest):
-        words += read_number(part[:-1]) + part[-1]
-    return words
+    return read_digits(year) + mark + _read_numbers(rest)
 
 
 def _read_fraction(fraction: str) -> str:
@@ -91,15 +93,12 @@ def _read_telephone_number(number: str) -> str:
     return read_digits(re.sub("[-+ ]", "", number))
 
 
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
 _MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
 # Patterns and how to read their first group. Possessive quantifiers and look-behinds keep the search linear.
 _RULES: dict[re.Pattern, Callable[[str], str]] = {
     re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})"): _read_date,
-    re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)"): (
-        lambda money: _NUMBER.sub(lambda number: read_number(number.group()), money)
-    ),
+    re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)"): _read_numbers,
     re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D"): _read_telephone_number,  # mobile
     re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D"): _read_telephone_number,  # landline
     re.compile(r"(?<!\d)(\d++/\d+)"): _read_fraction,
@@ -115,10 +114,7 @@ _RULES: dict[re.Pattern, Callable[[str], str]] = {
 def chinese_to_pinyin(text: str) -> str:
     """Romanizes Chinese characters: Hanyu Pinyin with tone digits (5 for neutral), no spaces; the rest is kept.
 
-    你好 is `"ni3hao3"`. Of several readings of a character the first is taken.
-
-    Raises:
-        ImportError: pypinyin is not installed.
+    你好 is `"ni3hao3"`. Of several readings of a character the first is taken. Needs pypinyin.
     """
     pypinyin = import_extra("pypinyin", "pypinyin", "Chinese text")
     syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)
