@@ -7,13 +7,12 @@ from myxtts.text.languages import LANGUAGES, get_language
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
-    """Writes a text as it sounds, after cleaning it (`cleaners.clean_text`): `"sälam"` for ሰላም.
+    """Writes a text as it sounds, after cleaning it (`cleaners.clean_text`): `"sälam"` for ሰላም. Amharic has rules.
 
     Consonant length is not marked. Punctuation and words in other scripts are kept. The result can be tokenized as
     its language instead of the written text.
 
     Args:
-        language: `"am"` has rules.
         alphabet: `"latin"`, whose letters are all in the vocabulary of released XTTS checkpoints (for Amharic `ä` for
             ə, `ı` for ɨ, `ñ`, and `q t' p' ts' ch'` for the ejectives), or `"ipa"`.
 

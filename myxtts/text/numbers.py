@@ -92,10 +92,9 @@ class Num2Words:
         return words.rsplit(self.cents_joint, 1)[0] if amount.is_integer() else words
 
     def _read_decimal(self, written: str) -> str:
-        try:
+        with suppress(*_REFUSALS):
             return number_to_words(_to_float(written.replace(",", ".")), self.code)
-        except _REFUSALS:
-            return written  # Its two runs of digits are read by the rules that follow.
+        return written  # Its two runs of digits are read by the rules that follow.
 
     def _read_ordinal(self, digits: str) -> str:
         if len(digits) > _MAX_CARDINAL_DIGITS:

@@ -35,14 +35,9 @@ def split_sentences(text: str, language: str) -> list[str]:
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
     """Splits a text as written into pieces of whole sentences, each short enough to be spoken in one go.
 
-    Sentences are packed greedily. One that is too long is cut after a comma or the like in its second half, else at
-    a space, else (Chinese and Japanese have none) anywhere.
-
-    Args:
-        max_chars: Most characters of a piece; the language's limit (`languages.LANGUAGES`) when None.
-
-    Returns:
-        Pieces, none of them empty; an empty list for blank text.
+    Sentences are packed greedily up to `max_chars` characters, the language's limit when None. One that is too long
+    is cut after a comma or the like in its second half, else at a space, else (Chinese and Japanese have none)
+    anywhere. No piece is empty; blank text has none.
 
     Raises:
         ValueError: The language is not supported, or the limit is below 1.
@@ -72,7 +67,7 @@ def _wrap(sentence: str, limit: int) -> list[str]:
     parts = []
     while len(sentence) > limit:
         clause_ends = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
-        # A space right after the last character that fits is as good as one before it.
+        # A space right after the last character that fits is as good as one before it; -1 says that there is none.
         cut = clause_ends[-1] if clause_ends else sentence.rfind(" ", 1, limit + 1)
         cut = cut if cut > 0 else limit
         parts.append(sentence[:cut].strip())

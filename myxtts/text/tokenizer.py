@@ -71,13 +71,12 @@ class XTTSTokenizer:
     def train(cls, texts_with_languages: Corpus, vocab_size: int = 512, languages: Iterable[str] = ()) -> Self:
         """Trains a vocabulary on a corpus; the same corpus gives the same vocabulary.
 
+        Ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
+
         Args:
             vocab_size: Most tokens in all. Control tokens, language tags and every character of the corpus have
                 their token even where that makes more.
             languages: Codes of languages to have a tag besides those of the corpus.
-
-        Returns:
-            A tokenizer with ids `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters, merges.
 
         Raises:
             ValueError: There is no text.
@@ -142,15 +141,14 @@ class XTTSTokenizer:
     def check(
         self, text: str, language: str, max_tokens: int | None = None, *, allow_unknown: bool = False
     ) -> str | None:
-        """Tells why a text cannot be used as it is.
+        """Tells why a text cannot be used as it is; None when it can.
+
+        The reasons: an unsupported language, nothing to say, characters that the vocabulary does not have, or too
+        many tokens.
 
         Args:
             max_tokens: Most ids that `encode` may return; None for no limit.
             allow_unknown: Accept characters that the vocabulary does not have; they are not spoken.
-
-        Returns:
-            None when the text is good, else the reason: an unsupported language, nothing to say, characters that the
-            vocabulary does not have, or too many tokens.
         """
         try:
             language = get_language(language)
@@ -161,11 +159,10 @@ class XTTSTokenizer:
         cleaned = self._clean(text, language)
         if not any(character.isalnum() for character in cleaned):
             return "no text: no letter or digit in it"
-        if allow_unknown:
-            if not any(character.isalnum() and character in self._characters for character in cleaned):
-                return "no text: the vocabulary has no letter or digit of it"
-        elif unknown := self._name_unknown(cleaned, language):
+        if not allow_unknown and (unknown := self._name_unknown(cleaned, language)):
             return unknown
+        if not any(character.isalnum() and character in self._characters for character in cleaned):
+            return "no text: the vocabulary has no letter or digit of it"
         num_tokens = len(self._encode_cleaned(cleaned, language.tag))
         if max_tokens is not None and num_tokens > max_tokens:
             return f"text too long: {num_tokens} tokens, at most {max_tokens}"

@@ -153,16 +153,10 @@ class Vocabulary:
 
 
 def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges, each of which has a new character in it.
+    """Learns at most `limit` BPE merges from `words`, each as its present tokens and how often it occurs.
 
-    A merge without a new character could also apply to text of the languages the vocabulary already has, and change
-    its ids.
-
-    Args:
-        words: Each word as its present tokens, and how often it occurs.
-
-    Returns:
-        Pairs in order, most frequent first; ties in code point order. Pairs seen once are not merged.
+    Each merge has a new character in it. One without could also apply to text of the languages the vocabulary already
+    has, and change its ids. Most frequent pairs come first, ties in code point order; pairs seen once are not merged.
     """
     pieces = [(list(word), count) for word, count in words]
     frequency: Counter[tuple[str, str]] = Counter()

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from myxtts.text.numbers import Num2Words
-
-__all__ = ["Language", "Num2Words", "table"]
+from myxtts.text.numbers import Num2Words, SpelledNumbers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,8 +22,8 @@ class Language:
     """The vocabulary entry that starts every text of the language; by default the code in brackets, such as `[en]`."""
     normalize: Callable[[str], str] = str
     """Brings the text as written to the script's plain letters and ASCII digits, before it is lower-cased."""
-    expand_numbers: Callable[[str], str]
-    """Writes the numbers of a lower-case text in words: a `Num2Words` or `SpelledNumbers`, or a function."""
+    expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
+    """Writes the numbers of a lower-case text in words."""
     abbreviations: dict[str, str]
     """Abbreviations, lower-case and without their final stop, and what they are read as, in order of replacement."""
     abbreviation_stop: Literal["always", "optional", "never"] = "always"

@@ -48,8 +48,8 @@ def expand_chinese_numbers(text: str) -> str:
 
 
 def read_digits(digits: str) -> str:
-    """Reads a run of digits one by one: `2021` is 二零二一. A decimal point is 点."""
-    return "".join("点" if character == "." else _DIGITS[int(character)] for character in digits)
+    """Reads digits one by one: `2021` is 二零二一, a decimal point 点. Signs in telephone numbers are not heard."""
+    return "".join("点" if sign == "." else _DIGITS[int(sign)] for sign in digits if sign not in "+- ")
 
 
 def read_number(number: str) -> str:
@@ -89,18 +89,14 @@ def _read_fraction(fraction: str) -> str:
     return f"{read_number(denominator)}分之{read_number(numerator)}"
 
 
-def _read_telephone_number(number: str) -> str:
-    return read_digits(re.sub("[-+ ]", "", number))
-
-
 _YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
 _MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
 # Patterns and how to read their first group. Possessive quantifiers and look-behinds keep the search linear.
 _RULES: dict[re.Pattern, Callable[[str], str]] = {
     re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})"): _read_date,
     re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)"): _read_numbers,
-    re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D"): _read_telephone_number,  # mobile
-    re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D"): _read_telephone_number,  # landline
+    re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D"): read_digits,  # mobile telephones
+    re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D"): read_digits,  # landlines
     re.compile(r"(?<!\d)(\d++/\d+)"): _read_fraction,
     re.compile(r"(?<!\d)(\d++(?:\.\d++)?%)"): lambda percentage: "百分之" + read_number(percentage.strip("%")),
     re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{_MEASURE_WORD}"): read_number,
