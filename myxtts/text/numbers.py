@@ -45,10 +45,7 @@ _num2words_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Num2Words:
-    """Writes the numbers of a lower-case text in words, every run of ASCII digits, as num2words reads them.
-
-    Calling it raises an ImportError if the text has digits and num2words is not installed.
-    """
+    """Writes the numbers of a lower-case text in words, every run of ASCII digits, as num2words reads them."""
 
     code: str
     """Code of the language in num2words."""
@@ -145,10 +142,7 @@ _MAX_SPELLED_DIGITS = 18
 
 @dataclass(frozen=True, kw_only=True)
 class SpelledNumbers:
-    """Writes the numbers of a lower-case text, every run of ASCII digits, in words by a language's own rules.
-
-    A point starts the decimals.
-    """
+    """Writes the numbers of a lower-case text in words, every run of ASCII digits. A point starts the decimals."""
 
     cardinal: Callable[[int], str]
     """Reads a natural number."""

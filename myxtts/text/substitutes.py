@@ -18,9 +18,9 @@ PUNCTUATION_VARIANTS = {
     **{"…": "...", "‥": ".."},
 }
 
-# The variants written as one plain mark when a vocabulary is trained or extended, so that no token is spent on each
-# way to write a quote. Punctuation of a script (، ؟ 。) is kept: it belongs to the language.
-TYPOGRAPHIC_VARIANTS = {mark: PUNCTUATION_VARIANTS[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
+# The variants, by code point, written as one plain mark when a vocabulary is trained or extended, so that no token is
+# spent on each way to write a quote. Punctuation of a script (، ؟ 。) is kept: it belongs to the language.
+TYPOGRAPHIC_VARIANTS = {ord(mark): PUNCTUATION_VARIANTS[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 
 _DIGIT_RUN = re.compile("[0-9]+")
 # Unicode categories of what is seen and not heard: punctuation, pictures, letter-like marks, format characters.

@@ -21,8 +21,6 @@ from myxtts.text.vocabulary import SPACE, START, STOP, UNKNOWN, Vocabulary
 Corpus = Iterable[tuple[str, str]]
 """Texts as written, each with its language code."""
 
-_TYPOGRAPHIC = str.maketrans(TYPOGRAPHIC_VARIANTS)
-
 
 class XTTSTokenizer:
     """Tokenizes text of all languages in `languages.LANGUAGES` for XTTS.
@@ -84,12 +82,11 @@ class XTTSTokenizer:
         texts, tags = _clean_corpus(texts_with_languages, languages)
         if not any(texts):
             raise ValueError("A vocabulary is trained on the text of a corpus. Received no text.")
-        texts = (text.translate(_TYPOGRAPHIC) for text in texts)
         special_tokens = [STOP, UNKNOWN, SPACE, START, *tags]
         tokenizer = Tokenizer(BPE(unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         trainer = BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=special_tokens, show_progress=False)
-        tokenizer.train_from_iterator(texts, trainer)
+        tokenizer.train_from_iterator((text.translate(TYPOGRAPHIC_VARIANTS) for text in texts), trainer)
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"))
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256, languages: Iterable[str] = ()) -> Self:
@@ -104,7 +101,7 @@ class XTTSTokenizer:
         """
         texts, tags = _clean_corpus(texts_with_languages, languages)
         split = pre_tokenizers.Whitespace()
-        variants = {ord(mark): plain for mark, plain in TYPOGRAPHIC_VARIANTS.items() if mark not in self._characters}
+        variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self._characters}
         counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text.translate(variants)))
         return type(self)(self._vocabulary.extend(counts, tags, num_new_tokens))
 

@@ -22,10 +22,8 @@ STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
 _MAX_FILE_MB = 64
 _MAX_TOKEN_ID = 500_000
 # Parts of the format that XTTS vocabularies leave empty; each of them would change the ids.
-_UNUSED_PARTS = "normalizer post_processor truncation padding".split()
-_UNUSED_MODEL_PARTS = (
-    "dropout continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges".split()
-)
+_UNUSED_PARTS = "normalizer post_processor truncation padding"
+_UNUSED_MODEL_PARTS = "dropout continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges"
 
 
 @dataclass(frozen=True)
@@ -119,9 +117,9 @@ class Vocabulary:
         require(isinstance(document, dict) and isinstance(document.get("model"), dict), 'it has no "model"')
         model = document["model"]
         require(model.get("type", "BPE") == "BPE", f'the model type must be "BPE", not {model.get("type")!r}')
-        for part in _UNUSED_PARTS:
+        for part in _UNUSED_PARTS.split():
             require(not document.get(part), f'"{part}" must be empty')
-        for part in _UNUSED_MODEL_PARTS:
+        for part in _UNUSED_MODEL_PARTS.split():
             require(not model.get(part), f'"model.{part}" must be empty')
         require(document.get("pre_tokenizer") == {"type": "Whitespace"}, 'the pre-tokenizer must be "Whitespace"')
         require(model.get("unk_token") == UNKNOWN, f'the unknown token must be "{UNKNOWN}"')

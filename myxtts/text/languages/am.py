@@ -118,8 +118,8 @@ def _speak_run(run: list[str], at_start: bool, at_end: bool) -> str:
     num_closing = 2 if len(run) > 1 and _sonority(run[-2]) > _sonority(run[-1]) else 1
     opening, closing = run[:-num_closing], run[-num_closing:]
     # The last consonant before those that close the word needs the vowel; the one before it closes a syllable.
-    left = range(len(opening), 0, -1)
-    vowelled = (consonant + (_EPENTHETIC if count % 2 else "") for count, consonant in zip(left, opening))
+    places = range(len(opening), 0, -1)
+    vowelled = (consonant + (_EPENTHETIC if place % 2 else "") for place, consonant in zip(places, opening))
     return "".join([*vowelled, *closing])
 
 

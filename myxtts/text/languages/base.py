@@ -23,7 +23,7 @@ class Language:
     normalize: Callable[[str], str] = str
     """Brings the text as written to the script's plain letters and ASCII digits, before it is lower-cased."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
-    """Writes the numbers of a lower-case text in words."""
+    """Writes the numbers of a lower-case text in words. Raises an ImportError if it needs num2words, which is missing."""
     abbreviations: dict[str, str]
     """Abbreviations, lower-case and without their final stop, and what they are read as, in order of replacement."""
     abbreviation_stop: Literal["always", "optional", "never"] = "always"
@@ -33,7 +33,7 @@ class Language:
     symbol_readings: dict[str, str]
     """Words for symbols that a vocabulary lacks, used only then; already romanized if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
-    """Writes the cleaned text in Latin letters. Raises an ImportError that names an optional package that it lacks."""
+    """Writes the cleaned text in Latin letters. Raises an ImportError that names the optional package it lacks."""
     romanizes_as_written: bool = False
     """Whether `romanize` takes the text as written and is all the cleaning there is."""
     ordinal_stop: bool = False

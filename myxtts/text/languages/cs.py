@@ -27,7 +27,7 @@ def czech_ordinal(number: int) -> str:
         if below_hundred < 20:
             return " ".join([*words, _ONES[below_hundred - 1]])
         tens, ones = divmod(below_hundred, 10)
-        return " ".join([*words, _TENS[tens - 2], *(_ONES[ones - 1 : ones] if ones else ())])
+        return " ".join([*words, _TENS[tens - 2], *([_ONES[ones - 1]] if ones else [])])
     thousands, hundreds = divmod(rest, 10)
     if hundreds:
         return " ".join(([number_to_words(thousands * 1000, "cs")] if thousands else []) + [_HUNDREDS[hundreds - 1]])

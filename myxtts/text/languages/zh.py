@@ -56,9 +56,7 @@ def read_number(number: str) -> str:
     """Reads digits with at most one point as a quantity; two is 两 before most units, ten is 十, not 一十."""
     integer, _, fraction = number.partition(".")
     words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
-    words = _TWO_BEFORE_UNIT.sub("两", words)
-    if fraction:
-        words += "点" + read_digits(fraction)
+    words = _TWO_BEFORE_UNIT.sub("两", words) + ("点" + read_digits(fraction) if fraction else "")
     if words.startswith("点"):
         return "零" + words
     return words.removeprefix("一") if words.startswith("一十") else words
