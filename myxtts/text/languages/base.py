@@ -23,7 +23,7 @@ class Language:
     normalize: Callable[[str], str] = str
     """Brings the text as written to the script's plain letters and ASCII digits, before it is lower-cased."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
-    """Writes the numbers of a lower-case text in words. Raises an ImportError if it needs num2words, which is missing."""
+    """Writes the numbers of a lower-case text in words. Raises an ImportError if it lacks num2words."""
     abbreviations: dict[str, str]
     """Abbreviations, lower-case and without their final stop, and what they are read as, in order of replacement."""
     abbreviation_stop: Literal["always", "optional", "never"] = "always"
