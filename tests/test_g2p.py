@@ -16,7 +16,7 @@ VOCABULARY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "xtt
         ("ሰላም", "səlam"),
         ("ሀገር", "hagər"),  # A guttural of the first order has the vowel of the fourth.
         ("ኢትዮጵያ", "itjopʼja"),
-        ("ቋንቋ", "kʼwankʼwa"),  # Labialised letters.
+        ("ቋንቋ", "kʼwankʼwa"),  # Labialized letters.
         ("ብዙ", "bɨzu"),  # Rule 1: no cluster starts a word.
         ("እግር", "ɨgɨr"),
         ("ትግርኛ", "tɨgrɨɲa"),  # Rule 2: at most two consonants between vowels.

@@ -15,14 +15,7 @@ _ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never"
 
 
 def clean_text(text: str, language: str) -> str:
-    """Normalizes a text for tokenization.
-
-    Args:
-        text: Text as written, with numbers, abbreviations and symbols.
-        language: Language code, with or without region (`"en"`, `"zh-cn"`).
-
-    Returns:
-        Lower-case text in words; Chinese, Korean and Japanese in Latin letters.
+    """Normalizes a text as written: lower case, all in words; Chinese, Korean and Japanese in Latin letters.
 
     Raises:
         ValueError: The language is not supported.

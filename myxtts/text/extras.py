@@ -5,12 +5,7 @@ from types import ModuleType
 
 
 def import_extra(module: str, package: str, purpose: str) -> ModuleType:
-    """Imports an optional package.
-
-    Args:
-        module: Name to import, such as `"hangul_romanize"`.
-        package: Name to install, such as `"hangul-romanize"`.
-        purpose: What it is needed for, as the start of a sentence: `"Korean text"`.
+    """Imports an optional package: `import_extra("hangul_romanize", "hangul-romanize", "Korean text")`.
 
     Raises:
         ImportError: The package is not installed; the message has the command that installs it.
@@ -21,8 +16,6 @@ def import_extra(module: str, package: str, purpose: str) -> ModuleType:
         # A package that is there but lacks one of its own dependencies says so itself.
         if error.name != module:
             raise
-        raise ImportError(
-            f"{purpose} needs the package {package}. Install it with: pip install {package} "
-            '(for all languages, in the repository: pip install -e ".[languages]")',
-            name=module,
-        ) from error
+        for_all = '(for all languages, in the repository: pip install -e ".[languages]")'
+        message = f"{purpose} needs the package {package}. Install it with: pip install {package} {for_all}"
+        raise ImportError(message, name=module) from error

@@ -7,18 +7,14 @@ from myxtts.text.languages import LANGUAGES, get_language
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
-    """Writes a text as it sounds, after cleaning it (`cleaners.clean_text`). Consonant length is not marked.
+    """Writes a text as it sounds, after cleaning it (`cleaners.clean_text`): `"sälam"` for ሰላም. Amharic has rules.
 
-    Punctuation and words in other scripts are kept.
+    Consonant length is not marked. Punctuation and words in other scripts are kept. The result can be tokenized as
+    its language instead of the written text.
 
     Args:
-        text: Text as written.
-        language: Language code; `"am"` has rules.
         alphabet: `"latin"`, whose letters are all in the vocabulary of released XTTS checkpoints (for Amharic `ä` for
             ə, `ı` for ɨ, `ñ`, and `q t' p' ts' ch'` for the ejectives), or `"ipa"`.
-
-    Returns:
-        Such as `"sälam"` for ሰላም. It can be tokenized as its language instead of the written text.
 
     Raises:
         ValueError: The alphabet is unknown, or there are no rules for the language.

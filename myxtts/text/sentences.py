@@ -14,17 +14,10 @@ _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Splits a text into sentences by their marks.
+    """Splits a text as written into sentences by their marks; no character other than white space is lost.
 
     A full stop after an abbreviation of the language, an initial (`J. R. R.`) or, where ordinals are written so, a
     number does not end a sentence.
-
-    Args:
-        text: Text as written.
-        language: Language code.
-
-    Returns:
-        Sentences without white space around them. No character other than white space is lost.
 
     Raises:
         ValueError: The language is not supported.
@@ -40,18 +33,11 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
-    """Splits a text into pieces of whole sentences, each short enough to be spoken in one go.
+    """Splits a text as written into pieces of whole sentences, each short enough to be spoken in one go.
 
-    Sentences are packed greedily. One that is too long is cut after a comma or the like in its second half, else at
-    a space, else (Chinese and Japanese have none) anywhere.
-
-    Args:
-        text: Text as written.
-        language: Language code.
-        max_chars: Most characters of a piece; the language's limit (`languages.LANGUAGES`) when None.
-
-    Returns:
-        Pieces, none of them empty or longer than the limit; an empty list for blank text.
+    Sentences are packed greedily up to `max_chars` characters, the language's limit when None. One that is too long
+    is cut after a comma or the like in its second half, else at a space, else (Chinese and Japanese have none)
+    anywhere. No piece is empty; blank text has none.
 
     Raises:
         ValueError: The language is not supported, or the limit is below 1.
@@ -73,16 +59,15 @@ def _is_inside_sentence(sentence: str, language: Language) -> bool:
     """Tells whether the full stop at the end belongs to the word before it."""
     match = _LAST_WORD.search(sentence)
     word = match.group() if match else ""
-    if _INITIAL.search(word) or word[:-1].lower() in language.abbreviations:
-        return True
-    return language.ordinal_stop and _ORDINAL.match(word) is not None
+    is_ordinal = language.ordinal_stop and _ORDINAL.match(word)
+    return bool(is_ordinal or _INITIAL.search(word) or word[:-1].lower() in language.abbreviations)
 
 
 def _wrap(sentence: str, limit: int) -> list[str]:
     parts = []
     while len(sentence) > limit:
         clause_ends = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
-        # A space right after the last character that fits is as good as one before it.
+        # A space right after the last character that fits is as good as one before it; -1 says that there is none.
         cut = clause_ends[-1] if clause_ends else sentence.rfind(" ", 1, limit + 1)
         cut = cut if cut > 0 else limit
         parts.append(sentence[:cut].strip())

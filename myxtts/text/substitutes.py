@@ -18,9 +18,9 @@ PUNCTUATION_VARIANTS = {
     **{"…": "...", "‥": ".."},
 }
 
-# The variants written as one plain mark when a vocabulary is trained or extended, so that no token is spent on each
-# way to write a quote. Punctuation of a script (، ؟ 。) is kept: it belongs to the language.
-TYPOGRAPHIC_VARIANTS = {mark: PUNCTUATION_VARIANTS[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
+# The variants, by code point, written as one plain mark when a vocabulary is trained or extended, so that no token is
+# spent on each way to write a quote. Punctuation of a script (، ؟ 。) is kept: it belongs to the language.
+TYPOGRAPHIC_VARIANTS = {ord(mark): PUNCTUATION_VARIANTS[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 
 _DIGIT_RUN = re.compile("[0-9]+")
 # Unicode categories of what is seen and not heard: punctuation, pictures, letter-like marks, format characters.
@@ -29,15 +29,10 @@ _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f]")
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces unknown characters of a cleaned text: by plain punctuation, words for a symbol, or nothing if silent.
+    """Replaces characters of a cleaned text that are not `known`, those of the vocabulary.
 
-    Args:
-        cleaned: Text as `cleaners.clean_text` returns it.
-        language: Its language.
-        known: Characters that the vocabulary has.
-
-    Returns:
-        The text, with characters that have no substitute left as they are.
+    Plain punctuation takes their place, words for a symbol, or nothing if they are silent. Those that have no
+    substitute stay.
     """
 
     def read_digits(match: re.Match) -> str:

@@ -18,7 +18,8 @@ from myxtts.text.languages.base import Language
 from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, replace_unknown
 from myxtts.text.vocabulary import SPACE, START, STOP, UNKNOWN, Vocabulary
 
-_TYPOGRAPHIC = str.maketrans(TYPOGRAPHIC_VARIANTS)
+Corpus = Iterable[tuple[str, str]]
+"""Texts as written, each with its language code."""
 
 
 class XTTSTokenizer:
@@ -32,97 +33,76 @@ class XTTSTokenizer:
     curly one, "euro" for €), or dropped if it is silent (an emoji). If part of the text stays unknown even so, the
     unknown characters become `[UNK]`, which `check` reports.
 
-    Instances do not change; encoding is safe from several threads.
+    Instances do not change; encoding is safe from several threads. Whatever takes a language raises a ValueError for
+    one that is not supported, `check` excepted.
     """
+
+    num_tokens: int
+    """Rows of the model's text table: the largest id plus one (ids may have holes)."""
+    languages: tuple[str, ...]
+    """Codes of the languages the vocabulary has a tag for, sorted."""
+    start_id: int
+    """Id of `[START]`, put before a text by the model."""
+    stop_id: int
+    """Id of `[STOP]`, put after a text by the model."""
+    unk_id: int
+    """Id of `[UNK]`, which stands for characters the vocabulary does not have."""
 
     def __init__(self, vocabulary: Vocabulary):
         """Wraps a vocabulary; `from_file`, `train` and `extend` make one."""
+        tokens, special_tokens = vocabulary.tokens, vocabulary.special_tokens
+        self.num_tokens = vocabulary.next_id
+        self.languages = tuple(code for code in sorted(LANGUAGES) if LANGUAGES[code].tag in special_tokens)
+        self.start_id, self.stop_id, self.unk_id = tokens[START], tokens[STOP], tokens[UNKNOWN]
         self._vocabulary = vocabulary
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
-        self._pieces = {token_id: token for token, token_id in vocabulary.tokens.items()}
+        self._pieces = {token_id: token for token, token_id in tokens.items()}
         self._characters = vocabulary.characters
-        self._special_in_text = re.compile("|".join(map(re.escape, vocabulary.special_tokens)))
-        self._languages = tuple(
-            code for code, language in sorted(LANGUAGES.items()) if language.tag in vocabulary.special_tokens
-        )
+        self._special_in_text = re.compile("|".join(map(re.escape, special_tokens)))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:
-        """Loads a vocabulary file, such as `vocab.json` of a released checkpoint or one written by `save`.
-
-        Args:
-            path: Hugging Face `tokenizers` JSON file.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is too large, not JSON, or not an XTTS tokenizer.
-        """
+        """Loads a vocabulary file, a released checkpoint's or one written by `save`; errors as of `Vocabulary.read`."""
         return cls(Vocabulary.read(path))
 
     @classmethod
-    def train(
-        cls, texts_with_languages: Iterable[tuple[str, str]], vocab_size: int = 512, languages: Iterable[str] = ()
-    ) -> Self:
+    def train(cls, texts_with_languages: Corpus, vocab_size: int = 512, languages: Iterable[str] = ()) -> Self:
         """Trains a vocabulary on a corpus; the same corpus gives the same vocabulary.
 
+        Ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
+
         Args:
-            texts_with_languages: Pairs of text as written and language code.
             vocab_size: Most tokens in all. Control tokens, language tags and every character of the corpus have
                 their token even where that makes more.
             languages: Codes of languages to have a tag besides those of the corpus.
 
-        Returns:
-            The tokenizer, with ids `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters, merges.
-
         Raises:
-            ValueError: There is no text, or a language is not supported.
+            ValueError: There is no text.
         """
-        codes = {get_language(code).code for code in languages}
-        texts = []
-        for text, language in texts_with_languages:
-            codes.add(get_language(language).code)
-            texts.append(clean_text(text, language).translate(_TYPOGRAPHIC))
+        texts, tags = _clean_corpus(texts_with_languages, languages)
         if not any(texts):
             raise ValueError("A vocabulary is trained on the text of a corpus. Received no text.")
-        special_tokens = [STOP, UNKNOWN, SPACE, START] + [LANGUAGES[code].tag for code in sorted(codes)]
+        special_tokens = [STOP, UNKNOWN, SPACE, START, *tags]
         tokenizer = Tokenizer(BPE(unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         trainer = BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=special_tokens, show_progress=False)
-        tokenizer.train_from_iterator(texts, trainer)
+        tokenizer.train_from_iterator((text.translate(TYPOGRAPHIC_VARIANTS) for text in texts), trainer)
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"))
 
-    def extend(
-        self, texts_with_languages: Iterable[tuple[str, str]], num_new_tokens: int = 256, languages: Iterable[str] = ()
-    ) -> Self:
-        """Grows the vocabulary for the characters and languages of a corpus.
+    def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256, languages: Iterable[str] = ()) -> Self:
+        """Makes a tokenizer whose vocabulary has the characters and languages of a corpus as well.
 
         Old ids stay, and any text that the old vocabulary knew in full keeps its ids: every new token has a character
         in it that was unknown before. For a language in a known script, therefore, few tokens are learned.
 
         Args:
-            texts_with_languages: Pairs of text as written and language code.
             num_new_tokens: Most tokens of several characters to add; new characters and tags come on top.
-            languages: Codes of languages to add a tag for besides those of the corpus.
-
-        Returns:
-            A new tokenizer; this one is unchanged.
-
-        Raises:
-            ValueError: A language is not supported.
+            languages: Codes of languages to have a tag besides those of the corpus.
         """
-        codes = {get_language(code).code for code in languages}
+        texts, tags = _clean_corpus(texts_with_languages, languages)
         split = pre_tokenizers.Whitespace()
-        counts: Counter[str] = Counter()
-        for text, language in texts_with_languages:
-            codes.add(get_language(language).code)
-            cleaned = clean_text(text, language)
-            known = self._characters
-            cleaned = "".join(c if c in known else TYPOGRAPHIC_VARIANTS.get(c, c) for c in cleaned)
-            counts.update(word for word, _ in split.pre_tokenize_str(cleaned))
-        tags = [LANGUAGES[code].tag for code in sorted(codes)]
+        variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self._characters}
+        counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text.translate(variants)))
         return type(self)(self._vocabulary.extend(counts, tags, num_new_tokens))
 
     def save(self, path: str | os.PathLike) -> None:
@@ -134,27 +114,20 @@ class XTTSTokenizer:
         return self._vocabulary.to_json()
 
     def encode(self, text: str, language: str, *, allow_missing_tag: bool = False) -> list[int]:
-        """Cleans a text and turns it into token ids.
+        """Cleans a text as written and turns it into ids: the language's tag, then its tokens.
 
         Args:
-            text: Text as written, in any case.
-            language: Language code, with or without region (`"en"`, `"zh-cn"`).
             allow_missing_tag: Encode although the vocabulary has no tag for the language. The tag then becomes
                 unknown tokens, as in the reference.
 
-        Returns:
-            Ids: the language's tag, then the text's tokens. Without `[START]` and `[STOP]`.
-
         Raises:
-            ValueError: The language is not supported, or not by this vocabulary.
+            ValueError: The vocabulary has no tag for the language.
             ImportError: The text needs an optional package that is not installed.
         """
         language = get_language(language)
-        if language.code not in self._languages and not allow_missing_tag:
-            raise ValueError(
-                f"The vocabulary has no language tag {language.tag}. It has: {', '.join(self._languages)}. "
-                f"Add {language.name} with XTTSTokenizer.extend."
-            )
+        if language.code not in self.languages and not allow_missing_tag:
+            known = f"It has: {', '.join(self.languages)}. Add {language.name} with XTTSTokenizer.extend."
+            raise ValueError(f"The vocabulary has no language tag {language.tag}. {known}")
         return self._encode_cleaned(self._clean(text, language), language.tag)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -165,74 +138,37 @@ class XTTSTokenizer:
     def check(
         self, text: str, language: str, max_tokens: int | None = None, *, allow_unknown: bool = False
     ) -> str | None:
-        """Tells why a text cannot be used as it is.
+        """Tells why a text cannot be used as it is; None when it can.
+
+        The reasons: an unsupported language, nothing to say, characters that the vocabulary does not have, or too
+        many tokens.
 
         Args:
-            text: Text as written.
-            language: Language code.
             max_tokens: Most ids that `encode` may return; None for no limit.
             allow_unknown: Accept characters that the vocabulary does not have; they are not spoken.
-
-        Returns:
-            None when the text is good, else the reason: an unsupported language, nothing to say, characters that the
-            vocabulary does not have, or too many tokens.
         """
         try:
             language = get_language(language)
         except ValueError as error:
             return str(error)
-        if language.code not in self._languages:
-            return f"the vocabulary has no language tag {language.tag}, only: {', '.join(self._languages)}"
+        if language.code not in self.languages:
+            return f"the vocabulary has no language tag {language.tag}, only: {', '.join(self.languages)}"
         cleaned = self._clean(text, language)
         if not any(character.isalnum() for character in cleaned):
             return "no text: no letter or digit in it"
-        if allow_unknown:
-            if not any(character.isalnum() and character in self._characters for character in cleaned):
-                return "no text: the vocabulary has no letter or digit of it"
-        elif unknown := self._name_unknown(cleaned, language):
+        if not allow_unknown and (unknown := self._name_unknown(cleaned, language)):
             return unknown
+        if not any(character.isalnum() and character in self._characters for character in cleaned):
+            return "no text: the vocabulary has no letter or digit of it"
         num_tokens = len(self._encode_cleaned(cleaned, language.tag))
         if max_tokens is not None and num_tokens > max_tokens:
             return f"text too long: {num_tokens} tokens, at most {max_tokens}"
         return None
 
     def unknown_characters(self, text: str, language: str) -> str | None:
-        """Names the characters of a cleaned text that the vocabulary does not have; None where it has them all.
-
-        Args:
-            text: Text as written.
-            language: Language code.
-
-        Raises:
-            ValueError: The language is not supported.
-        """
+        """Names the characters of a text, cleaned, that the vocabulary does not have; None where it has them all."""
         language = get_language(language)
         return self._name_unknown(self._clean(text, language), language)
-
-    @property
-    def num_tokens(self) -> int:
-        """Rows of the model's text table: the largest id plus one (ids may have holes)."""
-        return self._vocabulary.next_id
-
-    @property
-    def start_id(self) -> int:
-        """Id of `[START]`, put before a text by the model."""
-        return self._vocabulary.tokens[START]
-
-    @property
-    def stop_id(self) -> int:
-        """Id of `[STOP]`, put after a text by the model."""
-        return self._vocabulary.tokens[STOP]
-
-    @property
-    def unk_id(self) -> int:
-        """Id of `[UNK]`, which stands for characters the vocabulary does not have."""
-        return self._vocabulary.tokens[UNKNOWN]
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Codes of the languages the vocabulary has a tag for, sorted."""
-        return self._languages
 
     def _encode_cleaned(self, cleaned: str, tag: str) -> list[int]:
         return self._tokenizer.encode((tag + cleaned).replace(" ", SPACE)).ids
@@ -254,3 +190,13 @@ class XTTSTokenizer:
         unknown = sorted(set(replace_unknown(cleaned, language, self._characters)) - self._characters)
         names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
         return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
+
+
+def _clean_corpus(texts_with_languages: Corpus, languages: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Cleaned texts, and the tags of their languages and of `languages` in the order of their codes."""
+    codes = {get_language(code).code for code in languages}
+    texts = []
+    for text, language in texts_with_languages:
+        codes.add(get_language(language).code)
+        texts.append(clean_text(text, language))
+    return texts, [LANGUAGES[code].tag for code in sorted(codes)]

@@ -19,14 +19,11 @@ STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
 
 # Some hundred times the released vocabulary (6,681 tokens, 0.4 MB). Each id is a row of the model's text table, so a
 # hostile file could otherwise ask for any amount of memory.
-_MAX_FILE_BYTES = 64 * 2**20
+_MAX_FILE_MB = 64
 _MAX_TOKEN_ID = 500_000
 # Parts of the format that XTTS vocabularies leave empty; each of them would change the ids.
-_UNUSED_PARTS = ("normalizer", "post_processor", "truncation", "padding")
-_UNUSED_MODEL_PARTS = (
-    *("dropout", "continuing_subword_prefix", "end_of_word_suffix"),
-    *("fuse_unk", "byte_fallback", "ignore_merges"),
-)
+_UNUSED_PARTS = "normalizer post_processor truncation padding"
+_UNUSED_MODEL_PARTS = "dropout continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges"
 
 
 @dataclass(frozen=True)
@@ -64,12 +61,9 @@ class Vocabulary:
         return json.dumps(document, ensure_ascii=False, indent=1)
 
     def extend(self, counts: dict[str, int], tags: list[str], num_merges: int) -> Self:
-        """Adds `tags`, the new characters of words, and merges with a new character in them; old ids stay.
+        """Adds `tags` and characters that it lacks and at most `num_merges` merges with a new character in them.
 
-        Args:
-            counts: How often each word occurs.
-            tags: Language tags; those that the vocabulary has are left out.
-            num_merges: Most merges to add.
+        `counts` says how often each word occurs. Old ids stay.
         """
         tags = [tag for tag in tags if tag not in self.tokens]
         new_characters = set().union(*counts) - self.characters
@@ -92,12 +86,6 @@ class Vocabulary:
     def read(cls, path: str | os.PathLike) -> Self:
         """Reads and checks a vocabulary file.
 
-        Args:
-            path: Hugging Face `tokenizers` JSON.
-
-        Returns:
-            The vocabulary.
-
         Raises:
             FileNotFoundError: There is no such file.
             ValueError: It is not an XTTS vocabulary; the message says what is wrong.
@@ -107,15 +95,12 @@ class Vocabulary:
             raise FileNotFoundError(f"Vocabulary file not found: {path}. It is the JSON file of a trained tokenizer.")
         if not path.is_file():
             raise ValueError(f"Vocabulary must be a file. Received the folder {path}.")
-        size = path.stat().st_size
-        if size > _MAX_FILE_BYTES:
-            megabytes = f"at most {_MAX_FILE_BYTES // 2**20} MB. It has {size / 2**20:.0f} MB."
-            raise ValueError(f"Vocabulary file {path} must be {megabytes}")
+        if (size := path.stat().st_size / 2**20) > _MAX_FILE_MB:
+            raise ValueError(f"Vocabulary file {path} must be at most {_MAX_FILE_MB} MB. It has {size:.0f} MB.")
         try:
-            text = path.read_text(encoding="utf-8")
+            return cls.parse(path.read_text(encoding="utf-8"), str(path))
         except UnicodeDecodeError as error:
             raise ValueError(f"Vocabulary file {path} is not UTF-8 text: {error}.") from error
-        return cls.parse(text, str(path))
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
@@ -132,9 +117,9 @@ class Vocabulary:
         require(isinstance(document, dict) and isinstance(document.get("model"), dict), 'it has no "model"')
         model = document["model"]
         require(model.get("type", "BPE") == "BPE", f'the model type must be "BPE", not {model.get("type")!r}')
-        for part in _UNUSED_PARTS:
+        for part in _UNUSED_PARTS.split():
             require(not document.get(part), f'"{part}" must be empty')
-        for part in _UNUSED_MODEL_PARTS:
+        for part in _UNUSED_MODEL_PARTS.split():
             require(not model.get(part), f'"model.{part}" must be empty')
         require(document.get("pre_tokenizer") == {"type": "Whitespace"}, 'the pre-tokenizer must be "Whitespace"')
         require(model.get("unk_token") == UNKNOWN, f'the unknown token must be "{UNKNOWN}"')
@@ -142,8 +127,7 @@ class Vocabulary:
         tokens, merges, added = model.get("vocab"), model.get("merges"), document.get("added_tokens")
         complete = isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list)
         require(complete, '"model.vocab", "model.merges" or "added_tokens" is missing')
-        special_tokens = []
-        tokens = dict(tokens)
+        special_tokens, tokens = [], dict(tokens)
         for entry in added:
             content, token_id = (entry.get("content"), entry.get("id")) if isinstance(entry, dict) else (None, None)
             require(isinstance(content, str) and content != "", f"an added token has no content: {entry!r:.80}")
@@ -158,9 +142,8 @@ class Vocabulary:
 
         pairs = []
         for merge in merges:
-            pair = (
-                tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) if isinstance(merge, list) else ()
-            )
+            merge_parts = merge.split(" ") if isinstance(merge, str) else merge
+            pair = tuple(merge_parts) if isinstance(merge_parts, list) else ()
             known = len(pair) == 2 and all(isinstance(part, str) and part in tokens for part in pair)
             require(known and "".join(pair) in tokens, f"the merge {merge!r:.80} does not join two tokens into a third")
             pairs.append(pair)
@@ -168,18 +151,10 @@ class Vocabulary:
 
 
 def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns BPE merges, each of which has a new character in it.
+    """Learns at most `limit` BPE merges from `words`, each as its present tokens and how often it occurs.
 
-    A merge without a new character could also apply to text of the languages the vocabulary already has, and change
-    its ids.
-
-    Args:
-        words: Each word as its present tokens, and how often it occurs.
-        new_characters: Characters that the vocabulary did not have.
-        limit: Most merges to learn.
-
-    Returns:
-        Pairs in order, most frequent first; ties in code point order. Pairs seen once are not merged.
+    Each merge has a new character in it. One without could also apply to text of the languages the vocabulary already
+    has, and change its ids. Most frequent pairs come first, ties in code point order; pairs seen once are not merged.
     """
     pieces = [(list(word), count) for word, count in words]
     frequency: Counter[tuple[str, str]] = Counter()
@@ -188,10 +163,8 @@ def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str
     def count_pairs(index: int, sign: int) -> None:
         word, count = pieces[index]
         for pair in zip(word, word[1:]):
-            if new_characters.isdisjoint(pair[0]) and new_characters.isdisjoint(pair[1]):
-                continue
-            frequency[pair] += sign * count
-            if sign > 0:
+            if not new_characters.isdisjoint(pair[0] + pair[1]):
+                frequency[pair] += sign * count
                 places[pair].add(index)
 
     for index in range(len(pieces)):

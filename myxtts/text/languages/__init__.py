@@ -28,13 +28,7 @@ def register_language(language: Language) -> None:
 
 
 def get_language(code: str) -> Language:
-    """Looks a language up by its code; a region is ignored (`en-GB`, `zh-cn`, `pt_BR`), and so is case.
-
-    Args:
-        code: Language code such as `"en"`.
-
-    Returns:
-        The `Language`.
+    """Looks a language up by its ISO 639-1 code; a region is ignored (`en-GB`, `zh-cn`, `pt_BR`), and so is case.
 
     Raises:
         ValueError: The language is not supported; the message lists those that are.

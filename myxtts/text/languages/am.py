@@ -18,7 +18,7 @@ of the word (Leslau 1995, "Reference Grammar of Amharic"). Consonants without vo
 import re
 
 from myxtts.text.languages.base import Language, table
-from myxtts.text.spelled_numbers import SpelledNumbers, join_units
+from myxtts.text.numbers import SpelledNumbers, join_units
 
 _ONES = "ዜሮ አንድ ሁለት ሦስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
 _TENS = "አስር ሃያ ሠላሳ አርባ ሃምሳ ስድሳ ሰባ ሰማንያ ዘጠና".split()
@@ -38,7 +38,7 @@ _PALATALIZED = {"ፘ": "rj", "ፙ": "mj", "ፚ": "fj"}
 _GUTTURALS = "ሀሐኀአዐ"
 _VOWELS = ("ə", "u", "i", "a", "e", "", "o", "wa")
 _EPENTHETIC = "ɨ"
-_SONORITY = (("j", "w"), ("l", "r"), ("m", "n", "ɲ"), ("f", "v", "s", "z", "ʃ", "ʒ", "h"))
+_SONORITY = {sound: rank for rank, sounds in enumerate(("fvszʃʒh", "mnɲ", "lr", "jw"), 1) for sound in sounds}
 _IPA_TO_LATIN = table("ʃ sh, ʒ zh, ɲ ñ, tʃʼ ch', tʃ ch, dʒ j, kʼ q, tʼ t', pʼ p', sʼ ts', j y, ə ä, ɨ ı")
 _IPA_SYMBOL = re.compile("|".join(sorted(_IPA_TO_LATIN, key=len, reverse=True)))
 _WORD = re.compile("[ሀ-ፚ]+")
@@ -61,17 +61,13 @@ def ethiopic_to_int(numeral: str) -> int:
     # Hundreds (፻) and ten thousands (፼) multiply what precedes them.
     total = hundreds = pending = 0
     for character in numeral:
-        index = ord(character) - ord("፩")
-        if index < 9:
-            pending += index + 1
-        elif index < 18:
-            pending += 10 * (index - 8)
+        if character == "፼":
+            total, hundreds, pending = (total + hundreds + pending or 1) * 10000, 0, 0
         elif character == "፻":
-            hundreds += 100 * (pending or 1)
-            pending = 0
+            hundreds, pending = hundreds + 100 * (pending or 1), 0
         else:
-            total = (total + hundreds + pending or 1) * 10000
-            hundreds = pending = 0
+            is_ten, index = divmod(ord(character) - ord("፩"), 9)
+            pending += (index + 1) * (10 if is_ten else 1)
     return total + hundreds + pending
 
 
@@ -122,15 +118,14 @@ def _speak_run(run: list[str], at_start: bool, at_end: bool) -> str:
     num_closing = 2 if len(run) > 1 and _sonority(run[-2]) > _sonority(run[-1]) else 1
     opening, closing = run[:-num_closing], run[-num_closing:]
     # The last consonant before those that close the word needs the vowel; the one before it closes a syllable.
-    last = len(opening) - 1
-    vowelled = (consonant + ("" if (last - index) % 2 else _EPENTHETIC) for index, consonant in enumerate(opening))
+    places = range(len(opening), 0, -1)
+    vowelled = (consonant + (_EPENTHETIC if place % 2 else "") for place, consonant in zip(places, opening))
     return "".join([*vowelled, *closing])
 
 
 def _sonority(consonant: str) -> int:
     """Rank of a consonant, larger for more sonorous; affricates and ejectives count as stops, labialized as bare."""
-    base = consonant[0] if len(consonant) > 1 and consonant.endswith("w") else consonant
-    return next((4 - rank for rank, sounds in enumerate(_SONORITY) if base in sounds), 0)
+    return _SONORITY.get(consonant[0] if len(consonant) > 1 and consonant.endswith("w") else consonant, 0)
 
 
 LANGUAGE = Language(

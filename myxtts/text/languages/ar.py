@@ -1,7 +1,6 @@
 """Arabic. Amounts of money are read in riyals, as in the reference."""
 
-from myxtts.text.languages.base import Language, table
-from myxtts.text.numbers import Num2Words
+from myxtts.text.languages.base import Language, Num2Words, table
 
 # Arabic-Indic digits, decimal and thousands separators, percent sign. The thousands separator of ASCII is the dot here.
 _DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪", "01234567890123456789,.%")

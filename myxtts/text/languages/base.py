@@ -1,9 +1,11 @@
-"""What a language is: everything that its file in this package states."""
+"""What a language is, everything that its file in this package states, and what such a file is written with."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+
+from myxtts.text.numbers import Num2Words, SpelledNumbers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -20,8 +22,8 @@ class Language:
     """The vocabulary entry that starts every text of the language; by default the code in brackets, such as `[en]`."""
     normalize: Callable[[str], str] = str
     """Brings the text as written to the script's plain letters and ASCII digits, before it is lower-cased."""
-    expand_numbers: Callable[[str], str]
-    """Writes the numbers of a lower-case text in words: a `Num2Words` or `SpelledNumbers`, or a function."""
+    expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
+    """Writes the numbers of a lower-case text in words. Raises an ImportError if it lacks num2words."""
     abbreviations: dict[str, str]
     """Abbreviations, lower-case and without their final stop, and what they are read as, in order of replacement."""
     abbreviation_stop: Literal["always", "optional", "never"] = "always"
@@ -31,7 +33,7 @@ class Language:
     symbol_readings: dict[str, str]
     """Words for symbols that a vocabulary lacks, used only then; already romanized if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
-    """Writes the cleaned text in Latin letters."""
+    """Writes the cleaned text in Latin letters. Raises an ImportError that names the optional package it lacks."""
     romanizes_as_written: bool = False
     """Whether `romanize` takes the text as written and is all the cleaning there is."""
     ordinal_stop: bool = False

@@ -1,7 +1,7 @@
 """Czech. Its ordinals, which num2words lacks, are read in the masculine nominative."""
 
-from myxtts.text.languages.base import Language, table
-from myxtts.text.numbers import Num2Words, number_to_words
+from myxtts.text.languages.base import Language, Num2Words, table
+from myxtts.text.numbers import number_to_words
 
 _ONES = (
     "první druhý třetí čtvrtý pátý šestý sedmý osmý devátý desátý jedenáctý dvanáctý třináctý čtrnáctý "
@@ -17,8 +17,7 @@ _THOUSANDS = (
 def czech_ordinal(number: int) -> str:
     """Reads a Czech ordinal: tens and ones are ordinals, what comes before them a cardinal (123: sto dvacátý třetí).
 
-    Returns:
-        The ordinal; for round numbers above ten thousand, which have no ordinal in use, the cardinal.
+    Round numbers above ten thousand, which have no ordinal in use, are read as cardinals.
     """
     if number == 0:
         return "nultý"
@@ -28,7 +27,7 @@ def czech_ordinal(number: int) -> str:
         if below_hundred < 20:
             return " ".join([*words, _ONES[below_hundred - 1]])
         tens, ones = divmod(below_hundred, 10)
-        return " ".join([*words, _TENS[tens - 2], *(_ONES[ones - 1 : ones] if ones else ())])
+        return " ".join([*words, _TENS[tens - 2], *([_ONES[ones - 1]] if ones else [])])
     thousands, hundreds = divmod(rest, 10)
     if hundreds:
         return " ".join(([number_to_words(thousands * 1000, "cs")] if thousands else []) + [_HUNDREDS[hundreds - 1]])

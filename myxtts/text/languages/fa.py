@@ -3,8 +3,7 @@
 import re
 
 from myxtts.text.languages.base import Language, table
-from myxtts.text.numbers import number_to_words
-from myxtts.text.spelled_numbers import SpelledNumbers
+from myxtts.text.numbers import SpelledNumbers, number_to_words
 
 # Arabic keyboards' letters for Persian ones; the tatweel only stretches a line; joiners, marks of direction and the
 # byte-order mark are not seen. The zero-width non-joiner (U+200C) is spelling and stays.

@@ -1,7 +1,7 @@
 """Hindi. num2words has no Hindi; the words follow CLDR's spell-out rules and common spelling."""
 
 from myxtts.text.languages.base import Language, table
-from myxtts.text.spelled_numbers import SpelledNumbers, join_units
+from myxtts.text.numbers import SpelledNumbers, join_units
 
 _DIGITS = str.maketrans("०१२३४५६७८९", "0123456789")
 _BELOW_HUNDRED = (

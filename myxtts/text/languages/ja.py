@@ -5,8 +5,7 @@ from functools import cache
 from typing import Any
 
 from myxtts.text.extras import import_extra
-from myxtts.text.languages.base import Language, table
-from myxtts.text.numbers import Num2Words
+from myxtts.text.languages.base import Language, Num2Words, table
 
 # MeCab's tagger, which cutlet holds, is not safe to share between threads.
 _cutlet_lock = threading.Lock()
@@ -15,11 +14,7 @@ _cutlet_lock = threading.Lock()
 def japanese_to_romaji(text: str) -> str:
     """Romanizes Japanese, in any mix of scripts: modified Hepburn spelling, lower case, words apart.
 
-    Returns:
-        Such as `"kyou wa samui desu ne!"` for 今日は寒いですね!
-
-    Raises:
-        ImportError: cutlet or its dictionary unidic-lite is not installed.
+    今日は寒いですね! is `"kyou wa samui desu ne!"`. Needs cutlet and its dictionary unidic-lite.
     """
     with _cutlet_lock:
         return _cutlet().romaji(text).lower()

@@ -5,8 +5,7 @@ from functools import cache
 from typing import Any
 
 from myxtts.text.extras import import_extra
-from myxtts.text.languages.base import Language, table
-from myxtts.text.numbers import Num2Words
+from myxtts.text.languages.base import Language, Num2Words, table
 
 _HANGUL = re.compile("[가-힣]")
 
@@ -14,11 +13,7 @@ _HANGUL = re.compile("[가-힣]")
 def hangul_to_latin(text: str) -> str:
     """Romanizes Hangul by the academic rules of the Revised Romanization of Korean (2000); the rest is kept.
 
-    Returns:
-        Such as `"annyeonghaseyo"` for 안녕하세요.
-
-    Raises:
-        ImportError: hangul-romanize is not installed.
+    안녕하세요 is `"annyeonghaseyo"`. Needs hangul-romanize.
     """
     return _transliter().translit(text) if _HANGUL.search(text) else text
 

@@ -1,7 +1,6 @@
 """Portuguese."""
 
-from myxtts.text.languages.base import Language, table
-from myxtts.text.numbers import Num2Words
+from myxtts.text.languages.base import Language, Num2Words, table
 
 LANGUAGE = Language(
     code="pt",

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from myxtts.text.extras import import_extra
 from myxtts.text.languages.base import Language, table
 
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _DIGITS = "零一二三四五六七八九"
 # Power of ten and its name, largest first.
 _UNITS = dict(zip((44, 40, 36, 32, 28, 24, 20, 16, 12, 8, 4, 3, 2, 1), "载正涧沟穰秭垓京兆亿万千百十"))
@@ -29,20 +30,6 @@ _MEASURE_WORD = (
     "袋钵年月日季刻时周天秒旬纪岁世更夜春夏秋冬代伏辈丸泡粒幢堆根道面片块]|[千毫微]克|[千分厘毫微]米)"
 )
 
-# In each pattern the first group is what is read. Possessive quantifiers and the look-behind keep the search linear.
-_YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
-_MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
-_DATE = re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})")
-_MONEY = re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)")
-_MOBILE_NUMBER = re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D")
-_LANDLINE_NUMBER = re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D")
-_FRACTION = re.compile(r"(?<!\d)(\d++/\d+)")
-_PERCENTAGE = re.compile(r"(?<!\d)(\d++(?:\.\d++)?%)")
-_QUANTITY = re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{_MEASURE_WORD}")
-_DIGIT_RUN = re.compile(r"(\d{4,32})")
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
-_LETTERS_TWO_LETTERS = re.compile("(?<![a-zA-Z])([a-zA-Z]++二[a-zA-Z]+)")
-
 _CHINESE_PUNCTUATION = (
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃《》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧"
     "﹏·〈〉"
@@ -53,34 +40,23 @@ _PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + strin
 def expand_chinese_numbers(text: str) -> str:
     """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas."""
     # Telephone numbers and dates are told by the characters around them: these marks stand for the ends of the text.
-    text = f"^{text}$"
-    text = _rewrite(text, _DATE, _read_date)
-    text = _rewrite(text, _MONEY, lambda money: _NUMBER.sub(lambda number: read_number(number.group()), money))
-    text = _rewrite(text, _MOBILE_NUMBER, lambda number: "".join(map(read_digits, number.strip("+").split())))
-    text = _rewrite(text, _LANDLINE_NUMBER, lambda number: "".join(map(read_digits, number.split("-"))))
-    text = _rewrite(text, _FRACTION, _read_fraction)
-    text = text.replace("％", "%")
-    text = _rewrite(text, _PERCENTAGE, lambda percentage: "百分之" + read_number(percentage.strip("%")))
-    text = _rewrite(text, _QUANTITY, read_number)
-    text = _rewrite(text, _DIGIT_RUN, read_digits)
-    text = _rewrite(text, _NUMBER, read_number)
-    # B2B and P2P keep their digit.
-    text = _rewrite(text, _LETTERS_TWO_LETTERS, lambda letters: letters.replace("二", "2", 1))
+    text = f"^{text}$".replace("％", "%")
+    for pattern, read in _RULES.items():
+        for written in pattern.findall(text):
+            text = text.replace(written, read(written), 1)
     return text.lstrip("^").rstrip("$").translate(_PUNCTUATION_TO_COMMA)
 
 
 def read_digits(digits: str) -> str:
-    """Reads a run of digits one by one: `2021` is 二零二一. A decimal point is 点."""
-    return "".join("点" if character == "." else _DIGITS[int(character)] for character in digits)
+    """Reads digits one by one: `2021` is 二零二一, a decimal point 点. Signs in telephone numbers are not heard."""
+    return "".join("点" if sign == "." else _DIGITS[int(sign)] for sign in digits if sign not in "+- ")
 
 
 def read_number(number: str) -> str:
     """Reads digits with at most one point as a quantity; two is 两 before most units, ten is 十, not 一十."""
     integer, _, fraction = number.partition(".")
     words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
-    words = _TWO_BEFORE_UNIT.sub("两", words)
-    if fraction:
-        words += "点" + read_digits(fraction)
+    words = _TWO_BEFORE_UNIT.sub("两", words) + ("点" + read_digits(fraction) if fraction else "")
     if words.startswith("点"):
         return "零" + words
     return words.removeprefix("一") if words.startswith("一十") else words
@@ -97,12 +73,13 @@ def _read_integer(digits: str) -> str:
     return _read_integer(digits[:-power]) + unit + _read_integer(significant[-power:])
 
 
+def _read_numbers(text: str) -> str:
+    return _NUMBER.sub(lambda number: read_number(number.group()), text)
+
+
 def _read_date(date: str) -> str:
     year, mark, rest = date.rpartition("年")
-    words = read_digits(year) + mark
-    for part in re.findall(r"\d+\D", rest):
-        words += read_number(part[:-1]) + part[-1]
-    return words
+    return read_digits(year) + mark + _read_numbers(rest)
 
 
 def _read_fraction(fraction: str) -> str:
@@ -110,20 +87,28 @@ def _read_fraction(fraction: str) -> str:
     return f"{read_number(denominator)}分之{read_number(numerator)}"
 
 
-def _rewrite(text: str, pattern: re.Pattern, read: Callable[[str], str]) -> str:
-    for written in pattern.findall(text):
-        text = text.replace(written, read(written), 1)
-    return text
+_YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
+_MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
+# Patterns and how to read their first group. Possessive quantifiers and look-behinds keep the search linear.
+_RULES: dict[re.Pattern, Callable[[str], str]] = {
+    re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})"): _read_date,
+    re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)"): _read_numbers,
+    re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D"): read_digits,  # mobile telephones
+    re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D"): read_digits,  # landlines
+    re.compile(r"(?<!\d)(\d++/\d+)"): _read_fraction,
+    re.compile(r"(?<!\d)(\d++(?:\.\d++)?%)"): lambda percentage: "百分之" + read_number(percentage.strip("%")),
+    re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{_MEASURE_WORD}"): read_number,
+    re.compile(r"(\d{4,32})"): read_digits,
+    _NUMBER: read_number,
+    # B2B and P2P keep their digit.
+    re.compile("(?<![a-zA-Z])([a-zA-Z]++二[a-zA-Z]+)"): lambda letters: letters.replace("二", "2", 1),
+}
 
 
 def chinese_to_pinyin(text: str) -> str:
     """Romanizes Chinese characters: Hanyu Pinyin with tone digits (5 for neutral), no spaces; the rest is kept.
 
-    Returns:
-        Such as `"ni3hao3"` for 你好. Of several readings of a character the first is taken.
-
-    Raises:
-        ImportError: pypinyin is not installed.
+    你好 is `"ni3hao3"`. Of several readings of a character the first is taken. Needs pypinyin.
     """
     pypinyin = import_extra("pypinyin", "pypinyin", "Chinese text")
     syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)
