@@ -44,12 +44,8 @@ class _Convolution(keras.layers.Layer):
                     f"Received: kernel_size={kernel_size}. Give `padding`."
                 )
             padding = dilation * (kernel_size - 1) // 2
-        self.filters = filters
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.padding = padding
-        self.dilation = dilation
-        self.use_bias = use_bias
+        self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
+        self.padding, self.dilation, self.use_bias = padding, dilation, use_bias
         self.fewer_products = False
         """Whether wide float32 layers are computed by minimal filtering: for inference on a CPU."""
 
@@ -142,9 +138,7 @@ class ConvTranspose1D(keras.layers.Layer):
                 "kernel_size - stride must be even and not negative, so that the length grows by exactly the stride. "
                 f"Received: kernel_size={kernel_size}, stride={stride}."
             )
-        self.filters = filters
-        self.kernel_size = kernel_size
-        self.stride = stride
+        self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
 
     def build(self, input_shape: Shape):
         shape = (self.kernel_size, self.filters, input_shape[-1])
