@@ -249,7 +249,7 @@ def test_dropout_mask_is_a_function_of_seed_and_site():
         return to_numpy(Dropout(0.5, site)(np.ones(256, "float32"), seed=np.array(seed, "int32"))) > 0
 
     np.testing.assert_array_equal(mask(3, 1, 2), mask(3, 1, 2))
-    # Neighbouring steps, sites and replicas draw their own numbers, in every combination.
+    # Neighboring steps, sites and replicas draw their own numbers, in every combination.
     masks = {tuple(mask(site, replica, step)) for site in range(4) for replica in range(3) for step in range(4)}
     assert len(masks) == 4 * 3 * 4
 

@@ -1,4 +1,4 @@
-"""What all sections of the settings share: a rule beside each value, and whether the value makes the result."""
+"""What all sections of the settings share: a rule with each value, and whether the value makes the result."""
 
 import dataclasses
 import difflib
