@@ -30,7 +30,6 @@ class DVAE(keras.layers.Layer):
     """Mel autoencoder with a codebook in the middle; one code stands for four mel frames.
 
     Args:
-        num_mels: Mel bands.
         num_codes: Codebook entries.
         codebook_width: Length of a codebook vector.
         hidden: Channels of the first convolution; the residual blocks have twice as many.

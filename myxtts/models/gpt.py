@@ -57,24 +57,13 @@ def teacher_forcing(
         position = ops.arange(ids.shape[1] or ops.shape(ids)[1])[None]
         ids = ops.pad(ops.where(position < lengths, ids, stop), ((0, 0), (0, num_stops)), constant_values=stop)
         inputs = ops.pad(ids, ((0, 0), (1, 0)), constant_values=start)
-        return inputs, ops.pad(ids, ((0, 0), (0, 1)), constant_values=stop)
+        targets = ops.pad(ids, ((0, 0), (0, 1)), constant_values=stop)
+        return inputs, targets, ops.arange(ops.shape(inputs)[1])[None] < lengths + num_stops
 
-    text_inputs, text_targets = shifted(text, text_lengths, config.start_text_token, config.stop_text_token, 1)
-    marks = config.start_audio_token, config.stop_audio_token
-    audio_inputs, audio_targets = shifted(codes, code_lengths, *marks, TRAILING_STOPS + 1)
-    text_position = ops.arange(ops.shape(text_inputs)[1])[None]
-    audio_position = ops.arange(ops.shape(audio_inputs)[1])[None]
-    audio_mask = audio_position <= code_lengths + TRAILING_STOPS
-    text_key_mask = text_position <= text_lengths + (0 if bug_compatible else 1)
-    return TeacherForcing(
-        text_inputs=text_inputs,
-        text_targets=text_targets,
-        text_target_mask=text_position <= text_lengths,
-        audio_inputs=audio_inputs,
-        audio_targets=audio_targets,
-        audio_target_mask=audio_mask,
-        key_mask=ops.concatenate([text_key_mask, audio_mask], axis=1),
-    )
+    text = shifted(text, text_lengths, config.start_text_token, config.stop_text_token, 1)
+    audio = shifted(codes, code_lengths, config.start_audio_token, config.stop_audio_token, TRAILING_STOPS + 1)
+    text_keys = ops.arange(ops.shape(text[0])[1])[None] <= text_lengths + (0 if bug_compatible else 1)
+    return TeacherForcing(*text, *audio, key_mask=ops.concatenate([text_keys, audio[-1]], axis=1))
 
 
 class DecodingState(NamedTuple):

@@ -50,10 +50,8 @@ class XTTS(keras.Model):
 
     def _make_gpt(self, config, dtype):
         if config.num_text_tokens < 1:
-            raise ValueError(
-                "model.num_text_tokens must be set from the tokenizer before the GPT is made. "
-                f"Received: {config.num_text_tokens}."
-            )
+            rule = "model.num_text_tokens must be set from the tokenizer before the GPT is made"
+            raise ValueError(f"{rule}. Received: {config.num_text_tokens}.")
         self.gpt = built(GPT(config, name="gpt", dtype=dtype))
 
     def _make_decoder(self, config, dtype):

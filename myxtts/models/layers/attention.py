@@ -14,7 +14,7 @@ from myxtts.models.layers.tensor import Shape, Tensor
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
 """The forms of attention: one product of all queries with all keys, or chunks of keys."""
 ATTENTION_SCOPES = {STANDARD: "standard_attention", MEMORY_EFFICIENT: "memory_efficient_attention"}
-"""Name scope that each form's operations stand in."""
+"""Name scope of each form's operations."""
 
 
 class MemoryUse(NamedTuple):
@@ -126,7 +126,6 @@ class CausalSelfAttention(keras.layers.Layer):
     """GPT-2 self-attention: one projection to query, key and value thirds, one projection out.
 
     Args:
-        heads: Number of heads.
         dropout: Rate on the attention probabilities.
         output_stddev: Standard deviation of the output projection's initial kernel.
         site: First dropout site of this layer.

@@ -22,7 +22,6 @@ class TransformerBlock(keras.layers.Layer):
     """Pre-norm block of GPT-2 (Radford et al. 2019): attention and a four times wider tanh-GELU MLP.
 
     Args:
-        heads: Attention heads.
         dropout: Rate on attention probabilities and on both residual branches.
         output_stddev: Initial standard deviation of the two projections that end a branch; GPT-2 scales it by
             `1 / sqrt(2 * layers)`.

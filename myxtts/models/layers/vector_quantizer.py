@@ -7,7 +7,7 @@ from myxtts.models.layers.tensor import Shape, Tensor
 
 
 class VectorQuantizer(keras.layers.Layer):
-    """Nearest-neighbour codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
+    """Nearest-neighbor codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
 
     The layer itself never changes its codebook: `statistics` gives what a batch contributes, so that batches of
     several replicas or accumulation steps can be added up, and `update` applies the sum once.
