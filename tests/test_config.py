@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import logging
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,7 +15,11 @@ from myxtts.config import model as model_module
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict, merge, read_yaml
+from myxtts.config.optimizations import requested_switches
+from myxtts.config.sampling import SamplingConfig
+from myxtts.config.settings import run_settings
 from myxtts.config.sizes import MODEL_SIZES
+from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
 
 CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))
 
@@ -60,6 +65,126 @@ def test_big_is_the_released_v2_shape():
     assert (model.perceiver_depth, model.perceiver_heads, model.perceiver_head_width) == (2, 8, 64)
     assert (model.dvae_hidden, model.codebook_width, model.dvae_residual_blocks, model.num_codes) == (512, 512, 3, 1024)
     assert (model.decoder_channels, model.speaker_channels, model.speaker_width) == (512, (32, 64, 128, 256), 512)
+
+
+def test_size_given_in_python_has_that_shape():
+    nano, tiny = ModelConfig(size="nano"), ModelConfig()
+    assert nano == config_from_dict({"model": {"size": "nano"}}).model
+    assert (nano.layers, nano.width, nano.heads, nano.num_latents, nano.num_codes) == (4, 128, 4, 8, 512)
+    assert (nano.conditioning_blocks, nano.perceiver_depth, nano.perceiver_head_width) == (2, 1, 32)
+    assert (nano.codebook_width, nano.dvae_hidden, nano.dvae_residual_blocks) == (64, 128, 2)
+    assert (nano.decoder_channels, nano.speaker_channels) == (128, (8, 16, 32, 64))
+    assert (tiny.size, tiny.layers, tiny.width) == ("tiny", 6, 256)
+    changed = ModelConfig(size="nano", layers=5)
+    assert changed.layers == 5 and changed.width == 128
+
+
+def test_size_that_is_not_there_is_refused_in_python():
+    with pytest.raises(ConfigError, match="--model-size must be one of nano, tiny, small, normal, big. Received: huge"):
+        ModelConfig(size="huge")
+
+
+@pytest.mark.parametrize(
+    "settings, name, words",
+    [
+        (ModelConfig(), "widht", "model has no setting widht. Did you mean width?"),
+        (DataConfig(), "batchsize", "data has no setting batchsize. Did you mean batch_size?"),
+        (TrainingConfig(), "epoch", "training has no setting epoch. Did you mean epochs?"),
+        (TrainingConfig().gpt, "max_step", "stage has no setting max_step. Did you mean max_steps?"),
+        (SamplingConfig(), "temprature", "sampling has no setting temprature. Did you mean temperature?"),
+        (XTTSConfig(), "trainig", "The configuration has no setting trainig. Did you mean training?"),
+        (SamplingConfig(), "zzz", "sampling has no setting zzz. Known: temperature, top_k"),
+    ],
+)
+def test_unknown_attribute_names_the_nearest_setting(settings, name, words):
+    with pytest.raises(ConfigError) as error:
+        setattr(settings, name, 3)
+    assert words in str(error.value)
+
+
+def test_unknown_keyword_names_the_nearest_setting():
+    for kind, name, words in ((ModelConfig, "widht", "Did you mean width?"), (TrainingConfig, "epoch", "epochs?")):
+        with pytest.raises(TypeError) as error:
+            kind(**{name: 3})
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "section, old, new, value",
+    [("training", "mel_loss_weight", "code_loss_weight", 2.5), ("model", "vocoder_channels", "decoder_channels", 64)],
+)
+def test_setting_is_read_under_its_old_name(section, old, new, value, caplog):
+    with caplog.at_level(logging.INFO, "myxtts"):
+        config = config_from_dict({section: {old: value}})
+    assert getattr(getattr(config, section), new) == value
+    assert f"{section}.{old} is now called {section}.{new}" in caplog.text
+
+
+def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
+    data = "train_data val_data vocabulary num_workers cache_mb data_gpu model_gpu pipeline_buffer_size"
+    data += " model_start_delay"
+    training = "stage strict automatic_batch_size memory_budget_mb overtraining_patience checkpoint_dir"
+    training += " tensorboard_log_dir reset_training init_from log_every_steps checkpoint_every_steps keep_checkpoints"
+    training += " sample_every_steps num_samples"
+    expected = {f"data.{name}" for name in data.split()} | {f"training.{name}" for name in training.split()}
+    assert run_settings(XTTSConfig) == expected
+
+
+def test_auto_and_balanced_are_one_preset():
+    auto, balanced = (requested_switches(TrainingConfig(optimizations=name)) for name in ("auto", "balanced"))
+    assert {name: value for name, (value, _) in auto.items()} == {name: value for name, (value, _) in balanced.items()}
+    assert auto["precision"] == ("auto", "preset auto") and auto["xla"] == (False, "default")
+    given = requested_switches(TrainingConfig(optimizations="auto", precision="float32"))
+    assert given["precision"] == ("float32", "given") and given["attention"] == ("auto", "preset auto")
+
+
+@pytest.fixture
+def duration_stage():
+    """A stage of a user's own, registered for one test."""
+    rates = dict.fromkeys(MODEL_SIZES, 1e-3) | {"nano": 3e-3}
+    entry = StageEntry(
+        "duration", "builtins:object", ("dvae",), rates, defaults={"weight_decay": 0.5, "max_steps": 7}, can_crop=True
+    )
+    yield register_stage(entry)
+    del STAGES["duration"]
+
+
+def test_registered_stage_is_a_section_of_its_own(duration_stage):
+    assert list(STAGES) == ["dvae", "gpt", "duration"]
+    assert XTTSConfig().training.duration == StageConfig(weight_decay=0.5, max_steps=7)
+    from_yaml = config_from_dict({"training": {"stage": "duration", "duration": {"max_steps": 9, "crop_seconds": 2}}})
+    from_keywords = TrainingConfig(stage="duration", duration={"max_steps": 9, "crop_seconds": 2.0})
+    by_attribute = TrainingConfig(stage="duration")
+    by_attribute.duration = {"max_steps": 9, "crop_seconds": 2.0}
+    assert from_yaml.training == from_keywords == by_attribute
+    assert from_yaml.training.duration == StageConfig(weight_decay=0.5, max_steps=9, crop_seconds=2.0)
+    assert config_from_dict(json.loads(json.dumps(from_yaml.to_dict()))) == from_yaml
+    assert XTTSConfig(ModelConfig("nano")).stage("duration").learning_rate == 3e-3
+    assert duration_stage.load() is object
+    with pytest.raises(ConfigError, match="training.duration.max_step is not a setting. Did you mean max_steps?"):
+        config_from_dict({"training": {"duration": {"max_step": 9}}})
+
+
+def test_stage_that_is_gone_is_no_section():
+    assert "duration" not in STAGES
+    with pytest.raises(ConfigError, match="training.duration is not a setting"):
+        config_from_dict({"training": {"duration": {"max_steps": 9}}})
+    with pytest.raises(AttributeError, match="duration"):
+        _ = TrainingConfig().duration
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"learning_rates": {"nano": 1e-3, "tiny": 1e-3}}, "The stage extra lacks a learning rate for small."),
+        ({"builds_on": ("codec",)}, "The stage extra builds on codec, which is not a stage."),
+    ],
+)
+def test_stage_that_could_not_be_trained_is_refused(change, words):
+    entry = {"learning_rates": dict.fromkeys(MODEL_SIZES, 1e-3), **change}
+    with pytest.raises(ValueError, match=words):
+        register_stage(StageEntry("extra", "builtins:object", **entry))
+    assert "extra" not in STAGES
 
 
 def test_contract_defaults():

@@ -126,7 +126,7 @@ def load_reference_weights(generator, state):
                 plain.set_weights(weights(f"resblocks.{3 * i + j}.convs2.{k}"))
 
 
-@pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not beside the repository")
+@pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not next to the repository")
 def test_wav_equals_the_reference():
     prefix = "hifigan_decoder.waveform_decoder."
     model = read_torch_checkpoint(PARITY / "model.pth")["model"]

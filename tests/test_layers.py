@@ -249,7 +249,7 @@ def test_dropout_mask_is_a_function_of_seed_and_site():
         return to_numpy(Dropout(0.5, site)(np.ones(256, "float32"), seed=np.array(seed, "int32"))) > 0
 
     np.testing.assert_array_equal(mask(3, 1, 2), mask(3, 1, 2))
-    # Neighbouring steps, sites and replicas draw their own numbers, in every combination.
+    # Neighboring steps, sites and replicas draw their own numbers, in every combination.
     masks = {tuple(mask(site, replica, step)) for site in range(4) for replica in range(3) for step in range(4)}
     assert len(masks) == 4 * 3 * 4
 
@@ -277,13 +277,25 @@ def test_weight_names_do_not_depend_on_where_the_layer_was_made():
     assert list(apart.part_weights("gpt")) == list(together.part_weights("gpt"))
 
 
-def test_assembled_model_shares_its_weights():
-    dvae_model, gpt_model = (XTTS(tiny_model_config(), parts=(part,)) for part in ("dvae", "gpt"))
-    model = XTTS.assemble(tiny_model_config(), dvae_model, gpt_model)
-    assert model.part_weights("gpt").items() == gpt_model.part_weights("gpt").items()
-    assert {name: id(v) for name, v in model.part_weights("dvae").items()} == {
-        name: id(v) for name, v in dvae_model.part_weights("dvae").items()
-    }
+@pytest.mark.parametrize("made", [("dvae", "gpt"), ("gpt", "dvae", "decoder"), ("decoder", "gpt"), ("dvae",)])
+def test_assembled_model_shares_the_weights_of_all_parts(made):
+    config = tiny_model_config()
+    models = {part: XTTS(config, parts=(part,)) for part in made}
+    model = XTTS.assemble(config, *models.values())
+    assert set(model.parts) == set(made)
+    for part in made:
+        theirs = models[part].part_weights(part)
+        assert {name: id(v) for name, v in model.part_weights(part).items()} == {n: id(v) for n, v in theirs.items()}
+    owner = models.get("dvae", models[made[-1]])
+    assert model.mel_stats is owner.mel_stats
+
+
+def test_assembled_model_takes_a_part_from_the_last_model_that_has_it():
+    config = tiny_model_config()
+    frozen, trained = XTTS(config), XTTS(config, parts=("gpt",))
+    model = XTTS.assemble(config, frozen, trained)
+    assert (model.parts, model.dvae, model.gpt) == (("dvae", "gpt"), frozen.dvae, trained.gpt)
+    assert model.mel_stats is frozen.mel_stats
 
 
 def test_model_without_a_vocabulary_is_refused():

@@ -1,4 +1,4 @@
-"""The models on JAX, in a process without TensorFlow: the outputs that TensorFlow gives for the same weights."""
+"""The models on another backend of Keras, without TensorFlow: the outputs are TensorFlow's for the same weights."""
 
 import os
 import subprocess

@@ -40,7 +40,7 @@ def test_pooling_equals_numpy():
     layer = AttentiveStatisticsPooling(attention_width=3)
     x = normal(2, 7, 5)
     actual = layer(x)
-    # A fresh batch normalisation only divides by sqrt(1 + epsilon).
+    # A fresh batch normalization only divides by sqrt(1 + epsilon).
     score = layer.score(relu(layer.hidden(x)) / np.sqrt(1 + 1e-5))
     weight = np.exp(score) / np.exp(score).sum(axis=1, keepdims=True)
     mean = (weight * x).sum(axis=1)
@@ -129,7 +129,7 @@ def load_reference_weights(encoder, state):
     set_weights(encoder.project, "fc")
 
 
-@pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not beside the repository")
+@pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not next to the repository")
 def test_embedding_equals_the_reference():
     prefix = "hifigan_decoder.speaker_encoder."
     model = read_torch_checkpoint(PARITY / "model.pth")["model"]

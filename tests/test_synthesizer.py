@@ -25,7 +25,6 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
 
-
 RECORDED = [
     ((0.0, 50, 0.85, 1.0), [12, 3, 2, 12, 1, 9, 15, 14, 3, 2, 12, 0]),
     ((0.75, 50, 0.85, 1.2), [14, 2, 12, 12, 1, 9, 9, 14, 3, 7, 5, 5]),
@@ -79,6 +78,19 @@ def without_griffin_lim(monkeypatch):
     monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
 
 
+@pytest.fixture
+def batches(synthesizer, monkeypatch):
+    """The texts of each batch spoken so far."""
+    found, speak_batch = [], synthesizer.speak_batch
+
+    def spy(texts, *rest):
+        found.append(texts)
+        return speak_batch(texts, *rest)
+
+    monkeypatch.setattr(synthesizer, "speak_batch", spy)
+    return found
+
+
 def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice):
     speech = synthesizer.speak("one two", voice, "en", seed=3)
     assert speech.sample_rate == 22050 and speech.samples.dtype == np.float32 and speech.samples.ndim == 1
@@ -110,13 +122,8 @@ def test_greedy_codes_are_those_of_repeated_teacher_forcing(synthesizer, voice, 
     codes = synthesizer.generate([tokens], voice.latents, GREEDY, max_codes=10)[0]
     expected = []
     for _ in range(10):
-        streams = teacher_forcing(
-            config,
-            np.array([tokens], "int32"),
-            np.array([len(tokens)], "int32"),
-            np.array([[*expected, 0]], "int32"),
-            np.array([len(expected)], "int32"),
-        )
+        arrays = (np.array(one, "int32") for one in ([tokens], [len(tokens)], [[*expected, 0]], [len(expected)]))
+        streams = teacher_forcing(config, *arrays)
         logits = gpt(voice.latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1]
         row = keras.ops.convert_to_numpy(logits)[0, len(expected)]
         row[config.start_audio_token] = -np.inf
@@ -130,8 +137,7 @@ def test_sampling_values_seeds_and_limits_add_no_graph(synthesizer, voice, biase
     tokens = [synthesizer.tokenizer.encode("one two", "en")]
     synthesizer.generate(tokens, voice.latents, GREEDY, max_codes=3)
     traces, peak_kb = synthesizer.generate.num_traces, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    random = np.random.default_rng(0)
-    drawn = set()
+    random, drawn = np.random.default_rng(0), set()
     for i in range(200):
         sampling = SamplingConfig(
             temperature=float(random.choice([0.0, 1, random.uniform(0.1, 2.0)])),
@@ -169,8 +175,7 @@ def test_repetition_penalty_sees_every_code_so_far(synthesizer, voice, biased):
 
 @pytest.mark.usefixtures("without_griffin_lim")
 def test_row_of_a_batch_does_not_depend_on_its_neighbors(synthesizer, voice):
-    other = synthesizer.voice(voiced(0.7, 300, 3))
-    texts, voices = ["one", "two three four"], [voice, other]
+    texts, voices = ["one", "two three four"], [voice, synthesizer.voice(voiced(0.7, 300, 3))]
     together = synthesizer.speak_batch(texts, voices, ["en", "en"], GREEDY, max_codes=10)
     for text, who, speech in zip(texts, voices, together):
         alone = synthesizer.speak_batch([text], [who], ["en"], GREEDY, max_codes=10)[0]
@@ -196,13 +201,11 @@ def test_speech_that_ends_at_once_is_silence_and_says_so(synthesizer, voice, bia
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, monkeypatch, biased):
+def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, batches, biased):
     biased(synthesizer.config.model.stop_audio_token, -1e9)
-    spoken = []
-    batch = synthesizer.speak_batch
-    monkeypatch.setattr(synthesizer, "speak_batch", lambda texts, *rest: (spoken.extend(texts), batch(texts, *rest))[1])
     text = "one two three four five six. " * 3 + "one two three four five six " * 4
     speech = synthesizer.speak(text, voice, "en")
+    spoken = [piece for texts in batches for piece in texts]
     assert " ".join(" ".join(spoken).split()) == " ".join(text.split())
     limit = synthesizer.config.model.max_text_tokens
     assert len(spoken) > 3 and all(len(synthesizer.tokenizer.encode(piece, "en")) <= limit for piece in spoken)
@@ -214,13 +217,7 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, mo
 
 @pytest.mark.parametrize(
     "text, language, words",
-    [
-        ("", "en", "no text"),
-        ("   ", "en", "no text"),
-        ("?!", "en", "no text"),
-        ("one", "xx", "xx"),
-        ("eins", "de", "[de]"),
-    ],
+    [*((text, "en", "no text") for text in ("", "   ", "?!")), ("one", "xx", "xx"), ("eins", "de", "[de]")],
 )
 def test_text_that_cannot_be_spoken_is_one_sentence(synthesizer, voice, text, language, words):
     with pytest.raises(SpeechError) as error:
@@ -236,31 +233,23 @@ def test_unknown_characters_are_left_out_with_a_warning(synthesizer, voice, capl
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_sentence_that_the_vocabulary_has_no_letter_of_is_left_out(synthesizer, voice, monkeypatch):
-    spoken = []
-    batch = synthesizer.speak_batch
-    monkeypatch.setattr(synthesizer, "speak_batch", lambda texts, *rest: (spoken.extend(texts), batch(texts, *rest))[1])
+def test_sentence_that_the_vocabulary_has_no_letter_of_is_left_out(synthesizer, voice, batches):
     synthesizer.speak("one two three. ضضض ضضض ضضض. four five six.", voice, "en")
-    assert len(spoken) and not any("ض" in piece for piece in spoken)
+    assert batches and not any("ض" in piece for texts in batches for piece in texts)
     with pytest.raises(SpeechError, match="no letter or digit of it"):
         synthesizer.speak("ضضض", voice, "en")
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_long_text_is_drawn_in_bounded_batches(synthesizer, voice, monkeypatch, biased):
+def test_long_text_is_drawn_in_bounded_batches(synthesizer, voice, batches, biased):
     biased(synthesizer.config.model.stop_audio_token, 1e9)
-    sizes = []
-    batch = synthesizer.speak_batch
-    monkeypatch.setattr(
-        synthesizer, "speak_batch", lambda texts, *rest: (sizes.append(len(texts)), batch(texts, *rest))[1]
-    )
     synthesizer.speak("one two three four. " * 40, voice, "en")
+    sizes = [len(texts) for texts in batches]
     assert sum(sizes) > SPOKEN_TOGETHER and max(sizes) == SPOKEN_TOGETHER
 
 
 def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):
-    sound = voiced(1.0, 150, 1)
-    path = tmp_path / "voice.wav"
+    sound, path = voiced(1.0, 150, 1), tmp_path / "voice.wav"
     soundfile.write(path, sound, MODEL_SAMPLE_RATE, subtype="FLOAT")
     of_array, of_path, of_list = (synthesizer.voice(reference).latents for reference in (sound, str(path), [path]))
     assert of_array.shape == (1, synthesizer.config.model.num_latents, synthesizer.config.model.width)
@@ -305,9 +294,8 @@ def run_folder(synthesizer, tokenizer, tmp_path):
 def test_loaded_model_speaks_as_the_one_that_was_saved(synthesizer, voice, run_folder):
     loaded = Synthesizer.load(run_folder)
     assert loaded.config == synthesizer.config
-    codes, expected = (
-        one.speak_batch(["one two"], [voice], ["en"], GREEDY, max_codes=10)[0].codes for one in (loaded, synthesizer)
-    )
+    request = ["one two"], [voice], ["en"], GREEDY
+    codes, expected = (one.speak_batch(*request, max_codes=10)[0].codes for one in (loaded, synthesizer))
     np.testing.assert_array_equal(codes, expected)
 
 
@@ -375,10 +363,9 @@ def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_fol
 @pytest.fixture(scope="module")
 def with_decoder(synthesizer, tokenizer):
     """A synthesizer with the waveform decoder, of the same GPT and DVAE."""
-    model = XTTS(synthesizer.config.model, parts=("decoder",))
-    model.dvae, model.gpt, model.mel_stats = synthesizer.model.dvae, synthesizer.model.gpt, synthesizer.model.mel_stats
-    model.parts = ("dvae", "gpt", "decoder")
-    return Synthesizer(model, tokenizer, synthesizer.config)
+    config = synthesizer.config
+    model = XTTS.assemble(config.model, synthesizer.model, XTTS(config.model, parts=("decoder",)))
+    return Synthesizer(model, tokenizer, config)
 
 
 def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decoder, synthesizer):

@@ -84,11 +84,11 @@ class DataConfig(Settings):
             require(fits, "data.max_mel_frames", rule, self.max_mel_frames, way_out)
 
     @property
-    def is_multi_gpu(self):
+    def is_multi_gpu(self) -> bool:
         """True when both device roles are given."""
         return self.data_gpu is not None and self.model_gpu is not None
 
     @property
-    def has_half_a_gpu_pair(self):
+    def has_half_a_gpu_pair(self) -> bool:
         """True when one device role is given without the other; starting a run with that is an error."""
         return (self.data_gpu is None) != (self.model_gpu is None)

@@ -37,12 +37,10 @@ def config_from_dict(values: dict) -> XTTSConfig:
 def _section(cls, values, where):
     values = {_current_name(name, where): value for name, value in _mapping(values, where).items()}
     stages = {}
-    if cls is TrainingConfig:
-        stages = {name: values.pop(name) for name in STAGES if name in values}
-        stages = {
-            name: default_stage_config(name, **_typed(StageConfig, stage or {}, f"{where}.{name}"))
-            for name, stage in stages.items()
-        }
+    for name in STAGES if cls is TrainingConfig else ():
+        if name in values:
+            given = _typed(StageConfig, values.pop(name) or {}, f"{where}.{name}")
+            stages[name] = default_stage_config(name, **given)
     return cls(**_typed(cls, values, where), **stages)
 
 
@@ -95,7 +93,7 @@ def _value(kind, value, where):
     return float(value) if kind is float else value
 
 
-def read_yaml(path):
+def read_yaml(path: str | Path) -> dict:
     """A YAML file as nested mappings, with the files it names under `include:` underneath.
 
     Raises:
@@ -126,7 +124,7 @@ def _read_yaml(path, above):
     return merge(merged, values)
 
 
-def merge(below, above):
+def merge(below: dict, above: dict) -> dict:
     """`above` laid over `below`, mapping by mapping."""
     merged = dict(below)
     for name, value in above.items():

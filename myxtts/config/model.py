@@ -87,14 +87,8 @@ class ModelConfig(Settings):
         super().__post_init__()
         for name in ("heads", "conditioning_heads"):
             heads = getattr(self, name)
-            way_out = f"Try {heads * max(1, self.width // heads)}."
-            require(
-                self.width % heads == 0,
-                "model.width",
-                f"a multiple of model.{name}",
-                f"{self.width} and {heads}",
-                way_out,
-            )
+            rule, way_out = f"a multiple of model.{name}", f"Try {heads * max(1, self.width // heads)}."
+            require(self.width % heads == 0, "model.width", rule, f"{self.width} and {heads}", way_out)
 
     @property
     def start_audio_token(self) -> int:

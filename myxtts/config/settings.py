@@ -1,7 +1,8 @@
-"""What all sections of the settings share: a rule beside each value, and whether the value makes the result."""
+"""What all sections of the settings share: a rule with each value, and whether the value makes the result."""
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -27,24 +28,19 @@ def setting(
     return dataclasses.field(**value, metadata=metadata)
 
 
-def rule_holds(
-    value: Any,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    one_of: Collection | None = None,
-) -> bool:
+_RULES: dict[str, Callable[[Any, Any], bool]] = {
+    "at_least": operator.ge,
+    "above": operator.gt,
+    "at_most": operator.le,
+    "below": operator.lt,
+    "one_of": lambda value, allowed: value in allowed,
+}
+
+
+def rule_holds(value: Any, **rule) -> bool:
     """Whether a value keeps the rules of `setting`; a value of several numbers does where each of them does."""
-    if isinstance(value, tuple):
-        return all(rule_holds(item, at_least, above, at_most, below, one_of) for item in value)
-    return (
-        (one_of is None or value in one_of)
-        and (at_least is None or value >= at_least)
-        and (above is None or value > above)
-        and (at_most is None or value <= at_most)
-        and (below is None or value < below)
-    )
+    values = value if isinstance(value, tuple) else (value,)
+    return all(_RULES[name](one, bound) for one in values for name, bound in rule.items() if bound is not None)
 
 
 def rule_in_words(at_least=None, above=None, at_most=None, below=None, one_of=None) -> str:

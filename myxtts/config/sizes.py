@@ -1,65 +1,16 @@
 """The shapes of the model sizes."""
 
+_NANO = dict(layers=4, width=128, num_latents=8, perceiver_depth=1, perceiver_head_width=32, conditioning_blocks=2)
+_NANO |= dict(num_codes=512, codebook_width=64, dvae_hidden=128, dvae_residual_blocks=2, decoder_channels=128)
+_SMALL = dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_heads=8, perceiver_heads=8)
+_SMALL |= dict(max_audio_tokens=605, max_text_tokens=402, dvae_hidden=512, codebook_width=512, decoder_channels=512)
+_SMALL |= dict(speaker_channels=(32, 64, 128, 256))
+
 MODEL_SIZES = {
-    "nano": dict(
-        layers=4,
-        width=128,
-        heads=4,
-        max_audio_tokens=260,
-        conditioning_blocks=2,
-        num_latents=8,
-        perceiver_depth=1,
-        perceiver_heads=4,
-        perceiver_head_width=32,
-        num_codes=512,
-        dvae_hidden=128,
-        dvae_residual_blocks=2,
-        codebook_width=64,
-        decoder_channels=128,
-        speaker_channels=(8, 16, 32, 64),
-    ),
-    "tiny": dict(),
-    "small": dict(
-        layers=8,
-        width=512,
-        heads=8,
-        conditioning_blocks=6,
-        conditioning_heads=8,
-        perceiver_heads=8,
-        max_audio_tokens=605,
-        max_text_tokens=402,
-        dvae_hidden=512,
-        codebook_width=512,
-        decoder_channels=512,
-        speaker_channels=(32, 64, 128, 256),
-    ),
-    "normal": dict(
-        layers=16,
-        width=768,
-        heads=12,
-        conditioning_blocks=6,
-        conditioning_heads=12,
-        perceiver_heads=8,
-        max_audio_tokens=605,
-        max_text_tokens=402,
-        dvae_hidden=512,
-        codebook_width=512,
-        decoder_channels=512,
-        speaker_channels=(32, 64, 128, 256),
-    ),
-    "big": dict(
-        layers=30,
-        width=1024,
-        heads=16,
-        conditioning_blocks=6,
-        conditioning_heads=16,
-        perceiver_heads=8,
-        max_audio_tokens=605,
-        max_text_tokens=402,
-        dvae_hidden=512,
-        codebook_width=512,
-        decoder_channels=512,
-        speaker_channels=(32, 64, 128, 256),
-    ),
+    "nano": _NANO | dict(speaker_channels=(8, 16, 32, 64)),
+    "tiny": {},
+    "small": _SMALL,
+    "normal": _SMALL | dict(layers=16, width=768, heads=12, conditioning_heads=12),
+    "big": _SMALL | dict(layers=30, width=1024, heads=16, conditioning_heads=16),
 }
-"""What each size changes against the defaults; `big` is the released XTTS v2 shape."""
+"""What each size changes against the defaults of `ModelConfig`; `big` is the released XTTS v2 shape."""

@@ -86,13 +86,10 @@ def register_stage(entry: StageEntry) -> StageEntry:
     Raises:
         ValueError: It builds on a stage that is not there, or lacks the learning rate of a model size.
     """
-    unknown = [name for name in entry.builds_on if name not in STAGES]
-    lacking = [size for size in MODEL_SIZES if size not in entry.learning_rates]
-    if unknown or lacking:
-        missing = (
-            f"builds on {unknown[0]}, which is not a stage" if unknown else f"lacks a learning rate for {lacking[0]}"
-        )
-        raise ValueError(f"The stage {entry.name} {missing}.")
+    faults = [f"builds on {name}, which is not a stage" for name in entry.builds_on if name not in STAGES]
+    faults += [f"lacks a learning rate for {size}" for size in MODEL_SIZES if size not in entry.learning_rates]
+    if faults:
+        raise ValueError(f"The stage {entry.name} {faults[0]}.")
     STAGES[entry.name] = entry
     return entry
 
@@ -104,11 +101,8 @@ def default_stage_config(name: str, **overrides) -> StageConfig:
 
 def settle_stage_config(name: str, stage: StageConfig, batch_size: int, size: str) -> StageConfig:
     """A copy with the batch size of the data and the learning rate of the model size where it has none of its own."""
-    return dataclasses.replace(
-        stage,
-        batch_size=stage.batch_size or batch_size,
-        learning_rate=stage.learning_rate or STAGES[name].learning_rates[size],
-    )
+    rate = stage.learning_rate or STAGES[name].learning_rates[size]
+    return dataclasses.replace(stage, batch_size=stage.batch_size or batch_size, learning_rate=rate)
 
 
 register_stage(

@@ -116,9 +116,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    if given is None:
-        return default_stage_config(name)
-    if isinstance(given, dict):
-        return default_stage_config(name, **given)
+    if given is None or isinstance(given, dict):
+        return default_stage_config(name, **(given or {}))
     require(isinstance(given, StageConfig), f"training.{name}", "a StageConfig or a mapping of settings", repr(given))
     return given

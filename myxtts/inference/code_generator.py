@@ -35,7 +35,6 @@ class CodeGenerator:
         Args:
             tokens: B lists of text ids, without marks.
             latents: `(B, num_latents, width)`.
-            seed: Of the draws.
             max_codes: Most codes per row; 0 takes the model's limit.
         """
         rows = [mark_text(ids, self.config) for ids in tokens]

@@ -37,8 +37,9 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     model = XTTS(config.model, parts=tuple(stores))
     for part, store in stores.items():
+        # A GPT without its DVAE brings the statistics that the DVAE has otherwise.
         stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
-        weights = model.part_weights(part) | {name: model.mel_stats for name in stats}
+        weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
         files, _ = read_part(store, steps[part], ("model", *stats))
         arrays = {name: array for file in files.values() for name, array in file.items()}
         assign_by_name(weights, arrays, str(store.path(steps[part])))

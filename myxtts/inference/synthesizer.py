@@ -78,7 +78,6 @@ class Synthesizer:
         Args:
             language: Code, such as `en` or `fa`.
             sampling: How codes are drawn; None takes the run's.
-            seed: Of the draws.
         """
         pieces = self.text_front.pieces(text, language)
         spoken: list[Speech] = []

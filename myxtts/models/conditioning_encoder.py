@@ -22,16 +22,12 @@ class ConditioningBlock(keras.layers.Layer):
     The residual adds the *normalized* input, and the projection lays channels out as heads of (query, key, value), as
     the reference does. The output projection starts at zero.
 
-    Args:
-        heads: Attention heads.
-
     Call arguments: `x` `(B, T, C)`.
     """
 
     def __init__(self, heads: int, **kwargs):
         super().__init__(**kwargs)
-        self.heads = heads
-        self.memory_use = MemoryUse()
+        self.heads, self.memory_use = heads, MemoryUse()
 
     def build(self, input_shape: Shape):
         width, policy = input_shape[-1], self.dtype_policy
@@ -64,9 +60,7 @@ class ConditioningEncoder(keras.layers.Layer):
 
     def __init__(self, width: int, blocks: int, heads: int, **kwargs):
         super().__init__(**kwargs)
-        self.width = width
-        self.num_blocks = blocks
-        self.heads = heads
+        self.width, self.num_blocks, self.heads = width, blocks, heads
 
     def build(self, input_shape: Shape):
         shape, policy = (*input_shape[:-1], self.width), self.dtype_policy

@@ -10,13 +10,7 @@ from myxtts.models.layers.vector_quantizer import VectorQuantizer
 
 
 class DVAEResidualBlock(keras.layers.Layer):
-    """`x + conv1(relu(conv3(relu(conv3(x)))))`, with no activation after the sum.
-
-    Args:
-        channels: Input and output channels.
-
-    Call arguments: `x` `(B, T, channels)`.
-    """
+    """`x + conv1(relu(conv3(relu(conv3(x)))))`, with no activation after the sum; `x` is `(B, T, channels)`."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -36,7 +30,6 @@ class DVAE(keras.layers.Layer):
     """Mel autoencoder with a codebook in the middle; one code stands for four mel frames.
 
     Args:
-        num_mels: Mel bands.
         num_codes: Codebook entries.
         codebook_width: Length of a codebook vector.
         hidden: Channels of the first convolution; the residual blocks have twice as many.
@@ -49,11 +42,8 @@ class DVAE(keras.layers.Layer):
 
     def __init__(self, num_mels: int, num_codes: int, codebook_width: int, hidden: int, residual_blocks: int, **kwargs):
         super().__init__(**kwargs)
-        self.num_mels = num_mels
-        self.num_codes = num_codes
-        self.codebook_width = codebook_width
-        self.hidden = hidden
-        self.residual_blocks = residual_blocks
+        self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
+        self.hidden, self.residual_blocks = hidden, residual_blocks
 
     def build(self, input_shape: Shape | None = None):
         policy, hidden, wide, width = self.dtype_policy, self.hidden, 2 * self.hidden, self.codebook_width
@@ -85,13 +75,9 @@ class DVAE(keras.layers.Layer):
         return self.encoder_output(x)
 
     def encode(self, mel: Tensor) -> Tensor:
-        """Quantizes a mel spectrogram.
+        """Normalized log-mel, `(B, T, num_mels)` at 86 frames per second, -> codes.
 
-        Args:
-            mel: Normalized log-mel, `(B, T, num_mels)`, 86 frames per second.
-
-        Returns:
-            Codes, `(B, ceil(ceil(T / 2) / 2))` int32, each in `[0, num_codes)`.
+        These are `(B, ceil(ceil(T / 2) / 2))` int32, each in `[0, num_codes)`.
         """
         return self.quantizer.nearest(self.mel_to_vectors(mel))
 

@@ -46,40 +46,24 @@ def teacher_forcing(
     """Shifts text and codes into inputs and targets, as the reference does.
 
     Args:
-        config: `ModelConfig`, for the token ids.
-        text: `(B, L)` int32, padded with anything.
-        text_lengths: `(B,)` int32.
-        codes: `(B, C)` int32, padded with anything.
-        code_lengths: `(B,)` int32.
+        text, codes: `(B, L)` and `(B, C)` int32, padded with anything.
+        text_lengths, code_lengths: `(B,)` int32.
         bug_compatible: Hide the key of the text's `[STOP]`, which the reference hides in training although it shows
             it at inference.
-
-    Returns:
-        `TeacherForcing`.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
-    text_at = ops.arange(text.shape[1] or ops.shape(text)[1])[None]
-    text = ops.where(text_at < text_lengths, text, config.stop_text_token)
-    text = ops.pad(text, ((0, 0), (0, 1)), constant_values=config.stop_text_token)
-    codes_at = ops.arange(codes.shape[1] or ops.shape(codes)[1])[None]
-    codes = ops.where(codes_at < code_lengths, codes, config.stop_audio_token)
-    codes = ops.pad(codes, ((0, 0), (0, TRAILING_STOPS + 1)), constant_values=config.stop_audio_token)
 
-    text_inputs = ops.pad(text, ((0, 0), (1, 0)), constant_values=config.start_text_token)
-    audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=config.start_audio_token)
-    text_position = ops.arange(ops.shape(text_inputs)[1])[None]
-    audio_position = ops.arange(ops.shape(audio_inputs)[1])[None]
-    audio_mask = audio_position <= code_lengths + TRAILING_STOPS
-    text_key_mask = text_position <= text_lengths + (0 if bug_compatible else 1)
-    return TeacherForcing(
-        text_inputs=text_inputs,
-        text_targets=ops.pad(text, ((0, 0), (0, 1)), constant_values=config.stop_text_token),
-        text_target_mask=text_position <= text_lengths,
-        audio_inputs=audio_inputs,
-        audio_targets=ops.pad(codes, ((0, 0), (0, 1)), constant_values=config.stop_audio_token),
-        audio_target_mask=audio_mask,
-        key_mask=ops.concatenate([text_key_mask, audio_mask], axis=1),
-    )
+    def shifted(ids, lengths, start, stop, num_stops):
+        position = ops.arange(ids.shape[1] or ops.shape(ids)[1])[None]
+        ids = ops.pad(ops.where(position < lengths, ids, stop), ((0, 0), (0, num_stops)), constant_values=stop)
+        inputs = ops.pad(ids, ((0, 0), (1, 0)), constant_values=start)
+        targets = ops.pad(ids, ((0, 0), (0, 1)), constant_values=stop)
+        return inputs, targets, ops.arange(ops.shape(inputs)[1])[None] < lengths + num_stops
+
+    text = shifted(text, text_lengths, config.start_text_token, config.stop_text_token, 1)
+    audio = shifted(codes, code_lengths, config.start_audio_token, config.stop_audio_token, TRAILING_STOPS + 1)
+    text_keys = ops.arange(ops.shape(text[0])[1])[None] <= text_lengths + (0 if bug_compatible else 1)
+    return TeacherForcing(*text, *audio, key_mask=ops.concatenate([text_keys, audio[-1]], axis=1))
 
 
 class DecodingState(NamedTuple):
@@ -123,15 +107,11 @@ class GPT(keras.layers.Layer):
             layer = TransformerBlock(config.heads, config.dropout, output_stddev, site, dtype=policy, name=name)
             return built(layer, shape)
 
-        self.conditioning_encoder = ConditioningEncoder(
-            width, config.conditioning_blocks, config.conditioning_heads, dtype=policy, name="conditioning_encoder"
-        )
-        self.conditioning_encoder.build((None, None, config.num_mels))
-        heads, head_width = config.perceiver_heads, config.perceiver_head_width
-        self.perceiver = PerceiverResampler(
-            config.num_latents, config.perceiver_depth, heads, head_width, dtype=policy, name="perceiver"
-        )
-        self.perceiver.build(shape)
+        sizes, name = (width, config.conditioning_blocks, config.conditioning_heads), "conditioning_encoder"
+        encoder = ConditioningEncoder(*sizes, dtype=policy, name=name)
+        self.conditioning_encoder = built(encoder, (None, None, config.num_mels))
+        sizes = config.num_latents, config.perceiver_depth, config.perceiver_heads, config.perceiver_head_width
+        self.perceiver = built(PerceiverResampler(*sizes, dtype=policy, name="perceiver"), shape)
         self.text_embedding = table("text_embedding", config.num_text_tokens, 1.0)
         self.audio_embedding = table("audio_embedding", config.num_audio_tokens, 1.0)
         self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, 0.02)
@@ -174,13 +154,13 @@ class GPT(keras.layers.Layer):
         length = ops.shape(ids)[1]
         return ops.cast(ops.take(table, ids, axis=0) + positions[:length], self.compute_dtype)
 
+    def _prompt(self, latents, text_inputs, audio_inputs):
+        latents = ops.cast(latents, self.compute_dtype)
+        return ops.concatenate([latents, self.embed_text(text_inputs), self.embed_audio(audio_inputs)], axis=1)
+
     def hidden(self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None) -> Tensor:
         """The trunk's normalized output over the text and audio positions, `(B, L + C, width)`."""
-        x = ops.concatenate(
-            [ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs), self.embed_audio(audio_inputs)],
-            axis=1,
-        )
-        x = self.embedding_dropout(x, seed=seed)
+        x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:
             key_mask = ops.pad(key_mask, ((0, 0), (self.config.num_latents, 0)), constant_values=True)
         for block in self.blocks:
@@ -192,10 +172,8 @@ class GPT(keras.layers.Layer):
     ) -> tuple[Tensor, Tensor]:
         hidden = self.hidden(latents, text_inputs, audio_inputs, key_mask, seed)
         num_text = ops.shape(text_inputs)[1]
-        return (
-            ops.cast(self.text_head(hidden[:, :num_text]), "float32"),
-            ops.cast(self.audio_head(hidden[:, num_text:]), "float32"),
-        )
+        text_logits, audio_logits = self.text_head(hidden[:, :num_text]), self.audio_head(hidden[:, num_text:])
+        return ops.cast(text_logits, "float32"), ops.cast(audio_logits, "float32")
 
     def codes_to_latents(
         self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None
@@ -234,9 +212,7 @@ class GPT(keras.layers.Layer):
             Logits of the first code `(B, num_audio_tokens)` and the `DecodingState`.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), start_audio_token, dtype="int32")
-        x = ops.concatenate(
-            [ops.cast(latents, self.compute_dtype), self.embed_text(text_inputs), self.embed_audio(start)], axis=1
-        )
+        x = self._prompt(latents, text_inputs, start)
         key_mask = ops.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
         keys, values = [], []
         for block in self.blocks:
@@ -244,9 +220,8 @@ class GPT(keras.layers.Layer):
             room = ((0, 0), (0, 0), (0, max_codes), (0, 0))
             keys.append(ops.pad(key, room))
             values.append(ops.pad(value, room))
-        logits = self.audio_head(self.final_norm(self.trunk_norm(x[:, -1:])))[:, 0]
         key_mask = ops.pad(key_mask, ((0, 0), (0, max_codes)), constant_values=False)
-        return ops.cast(logits, "float32"), DecodingState(tuple(keys), tuple(values), key_mask)
+        return self._next_logits(x[:, -1:]), DecodingState(tuple(keys), tuple(values), key_mask)
 
     def advance(
         self, codes: Tensor, index: Tensor, num_prompt: Tensor, state: DecodingState
@@ -257,10 +232,9 @@ class GPT(keras.layers.Layer):
             codes: `(B,)` int32.
             index: Scalar int32, how many codes (the start code not counted) were fed before.
             num_prompt: Scalar int32, rows of the cache that the prompt fills: latents, text, start code.
-            state: `DecodingState`.
 
         Returns:
-            Logits `(B, num_audio_tokens)` and the new `DecodingState`.
+            Logits `(B, num_audio_tokens)` and the new state.
         """
         position = num_prompt + index
         rows = ops.arange(ops.shape(state.key_mask)[1])
@@ -272,8 +246,11 @@ class GPT(keras.layers.Layer):
             x, key, value = block.advance(x, key, value, position, key_mask)
             keys.append(key)
             values.append(value)
-        logits = self.audio_head(self.final_norm(self.trunk_norm(x)))[:, 0]
-        return ops.cast(logits, "float32"), DecodingState(tuple(keys), tuple(values), key_mask)
+        return self._next_logits(x), DecodingState(tuple(keys), tuple(values), key_mask)
+
+    def _next_logits(self, x):
+        """`(B, 1, width)` -> `(B, num_audio_tokens)`."""
+        return ops.cast(self.audio_head(self.final_norm(self.trunk_norm(x)))[:, 0], "float32")
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "config": asdict(self.config)}

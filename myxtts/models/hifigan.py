@@ -34,8 +34,7 @@ class ResidualStack(keras.layers.Layer):
 
     def __init__(self, kernel_size: int, dilations: Sequence[int], **kwargs):
         super().__init__(**kwargs)
-        self.kernel_size = kernel_size
-        self.dilations = tuple(dilations)
+        self.kernel_size, self.dilations = kernel_size, tuple(dilations)
 
     def build(self, input_shape: Shape):
         def conv(name, dilation=1):
@@ -77,16 +76,12 @@ class HifiganGenerator(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if channels % 2 ** len(upsampling):
-            raise ValueError(
-                f"channels must be a multiple of {2 ** len(upsampling)}, since each of the {len(upsampling)} stages "
-                f"halves them. Received: {channels}."
-            )
-        self.channels = channels
+        if channels % (divisor := 2 ** len(upsampling)):
+            reason = f"since each of the {len(upsampling)} stages halves them"
+            raise ValueError(f"channels must be a multiple of {divisor}, {reason}. Received: {channels}.")
+        self.channels, self.code_stride = channels, code_stride
         self.upsampling = tuple(tuple(stage) for stage in upsampling)
-        self.kernel_sizes = tuple(kernel_sizes)
-        self.dilations = tuple(dilations)
-        self.code_stride = code_stride
+        self.kernel_sizes, self.dilations = tuple(kernel_sizes), tuple(dilations)
         self.hop_length = math.prod(factor for factor, _ in self.upsampling)
 
     def build(self, latents_shape: Shape, speaker_shape: Shape):
@@ -103,10 +98,8 @@ class HifiganGenerator(keras.layers.Layer):
             self.upsamples.append(built(upsample, (None, None, width)))
             width //= 2
             self.conditions.append(condition(f"condition_{i}"))
-            stage = [
-                ResidualStack(size, self.dilations, dtype=dtype, name=f"stack_{i}_{j}")
-                for j, size in enumerate(self.kernel_sizes)
-            ]
+            options = [dict(kernel_size=size, name=f"stack_{i}_{j}") for j, size in enumerate(self.kernel_sizes)]
+            stage = [ResidualStack(dilations=self.dilations, dtype=dtype, **one) for one in options]
             self.stacks.append([built(stack, (None, None, width)) for stack in stage])
         self.conv_post = built(Conv1D(1, 7, use_bias=False, dtype=dtype, name="conv_post"), (None, None, width))
 
@@ -142,11 +135,11 @@ def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
     samples; past the last input sample the last value holds.
 
     Args:
-        x: Sequence, `(B, L, C)`.
-        factor: Output samples per input sample, a positive float.
+        x: `(B, L, C)`.
+        factor: Output samples per input sample, above 0.
 
     Returns:
-        Sequence, `(B, floor(L factor), C)`, of the dtype of `x`.
+        `(B, floor(L factor), C)`, of the dtype of `x`.
     """
     length = ops.shape(x)[1]
     position = ops.arange(_scaled_length(length, factor), dtype="float32")

@@ -13,17 +13,12 @@ class PerceiverLayer(keras.layers.Layer):
 
     The gate is the second half of the MLP's first projection and goes through the exact (erf) GELU.
 
-    Args:
-        heads: Attention heads.
-        head_width: Channels of one head.
-
     Call arguments: `latents` `(B, N, C)`, `context` `(B, T, C)`.
     """
 
     def __init__(self, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
-        self.heads = heads
-        self.head_width = head_width
+        self.heads, self.head_width = heads, head_width
         self.memory_use = MemoryUse()
         """Always of the standard form and kept: few queries leave nothing to save."""
 
@@ -60,10 +55,7 @@ class PerceiverResampler(keras.layers.Layer):
 
     def __init__(self, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
-        self.num_latents = num_latents
-        self.depth = depth
-        self.heads = heads
-        self.head_width = head_width
+        self.num_latents, self.depth, self.heads, self.head_width = num_latents, depth, heads, head_width
 
     def build(self, input_shape: Shape):
         shape, start = (self.num_latents, input_shape[-1]), keras.initializers.RandomNormal(0.0, 0.02)

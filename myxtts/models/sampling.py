@@ -1,19 +1,20 @@
 """Drawing the next code from its scores, in the order in which the reference processes them."""
 
 from collections import namedtuple
-from typing import Any
 
 import keras
 from keras import ops
 
+from myxtts.config.sampling import SamplingConfig
 from myxtts.models.layers.dropout import GivenSeed
 from myxtts.models.layers.memory_efficient_attention import HIDDEN as EXCLUDED
+from myxtts.models.layers.tensor import Tensor
 
 SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
 """The values of `SamplingConfig` as tensors, so that a traced loop takes any: scalars, or `(B, 1)` by row."""
 
 
-def penalize_repetition(logits: Any, seen: Any, penalty: Any) -> Any:
+def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
     """Moves scores `(B, V)` of codes `seen`, `(B, V)` bool, away from being drawn (Keskar et al. 2019, section 4.1).
 
     The penalty, above 0, divides scores above zero and multiplies those below; 1 changes nothing.
@@ -21,7 +22,7 @@ def penalize_repetition(logits: Any, seen: Any, penalty: Any) -> Any:
     return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
-def filter_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any) -> Any:
+def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Temperature, then the `top_k` best, then the nucleus (Holtzman et al. 2020, section 3.1).
 
     Ties with the k-th score stay, and so does at least the best one; excluded scores become -1e30.
@@ -47,12 +48,11 @@ def filter_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any) -> Any:
     return ops.where(logits < ops.min(kept, axis=-1, keepdims=True), EXCLUDED, logits)
 
 
-def sample(logits: Any, sampling: Any, seen: Any, seed: Any) -> Any:
+def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, seed: Tensor) -> Tensor:
     """Draws one code per row, `(B,)` int32.
 
     Args:
         logits: `(B, V)`.
-        sampling: `SamplingValues`, or `SamplingConfig`.
         seen: `(B, V)` bool, codes already in the row.
         seed: `(2,)` int32.
     """

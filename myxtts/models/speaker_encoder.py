@@ -33,30 +33,23 @@ class SqueezeExcitation(keras.layers.Layer):
     def build(self, input_shape: Shape):
         channels, dtype = input_shape[-1], self.dtype_policy
         hidden = channels // self.reduction
-        squeeze = keras.layers.Dense(hidden, activation="relu", dtype=dtype, name="squeeze")
-        self.squeeze = built(squeeze, (None, channels))
-        excite = keras.layers.Dense(channels, activation="sigmoid", dtype=dtype, name="excite")
-        self.excite = built(excite, (None, hidden))
+        self.squeeze = _dense("squeeze", dtype, (None, channels), hidden, "relu")
+        self.excite = _dense("excite", dtype, (None, hidden), channels, "sigmoid")
 
     def call(self, x: Tensor) -> Tensor:
         return x * self.excite(self.squeeze(ops.mean(x, axis=(1, 2))))[:, None, None, :]
 
 
 class ResidualBlock(keras.layers.Layer):
-    """Two convolutions with squeeze-and-excitation on two axes.
+    """Two convolutions with squeeze-and-excitation on two axes; the first has the stride, on both.
 
     `(B, H, W, C)` becomes `(B, ceil(H / stride), ceil(W / stride), filters)`. `training` selects the statistics of the
     batch normalization.
-
-    Args:
-        filters: Output channels.
-        stride: Stride of the first convolution, on both axes.
     """
 
     def __init__(self, filters: int, stride: int = 1, **kwargs):
         super().__init__(**kwargs)
-        self.filters = filters
-        self.stride = stride
+        self.filters, self.stride = filters, stride
 
     def build(self, input_shape: Shape):
         dtype, inner_shape = self.dtype_policy, (None, None, None, self.filters)
@@ -100,10 +93,9 @@ class AttentiveStatisticsPooling(keras.layers.Layer):
 
     def build(self, input_shape: Shape):
         dtype, shape = self.dtype_policy, (None, None, self.attention_width)
-        hidden = keras.layers.Dense(self.attention_width, activation="relu", dtype=dtype, name="hidden")
-        self.hidden = built(hidden, input_shape)
+        self.hidden = _dense("hidden", dtype, input_shape, self.attention_width, "relu")
         self.norm = _batch_normalization("norm", dtype, shape)
-        self.score = built(keras.layers.Dense(input_shape[-1], dtype=dtype, name="score"), shape)
+        self.score = _dense("score", dtype, shape, input_shape[-1])
 
     def call(self, x: Tensor, training=False) -> Tensor:
         score = self.score(self.norm(self.hidden(x), training=training))
@@ -138,14 +130,10 @@ class SpeakerEncoder(keras.layers.Layer):
         # Automatic casting would round the log-mel to half precision before it is normalized.
         super().__init__(autocast=False, **kwargs)
         if len(widths) != len(num_blocks):
-            raise ValueError(
-                "widths and num_blocks must have one value per group of residual blocks. "
-                f"Received: {widths} and {num_blocks}."
-            )
-        self.widths = tuple(widths)
-        self.num_blocks = tuple(num_blocks)
-        self.embedding_width = embedding_width
-        self.attention_width = attention_width
+            rule = "widths and num_blocks must have one value per group of residual blocks"
+            raise ValueError(f"{rule}. Received: {widths} and {num_blocks}.")
+        self.widths, self.num_blocks = tuple(widths), tuple(num_blocks)
+        self.embedding_width, self.attention_width = embedding_width, attention_width
 
     def build(self, log_mel_shape: Shape):
         dtype, bands = self.dtype_policy, log_mel_shape[-1]
@@ -163,7 +151,7 @@ class SpeakerEncoder(keras.layers.Layer):
         pooled = bands * self.widths[-1]
         pooling = AttentiveStatisticsPooling(self.attention_width, dtype=dtype, name="pooling")
         self.pooling = built(pooling, (None, None, pooled))
-        self.project = built(keras.layers.Dense(self.embedding_width, dtype=dtype, name="project"), (None, 2 * pooled))
+        self.project = _dense("project", dtype, (None, 2 * pooled), self.embedding_width)
 
     def call(self, log_mel: Tensor, training=False) -> Tensor:
         x = ops.cast(self.normalize(log_mel), self.compute_dtype)[..., None]
@@ -187,3 +175,7 @@ def _batch_normalization(name, dtype, shape):
     # Keras's momentum is the share of the old value: PyTorch's 0.1 is 0.9 here.
     layer = keras.layers.BatchNormalization(momentum=0.9, epsilon=_EPSILON, dtype=dtype, name=name)
     return built(layer, shape)
+
+
+def _dense(name, dtype, shape, units, activation=None):
+    return built(keras.layers.Dense(units, activation=activation, dtype=dtype, name=name), shape)

@@ -36,38 +36,45 @@ class XTTS(keras.Model):
         unknown = set(parts) - set(PARTS)
         if unknown:
             raise ValueError(f"parts must be among {PARTS}. Received: {sorted(unknown)}.")
-        self.config = config
-        self.parts = tuple(parts)
-        shape = (config.num_mels,)
-        self.mel_stats = self.add_weight(
-            shape=shape, name="mel_stats", trainable=False, initializer="ones", dtype="float32"
-        )
-        if "dvae" in parts:
-            shape = (config.num_codes, config.codebook_width, config.dvae_hidden, config.dvae_residual_blocks)
-            self.dvae = built(DVAE(config.num_mels, *shape, name="dvae", dtype=precision))
-        if "gpt" in parts:
-            if config.num_text_tokens < 1:
-                raise ValueError(
-                    "model.num_text_tokens must be set from the tokenizer before the GPT is made. "
-                    f"Received: {config.num_text_tokens}."
-                )
-            self.gpt = built(GPT(config, name="gpt", dtype=precision))
-        if "decoder" in parts:
-            channels, width = config.speaker_channels, config.speaker_width
-            decoder = HifiganGenerator(config.decoder_channels, name="decoder", dtype=precision)
-            self.decoder = built(decoder, (None, None, config.width), (None, width))
-            encoder = SpeakerEncoder(channels, embedding_width=width, name="speaker_encoder", dtype=precision)
-            self.speaker_encoder = built(encoder, (None, None, SPEAKER_NUM_MELS))
+        self.config, self.parts = config, tuple(parts)
+        stats = dict(shape=(config.num_mels,), name="mel_stats", trainable=False, initializer="ones", dtype="float32")
+        self.mel_stats = self.add_weight(**stats)
+        for part in PARTS:
+            if part in parts:
+                getattr(self, f"_make_{part}")(config, precision)
         self.built = True
 
+    def _make_dvae(self, config, dtype):
+        shape = (config.num_mels, config.num_codes, config.codebook_width, config.dvae_hidden)
+        self.dvae = built(DVAE(*shape, config.dvae_residual_blocks, name="dvae", dtype=dtype))
+
+    def _make_gpt(self, config, dtype):
+        if config.num_text_tokens < 1:
+            rule = "model.num_text_tokens must be set from the tokenizer before the GPT is made"
+            raise ValueError(f"{rule}. Received: {config.num_text_tokens}.")
+        self.gpt = built(GPT(config, name="gpt", dtype=dtype))
+
+    def _make_decoder(self, config, dtype):
+        channels, width = config.speaker_channels, config.speaker_width
+        decoder = HifiganGenerator(config.decoder_channels, name="decoder", dtype=dtype)
+        self.decoder = built(decoder, (None, None, config.width), (None, width))
+        encoder = SpeakerEncoder(channels, embedding_width=width, name="speaker_encoder", dtype=dtype)
+        self.speaker_encoder = built(encoder, (None, None, SPEAKER_NUM_MELS))
+
     @classmethod
-    def assemble(cls, config: ModelConfig, dvae_model: Self, gpt_model: Self) -> Self:
-        """A speaking model that shares the weights of two made apart: one with the DVAE, one with the GPT."""
-        model = cls(config, parts=())
-        model.dvae, model.mel_stats = dvae_model.dvae, dvae_model.mel_stats
-        model.gpt = gpt_model.gpt
-        model.parts = ("dvae", "gpt")
-        return model
+    def assemble(cls, config: ModelConfig, *models: Self) -> Self:
+        """A model of all the parts of `models`, whose weights it shares; of a part that several have, the last one's.
+
+        `mel_stats` are those of the model that has the DVAE, or of the last one where none has.
+        """
+        owners = {part: model for model in models for part in model.parts}
+        assembled = cls(config, parts=())
+        for part, model in owners.items():
+            for name in LAYERS[part]:
+                setattr(assembled, name, getattr(model, name))
+        assembled.parts = tuple(part for part in PARTS if part in owners)
+        assembled.mel_stats = owners.get("dvae", models[-1]).mel_stats
+        return assembled
 
     def part_weights(self, part: str) -> dict[str, keras.Variable]:
         """Variables of one part by path below it; `mel_stats` belongs to the DVAE."""

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.linear import built
+from myxtts.models.layers.linear import normal_linear
 from myxtts.models.layers.memory_efficient_attention import HIDDEN, memory_efficient_attention, transposed
 from myxtts.models.layers.recomputation import Recomputation, recomputed
 from myxtts.models.layers.tensor import Shape, Tensor
@@ -14,7 +14,7 @@ from myxtts.models.layers.tensor import Shape, Tensor
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
 """The forms of attention: one product of all queries with all keys, or chunks of keys."""
 ATTENTION_SCOPES = {STANDARD: "standard_attention", MEMORY_EFFICIENT: "memory_efficient_attention"}
-"""Name scope that each form's operations stand in."""
+"""Name scope of each form's operations."""
 
 
 class MemoryUse(NamedTuple):
@@ -126,7 +126,6 @@ class CausalSelfAttention(keras.layers.Layer):
     """GPT-2 self-attention: one projection to query, key and value thirds, one projection out.
 
     Args:
-        heads: Number of heads.
         dropout: Rate on the attention probabilities.
         output_stddev: Standard deviation of the output projection's initial kernel.
         site: First dropout site of this layer.
@@ -136,20 +135,12 @@ class CausalSelfAttention(keras.layers.Layer):
 
     def __init__(self, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
         super().__init__(**kwargs)
-        self.heads = heads
-        self.output_stddev = output_stddev
-        self.dropout = Dropout(dropout, site)
+        self.heads, self.output_stddev, self.dropout = heads, output_stddev, Dropout(dropout, site)
 
     def build(self, input_shape: Shape):
-        width = input_shape[-1]
-
-        def dense(name, units, stddev):
-            start = keras.initializers.RandomNormal(0.0, stddev)
-            layer = keras.layers.Dense(units, kernel_initializer=start, dtype=self.dtype_policy, name=name)
-            return built(layer, input_shape)
-
-        self.qkv = dense("qkv", 3 * width, 0.02)
-        self.output_projection = dense("output_projection", width, self.output_stddev)
+        width, policy = input_shape[-1], self.dtype_policy
+        self.qkv = normal_linear(3 * width, width, "qkv", dtype=policy)
+        self.output_projection = normal_linear(width, width, "output_projection", self.output_stddev, policy)
 
     def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
         return self.attend_and_project(self.qkv(x), key_mask, seed)

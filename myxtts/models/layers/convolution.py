@@ -33,23 +33,15 @@ class _Convolution(keras.layers.Layer):
     def __init__(self, filters: int, kernel_size: int, stride=1, padding=None, dilation=1, use_bias=True, **kwargs):
         super().__init__(**kwargs)
         if stride > 1 and dilation > 1:
-            raise ValueError(
-                "A convolution may have a stride or a dilation, not both. "
-                f"Received: stride={stride}, dilation={dilation}."
-            )
+            received = f"Received: stride={stride}, dilation={dilation}."
+            raise ValueError(f"A convolution may have a stride or a dilation, not both. {received}")
         if padding is None:
             if kernel_size % 2 == 0:
-                raise ValueError(
-                    "kernel_size must be odd for the default padding, which is the same on both sides. "
-                    f"Received: kernel_size={kernel_size}. Give `padding`."
-                )
+                rule = "kernel_size must be odd for the default padding, which is the same on both sides"
+                raise ValueError(f"{rule}. Received: kernel_size={kernel_size}. Give `padding`.")
             padding = dilation * (kernel_size - 1) // 2
-        self.filters = filters
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.padding = padding
-        self.dilation = dilation
-        self.use_bias = use_bias
+        self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
+        self.padding, self.dilation, self.use_bias = padding, dilation, use_bias
         self.fewer_products = False
         """Whether wide float32 layers are computed by minimal filtering: for inference on a CPU."""
 
@@ -138,13 +130,10 @@ class ConvTranspose1D(keras.layers.Layer):
     def __init__(self, filters: int, kernel_size: int, stride: int, **kwargs):
         super().__init__(**kwargs)
         if kernel_size < stride or (kernel_size - stride) % 2:
-            raise ValueError(
-                "kernel_size - stride must be even and not negative, so that the length grows by exactly the stride. "
-                f"Received: kernel_size={kernel_size}, stride={stride}."
-            )
-        self.filters = filters
-        self.kernel_size = kernel_size
-        self.stride = stride
+            rule = "even and not negative, so that the length grows by exactly the stride"
+            received = f"Received: kernel_size={kernel_size}, stride={stride}."
+            raise ValueError(f"kernel_size - stride must be {rule}. {received}")
+        self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
 
     def build(self, input_shape: Shape):
         shape = (self.kernel_size, self.filters, input_shape[-1])

@@ -34,8 +34,7 @@ class Dropout(keras.layers.Layer):
 
     def __init__(self, rate: float, site: int = 0, **kwargs):
         super().__init__(autocast=False, **kwargs)  # the input keeps its dtype, whatever the default policy
-        self.rate = rate
-        self.site = site
+        self.rate, self.site = rate, site
 
     def call(self, x: Tensor, seed=None) -> Tensor:
         return self.apply(x, self.keep_mask(ops.shape(x), seed))

@@ -5,7 +5,7 @@ from keras import ops
 
 from myxtts.models.layers.attention import CausalSelfAttention, MemoryUse
 from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.linear import built
+from myxtts.models.layers.linear import built, normal_linear
 from myxtts.models.layers.recomputation import recomputed
 from myxtts.models.layers.tensor import Shape, Tensor
 
@@ -22,7 +22,6 @@ class TransformerBlock(keras.layers.Layer):
     """Pre-norm block of GPT-2 (Radford et al. 2019): attention and a four times wider tanh-GELU MLP.
 
     Args:
-        heads: Attention heads.
         dropout: Rate on attention probabilities and on both residual branches.
         output_stddev: Initial standard deviation of the two projections that end a branch; GPT-2 scales it by
             `1 / sqrt(2 * layers)`.
@@ -33,32 +32,20 @@ class TransformerBlock(keras.layers.Layer):
 
     def __init__(self, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
         super().__init__(**kwargs)
-        self.heads = heads
-        self.dropout_rate = dropout
-        self.output_stddev = output_stddev
-        self.site = site
-        self.attention_dropout = Dropout(dropout, site + 1)
-        self.mlp_dropout = Dropout(dropout, site + 2)
+        self.heads, self.dropout_rate, self.output_stddev, self.site = heads, dropout, output_stddev, site
+        self.attention_dropout, self.mlp_dropout = Dropout(dropout, site + 1), Dropout(dropout, site + 2)
         self.memory_use = MemoryUse()
 
     def build(self, input_shape: Shape):
         width, policy = input_shape[-1], self.dtype_policy
-
-        def dense(name, units, stddev):
-            start = keras.initializers.RandomNormal(0.0, stddev)
-            return keras.layers.Dense(units, kernel_initializer=start, dtype=policy, name=name)
-
         self.attention_norm = built(layer_norm("attention_norm", policy), input_shape)
-        self.attention = CausalSelfAttention(
-            self.heads, self.dropout_rate, self.output_stddev, self.site, dtype=policy, name="attention"
-        )
+        arguments = self.heads, self.dropout_rate, self.output_stddev, self.site
+        self.attention = CausalSelfAttention(*arguments, dtype=policy, name="attention")
         self.mlp_norm = built(layer_norm("mlp_norm", policy), input_shape)
-        self.mlp_in = dense("mlp_in", 4 * width, 0.02)
-        self.mlp_out = dense("mlp_out", width, self.output_stddev)
         # The MLP's initial values are drawn before those of attention.
+        self.mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
+        self.mlp_out = normal_linear(width, 4 * width, "mlp_out", self.output_stddev, policy)
         self.attention.build(input_shape)
-        self.mlp_in.build(input_shape)
-        self.mlp_out.build((*input_shape[:-1], 4 * width))
 
     def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
         # Segments end in their matrix products, which the gradient does not need: what is recomputed is norms, scores,

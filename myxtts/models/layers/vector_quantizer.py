@@ -7,7 +7,7 @@ from myxtts.models.layers.tensor import Shape, Tensor
 
 
 class VectorQuantizer(keras.layers.Layer):
-    """Nearest-neighbour codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
+    """Nearest-neighbor codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
 
     The layer itself never changes its codebook: `statistics` gives what a batch contributes, so that batches of
     several replicas or accumulation steps can be added up, and `update` applies the sum once.
@@ -23,10 +23,7 @@ class VectorQuantizer(keras.layers.Layer):
 
     def __init__(self, num_codes: int, width: int, decay: float = 0.99, epsilon: float = 1e-5, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
-        self.num_codes = num_codes
-        self.width = width
-        self.decay = decay
-        self.epsilon = epsilon
+        self.num_codes, self.width, self.decay, self.epsilon = num_codes, width, decay, epsilon
 
     def build(self, input_shape: Shape | None = None):
         def weight(name, shape, start):
@@ -42,13 +39,9 @@ class VectorQuantizer(keras.layers.Layer):
         return ops.take(self.codebook, codes, axis=0)
 
     def distances(self, vectors: Tensor) -> Tensor:
-        """Squared Euclidean distances, less the vectors' own squared norm, in float32.
+        """Squared Euclidean distances, less the vectors' own squared norm, in float32; the smallest is the nearest.
 
-        Args:
-            vectors: `(..., width)`.
-
-        Returns:
-            `(..., num_codes)`; the smallest marks the nearest code.
+        `(..., width)` -> `(..., num_codes)`.
         """
         vectors = ops.cast(vectors, "float32")
         codebook = ops.convert_to_tensor(self.codebook)
@@ -59,15 +52,12 @@ class VectorQuantizer(keras.layers.Layer):
         return ops.cast(ops.argmin(self.distances(vectors), axis=-1), "int32")
 
     def statistics(self, vectors: Tensor, codes: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """What a batch adds to the moving averages.
+        """What a batch adds to the moving averages: `count`, `(num_codes,)`, and `sum`, `(num_codes, width)`.
 
         Args:
             vectors: `(B, N, width)`.
             codes: `(B, N)`, their nearest codes.
             mask: `(B, N)`, 1 where a vector counts and 0 where it is padding.
-
-        Returns:
-            `count`, `(num_codes,)`, and `sum`, `(num_codes, width)`.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))
@@ -83,18 +73,14 @@ class VectorQuantizer(keras.layers.Layer):
         self.codebook.assign(self.codebook_sum / smoothed[:, None])
 
     def revive(self, candidates: Tensor, threshold: Tensor) -> Tensor:
-        """Moves codes that hardly any vector chooses onto vectors that occur.
+        """Moves codes that hardly any vector chooses onto vectors that occur; returns how many, int32.
 
         Args:
             candidates: `(num_codes, width)`, a vector for each code that may have to move.
             threshold: Codes whose average count per step is below this move.
-
-        Returns:
-            How many codes moved, int32.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
-        keep = 1.0 - dead
-        candidates = ops.cast(candidates, "float32")
+        keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")
         fresh_size = ops.maximum(ops.cast(threshold, "float32"), 1e-3) * 2.0
         self.codebook.assign(keep[:, None] * self.codebook + dead[:, None] * candidates)
         self.cluster_size.assign(keep * self.cluster_size + dead * fresh_size)
