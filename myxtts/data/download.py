@@ -1,6 +1,5 @@
 """Fetches LJSpeech, the public-domain corpus of one English voice, into a folder of the user's choice."""
 
-import os
 import shutil
 import sys
 import tarfile
@@ -27,11 +26,8 @@ def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
     The archive is unpacked next to the folder and moved there whole, so a broken download leaves no half corpus.
 
     Args:
-        folder: Where `metadata.csv` and `wavs/` are to be.
+        folder: Where `metadata.csv` and `wavs/` are to be; returned.
         url: Of the archive, one folder with the corpus in it.
-
-    Returns:
-        The folder.
 
     Raises:
         CorpusError: The folder holds something else, or the download or the disk failed.
@@ -43,15 +39,17 @@ def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
         rule = f"--download-ljspeech needs a new or empty folder. {folder} holds something else."
         raise CorpusError(f"{rule} Name another --train-data.")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         # Not synced: that would take a minute for LJSpeech's 13,103 files.
-        work = tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent)
-        with work, write_whole_folder(folder, sync=False) as new:
-            archive, unpacked = Path(work.name, "archive.tar.bz2"), Path(work.name, "unpacked")
-            _fetch(url, archive)
-            _unpack(archive, unpacked)
-            (corpus,) = unpacked.iterdir()
-            os.replace(corpus, new)
+        with write_whole_folder(folder, sync=False) as new:
+            with tempfile.TemporaryDirectory(dir=new) as work:
+                _fetch(url, Path(work, "archive"))
+                _unpack(Path(work, "archive"), Path(work, "unpacked"))
+                (corpus,) = Path(work, "unpacked").iterdir()
+                for entry in corpus.iterdir():
+                    shutil.move(entry, new)
+            if folder.exists():
+                # Fails where something was put there in the meantime, which is then kept.
+                folder.resolve().rmdir()
     except _DAMAGED as error:
         way_out = f"Try again, or download it and unpack it into {folder}."
         raise CorpusError(f"LJSpeech could not be fetched from {url}: {error}. {way_out}") from error
