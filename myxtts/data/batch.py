@@ -33,12 +33,7 @@ WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2)
 def noise_batch(
     num_clips: int, num_samples: int, num_tokens: int, num_conditioning_samples: int, num_text_tokens: int
 ) -> WaveBatch:
-    """A `WaveBatch` of arrays without padding: noise and random text, for measurements.
-
-    Args:
-        num_clips, num_samples, num_tokens, num_conditioning_samples: B, S, L and R.
-        num_text_tokens: Size of the vocabulary.
-    """
+    """A `WaveBatch` (B, S, L, R) of arrays without padding: noise and random text, for measurements."""
     draw = np.random.default_rng(0)
     return WaveBatch(
         np.zeros(num_clips, np.int32),

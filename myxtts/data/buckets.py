@@ -11,17 +11,14 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 
 
 class OrderedBatch(NamedTuple):
-    """One batch to be read."""
+    """One batch to be read: which clips of the set, `(B,)`, and to what length their waveforms and texts are padded."""
 
     epoch: int
     offset: int
     """Place within the epoch."""
     indices: np.ndarray
-    """`(B,)` clips of the set."""
     num_samples: int
-    """Padded length of the waveforms."""
     num_tokens: int
-    """Padded length of the texts."""
 
 
 def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:

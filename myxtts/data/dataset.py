@@ -70,12 +70,9 @@ class SpeechDataset:
         if not validation:
             logger.warning("One clip alone cannot be split: it is validated on as well.")
             validation = train
-        model = replace(
-            config.model,
-            num_text_tokens=tokenizer.num_tokens,
-            start_text_token=tokenizer.start_id,
-            stop_text_token=tokenizer.stop_id,
-        )
+        start, stop = tokenizer.start_id, tokenizer.stop_id
+        vocabulary = {"num_text_tokens": tokenizer.num_tokens, "start_text_token": start, "stop_text_token": stop}
+        model = replace(config.model, **vocabulary)
         data = replace(config.data, conditioning_seconds=conditioning_seconds(config.data, train))
         texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
         return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts)
@@ -89,15 +86,10 @@ class SpeechDataset:
     def order(self, stage: str) -> BatchOrder:
         """The training batches of a stage."""
         crop = self._crop_samples(stage)
-        return BatchOrder(
-            [min(clip.num_samples, crop or clip.num_samples) for clip in self.train],
-            [len(clip.tokens) for clip in self.train],
-            self.config.stage(stage).batch_size,
-            self.config.data.num_buckets,
-            self.config.training.seed,
-            *self._fixed_shape(),
-            extra_samples=self._max_shift(),
-        )
+        lengths = [min(clip.num_samples, crop or clip.num_samples) for clip in self.train]
+        tokens = [len(clip.tokens) for clip in self.train]
+        settings = self.config.stage(stage).batch_size, self.config.data.num_buckets, self.config.training.seed
+        return BatchOrder(lengths, tokens, *settings, *self._fixed_shape(), extra_samples=self._max_shift())
 
     def train_loader(self, stage: str) -> BatchLoader:
         """Reads the training batches of a stage."""
@@ -122,18 +114,17 @@ class SpeechDataset:
         data = self.config.data
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding)
-        rule, seed = rule if STAGES[stage].conditioned else None, self.config.training.seed
-        crop = self._crop_samples(stage) if training else None
-        return BatchLoader(clips, order, self._cache, seed, rule, crop, self._max_shift(), training)
+        rule, crop = rule if STAGES[stage].conditioned else None, self._crop_samples(stage) if training else None
+        seed, shift = self.config.training.seed, self._max_shift()
+        return BatchLoader(clips, order, self._cache, seed, rule, crop, shift, training)
 
     def _max_shift(self):
         return MAX_SHIFT_SAMPLES if self.config.data.augment else 0
 
     def _crop_samples(self, stage):
-        seconds = self.config.stage(stage).crop_seconds if STAGES[stage].can_crop else None
-        if seconds is None:
-            return None
-        return max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES)) * CODE_STRIDE_SAMPLES
+        seconds = self.config.stage(stage).crop_seconds
+        strides = seconds and max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES))
+        return strides and strides * CODE_STRIDE_SAMPLES
 
     def _fixed_shape(self):
         data = self.config.data
@@ -147,20 +138,18 @@ class SpeechDataset:
 
 def _inspect(config, folder, progress):
     corpus = load_corpus(folder, config.data.language)
-    home = Path(config.training.checkpoint_dir)
     limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
-    digest = digest_bytes(str(corpus.root).encode(), 4)
-    cache_path = home / f"inspected_{digest}.json"
-    return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=cache_path)
+    cache = Path(config.training.checkpoint_dir, f"inspected_{digest_bytes(str(corpus.root).encode(), 4)}.json")
+    return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=cache)
 
 
 def _tokenizer(config, utterances):
     own = Path(config.training.checkpoint_dir) / "vocab.json"
     if own.is_file() and not config.training.reset_training:
         return _read_tokenizer(own, "The run's own vocabulary")
-    if config.data.vocabulary:
-        return _grown(_read_tokenizer(config.data.vocabulary, "--vocabulary"), config, utterances)
     texts = [(utterance.text, utterance.language) for utterance in utterances]
+    if config.data.vocabulary:
+        return _grown(_read_tokenizer(config.data.vocabulary, "--vocabulary"), config.data, texts)
     return XTTSTokenizer.train(texts, vocab_size=config.data.vocabulary_size) if texts else None
 
 
@@ -171,15 +160,14 @@ def _read_tokenizer(path, what):
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
 
 
-def _grown(tokenizer, config, utterances):
+def _grown(tokenizer, data, texts):
     """The given vocabulary, grown by what the corpus needs and it lacks; old ids stay."""
-    texts = [(utterance.text, utterance.language) for utterance in utterances]
     lacking = [pair for pair in texts if tokenizer.check(*pair)]
-    if not lacking or not config.data.extend_vocabulary:
+    if not lacking or not data.extend_vocabulary:
         return tokenizer
     grown = tokenizer.extend(lacking)
     if grown.num_tokens > tokenizer.num_tokens:
-        growth = f"Vocabulary {config.data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
+        growth = f"Vocabulary {data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
         logger.info(f"{growth}: {len(lacking)} transcripts have characters or a language that it lacks")
     return grown
 

@@ -1,11 +1,11 @@
 """Safe access to a folder that somebody else made: nothing outside it is opened, and sizes are limited."""
 
-import codecs
 import os
 import re
 import stat
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,14 +18,9 @@ MAX_LINE_CHARACTERS = 65_536
 MAX_NAME_CHARACTERS = 512
 """Of an id, a speaker or a language."""
 
+_BYTE_ORDER_MARK = "\ufeff"
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
+_MARKED_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 # Unicode's category Cc, and surrogates (Cs): what a file name that is not UTF-8 decodes to.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -34,14 +29,13 @@ class CorpusError(UserError):
     """A folder or a list that cannot be used as a whole."""
 
 
+@dataclass(eq=False)
 class ClipRefused(Exception):
     """Ends the reading of one clip. `path` is the file at fault where that is not the list."""
 
-    def __init__(self, reason: str, detail: str, path: Path | None = None):
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
-        self.path = path
+    reason: str
+    detail: str
+    path: Path | None = None
 
 
 class CorpusFolder:
@@ -183,10 +177,9 @@ def _file_key(name):
 
 
 def _decode(path, data):
-    mark, encoding = next((pair for pair in _BYTE_ORDER_MARKS if data.startswith(pair[0])), (b"", "utf-8"))
-    data = data[len(mark) :]
+    encoding = next((name for name in _MARKED_ENCODINGS if data.startswith(_BYTE_ORDER_MARK.encode(name))), "utf-8")
     try:
-        text = data.decode(encoding)
+        text = data.decode(encoding).removeprefix(_BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         line = data[: error.start].decode(encoding).count("\n") + 1
         found = f"line {line} holds the byte 0x{data[error.start]:02X}, which is invalid there"
