@@ -32,17 +32,17 @@ MAX_DATA_PATH_BYTES = 159
 
 
 class SpeechJob(NamedTuple):
-    """One sentence to be spoken into one file."""
+    """One sentence to be spoken into one wav file.
+
+    `language` and `variant` (the vocal tract) are eSpeak NG's names, for example `en-us` and `f2`; `pitch` is 0 to 100,
+    its usual 50.
+    """
 
     path: str
-    """The wav file."""
     text: str
     language: str
-    """eSpeak NG's name of the language, for example `en-us`."""
     variant: str
-    """eSpeak NG's name of the vocal tract, for example `f2`."""
     pitch: int
-    """0 to 100; eSpeak NG's usual is 50."""
     words_per_minute: int
 
 

@@ -91,16 +91,10 @@ class BatchLoader:
     def __call__(self, position: int) -> WaveBatch:
         ordered = self.order.batch(position)
         rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1])
-        rows = len(ordered.indices)
-        batch = WaveBatch(
-            index=ordered.indices.astype(np.int32),
-            wav=np.zeros((rows, ordered.num_samples), np.float32),
-            wav_lengths=np.zeros(rows, np.int32),
-            text=np.zeros((rows, ordered.num_tokens), np.int32),
-            text_lengths=np.zeros(rows, np.int32),
-            conditioning=np.zeros((rows, self.conditioning.max_samples if self.conditioning else 0), np.float32),
-            conditioning_span=np.zeros((rows, 2), np.int32),
-        )
+        voice_samples = self.conditioning.max_samples if self.conditioning else 0
+        widths = WaveBatch((), (ordered.num_samples,), (), (ordered.num_tokens,), (), (voice_samples,), (2,))
+        batch = WaveBatch(*(np.zeros((len(ordered.indices), *w), dtype) for w, dtype in zip(widths, WAVE_DTYPES)))
+        batch.index[:] = ordered.indices
         for row, index in enumerate(ordered.indices):
             clip = self.clips[index]
             samples = self.cache.load(clip.wav_path)
