@@ -144,28 +144,21 @@ def _inspect(config, folder, progress):
 
 
 def _tokenizer(config, utterances):
-    own = Path(config.training.checkpoint_dir) / "vocab.json"
-    if own.is_file() and not config.training.reset_training:
-        return _read_tokenizer(own, "The run's own vocabulary")
+    """The run's own vocabulary; else the given one, grown by what it lacks for the corpus; else one trained on it."""
+    data, own = config.data, Path(config.training.checkpoint_dir) / "vocab.json"
+    is_own = own.is_file() and not config.training.reset_training
     texts = [(utterance.text, utterance.language) for utterance in utterances]
-    if config.data.vocabulary:
-        return _grown(_read_tokenizer(config.data.vocabulary, "--vocabulary"), config.data, texts)
-    return XTTSTokenizer.train(texts, vocab_size=config.data.vocabulary_size) if texts else None
-
-
-def _read_tokenizer(path, what):
+    if not (is_own or data.vocabulary):
+        return XTTSTokenizer.train(texts, vocab_size=data.vocabulary_size) if texts else None
     try:
-        return XTTSTokenizer.from_file(path)
+        tokenizer = XTTSTokenizer.from_file(own if is_own else data.vocabulary)
     except (OSError, ValueError) as error:
+        what = "The run's own vocabulary" if is_own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
-
-
-def _grown(tokenizer, data, texts):
-    """The given vocabulary, grown by what the corpus needs and it lacks; old ids stay."""
-    lacking = [pair for pair in texts if tokenizer.check(*pair)]
-    if not lacking or not data.extend_vocabulary:
+    if is_own or not data.extend_vocabulary:
         return tokenizer
-    grown = tokenizer.extend(lacking)
+    lacking = [pair for pair in texts if tokenizer.check(*pair)]
+    grown = tokenizer.extend(lacking) if lacking else tokenizer
     if grown.num_tokens > tokenizer.num_tokens:
         growth = f"Vocabulary {data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
         logger.info(f"{growth}: {len(lacking)} transcripts have characters or a language that it lacks")

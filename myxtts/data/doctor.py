@@ -91,8 +91,6 @@ def check_data(
     """Inspects a data set as training would, and compares it with its validation set.
 
     Args:
-        folder, validation: Roots of the sets.
-        limits: What a clip must keep to.
         language: Of recordings whose set names none.
         vocabulary: Tokenizer file that transcripts must fit.
         progress: Called as `progress(folder)` for each set; gives a context with its progress, as `clip_progress` does.
@@ -127,8 +125,6 @@ def inspect_corpus(
     """Decodes every clip of a corpus and checks it and its transcript.
 
     Args:
-        corpus: From `load_corpus`.
-        limits: What a clip must keep to.
         workers: Threads that decode.
         cache_path: JSON file that remembers the result for each audio file until its size, its time or the limits
             change. A damaged one is ignored and one inside the corpus is not written, each with a note.
@@ -309,10 +305,9 @@ def _load_cache(path, key):
     """Returns `{audio path: _Verdict}` and a note or None. The first line of the file is the digest of the second."""
     try:
         digest, _, content = Path(path).read_bytes().partition(b"\n")
-    except FileNotFoundError:
-        return {}, None
     except OSError as error:
-        return {}, f"The cache {path} could not be read and was ignored: {error.strerror}."
+        note = f"The cache {path} could not be read and was ignored: {error.strerror}."
+        return {}, None if isinstance(error, FileNotFoundError) else note
     if digest != _digest_line(content):
         return {}, f"The cache {path} is damaged and was ignored."
     content = json.loads(content)

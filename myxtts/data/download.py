@@ -17,7 +17,6 @@ UNPACKED_BYTES_LIMIT = 8 * 2**30
 """LJSpeech unpacks to 3.6 GB; an archive that claims more is not LJSpeech."""
 UNPACKED_FILES_LIMIT = 50_000
 """LJSpeech has 13,103."""
-_DAMAGED = (OSError, EOFError, ValueError, tarfile.TarError)
 
 
 def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
@@ -50,7 +49,7 @@ def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
             if folder.exists():
                 # Fails where something was put there in the meantime, which is then kept.
                 folder.resolve().rmdir()
-    except _DAMAGED as error:
+    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         way_out = f"Try again, or download it and unpack it into {folder}."
         raise CorpusError(f"LJSpeech could not be fetched from {url}: {error}. {way_out}") from error
     return folder

@@ -49,10 +49,7 @@ class SpeechJob(NamedTuple):
 def speak_to_files(jobs: Sequence[SpeechJob], library_path: Path, data_path: Path) -> None:
     """Speaks `jobs` in their order into 16-bit wav files at `SAMPLE_RATE`, in a process of its own.
 
-    Args:
-        jobs: What to speak. Their folders must exist.
-        library_path: eSpeak NG's shared library.
-        data_path: Its folder `espeak-ng-data`.
+    `library_path` is eSpeak NG's shared library, `data_path` its folder `espeak-ng-data`. The jobs' folders must exist.
 
     Raises:
         RuntimeError: A variant does not exist, or eSpeak NG failed.

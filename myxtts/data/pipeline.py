@@ -71,9 +71,7 @@ class BatchLoader:
     order: BatchOrder | SequentialOrder
     cache: SampleCache
     seed: int
-    """Of slices, shifts and conditioning clips."""
     conditioning: ConditioningRule | None = None
-    """None for no conditioning clips."""
     crop_samples: int | None = None
     """Longest slice of a clip, or None for whole clips."""
     max_shift: int = 0
@@ -117,25 +115,22 @@ class BatchLoader:
         return samples[start : start + length], start
 
     def _conditioning(self, index, samples, shift, rng):
-        """The sound that the voice is taken from, and where in the row it lies: 0, 0 where it is of another clip."""
+        """The sound that the voice is taken from, and where in the row it lies: 0, 0 where it is of another clip.
+
+        That is another clip of the same speaker in the same language, if there is one.
+        """
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
-        other = self._other_clip(index, rng) if rule.source == "speaker" else None
-        if other is not None:
-            return self._slice(self.cache.load(self.clips[other].wav_path), length, rng)[0], (0, 0)
+        clip = self.clips[index]
+        same_voice = self._by_speaker[clip.speaker, clip.language]
+        if rule.source == "speaker" and len(same_voice) > 1:
+            steps = int(rng.integers(1, len(same_voice))) if self.training else 1
+            other = self.clips[same_voice[(same_voice.index(index) + steps) % len(same_voice)]]
+            return self._slice(self.cache.load(other.wav_path), length, rng)[0], (0, 0)
         if len(samples) < length:
             length = max(1, len(samples) // 2)
         voice, start = self._slice(samples, length, rng)
         return voice, (shift + start, shift + start + len(voice))
-
-    def _other_clip(self, index, rng):
-        """Another clip of the same speaker in the same language, or None when there is none."""
-        clip = self.clips[index]
-        same = self._by_speaker[clip.speaker, clip.language]
-        if len(same) < 2:
-            return None
-        steps = int(rng.integers(1, len(same))) if self.training else 1
-        return same[(same.index(index) + steps) % len(same)]
 
 
 def fill(samples: np.ndarray, length: int, padding: str) -> np.ndarray:

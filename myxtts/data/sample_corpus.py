@@ -11,7 +11,6 @@ import itertools
 import json
 import random
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 from myxtts.config.checks import UserError
@@ -161,8 +160,12 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
     if _is_complete(root, plan):
         return root
     _check_replaceable(root)
-    loader = _import_espeakng_loader()
-
+    try:
+        import espeakng_loader as loader
+    except ModuleNotFoundError as error:
+        missing = "The sample corpus needs the package espeakng-loader, which is not installed."
+        way_out = 'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
+        raise SampleCorpusError(f"{missing} {way_out}") from error
     try:
         # Not synced: a corpus that a power failure damaged is noticed by its checksums and made again.
         with write_whole_folder(root, sync=False) as new:
@@ -196,16 +199,6 @@ def plan_clips(seed: int, num_clips: int) -> list[Clip]:
 def _job(clip: Clip, folder: Path) -> SpeechJob:
     path, voice = str(folder / f"{clip.id}.wav"), clip.voice
     return SpeechJob(path, clip.text, voice.espeak_language, voice.variant, voice.pitch, WORDS_PER_MINUTE)
-
-
-def _import_espeakng_loader() -> ModuleType:
-    try:
-        import espeakng_loader
-    except ModuleNotFoundError as error:
-        missing = "The sample corpus needs the package espeakng-loader, which is not installed."
-        way_out = 'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
-        raise SampleCorpusError(f"{missing} {way_out}") from error
-    return espeakng_loader
 
 
 def _files(root: Path) -> list[Path]:

@@ -45,10 +45,9 @@ def load_corpus(root: str | Path, language: str = "en") -> Corpus:
     """
     formats = find_formats()
     way_out = f"Give a folder with {', or with '.join(form.hint for form in formats if form.hint)}."
-    if not Path(root).exists():
-        raise CorpusError(f"The data set folder {root} does not exist. {way_out}")
     if not Path(root).is_dir():
-        raise CorpusError(f"The data set {root} is not a folder. {way_out}")
+        fault = f"{root} is not a folder" if Path(root).exists() else f"folder {root} does not exist"
+        raise CorpusError(f"The data set {fault}. {way_out}")
     reading = Reading(CorpusFolder(root), language, formats)
     root = reading.folder.root
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, printable
+from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, printable
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,3 @@ def checked_text(text: str) -> str:
     if not any(map(str.isalnum, text)):
         raise ClipRefused("no text", "The transcript is empty or holds no letter and no digit.")
     return text
-
-
-def check_labels(*labels: str):
-    """Raises `ClipRefused` for a speaker or a language that cannot be one."""
-    if not all(map(is_name, labels)):
-        raise ClipRefused("bad label", "Its speaker or language is too long or holds control characters.")

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.data.corpora.base import Place, Reading, Utterance, check_labels, checked_text
-from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, parts_to_id
+from myxtts.data.corpora.base import Place, Reading, Utterance, checked_text
+from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, is_name, parts_to_id
 
 LIST_NAME = "metadata.csv"
 _NAMES_OF_COLUMN = {
@@ -70,7 +70,8 @@ def _line_to_utterance(reading, table, line, number):
     if not speaker and (table.speakers is not None or "speaker" in table.columns):
         raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
     language = cells.get("language") or listed[1]
-    check_labels(speaker, language)
+    if not (is_name(speaker) and is_name(language)):
+        raise ClipRefused("bad label", "Its speaker or language is too long or holds control characters.")
     language = language.lower().replace("_", "-") or reading.language
     return Utterance(prefix + name, wav_path, text, speaker or own_speaker, language, number)
 
