@@ -11,11 +11,10 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 
 
 class OrderedBatch(NamedTuple):
-    """One batch to be read: which clips of the set, `(B,)`, and to what length their waveforms and texts are padded."""
+    """Batch `offset` of an epoch: which clips, `(B,)`, and to what length their waveforms and texts are padded."""
 
     epoch: int
     offset: int
-    """Place within the epoch."""
     indices: np.ndarray
     num_samples: int
     num_tokens: int

@@ -88,15 +88,12 @@ def check_data(
     vocabulary: str | Path | None = None,
     progress: Callable[[str | Path], AbstractContextManager[Progress]],
 ) -> tuple[Inspection, tuple[Leak, ...]]:
-    """Inspects a data set as training would, and compares it with its validation set.
+    """Inspects a data set as training would. Also returns which clips of the folder `validation` are in it as well.
 
     Args:
         language: Of recordings whose set names none.
         vocabulary: Tokenizer file that transcripts must fit.
         progress: Called as `progress(folder)` for each set; gives a context with its progress, as `clip_progress` does.
-
-    Returns:
-        What became of each clip of `folder`, and which clips of `validation` are also in it.
     """
     tokenizer = XTTSTokenizer.from_file(vocabulary) if vocabulary else None
 
@@ -122,7 +119,7 @@ def inspect_corpus(
     progress: Progress | None = None,
     check_text: Callable[[Utterance], str | None] | None = None,
 ) -> Inspection:
-    """Decodes every clip of a corpus and checks it and its transcript.
+    """Decodes every clip of a corpus, checks it and its transcript, and says what became of each, in their order.
 
     Args:
         workers: Threads that decode.
@@ -131,9 +128,6 @@ def inspect_corpus(
         progress: Called after each clip.
         check_text: Called with each utterance whose audio is good; returns None, or `"reason: sentence"` to reject it,
             for instance for tokens that are too many.
-
-    Returns:
-        What became of each clip, in the order of the corpus.
     """
     notes = list(corpus.notes)
     if cache_path is not None and Path(cache_path).resolve().is_relative_to(corpus.root):

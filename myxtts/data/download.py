@@ -20,13 +20,10 @@ UNPACKED_FILES_LIMIT = 50_000
 
 
 def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
-    """Makes `folder` hold LJSpeech, unless it holds a metadata.csv already.
+    """Makes `folder` hold LJSpeech's `metadata.csv` and `wavs/`, unless it has a metadata.csv already; returns it.
 
-    The archive is unpacked next to the folder and moved there whole, so a broken download leaves no half corpus.
-
-    Args:
-        folder: Where `metadata.csv` and `wavs/` are to be; returned.
-        url: Of the archive, one folder with the corpus in it.
+    The archive at `url`, one folder with the corpus in it, is unpacked next to `folder` and moved there whole, so a
+    broken download leaves no half corpus.
 
     Raises:
         CorpusError: The folder holds something else, or the download or the disk failed.

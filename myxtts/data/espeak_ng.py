@@ -123,13 +123,9 @@ def trim_silence(samples: np.ndarray) -> np.ndarray:
     return samples[max(loud[0] - margin, 0) : loud[-1] + margin]
 
 
-def main() -> None:
+if __name__ == "__main__":
     request = json.load(sys.stdin)
     espeak = EspeakNG(request["library_path"], request["data_path"])
     for job in itertools.starmap(SpeechJob, request["jobs"]):
         samples = espeak.speak(job.text, f"{job.language}+{job.variant}", job.pitch, job.words_per_minute)
         soundfile.write(job.path, trim_silence(samples), SAMPLE_RATE, subtype="PCM_16")
-
-
-if __name__ == "__main__":
-    main()

@@ -52,11 +52,10 @@ class SampleCache:
 
 @dataclass(frozen=True)
 class ConditioningRule:
-    """How the clip that a voice is taken from is chosen."""
+    """How the clip that a voice is taken from is chosen, and filled up to `max_samples`."""
 
     min_samples: int
     max_samples: int
-    """Every conditioning clip is filled up to this length."""
     source: str
     """`speaker` or `clip`, see `DataConfig.conditioning_source`."""
     padding: str
@@ -102,9 +101,8 @@ class BatchLoader:
             room = min(self.max_shift, ordered.num_samples - len(samples)) if self.training else 0
             shift = int(rng.integers(room + 1))
             batch.wav[row, shift : shift + len(samples)] = samples
-            batch.wav_lengths[row] = shift + len(samples)
             batch.text[row, : len(clip.tokens)] = clip.tokens
-            batch.text_lengths[row] = len(clip.tokens)
+            batch.wav_lengths[row], batch.text_lengths[row] = shift + len(samples), len(clip.tokens)
             if self.conditioning is not None:
                 voice, batch.conditioning_span[row] = self._conditioning(index, samples, shift, rng)
                 batch.conditioning[row] = fill(voice, self.conditioning.max_samples, self.conditioning.padding)
@@ -115,10 +113,7 @@ class BatchLoader:
         return samples[start : start + length], start
 
     def _conditioning(self, index, samples, shift, rng):
-        """The sound that the voice is taken from, and where in the row it lies: 0, 0 where it is of another clip.
-
-        That is another clip of the same speaker in the same language, if there is one.
-        """
+        """The sound that the voice is taken from, and where in the row it lies: 0, 0 where it is of another clip."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         clip = self.clips[index]
@@ -168,10 +163,7 @@ def wave_dataset(
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
-    """Iterates over `wave_dataset` on `device`; what `loader` raised comes as it was, not as TensorFlow's text.
-
-    A recording that vanishes in the middle of a run thus ends it as it would have before the run.
-    """
+    """Iterates over `wave_dataset` on `device`; what `loader` raised comes as it was, not as TensorFlow's text."""
     try:
         yield from prefetch_to(wave_dataset(loader, start, stop, num_workers), device, buffer_size)
     except tf.errors.OpError as error:
@@ -186,10 +178,8 @@ def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.d
 
 
 def conditioning_seconds(config: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated.
-
-    A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
-    """
+    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated."""
+    # A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
     if config.conditioning_padding != "repeat":
         return config.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE

@@ -2,9 +2,7 @@
 
 With it the first training run needs no data and no network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
 `speakers.csv` with `id,speaker,language`. Sentences come from a small grammar per language, so that the smallest model
-hears every word often.
-
-This is the only module that imports the `espeakng-loader` package.
+hears every word often. No other module imports the `espeakng-loader` package.
 """
 
 import itertools
@@ -170,7 +168,10 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
         # Not synced: a corpus that a power failure damaged is noticed by its checksums and made again.
         with write_whole_folder(root, sync=False) as new:
             (new / "wavs").mkdir()
-            jobs = [_job(clip, new / "wavs") for clip in clips]
+            jobs = [
+                SpeechJob(str(new / "wavs" / f"{name}.wav"), text, *speech, WORDS_PER_MINUTE)
+                for name, text, (_, _, *speech) in clips
+            ]
             speak_to_files(jobs, Path(loader.get_library_path()), Path(loader.get_data_path()))
             _write_tables(clips, new)
             files = {path.relative_to(new).as_posix(): digest_file(path) for path in _files(new)}
@@ -194,11 +195,6 @@ def plan_clips(seed: int, num_clips: int) -> list[Clip]:
         sentences = random.Random(f"{seed} {voice.speaker}").sample(SENTENCES[voice.language], share)
         clips += [Clip(f"{voice.language}_{voice.speaker}_{k:03d}", text, voice) for k, text in enumerate(sentences)]
     return clips
-
-
-def _job(clip: Clip, folder: Path) -> SpeechJob:
-    path, voice = str(folder / f"{clip.id}.wav"), clip.voice
-    return SpeechJob(path, clip.text, voice.espeak_language, voice.variant, voice.pitch, WORDS_PER_MINUTE)
 
 
 def _files(root: Path) -> list[Path]:

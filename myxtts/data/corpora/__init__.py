@@ -35,9 +35,7 @@ def find_formats() -> list[CorpusFormat]:
 def load_corpus(root: str | Path, language: str = "en") -> Corpus:
     """Lists the utterances of a data set in any of the layouts above. Audio is found, not opened.
 
-    Args:
-        root: The folder of the data set.
-        language: Of every clip for which the data set does not name one.
+    `language` is that of every clip for which the data set does not name one.
 
     Raises:
         CorpusError: The folder is missing, has no layout that is known, or a list in it is empty, too large, not UTF-8

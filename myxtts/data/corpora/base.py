@@ -97,17 +97,13 @@ class Reading:
     def read(self, place: Place) -> str | None:
         """Reads a folder in the first format that recognizes it. Returns the format's name, None where none does.
 
-        Raises:
-            ClipRefused: The folder leads outside the data set or cannot be listed.
+        A folder that leads outside the data set or cannot be listed raises `ClipRefused`.
         """
         return next((form.name for form in self._formats if form.read(self, place)), None)
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """For the code that makes one utterance and adds it: if it raises `ClipRefused`, adds a rejection instead.
-
-        `path` is the file at fault unless the refusal names another.
-        """
+        """Around code that adds one utterance: `ClipRefused` becomes a rejection, at `path` unless it names a file."""
         try:
             yield
         except ClipRefused as refused:

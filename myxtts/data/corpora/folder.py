@@ -51,16 +51,12 @@ class CorpusFolder:
     def subfolders(self) -> list[Path]:
         """The folders directly under the root, without hidden ones, in order of name."""
         with os.scandir(self.root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
-        return [self.root / name for name in names]
+            return sorted(self.root / entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
 
     def files(self, folder: Path) -> dict[str, str]:
         """Lists a folder, once: `{name as a list would write it: name on disk}` of what is not itself a folder.
 
-        A folder that does not exist is empty.
-
-        Raises:
-            ClipRefused: The folder is outside the data set or cannot be listed.
+        One that does not exist is empty; one outside the data set, or that cannot be listed, raises `ClipRefused`.
         """
         if folder not in self._listings:
             self.inside(folder)
@@ -78,8 +74,7 @@ class CorpusFolder:
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """The audio file of a clip, by its full name or without its extension, in the first of `places` that has it.
 
-        Raises:
-            ClipRefused: There is no such file, or a link leads outside the data set.
+        A file that is missing, or a link that leads outside the data set, raises `ClipRefused`.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
@@ -98,8 +93,7 @@ class CorpusFolder:
     def name_to_parts(self, name: str) -> list[str]:
         """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.
 
-        Raises:
-            ClipRefused: There is no name, it is malformed, or it leads outside.
+        A name that is missing, malformed, or leads outside raises `ClipRefused`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters."
