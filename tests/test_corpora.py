@@ -254,18 +254,17 @@ FORMAT_SOURCE = """
 from myxtts.data.corpora.base import CorpusFormat, Utterance
 
 
-def recognizes(reading, path):
-    return "clips.toml" in reading.folder.files(path)
-
-
 def read(reading, place):
+    if "clips.toml" not in reading.folder.files(place.path):
+        return False
     name, _, text = reading.folder.read_text(place.path / "clips.toml", 1000).strip().partition(" = ")
     with reading.clip(name, 1, place.path / "clips.toml"):
         wav_path = reading.folder.find_audio((place.path,), reading.folder.name_to_parts(name))
         reading.add(Utterance(place.prefix + name, wav_path, text, place.speaker, reading.language, 1))
+    return True
 
 
-FORMAT = CorpusFormat("toml", 5, "a clips.toml", recognizes, read)
+FORMAT = CorpusFormat("toml", 5, "a clips.toml", read)
 """
 
 

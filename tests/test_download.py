@@ -65,3 +65,31 @@ def test_folder_that_holds_something_else_is_left_alone(tmp_path):
     with pytest.raises(CorpusError, match="holds something else"):
         download_ljspeech(tmp_path / "data", "file:///nowhere")
     assert (tmp_path / "data" / "mine.txt").read_text() == "x"
+
+
+def test_file_put_there_during_the_download_is_kept(tmp_path, monkeypatch):
+    url = archive(tmp_path / "a.tar.bz2", {"LJ/metadata.csv": b"a|b|b\n"})
+    (tmp_path / "data").mkdir()
+    unpack = download._unpack
+    monkeypatch.setattr(
+        download, "_unpack", lambda *pair: unpack(*pair) or (tmp_path / "data" / "mine").write_text("x")
+    )
+    with pytest.raises(CorpusError, match="not empty"):
+        download_ljspeech(tmp_path / "data", url)
+    assert {path.name for path in tmp_path.rglob("*")} == {"a.tar.bz2", "data", "mine"}
+
+
+def test_link_to_an_empty_folder_is_followed(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    url = archive(tmp_path / "a.tar.bz2", {"LJ/metadata.csv": b"a|b|b\n", "LJ/wavs/a.wav": b"x"})
+    download_ljspeech(tmp_path / "data", url)
+    assert (tmp_path / "data").is_symlink() and (tmp_path / "disk" / "wavs" / "a.wav").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("members", [{"LJ/metadata.csv": b"a", "other": b"b"}, {"LJ": b"a"}, {}])
+def test_archive_must_be_one_folder(tmp_path, members):
+    url = archive(tmp_path / "a.tar.bz2", members)
+    with pytest.raises(CorpusError, match="could not be fetched"):
+        download_ljspeech(tmp_path / "data", url)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar.bz2"}

@@ -1,5 +1,7 @@
 """The sample corpus: its plan without eSpeak NG, and the real thing where the package is installed."""
 
+import hashlib
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -10,7 +12,14 @@ import soundfile
 
 from myxtts.data.corpora import load_corpus
 from myxtts.data.espeak_ng import SpeechJob, speak_to_files, trim_silence
-from myxtts.data.sample_corpus import GRAMMARS, MANIFEST_FILE, VOICES, SampleCorpusError, make_sample_corpus, plan_clips
+from myxtts.data.sample_corpus import (
+    MANIFEST_FILE,
+    SENTENCES,
+    VOICES,
+    SampleCorpusError,
+    make_sample_corpus,
+    plan_clips,
+)
 
 
 def file_contents(root):
@@ -53,9 +62,9 @@ def test_plan_refuses_a_number_of_clips_the_grammars_cannot_give(num_clips):
         plan_clips(0, num_clips)
 
 
-@pytest.mark.parametrize("language", sorted(GRAMMARS))
+@pytest.mark.parametrize("language", sorted(SENTENCES))
 def test_sentences_are_distinct_and_fit_a_metadata_line(language):
-    sentences = GRAMMARS[language].sentences()
+    sentences = SENTENCES[language]
     assert len(set(sentences)) == len(sentences)
     assert not any(set(sentence) & set("|\n\r\t") for sentence in sentences)
 
@@ -104,6 +113,42 @@ def test_corpus_of_another_seed_is_replaced(corpus, tmp_path):
     assert file_contents(root) == file_contents(corpus)
 
 
+@pytest.fixture
+def older_corpus(corpus, tmp_path):
+    """The same corpus as the versions before BLAKE2b left it: SHA-256 of its plan and of each file in the manifest."""
+    files = {name: content for name, content in file_contents(corpus).items() if name != MANIFEST_FILE}
+    for name, content in files.items():
+        (tmp_path / "older" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "older" / name).write_bytes(content)
+    plan = hashlib.sha256(json.dumps([1, 165, plan_clips(0, 8)]).encode()).hexdigest()
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
+    manifest = json.dumps({"plan": plan, "files": digests}, indent=1)
+    (tmp_path / "older" / MANIFEST_FILE).write_text(manifest, encoding="utf-8")
+    return tmp_path / "older"
+
+
+def test_corpus_with_an_older_manifest_is_replaced(corpus, older_corpus):
+    assert file_contents(older_corpus) != file_contents(corpus)
+    assert make_sample_corpus(older_corpus, num_clips=8) == older_corpus
+    assert file_contents(older_corpus) == file_contents(corpus)
+    assert [path.name for path in older_corpus.parent.iterdir()] == ["older"]
+
+
+def test_file_added_to_a_corpus_with_an_older_manifest_is_not_deleted(older_corpus):
+    (older_corpus / "wavs" / "mine.wav").write_bytes(b"mine")
+    before = file_contents(older_corpus)
+    with pytest.raises(SampleCorpusError, match="mine.wav"):
+        make_sample_corpus(older_corpus, num_clips=8)
+    assert file_contents(older_corpus) == before
+
+
+@pytest.mark.parametrize("content", ['{"plan": ', '{"plan": "x"}', '["mine"]', "null", b"\xff"])
+def test_manifest_of_another_make_counts_as_no_corpus(tmp_path, content):
+    (tmp_path / MANIFEST_FILE).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SampleCorpusError, match=MANIFEST_FILE):
+        make_sample_corpus(tmp_path, num_clips=8)
+
+
 def test_folder_with_other_files_is_refused_and_untouched(tmp_path):
     (tmp_path / "metadata.csv").write_text("a|mine|mine\n")
     with pytest.raises(SampleCorpusError, match="metadata.csv"):
@@ -120,12 +165,6 @@ def test_file_added_to_a_damaged_corpus_is_not_deleted(corpus, tmp_path):
     with pytest.raises(SampleCorpusError, match="notes.txt"):
         make_sample_corpus(tmp_path, num_clips=8)
     assert (tmp_path / "notes.txt").exists()
-
-
-def test_manifest_cut_short_counts_as_no_corpus(tmp_path):
-    (tmp_path / MANIFEST_FILE).write_text('{"plan": ')
-    with pytest.raises(SampleCorpusError, match=MANIFEST_FILE):
-        make_sample_corpus(tmp_path, num_clips=8)
 
 
 def test_missing_package_is_named_with_the_command_to_install_it(tmp_path, monkeypatch):

@@ -10,20 +10,13 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 class WaveBatch(NamedTuple):
     """What the host makes: padded waveforms and token ids. B clips, S and R samples at 22 050 Hz, L tokens."""
 
-    index: object
-    """`(B,)` int32, which utterances of the set these are."""
-    wav: object
-    """`(B, S)` float32 in [-1, 1], zero-padded; S is a multiple of 1024."""
-    wav_lengths: object
-    """`(B,)` int32, samples of each clip."""
-    text: object
-    """`(B, L)` int32 token ids, language tag first, zero-padded, without `[START]` and `[STOP]`."""
-    text_lengths: object
-    """`(B,)` int32."""
-    conditioning: object
-    """`(B, R)` float32, the clip that the voice is taken from; R is 0 in the DVAE stage."""
-    conditioning_span: object
-    """`(B, 2)` int32, first and last + 1 sample of `wav` that `conditioning` shows; 0, 0 for another clip."""
+    index: object  # `(B,)` int32, which utterances of the set these are
+    wav: object  # `(B, S)` float32 in [-1, 1], zero-padded; S is a multiple of 1024
+    wav_lengths: object  # `(B,)` int32, samples of each clip
+    text: object  # `(B, L)` int32 token ids, language tag first, zero-padded, without `[START]` and `[STOP]`
+    text_lengths: object  # `(B,)` int32
+    conditioning: object  # `(B, R)` float32, the clip that the voice is taken from; R is 0 in the DVAE stage
+    conditioning_span: object  # `(B, 2)` int32, first and last + 1 sample of `wav` that it shows; 0, 0: another clip
 
 
 WAVE_DTYPES = WaveBatch(np.int32, np.float32, np.int32, np.int32, np.int32, np.float32, np.int32)
@@ -33,12 +26,7 @@ WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2)
 def noise_batch(
     num_clips: int, num_samples: int, num_tokens: int, num_conditioning_samples: int, num_text_tokens: int
 ) -> WaveBatch:
-    """A `WaveBatch` of arrays without padding: noise and random text, for measurements.
-
-    Args:
-        num_clips, num_samples, num_tokens, num_conditioning_samples: B, S, L and R.
-        num_text_tokens: Size of the vocabulary.
-    """
+    """A `WaveBatch` (B, S, L, R) of arrays without padding: noise and random text, for measurements."""
     draw = np.random.default_rng(0)
     return WaveBatch(
         np.zeros(num_clips, np.int32),
@@ -54,31 +42,21 @@ def noise_batch(
 class DVAEBatch(NamedTuple):
     """What the DVAE trains on, made on the data device. T mel frames, a multiple of 4."""
 
-    index: object
-    """`(B,)` int32."""
-    mel: object
-    """`(B, T, num_mels)` float32, normalized log-mel."""
-    mel_lengths: object
-    """`(B,)` int32, frames of each clip."""
+    index: object  # `(B,)` int32
+    mel: object  # `(B, T, num_mels)` float32, normalized log-mel
+    mel_lengths: object  # `(B,)` int32, frames of each clip
 
 
 class GPTBatch(NamedTuple):
     """What the GPT trains on, made on the data device. C codes, F conditioning frames."""
 
-    index: object
-    """`(B,)` int32."""
-    text: object
-    """`(B, L)` int32."""
-    text_lengths: object
-    """`(B,)` int32."""
-    conditioning_mel: object
-    """`(B, F, num_mels)` float32, normalized log-mel."""
-    codes: object
-    """`(B, C)` int32."""
-    code_lengths: object
-    """`(B,)` int32, `ceil(samples / 1024)`."""
-    conditioning_codes: object
-    """`(B, 2)` int32, first and last + 1 code that the conditioning clip shows and the loss leaves out."""
+    index: object  # `(B,)` int32
+    text: object  # `(B, L)` int32
+    text_lengths: object  # `(B,)` int32
+    conditioning_mel: object  # `(B, F, num_mels)` float32, normalized log-mel
+    codes: object  # `(B, C)` int32
+    code_lengths: object  # `(B,)` int32, `ceil(samples / 1024)`
+    conditioning_codes: object  # `(B, 2)` int32, first and last + 1 code that it shows and the loss leaves out
 
 
 class BatchError(ValueError):

@@ -11,28 +11,19 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 
 
 class OrderedBatch(NamedTuple):
-    """One batch to be read."""
+    """Batch `offset` of an epoch: which clips, `(B,)`, and to what length their waveforms and texts are padded."""
 
     epoch: int
     offset: int
-    """Place within the epoch."""
     indices: np.ndarray
-    """`(B,)` clips of the set."""
     num_samples: int
-    """Padded length of the waveforms."""
     num_tokens: int
-    """Padded length of the texts."""
 
 
 def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Upper bounds that split lengths into buckets with the least padding in sum.
+    """Upper bounds of at most `num_buckets` buckets that split lengths with the least padding in sum.
 
-    Args:
-        units: `(N,)` lengths in whole units, at least 1.
-        num_buckets: Most buckets to make.
-
-    Returns:
-        Rising bounds, the last one the longest length.
+    `units` is `(N,)`, in whole units, at least 1. The bounds rise, and the last one is the longest length.
     """
     lengths, counts = np.unique(units, return_counts=True)
     if len(lengths) <= num_buckets:
@@ -65,15 +56,13 @@ class BatchOrder:
     """
 
     num_samples: Sequence[int]
-    """`(N,)` length of each clip at 22 050 Hz."""
     num_tokens: Sequence[int]
-    """`(N,)` length of each text."""
+    """`(N,)` lengths of the clips at 22 050 Hz, and of their texts."""
     batch_size: int
     """Clips per batch; a smaller set is repeated to fill one."""
     num_buckets: int
     """Most length buckets."""
     seed: int
-    """Of the shuffles."""
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
     """Pad every batch to these (static shapes), instead of to its bucket."""

@@ -37,7 +37,6 @@ class SpeechDataset:
     train: Sequence[Clip]
     validation: Sequence[Clip]
     tokenizer: XTTSTokenizer
-    """What made the tokens of the clips."""
     texts: dict[str, str]
     """Transcript of each clip by id, as written."""
 
@@ -49,12 +48,9 @@ class SpeechDataset:
         """Reads the corpora that `config.data` names; nothing in them is changed.
 
         What was left out, and why, goes to `clips_train.csv` under the checkpoint folder. The vocabulary is the
-        run's own when it has one, else `data.vocabulary`, else one trained on the corpus.
-
-        Args:
-            config: A copy with `model.num_text_tokens`, the token ids and the conditioning length set is in the
-                result's `config`.
-            progress: Called as `progress(done, total)` while recordings are checked.
+        run's own when it has one, else `data.vocabulary`, else one trained on the corpus. The result's `config` is a
+        copy with `model.num_text_tokens`, the token ids and the conditioning length set. `progress(done, total)` is
+        called while recordings are checked.
         """
         try:
             get_language(config.data.language)
@@ -70,12 +66,8 @@ class SpeechDataset:
         if not validation:
             logger.warning("One clip alone cannot be split: it is validated on as well.")
             validation = train
-        model = replace(
-            config.model,
-            num_text_tokens=tokenizer.num_tokens,
-            start_text_token=tokenizer.start_id,
-            stop_text_token=tokenizer.stop_id,
-        )
+        token_ids = {"start_text_token": tokenizer.start_id, "stop_text_token": tokenizer.stop_id}
+        model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
         data = replace(config.data, conditioning_seconds=conditioning_seconds(config.data, train))
         texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
         return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts)
@@ -88,15 +80,12 @@ class SpeechDataset:
 
     def order(self, stage: str) -> BatchOrder:
         """The training batches of a stage."""
-        crop = self._crop_samples(stage)
+        data, crop = self.config.data, self._crop_samples(stage)
+        lengths = [min(clip.num_samples, crop or clip.num_samples) for clip in self.train]
+        tokens = [len(clip.tokens) for clip in self.train]
+        settings = self.config.stage(stage).batch_size, data.num_buckets, self.config.training.seed
         return BatchOrder(
-            [min(clip.num_samples, crop or clip.num_samples) for clip in self.train],
-            [len(clip.tokens) for clip in self.train],
-            self.config.stage(stage).batch_size,
-            self.config.data.num_buckets,
-            self.config.training.seed,
-            *self._fixed_shape(),
-            extra_samples=self._max_shift(),
+            lengths, tokens, *settings, *self._fixed_shape(), extra_samples=MAX_SHIFT_SAMPLES * data.augment
         )
 
     def train_loader(self, stage: str) -> BatchLoader:
@@ -112,85 +101,67 @@ class SpeechDataset:
     def stream(self, stage: str, device: str, start: int = 0, stop: int | None = None) -> Iterator[WaveBatch]:
         """Training batches `start` to `stop`, read by tf.data; the elements live on `device`.
 
-        Raises:
-            AudioError, OSError: While iterating: a recording that was there at the start cannot be read any more.
+        A recording that cannot be read any more raises `AudioError` or `OSError` in the middle.
         """
         num_workers, buffer_size = self.config.data.num_workers, self.config.data.pipeline_buffer_size
         return stream_batches(self.train_loader(stage), device, start, stop, num_workers, buffer_size)
 
     def _loader(self, clips, order, stage, training):
-        data = self.config.data
+        data, seed = self.config.data, self.config.training.seed
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding)
-        rule, seed = rule if STAGES[stage].conditioned else None, self.config.training.seed
-        crop = self._crop_samples(stage) if training else None
-        return BatchLoader(clips, order, self._cache, seed, rule, crop, self._max_shift(), training)
-
-    def _max_shift(self):
-        return MAX_SHIFT_SAMPLES if self.config.data.augment else 0
+        rule, crop = rule if STAGES[stage].conditioned else None, self._crop_samples(stage) if training else None
+        return BatchLoader(clips, order, self._cache, seed, rule, crop, MAX_SHIFT_SAMPLES * data.augment, training)
 
     def _crop_samples(self, stage):
-        seconds = self.config.stage(stage).crop_seconds if STAGES[stage].can_crop else None
-        if seconds is None:
-            return None
-        return max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES)) * CODE_STRIDE_SAMPLES
+        seconds = self.config.stage(stage).crop_seconds
+        strides = seconds and max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES))
+        return strides and strides * CODE_STRIDE_SAMPLES
 
     def _fixed_shape(self):
         data = self.config.data
         if not data.static_shapes:
             return None, None
-        if data.max_mel_frames is not None:
-            return data.max_mel_frames * MEL_HOP_SAMPLES, data.max_text_length
-        strides = -(-self.config.max_samples // CODE_STRIDE_SAMPLES) + data.augment
-        return strides * CODE_STRIDE_SAMPLES, data.max_text_length
+        frames, strides = data.max_mel_frames, -(-self.config.max_samples // CODE_STRIDE_SAMPLES) + data.augment
+        samples = strides * CODE_STRIDE_SAMPLES if frames is None else frames * MEL_HOP_SAMPLES
+        return samples, data.max_text_length
 
 
 def _inspect(config, folder, progress):
     corpus = load_corpus(folder, config.data.language)
-    home = Path(config.training.checkpoint_dir)
     limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
-    digest = digest_bytes(str(corpus.root).encode(), 4)
-    cache_path = home / f"inspected_{digest}.json"
-    return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=cache_path)
+    cache = Path(config.training.checkpoint_dir, f"inspected_{digest_bytes(str(corpus.root).encode(), 4)}.json")
+    return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=cache)
 
 
 def _tokenizer(config, utterances):
-    own = Path(config.training.checkpoint_dir) / "vocab.json"
-    if own.is_file() and not config.training.reset_training:
-        return _read_tokenizer(own, "The run's own vocabulary")
-    if config.data.vocabulary:
-        return _grown(_read_tokenizer(config.data.vocabulary, "--vocabulary"), config, utterances)
+    """The run's own vocabulary; else the given one, grown by what it lacks for the corpus; else one trained on it."""
+    data, own = config.data, Path(config.training.checkpoint_dir) / "vocab.json"
+    is_own = own.is_file() and not config.training.reset_training
     texts = [(utterance.text, utterance.language) for utterance in utterances]
-    return XTTSTokenizer.train(texts, vocab_size=config.data.vocabulary_size) if texts else None
-
-
-def _read_tokenizer(path, what):
+    if not (is_own or data.vocabulary):
+        return XTTSTokenizer.train(texts, vocab_size=data.vocabulary_size) if texts else None
     try:
-        return XTTSTokenizer.from_file(path)
+        tokenizer = XTTSTokenizer.from_file(own if is_own else data.vocabulary)
     except (OSError, ValueError) as error:
+        what = "The run's own vocabulary" if is_own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
-
-
-def _grown(tokenizer, config, utterances):
-    """The given vocabulary, grown by what the corpus needs and it lacks; old ids stay."""
-    texts = [(utterance.text, utterance.language) for utterance in utterances]
-    lacking = [pair for pair in texts if tokenizer.check(*pair)]
-    if not lacking or not config.data.extend_vocabulary:
+    if is_own or not data.extend_vocabulary:
         return tokenizer
-    grown = tokenizer.extend(lacking)
+    lacking = [pair for pair in texts if tokenizer.check(*pair)]
+    grown = tokenizer.extend(lacking) if lacking else tokenizer
     if grown.num_tokens > tokenizer.num_tokens:
-        growth = f"Vocabulary {config.data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
+        growth = f"Vocabulary {data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
         logger.info(f"{growth}: {len(lacking)} transcripts have characters or a language that it lacks")
     return grown
 
 
 def _clips(inspection, name, tokenizer, config):
     """Clips of the accepted utterances whose text the vocabulary can write; reports what is left out, and why."""
-    limit = config.data.max_text_length
     clips, accepted, rejections = [], [], list(inspection.rejections)
     for spoken in inspection.accepted:
         path, text, language = spoken.wav_path, spoken.text, spoken.language
-        reason = tokenizer.check(text, language, limit)
+        reason = tokenizer.check(text, language, config.data.max_text_length)
         if reason:
             rejections.append(Rejection(spoken.id, spoken.line, path.name, "text not usable", reason))
             continue

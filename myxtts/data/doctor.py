@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -88,17 +88,12 @@ def check_data(
     vocabulary: str | Path | None = None,
     progress: Callable[[str | Path], AbstractContextManager[Progress]],
 ) -> tuple[Inspection, tuple[Leak, ...]]:
-    """Inspects a data set as training would, and compares it with its validation set.
+    """Inspects a data set as training would. Also returns which clips of the folder `validation` are in it as well.
 
     Args:
-        folder, validation: Roots of the sets.
-        limits: What a clip must keep to.
         language: Of recordings whose set names none.
         vocabulary: Tokenizer file that transcripts must fit.
         progress: Called as `progress(folder)` for each set; gives a context with its progress, as `clip_progress` does.
-
-    Returns:
-        What became of each clip of `folder`, and which clips of `validation` are also in it.
     """
     tokenizer = XTTSTokenizer.from_file(vocabulary) if vocabulary else None
 
@@ -124,36 +119,33 @@ def inspect_corpus(
     progress: Progress | None = None,
     check_text: Callable[[Utterance], str | None] | None = None,
 ) -> Inspection:
-    """Decodes every clip of a corpus and checks it and its transcript.
+    """Decodes every clip of a corpus, checks it and its transcript, and says what became of each, in their order.
 
     Args:
-        corpus: From `load_corpus`.
-        limits: What a clip must keep to.
         workers: Threads that decode.
         cache_path: JSON file that remembers the result for each audio file until its size, its time or the limits
             change. A damaged one is ignored and one inside the corpus is not written, each with a note.
         progress: Called after each clip.
         check_text: Called with each utterance whose audio is good; returns None, or `"reason: sentence"` to reject it,
             for instance for tokens that are too many.
-
-    Returns:
-        What became of each clip, in the order of the corpus.
     """
     notes = list(corpus.notes)
     if cache_path is not None and Path(cache_path).resolve().is_relative_to(corpus.root):
         notes.append(f"The results are not cached: {cache_path} lies in the data set, which is never written to.")
         cache_path = None
-    cached, note = _load_cache(cache_path, limits) if cache_path is not None else ({}, None)
+    key = [_CACHE_FORMAT, limits.sample_rate, limits.min_seconds, limits.max_seconds]
+    cached, note = _load_cache(cache_path, key) if cache_path is not None else ({}, None)
     verdicts = _examine_all(corpus.utterances, limits, cached, workers, progress)
     if cache_path is not None:
-        notes.extend(filter(None, (note, _save_cache(cache_path, limits, cached, corpus, verdicts))))
+        notes.extend(filter(None, (note, _save_cache(cache_path, key, cached, corpus, verdicts))))
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
-        result = _judge(corpus, utterance, verdict, limits, check_text)
-        if isinstance(result, Rejection):
-            rejections.append(result)
-        else:
-            good.append((result, verdict))
+        refusal = _refusal(utterance, verdict, limits, check_text)
+        if refusal is not None:
+            rejections.append(_finding(Rejection, corpus, utterance, refusal))
+            continue
+        length = {"num_samples": verdict.num_samples, "seconds": verdict.num_samples / limits.sample_rate}
+        good.append((InspectedUtterance(**vars(utterance), **length), verdict))
     accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good, limits)
     return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), tuple(notes))
 
@@ -162,10 +154,9 @@ def summarize(inspection: Inspection) -> str:
     """The inspection in a few lines: totals, then one line a reason with its count and the first clip it names."""
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-    lines = [
-        f"clips given: {inspection.given}, accepted: {len(inspection.accepted)} ({duration}), "
-        f"rejected: {len(inspection.rejections)}, warnings: {len(inspection.warnings)}"
-    ]
+    given, accepted = f"clips given: {inspection.given}", f"accepted: {len(inspection.accepted)} ({duration})"
+    found = f"rejected: {len(inspection.rejections)}, warnings: {len(inspection.warnings)}"
+    lines = [f"{given}, {accepted}, {found}"]
     for title, findings in (("rejected", inspection.rejections), ("warning", inspection.warnings)):
         firsts = {finding.reason: finding for finding in reversed(findings)}
         for reason, count in Counter(finding.reason for finding in findings).most_common():
@@ -175,16 +166,16 @@ def summarize(inspection: Inspection) -> str:
 
 def write_report(inspection: Inspection, path: str | Path):
     """Writes a CSV file with a row for every clip: what became of it, and every reason."""
-    warnings: dict[str, list[ClipWarning]] = {}
+    warnings = defaultdict(list)
     for warning in inspection.warnings:
-        warnings.setdefault(warning.id, []).append(warning)
+        warnings[warning.id].append(warning)
     with write_whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("id", "verdict", "reason", "detail", "path", "line", "seconds"))
         for clip in inspection.rejections:
             writer.writerow((clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, ""))
         for clip in inspection.accepted:
-            found = warnings.get(clip.id, ())
+            found = warnings[clip.id]
             reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
             verdict, path = "warning" if found else "accepted", _relative(inspection.root, clip)
             writer.writerow((clip.id, verdict, reasons, details, path, clip.line, f"{clip.seconds:.3f}"))
@@ -239,62 +230,51 @@ def _examine(path, limits, known):
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
 
-def _judge(corpus, utterance, verdict, limits, check_text):
-    """Returns the `InspectedUtterance`, or the `Rejection`."""
+def _refusal(utterance, verdict, limits, check_text):
+    """Returns `"reason: sentence"` for a clip that cannot be used, else None."""
     if verdict.reason:
-        return _finding(Rejection, corpus, utterance, verdict.reason, verdict.detail)
-    seconds, length = verdict.num_samples / limits.sample_rate, len(utterance.text)
+        return f"{verdict.reason}: {verdict.detail}"
     is_certain, fault = _encoding_fault(utterance.text)
     if is_certain:
-        return _finding(Rejection, corpus, utterance, "text wrongly encoded", fault)
-    most = limits.max_characters_per_second
-    if length / seconds > most:
+        return f"text wrongly encoded: {fault}"
+    seconds, length = verdict.num_samples / limits.sample_rate, len(utterance.text)
+    if length / seconds > limits.max_characters_per_second:
         rate = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.3g} a second"
-        return _finding(Rejection, corpus, utterance, "text too long for the audio", f"{rate}; the most is {most:g}.")
-    refusal = check_text(utterance) if check_text is not None else None
-    if refusal is not None:
-        return _finding(Rejection, corpus, utterance, *_reason_and_detail(refusal))
-    return InspectedUtterance(**vars(utterance), num_samples=verdict.num_samples, seconds=seconds)
+        return f"text too long for the audio: {rate}; the most is {limits.max_characters_per_second:g}."
+    return check_text(utterance) if check_text is not None else None
 
 
 def _warnings(corpus, good, limits):
     rates = Counter(verdict.original_sample_rate for _, verdict in good)
-    usual_rate = rates.most_common(1)[0][0] if rates else 0
+    usual_rate = max(rates, key=rates.get, default=0)
     first_uses = {}
     for utterance, verdict in good:
-        found = [_reason_and_detail(warning) for warning in verdict.warnings]
-        length, seconds, least = len(utterance.text), utterance.seconds, limits.min_characters_per_second
-        if length / seconds < least:
-            detail = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.2g} a second"
-            found.append(("text short for the audio", f"{detail}; {least:g} is already few."))
-        _, fault = _encoding_fault(utterance.text)
-        if fault:
-            found.append(("text perhaps wrongly encoded", fault))
-        rate, wanted = verdict.original_sample_rate, limits.sample_rate
-        if rate < wanted:
-            detail = f"It was recorded at {rate} Hz and has nothing above {rate // 2} Hz; use {wanted} Hz or more."
-            found.append(("low sample rate", detail))
+        found, length, seconds = [*verdict.warnings], len(utterance.text), utterance.seconds
+        if length / seconds < limits.min_characters_per_second:
+            rate = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.2g} a second"
+            found.append(f"text short for the audio: {rate}; {limits.min_characters_per_second:g} is already few.")
+        if fault := _encoding_fault(utterance.text)[1]:
+            found.append(f"text perhaps wrongly encoded: {fault}")
+        rate = verdict.original_sample_rate
+        if rate < limits.sample_rate:
+            limit = f"It was recorded at {rate} Hz and has nothing above {rate // 2} Hz"
+            found.append(f"low sample rate: {limit}; use {limits.sample_rate} Hz or more.")
         if rate != usual_rate:
-            found.append(("unusual sample rate", f"It has {rate} Hz where most clips have {usual_rate} Hz."))
+            found.append(f"unusual sample rate: It has {rate} Hz where most clips have {usual_rate} Hz.")
         first = first_uses.setdefault(verdict.content_hash, utterance)
         if first is not utterance:
             same = "the same text" if first.text == utterance.text else "another text"
-            found.append(("duplicate audio", f"It is the same recording as {first.id}, with {same}."))
-        for reason, detail in found:
-            yield _finding(ClipWarning, corpus, utterance, reason, detail)
+            found.append(f"duplicate audio: It is the same recording as {first.id}, with {same}.")
+        yield from (_finding(ClipWarning, corpus, utterance, warning) for warning in found)
 
 
-def _finding(kind, corpus, utterance, reason, detail):
-    return kind(utterance.id, utterance.line, _relative(corpus.root, utterance), reason, detail)
+def _finding(kind, corpus, utterance, message):
+    reason, _, detail = message.partition(": ")
+    return kind(utterance.id, utterance.line, _relative(corpus.root, utterance), reason, detail or message)
 
 
 def _relative(root, utterance):
     return utterance.wav_path.relative_to(root).as_posix()
-
-
-def _reason_and_detail(message):
-    reason, _, detail = message.partition(": ")
-    return reason, (detail or message)
 
 
 def _encoding_fault(text):
@@ -315,42 +295,37 @@ def _encoding_fault(text):
     return False, ""
 
 
-def _load_cache(path, limits):
+def _load_cache(path, key):
     """Returns `{audio path: _Verdict}` and a note or None. The first line of the file is the digest of the second."""
     try:
         digest, _, content = Path(path).read_bytes().partition(b"\n")
-    except FileNotFoundError:
-        return {}, None
     except OSError as error:
-        return {}, f"The cache {path} could not be read and was ignored: {error.strerror}."
+        note = f"The cache {path} could not be read and was ignored: {error.strerror}."
+        return {}, None if isinstance(error, FileNotFoundError) else note
     if digest != _digest_line(content):
         return {}, f"The cache {path} is damaged and was ignored."
     content = json.loads(content)
-    if content["limits"] != _cache_limits(limits):
+    if content["limits"] != key:
         return {}, None
     clips = content["clips"].items()
     return {path: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])}) for path, entry in clips}, None
 
 
-def _save_cache(path, limits, cached, corpus, verdicts):
+def _save_cache(path, key, cached, corpus, verdicts):
     """Keeps what is known of other corpora. Returns a note where the file cannot be written, which loses only time."""
     clips = {name: verdict for name, verdict in cached.items() if not Path(name).is_relative_to(corpus.root)}
     found = zip((str(utterance.wav_path) for utterance in corpus.utterances), verdicts)
     clips |= {name: verdict for name, verdict in found if verdict.reason not in ("missing file", "unreadable")}
     if clips == cached:
         return None
-    content = {"limits": _cache_limits(limits), "clips": {name: vars(verdict) for name, verdict in clips.items()}}
-    content = json.dumps(content).encode()
+    entries = {name: vars(verdict) for name, verdict in clips.items()}
+    content = json.dumps({"limits": key, "clips": entries}).encode()
     try:
         with write_whole(path) as temporary:
             temporary.write_bytes(_digest_line(content) + b"\n" + content)
     except OSError as error:
         return f"The cache {path} could not be written: {error.strerror}."
     return None
-
-
-def _cache_limits(limits):
-    return [_CACHE_FORMAT, limits.sample_rate, limits.min_seconds, limits.max_seconds]
 
 
 def _digest_line(content):

@@ -1,6 +1,5 @@
 """Fetches LJSpeech, the public-domain corpus of one English voice, into a folder of the user's choice."""
 
-import os
 import shutil
 import sys
 import tarfile
@@ -18,20 +17,13 @@ UNPACKED_BYTES_LIMIT = 8 * 2**30
 """LJSpeech unpacks to 3.6 GB; an archive that claims more is not LJSpeech."""
 UNPACKED_FILES_LIMIT = 50_000
 """LJSpeech has 13,103."""
-_DAMAGED = (OSError, EOFError, ValueError, tarfile.TarError)
 
 
 def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
-    """Makes `folder` hold LJSpeech, unless it holds a metadata.csv already.
+    """Makes `folder` hold LJSpeech's `metadata.csv` and `wavs/`, unless it has a metadata.csv already; returns it.
 
-    The archive is unpacked next to the folder and moved there whole, so a broken download leaves no half corpus.
-
-    Args:
-        folder: Where `metadata.csv` and `wavs/` are to be.
-        url: Of the archive, one folder with the corpus in it.
-
-    Returns:
-        The folder.
+    The archive at `url`, one folder with the corpus in it, is unpacked next to `folder` and moved there whole, so a
+    broken download leaves no half corpus.
 
     Raises:
         CorpusError: The folder holds something else, or the download or the disk failed.
@@ -43,16 +35,18 @@ def download_ljspeech(folder: str | Path, url: str = LJSPEECH_URL) -> Path:
         rule = f"--download-ljspeech needs a new or empty folder. {folder} holds something else."
         raise CorpusError(f"{rule} Name another --train-data.")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         # Not synced: that would take a minute for LJSpeech's 13,103 files.
-        work = tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent)
-        with work, write_whole_folder(folder, sync=False) as new:
-            archive, unpacked = Path(work.name, "archive.tar.bz2"), Path(work.name, "unpacked")
-            _fetch(url, archive)
-            _unpack(archive, unpacked)
-            (corpus,) = unpacked.iterdir()
-            os.replace(corpus, new)
-    except _DAMAGED as error:
+        with write_whole_folder(folder, sync=False) as new:
+            with tempfile.TemporaryDirectory(dir=new) as work:
+                _fetch(url, Path(work, "archive"))
+                _unpack(Path(work, "archive"), Path(work, "unpacked"))
+                (corpus,) = Path(work, "unpacked").iterdir()
+                for entry in corpus.iterdir():
+                    shutil.move(entry, new)
+            if folder.exists():
+                # Fails where something was put there in the meantime, which is then kept.
+                folder.resolve().rmdir()
+    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         way_out = f"Try again, or download it and unpack it into {folder}."
         raise CorpusError(f"LJSpeech could not be fetched from {url}: {error}. {way_out}") from error
     return folder

@@ -32,27 +32,24 @@ MAX_DATA_PATH_BYTES = 159
 
 
 class SpeechJob(NamedTuple):
-    """One sentence to be spoken into one file."""
+    """One sentence to be spoken into one wav file.
+
+    `language` and `variant` (the vocal tract) are eSpeak NG's names, for example `en-us` and `f2`; `pitch` is 0 to 100,
+    its usual 50.
+    """
 
     path: str
-    """The wav file."""
     text: str
     language: str
-    """eSpeak NG's name of the language, for example `en-us`."""
     variant: str
-    """eSpeak NG's name of the vocal tract, for example `f2`."""
     pitch: int
-    """0 to 100; eSpeak NG's usual is 50."""
     words_per_minute: int
 
 
 def speak_to_files(jobs: Sequence[SpeechJob], library_path: Path, data_path: Path) -> None:
     """Speaks `jobs` in their order into 16-bit wav files at `SAMPLE_RATE`, in a process of its own.
 
-    Args:
-        jobs: What to speak. Their folders must exist.
-        library_path: eSpeak NG's shared library.
-        data_path: Its folder `espeak-ng-data`.
+    `library_path` is eSpeak NG's shared library, `data_path` its folder `espeak-ng-data`. The jobs' folders must exist.
 
     Raises:
         RuntimeError: A variant does not exist, or eSpeak NG failed.
@@ -126,13 +123,9 @@ def trim_silence(samples: np.ndarray) -> np.ndarray:
     return samples[max(loud[0] - margin, 0) : loud[-1] + margin]
 
 
-def main() -> None:
+if __name__ == "__main__":
     request = json.load(sys.stdin)
     espeak = EspeakNG(request["library_path"], request["data_path"])
     for job in itertools.starmap(SpeechJob, request["jobs"]):
         samples = espeak.speak(job.text, f"{job.language}+{job.variant}", job.pitch, job.words_per_minute)
         soundfile.write(job.path, trim_silence(samples), SAMPLE_RATE, subtype="PCM_16")
-
-
-if __name__ == "__main__":
-    main()

@@ -52,11 +52,10 @@ class SampleCache:
 
 @dataclass(frozen=True)
 class ConditioningRule:
-    """How the clip that a voice is taken from is chosen."""
+    """How the clip that a voice is taken from is chosen, and filled up to `max_samples`."""
 
     min_samples: int
     max_samples: int
-    """Every conditioning clip is filled up to this length."""
     source: str
     """`speaker` or `clip`, see `DataConfig.conditioning_source`."""
     padding: str
@@ -71,9 +70,7 @@ class BatchLoader:
     order: BatchOrder | SequentialOrder
     cache: SampleCache
     seed: int
-    """Of slices, shifts and conditioning clips."""
     conditioning: ConditioningRule | None = None
-    """None for no conditioning clips."""
     crop_samples: int | None = None
     """Longest slice of a clip, or None for whole clips."""
     max_shift: int = 0
@@ -91,16 +88,10 @@ class BatchLoader:
     def __call__(self, position: int) -> WaveBatch:
         ordered = self.order.batch(position)
         rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1])
-        rows = len(ordered.indices)
-        batch = WaveBatch(
-            index=ordered.indices.astype(np.int32),
-            wav=np.zeros((rows, ordered.num_samples), np.float32),
-            wav_lengths=np.zeros(rows, np.int32),
-            text=np.zeros((rows, ordered.num_tokens), np.int32),
-            text_lengths=np.zeros(rows, np.int32),
-            conditioning=np.zeros((rows, self.conditioning.max_samples if self.conditioning else 0), np.float32),
-            conditioning_span=np.zeros((rows, 2), np.int32),
-        )
+        voice_samples = self.conditioning.max_samples if self.conditioning else 0
+        widths = WaveBatch((), (ordered.num_samples,), (), (ordered.num_tokens,), (), (voice_samples,), (2,))
+        batch = WaveBatch(*(np.zeros((len(ordered.indices), *w), dtype) for w, dtype in zip(widths, WAVE_DTYPES)))
+        batch.index[:] = ordered.indices
         for row, index in enumerate(ordered.indices):
             clip = self.clips[index]
             samples = self.cache.load(clip.wav_path)
@@ -110,9 +101,8 @@ class BatchLoader:
             room = min(self.max_shift, ordered.num_samples - len(samples)) if self.training else 0
             shift = int(rng.integers(room + 1))
             batch.wav[row, shift : shift + len(samples)] = samples
-            batch.wav_lengths[row] = shift + len(samples)
             batch.text[row, : len(clip.tokens)] = clip.tokens
-            batch.text_lengths[row] = len(clip.tokens)
+            batch.wav_lengths[row], batch.text_lengths[row] = shift + len(samples), len(clip.tokens)
             if self.conditioning is not None:
                 voice, batch.conditioning_span[row] = self._conditioning(index, samples, shift, rng)
                 batch.conditioning[row] = fill(voice, self.conditioning.max_samples, self.conditioning.padding)
@@ -126,22 +116,16 @@ class BatchLoader:
         """The sound that the voice is taken from, and where in the row it lies: 0, 0 where it is of another clip."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
-        other = self._other_clip(index, rng) if rule.source == "speaker" else None
-        if other is not None:
-            return self._slice(self.cache.load(self.clips[other].wav_path), length, rng)[0], (0, 0)
+        clip = self.clips[index]
+        same_voice = self._by_speaker[clip.speaker, clip.language]
+        if rule.source == "speaker" and len(same_voice) > 1:
+            steps = int(rng.integers(1, len(same_voice))) if self.training else 1
+            other = self.clips[same_voice[(same_voice.index(index) + steps) % len(same_voice)]]
+            return self._slice(self.cache.load(other.wav_path), length, rng)[0], (0, 0)
         if len(samples) < length:
             length = max(1, len(samples) // 2)
         voice, start = self._slice(samples, length, rng)
         return voice, (shift + start, shift + start + len(voice))
-
-    def _other_clip(self, index, rng):
-        """Another clip of the same speaker in the same language, or None when there is none."""
-        clip = self.clips[index]
-        same = self._by_speaker[clip.speaker, clip.language]
-        if len(same) < 2:
-            return None
-        steps = int(rng.integers(1, len(same))) if self.training else 1
-        return same[(same.index(index) + steps) % len(same)]
 
 
 def fill(samples: np.ndarray, length: int, padding: str) -> np.ndarray:
@@ -179,10 +163,7 @@ def wave_dataset(
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
-    """Iterates over `wave_dataset` on `device`; what `loader` raised comes as it was, not as TensorFlow's text.
-
-    A recording that vanishes in the middle of a run thus ends it as it would have before the run.
-    """
+    """Iterates over `wave_dataset` on `device`; what `loader` raised comes as it was, not as TensorFlow's text."""
     try:
         yield from prefetch_to(wave_dataset(loader, start, stop, num_workers), device, buffer_size)
     except tf.errors.OpError as error:
@@ -197,10 +178,8 @@ def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.d
 
 
 def conditioning_seconds(config: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated.
-
-    A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
-    """
+    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated."""
+    # A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
     if config.conditioning_padding != "repeat":
         return config.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE

@@ -2,21 +2,18 @@
 
 With it the first training run needs no data and no network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
 `speakers.csv` with `id,speaker,language`. Sentences come from a small grammar per language, so that the smallest model
-hears every word often.
-
-This is the only module that imports the `espeakng-loader` package.
+hears every word often. No other module imports the `espeakng-loader` package.
 """
 
 import itertools
 import json
 import random
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 from myxtts.config.checks import UserError
 from myxtts.data.espeak_ng import SpeechJob, speak_to_files
-from myxtts.storage.files import digest_bytes, digest_file, write_json, write_whole_folder
+from myxtts.storage.files import CheckpointError, digest_bytes, digest_file, read_json, write_json, write_whole_folder
 
 WORDS_PER_MINUTE = 165
 DEFAULT_NUM_CLIPS = 320
@@ -30,15 +27,16 @@ class SampleCorpusError(UserError):
 
 
 class Voice(NamedTuple):
-    """One speaker: an eSpeak NG `variant` (a vocal tract) speaking the eSpeak NG language `espeak_language`."""
+    """One speaker: the eSpeak NG `variant` (a vocal tract) speaking the eSpeak NG language `espeak_language`.
+
+    `language` is the tokenizer's code, written to `speakers.csv`; `pitch` is 0 to 100, eSpeak NG's usual being 50.
+    """
 
     speaker: str
     language: str
-    """Code of the tokenizer, written to `speakers.csv`."""
     espeak_language: str
     variant: str
     pitch: int
-    """0 to 100; eSpeak NG's usual is 50."""
 
 
 VOICES = (
@@ -51,26 +49,6 @@ VOICES = (
     Voice("parisa", "fa", "fa", "f3", 50),
     Voice("dawit", "am", "am", "m4", 40),
 )
-
-
-class Grammar(NamedTuple):
-    """Sentences of one language: ready `phrases`, and every choice of one entry of each of the `slots`."""
-
-    phrases: tuple[str, ...]
-    slots: tuple[tuple[str, ...], ...]
-    full_stop: str
-
-    def sentences(self) -> list[str]:
-        """All sentences, in a fixed order."""
-        return [*self.phrases, *(" ".join(words) + self.full_stop for words in itertools.product(*self.slots))]
-
-
-def _read_grammars(text):
-    for block in text.strip().split("\n\n"):
-        head, *lines = block.splitlines()
-        language, full_stop = head.split()
-        first, second, *slots = (tuple(line.split("|")) for line in lines)
-        yield language, Grammar(first + second, tuple(slots), full_stop)
 
 
 # Per language: its code and full stop, two lines of phrases, then a line for each slot.
@@ -123,7 +101,18 @@ am ።
 ቤቱን|ትንሹን ውሻ|ዳቦውን|መጽሐፉን|ሻዩን|አትክልቱን
 አየ|ወደደ|ፈለገ|አገኘ
 """
-GRAMMARS = dict(_read_grammars(_GRAMMARS))
+
+
+def _read_sentences(text):
+    for block in text.strip().split("\n\n"):
+        head, *lines = block.splitlines()
+        language, full_stop = head.split()
+        first, second, *slots = (line.split("|") for line in lines)
+        yield language, [*first, *second, *(" ".join(words) + full_stop for words in itertools.product(*slots))]
+
+
+SENTENCES = dict(_read_sentences(_GRAMMARS))
+"""All sentences of each language, in a fixed order: its phrases, then every choice of one entry of each slot."""
 
 README = """# MyXTTS sample corpus
 
@@ -153,12 +142,9 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
     damaged, or was made with another seed or size, is replaced.
 
     Args:
-        root: Folder of the corpus: new, empty, or with a sample corpus in it.
+        root: Folder of the corpus: new, empty, or with a sample corpus in it. Returned absolute.
         seed: Decides the sentences.
         num_clips: Number of clips, dealt evenly to `VOICES`; each lasts 1 to 3 s.
-
-    Returns:
-        `root`, absolute.
 
     Raises:
         SampleCorpusError: `root` holds something that is not a sample corpus, or the `espeakng-loader` package is not
@@ -172,13 +158,20 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
     if _is_complete(root, plan):
         return root
     _check_replaceable(root)
-    loader = _import_espeakng_loader()
-
+    try:
+        import espeakng_loader as loader
+    except ModuleNotFoundError as error:
+        missing = "The sample corpus needs the package espeakng-loader, which is not installed."
+        way_out = 'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
+        raise SampleCorpusError(f"{missing} {way_out}") from error
     try:
         # Not synced: a corpus that a power failure damaged is noticed by its checksums and made again.
         with write_whole_folder(root, sync=False) as new:
             (new / "wavs").mkdir()
-            jobs = [_job(clip, new / "wavs") for clip in clips]
+            jobs = [
+                SpeechJob(str(new / "wavs" / f"{name}.wav"), text, *speech, WORDS_PER_MINUTE)
+                for name, text, (_, _, *speech) in clips
+            ]
             speak_to_files(jobs, Path(loader.get_library_path()), Path(loader.get_data_path()))
             _write_tables(clips, new)
             files = {path.relative_to(new).as_posix(): digest_file(path) for path in _files(new)}
@@ -192,57 +185,42 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
 
 def plan_clips(seed: int, num_clips: int) -> list[Clip]:
     """Chooses the sentences of each voice, none twice in one voice, in a fixed order."""
-    largest = len(VOICES) * min(len(grammar.sentences()) for grammar in GRAMMARS.values())
+    largest = len(VOICES) * min(map(len, SENTENCES.values()))
     if not 1 <= num_clips <= largest:
         raise ValueError(f"num_clips must be from 1 to {largest}, which the grammars yield. Received: {num_clips}.")
     clips = []
     for number, voice in enumerate(VOICES):
         share = len(range(number, num_clips, len(VOICES)))
         # A string seeds the same sequence on every platform and Python version.
-        sentences = random.Random(f"{seed} {voice.speaker}").sample(GRAMMARS[voice.language].sentences(), share)
+        sentences = random.Random(f"{seed} {voice.speaker}").sample(SENTENCES[voice.language], share)
         clips += [Clip(f"{voice.language}_{voice.speaker}_{k:03d}", text, voice) for k, text in enumerate(sentences)]
     return clips
-
-
-def _job(clip: Clip, folder: Path) -> SpeechJob:
-    path, voice = str(folder / f"{clip.id}.wav"), clip.voice
-    return SpeechJob(path, clip.text, voice.espeak_language, voice.variant, voice.pitch, WORDS_PER_MINUTE)
-
-
-def _import_espeakng_loader() -> ModuleType:
-    try:
-        import espeakng_loader
-    except ModuleNotFoundError as error:
-        missing = "The sample corpus needs the package espeakng-loader, which is not installed."
-        way_out = 'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
-        raise SampleCorpusError(f"{missing} {way_out}") from error
-    return espeakng_loader
 
 
 def _files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file())
 
 
-def _read_manifest(root: Path) -> dict:
-    """What the corpus was made from, and its files; empty where there is no manifest or only a damaged one."""
+def _read_manifest(root: Path) -> tuple[str, dict[str, str]]:
+    """The digest of what the corpus was made from, and one for each of its files; nothing without a whole manifest."""
     try:
-        return json.loads((root / MANIFEST_FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return {}
+        manifest = read_json(root / MANIFEST_FILE)
+        return manifest["plan"], manifest["files"]
+    except (CheckpointError, KeyError, TypeError):
+        return "", {}
 
 
 def _is_complete(root: Path, plan: str) -> bool:
-    manifest = _read_manifest(root)
-    if manifest.get("plan") != plan:
-        return False
-    files = [(root / name, digest) for name, digest in manifest["files"].items()]
-    return all(path.is_file() and digest_file(path) == digest for path, digest in files)
+    made_of, files = _read_manifest(root)
+    found = ((root / name, digest) for name, digest in files.items())
+    return made_of == plan and all(path.is_file() and digest_file(path) == digest for path, digest in found)
 
 
 def _check_replaceable(root: Path) -> None:
     """Raises `SampleCorpusError` when making the corpus in `root` would cost the user a file."""
-    manifest = _read_manifest(root)
-    made_here = {root / name for name in (MANIFEST_FILE, *manifest["files"])} if manifest else set()
+    _, files = _read_manifest(root)
+    # The digests do not matter: an older version's manifest, which has others, says as well which files are not ours.
+    made_here = {root / name for name in (MANIFEST_FILE, *files)} if files else set()
     found = _files(root) if root.is_dir() else filter(Path.exists, [root])
     foreign = [path for path in found if path not in made_here]
     if foreign:

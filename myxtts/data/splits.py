@@ -23,21 +23,19 @@ class Leak:
 
 
 def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple, tuple]:
-    """Divides utterances by a hash of their id: no seed, and a clip keeps its side when others come or go.
+    """Divides utterances, or anything else with an `id`, by a hash of it into `(train, validation)`, in their order.
 
-    Only where that would leave a side empty does one clip, the one nearest to the border, change sides.
+    So there is no seed, and a clip keeps its side when others come or go. Only where that would leave a side empty does
+    one clip, the one nearest to the border, change sides. With a single utterance, validation is empty.
 
-    Args:
-        utterances: `Utterance`s, or anything else with an `id`.
-        validation_share: The share of clips to expect in validation, between 0 and 1.
-
-    Returns:
-        `(train, validation)`, two tuples in the given order. With a single utterance, validation is empty.
+    `validation_share` is the share of clips to expect in validation, between 0 and 1.
     """
     if not 0 < validation_share < 1:
         rule = "validation_share must be between 0 and 1, both excluded."
         raise ValueError(f"{rule} Received: {validation_share}. Try 0.05.")
-    positions = [_hash_position(utterance.id) for utterance in utterances]
+    # Numbers in [0, 1) that depend on nothing but the ids: Python's own `hash` changes with every process.
+    digests = [digest_bytes(utterance.id.encode("utf-8", "surrogatepass"), 8) for utterance in utterances]
+    positions = [int(digest, 16) / 2**64 for digest in digests]
     ranks = sorted(range(len(utterances)), key=positions.__getitem__)
     expected = sum(position < validation_share for position in positions)
     chosen = set(ranks[: min(max(expected, 1), len(utterances) - 1)])
@@ -46,12 +44,9 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> tuple[Leak, ...]:
-    """Finds validation clips whose id, file or content is also in training.
+    """Finds validation clips whose id, file or content is also in training: at most one `Leak` for each, in order.
 
     Content is compared by hash, and only files of equal size are read.
-
-    Returns:
-        A tuple of `Leak`, at most one for each validation clip, in the order of `validation`.
     """
     ids = {utterance.id for utterance in train}
     by_path = {os.path.realpath(utterance.wav_path): utterance.id for utterance in train}
@@ -71,8 +66,3 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
         elif (train_id := next(same_content, None)) is not None:
             leaks.append(Leak(train_id, utterance.id, "same content"))
     return tuple(leaks)
-
-
-def _hash_position(clip_id):
-    """A number in [0, 1) that depends on nothing but the id. Python's own `hash` changes with every process."""
-    return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16) / 2**64

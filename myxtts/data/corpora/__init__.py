@@ -35,9 +35,7 @@ def find_formats() -> list[CorpusFormat]:
 def load_corpus(root: str | Path, language: str = "en") -> Corpus:
     """Lists the utterances of a data set in any of the layouts above. Audio is found, not opened.
 
-    Args:
-        root: The folder of the data set.
-        language: Of every clip for which the data set does not name one.
+    `language` is that of every clip for which the data set does not name one.
 
     Raises:
         CorpusError: The folder is missing, has no layout that is known, or a list in it is empty, too large, not UTF-8
@@ -45,10 +43,9 @@ def load_corpus(root: str | Path, language: str = "en") -> Corpus:
     """
     formats = find_formats()
     way_out = f"Give a folder with {', or with '.join(form.hint for form in formats if form.hint)}."
-    if not Path(root).exists():
-        raise CorpusError(f"The data set folder {root} does not exist. {way_out}")
     if not Path(root).is_dir():
-        raise CorpusError(f"The data set {root} is not a folder. {way_out}")
+        fault = f"{root} is not a folder" if Path(root).exists() else f"folder {root} does not exist"
+        raise CorpusError(f"The data set {fault}. {way_out}")
     reading = Reading(CorpusFolder(root), language, formats)
     root = reading.folder.root
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, printable
+from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, printable
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,11 @@ class Corpus:
 
 
 class Place(NamedTuple):
-    """A folder that one format reads, and what its clips have in common."""
+    """A folder that one format reads; a `prefix` for the ids of its clips, and a `speaker` where none is named."""
 
     path: Path
     prefix: str
-    """Put before the ids of its clips."""
     speaker: str
-    """Of clips for which the data set names none."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +77,9 @@ class CorpusFormat:
     """Formats of lower numbers are asked first."""
     hint: str
     """What such a folder holds, after "Give a folder with"; empty where another format's hint covers it."""
-    recognizes: Callable[[Reading, Path], bool]
-    """Called as `recognizes(reading, path)`; may raise `ClipRefused`."""
-    read: Callable[[Reading, Place], None]
-    """Called as `read(reading, place)` once recognized: adds at least one utterance or rejection, or raises
-    `CorpusError`."""
+    read: Callable[[Reading, Place], bool]
+    """Called as `read(reading, place)`: returns False at once if the folder has another layout; else adds at least one
+    utterance or rejection, or raises `CorpusError`. `ClipRefused` means that the folder must not be read at all."""
 
 
 class Reading:
@@ -101,24 +97,13 @@ class Reading:
     def read(self, place: Place) -> str | None:
         """Reads a folder in the first format that recognizes it. Returns the format's name, None where none does.
 
-        Raises:
-            ClipRefused: The folder leads outside the data set or cannot be listed.
+        A folder that leads outside the data set or cannot be listed raises `ClipRefused`.
         """
-        found = next((form for form in self._formats if form.recognizes(self, place.path)), None)
-        if found is None:
-            return None
-        found.read(self, place)
-        return found.name
+        return next((form.name for form in self._formats if form.read(self, place)), None)
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """For the code that makes one utterance and adds it: if it raises `ClipRefused`, adds a rejection instead.
-
-        Args:
-            name: What the data set calls the clip.
-            line: Of its list.
-            path: The file at fault unless the refusal names another.
-        """
+        """Around code that adds one utterance: `ClipRefused` becomes a rejection, at `path` unless it names a file."""
         try:
             yield
         except ClipRefused as refused:
@@ -144,9 +129,3 @@ def checked_text(text: str) -> str:
     if not any(map(str.isalnum, text)):
         raise ClipRefused("no text", "The transcript is empty or holds no letter and no digit.")
     return text
-
-
-def check_labels(*labels: str):
-    """Raises `ClipRefused` for a speaker or a language that cannot be one."""
-    if not all(map(is_name, labels)):
-        raise ClipRefused("bad label", "Its speaker or language is too long or holds control characters.")

@@ -1,11 +1,11 @@
 """Safe access to a folder that somebody else made: nothing outside it is opened, and sizes are limited."""
 
-import codecs
 import os
 import re
 import stat
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,14 +18,9 @@ MAX_LINE_CHARACTERS = 65_536
 MAX_NAME_CHARACTERS = 512
 """Of an id, a speaker or a language."""
 
+_BYTE_ORDER_MARK = "\ufeff"
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
+_MARKED_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 # Unicode's category Cc, and surrogates (Cs): what a file name that is not UTF-8 decodes to.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -34,14 +29,13 @@ class CorpusError(UserError):
     """A folder or a list that cannot be used as a whole."""
 
 
+@dataclass(eq=False)
 class ClipRefused(Exception):
     """Ends the reading of one clip. `path` is the file at fault where that is not the list."""
 
-    def __init__(self, reason: str, detail: str, path: Path | None = None):
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
-        self.path = path
+    reason: str
+    detail: str
+    path: Path | None = None
 
 
 class CorpusFolder:
@@ -57,16 +51,12 @@ class CorpusFolder:
     def subfolders(self) -> list[Path]:
         """The folders directly under the root, without hidden ones, in order of name."""
         with os.scandir(self.root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
-        return [self.root / name for name in names]
+            return sorted(self.root / entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
 
     def files(self, folder: Path) -> dict[str, str]:
         """Lists a folder, once: `{name as a list would write it: name on disk}` of what is not itself a folder.
 
-        A folder that does not exist is empty.
-
-        Raises:
-            ClipRefused: The folder is outside the data set or cannot be listed.
+        One that does not exist is empty; one outside the data set, or that cannot be listed, raises `ClipRefused`.
         """
         if folder not in self._listings:
             self.inside(folder)
@@ -84,8 +74,7 @@ class CorpusFolder:
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """The audio file of a clip, by its full name or without its extension, in the first of `places` that has it.
 
-        Raises:
-            ClipRefused: There is no such file, or a link leads outside the data set.
+        A file that is missing, or a link that leads outside the data set, raises `ClipRefused`.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
@@ -104,8 +93,7 @@ class CorpusFolder:
     def name_to_parts(self, name: str) -> list[str]:
         """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.
 
-        Raises:
-            ClipRefused: There is no name, it is malformed, or it leads outside.
+        A name that is missing, malformed, or leads outside raises `ClipRefused`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters."
@@ -183,10 +171,9 @@ def _file_key(name):
 
 
 def _decode(path, data):
-    mark, encoding = next((pair for pair in _BYTE_ORDER_MARKS if data.startswith(pair[0])), (b"", "utf-8"))
-    data = data[len(mark) :]
+    encoding = next((name for name in _MARKED_ENCODINGS if data.startswith(_BYTE_ORDER_MARK.encode(name))), "utf-8")
     try:
-        text = data.decode(encoding)
+        text = data.decode(encoding).removeprefix(_BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         line = data[: error.start].decode(encoding).count("\n") + 1
         found = f"line {line} holds the byte 0x{data[error.start]:02X}, which is invalid there"

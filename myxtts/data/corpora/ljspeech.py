@@ -1,7 +1,6 @@
 """`metadata.csv` without a header: LJSpeech's `id|text|normalized text`, perhaps with a fourth column of speakers."""
 
 from collections import Counter
-from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import CorpusError
@@ -11,15 +10,13 @@ COLUMNS = ("id", "text", "normalized")
 _HINT = f"a {LIST_NAME} (one line 'id|text|normalized text' per clip, audio in wavs/)"
 
 
-def recognizes(reading: Reading, path: Path) -> bool:
-    """Whether there is a list."""
-    return LIST_NAME in reading.folder.files(path)
-
-
-def read(reading: Reading, place: Place):
-    """Reads the list."""
+def read(reading: Reading, place: Place) -> bool:
+    """Reads the list if there is one."""
+    if LIST_NAME not in reading.folder.files(place.path):
+        return False
     lines = reading.folder.read_lines(place.path / LIST_NAME)
     read_table(reading, place, lines, _columns(place.path / LIST_NAME, lines))
+    return True
 
 
 def _columns(path, lines):
@@ -40,4 +37,4 @@ def _columns(path, lines):
     return COLUMNS
 
 
-FORMAT = CorpusFormat("ljspeech", 20, _HINT, recognizes, read)
+FORMAT = CorpusFormat("ljspeech", 20, _HINT, read)

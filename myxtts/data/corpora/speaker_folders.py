@@ -1,20 +1,14 @@
 """One folder per speaker, each in one of the other formats."""
 
-from pathlib import Path
-
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import ClipRefused, is_name
 
 
-def recognizes(reading: Reading, path: Path) -> bool:
-    """Whether this is the data set's own folder, there being folders in it."""
-    return path == reading.folder.root and bool(reading.folder.subfolders())
-
-
-def read(reading: Reading, place: Place):
-    """Reads each folder, with notes of those that cannot be read."""
+def read(reading: Reading, place: Place) -> bool:
+    """Reads each folder in the data set's own, if there are any, with notes of those that cannot be read."""
+    folders = reading.folder.subfolders() if place.path == reading.folder.root else []
     left_out = []
-    for path in reading.folder.subfolders():
+    for path in folders:
         layout, relative = None, reading.folder.relative(path)
         try:
             if is_name(path.name):
@@ -25,6 +19,7 @@ def read(reading: Reading, place: Place):
             why = "it has neither metadata.csv nor audio with .txt files, or a name that cannot be printed."
             left_out.append(f"The folder {relative} was left out: {why}")
     reading.notes.extend(left_out)
+    return bool(folders)
 
 
-FORMAT = CorpusFormat("speaker folders", 40, "one such folder per speaker", recognizes, read)
+FORMAT = CorpusFormat("speaker folders", 40, "one such folder per speaker", read)

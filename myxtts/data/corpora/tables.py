@@ -1,11 +1,10 @@
 """`metadata.csv`: one clip per line, columns separated by `|`; and the `speakers.csv` next to it."""
 
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from myxtts.data.corpora.base import Place, Reading, Utterance, check_labels, checked_text
-from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, parts_to_id
+from myxtts.data.corpora.base import Place, Reading, Utterance, checked_text
+from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, is_name, parts_to_id
 
 LIST_NAME = "metadata.csv"
 _NAMES_OF_COLUMN = {
@@ -19,22 +18,13 @@ _NAMES_OF_COLUMN = {
 _COLUMN_OF_NAME = {name: column for column, names in _NAMES_OF_COLUMN.items() for name in names.split(",")}
 
 
-@dataclass(frozen=True)
-class Table:
-    """A list with what it takes to understand its lines."""
+class _Table(NamedTuple):
+    """What it takes to understand the lines of a list. `speakers` is `{id: (speaker, language or "")}`, if known."""
 
     place: Place
     columns: tuple[str | None, ...]
-    """Meaning of each column, None for an unknown one."""
+    least_columns: int
     speakers: dict[str, tuple[str, str]] | None
-    """`{id: (speaker, language or "")}` from `speakers.csv`; None without one."""
-
-    @cached_property
-    def least_columns(self) -> int:
-        """Only a second text column and what follows it may be left out at the end of a line."""
-        needed = [self.columns.index(column) for column in ("id", "speaker", "language") if column in self.columns]
-        texts = [self.columns.index(column) for column in ("text", "normalized") if column in self.columns]
-        return max(*needed, min(texts)) + 1
 
 
 def first_line(lines: list[str]) -> int | None:
@@ -54,14 +44,17 @@ def read_table(
     path = place.path / LIST_NAME
     if first_line(lines) is None or header_line == len(lines) - 1:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'id|text|normalized text' per clip.")
-    table = Table(place, columns, _read_speakers(reading, place.path / "speakers.csv"))
-    column = columns.index("id")
+    order = {column: index for index, column in enumerate(columns)}
+    # Only a second text column and what follows it may be left out at the end of a line.
+    needed = [order[column] for column in ("id", "speaker", "language") if column in order]
+    least = 1 + max(*needed, min(order[column] for column in ("text", "normalized") if column in order))
+    table = _Table(place, columns, least, _read_speakers(reading, place.path / "speakers.csv"))
+    column = order["id"]
     for index, line in enumerate(lines):
-        if index == header_line:
-            continue
-        name = "".join(line.split("|", column + 1)[column : column + 1]).strip()
-        with reading.clip(name, index + 1, path):
-            reading.add(_line_to_utterance(reading, table, line, index + 1))
+        if index != header_line:
+            name = "".join(line.split("|", column + 1)[column : column + 1]).strip()
+            with reading.clip(name, index + 1, path):
+                reading.add(_line_to_utterance(reading, table, line, index + 1))
 
 
 def _line_to_utterance(reading, table, line, number):
@@ -77,7 +70,8 @@ def _line_to_utterance(reading, table, line, number):
     if not speaker and (table.speakers is not None or "speaker" in table.columns):
         raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
     language = cells.get("language") or listed[1]
-    check_labels(speaker, language)
+    if not (is_name(speaker) and is_name(language)):
+        raise ClipRefused("bad label", "Its speaker or language is too long or holds control characters.")
     language = language.lower().replace("_", "-") or reading.language
     return Utterance(prefix + name, wav_path, text, speaker or own_speaker, language, number)
 

@@ -1,31 +1,23 @@
 """Audio files next to `.txt` files of the same names."""
 
 import os
-from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance, checked_text
 from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, printable
 
 
-def recognizes(reading: Reading, path: Path) -> bool:
-    """Whether at least one audio file has its text."""
-    audio, texts = _stems(reading, path)
-    return not audio.isdisjoint(texts)
-
-
-def read(reading: Reading, place: Place):
-    """Pairs the files; what lacks its other half is rejected."""
-    audio, texts = _stems(reading, place.path)
+def read(reading: Reading, place: Place) -> bool:
+    """Pairs the files if at least one audio file has its text; what lacks its other half is rejected."""
+    names = [os.path.splitext(name) for name in reading.folder.files(place.path)]
+    audio = {stem for stem, extension in names if extension in AUDIO_EXTENSIONS}
+    texts = {stem for stem, extension in names if extension == ".txt"}
+    if audio.isdisjoint(texts):
+        return False
     for stem in sorted(audio | texts):
         with reading.clip(place.prefix + stem, None, place.path / f"{stem}.txt"):
             reading.add(_pair_to_utterance(reading, place, stem))
-
-
-def _stems(reading, path):
-    names = [os.path.splitext(name) for name in reading.folder.files(path)]
-    audio = {stem for stem, extension in names if extension in AUDIO_EXTENSIONS}
-    return audio, {stem for stem, extension in names if extension == ".txt"}
+    return True
 
 
 def _pair_to_utterance(reading, place, stem):
@@ -41,4 +33,4 @@ def _pair_to_utterance(reading, place, stem):
     return Utterance(place.prefix + stem, wav_path, text, place.speaker, reading.language)
 
 
-FORMAT = CorpusFormat("text files", 30, "audio files next to .txt files of the same names", recognizes, read)
+FORMAT = CorpusFormat("text files", 30, "audio files next to .txt files of the same names", read)
