@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 import wave
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,11 @@ _MAX_CHUNKS = 1_000
 # An Ogg page is at most 27 + 255 + 255 * 255 bytes long.
 _MAX_OGG_PAGE = 65_307
 
+# libsndfile's SF_ERR_UNRECOGNISED_FORMAT and SF_ERR_SYSTEM.
+_OPEN_ERRORS = {
+    1: ("not audio", "it is not audio in any supported format."),
+    2: ("unreadable", "it cannot be opened; look at its permissions."),
+}
 _KNOWN_UNSUPPORTED = {
     b"ftyp": "an MP4 or M4A file",
     b"FORM": "an AIFF file",
@@ -73,9 +79,7 @@ class AudioError(UserError):
 
     def __init__(self, path: AnyPath, reason: str, detail: str):
         super().__init__(path, reason, detail)
-        self.path = Path(path)
-        self.reason = reason
-        self.detail = detail
+        self.path, self.reason, self.detail = Path(path), reason, detail
 
     def __str__(self):
         return f"{self.path}: {self.detail}"
@@ -99,17 +103,6 @@ class Recording:
         return len(self.samples) / self.sample_rate
 
 
-@dataclass(frozen=True)
-class AudioInfo:
-    """What a header says. `frames` are samples per channel; `subtype` is libsndfile's name, like `PCM_16`."""
-
-    seconds: float
-    sample_rate: int
-    channels: int
-    frames: int
-    subtype: str
-
-
 def read_audio(
     path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE, *, min_seconds: float = 0.1, max_seconds: float | None = None
 ) -> Recording:
@@ -127,8 +120,7 @@ def read_audio(
         AudioError: The file is missing, damaged, not audio, silent, not finite, or outside the limits.
     """
     warnings = list(_check_container(path))
-    with _open(path) as file:
-        _check_claims(path, file, max_seconds)
+    with _open(path, max_seconds) as file:
         claimed, original_rate, subtype = file.frames, file.samplerate, file.subtype
         frames = _read_frames(path, file)
     # An MP3 without a Xing header states an estimate, up to a few per cent off.
@@ -158,23 +150,9 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
     """
     _regular_file_size(path)
     with _open(path) as file:
-        _check_claims(path, file, None)
         frames, original_rate = _read_frames(path, file), file.samplerate
     mono, _ = _mix_to_mono(path, frames)
     return _resample(path, mono, original_rate, sample_rate)
-
-
-def probe_audio(path: AnyPath) -> AudioInfo:
-    """Reads the header only.
-
-    Raises:
-        AudioError: The file is missing, empty, not audio, cut short, longer than `MAX_SECONDS`, or its header is
-            impossible.
-    """
-    _check_container(path)
-    with _open(path) as file:
-        _check_claims(path, file, None)
-        return AudioInfo(file.frames / file.samplerate, file.samplerate, file.channels, file.frames, file.subtype)
 
 
 def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
@@ -218,7 +196,7 @@ def _regular_file_size(path):
 
 
 def _check_container(path):
-    """Recognises the format by its first bytes and compares what it claims with the file. Returns warnings."""
+    """Recognizes the format by its first bytes and compares what it claims with the file. Returns warnings."""
     size = _regular_file_size(path)
     try:
         with open(path, "rb") as file:
@@ -236,8 +214,7 @@ def _check_container(path):
     is_mpeg = len(magic) > 1 and magic[0] == 0xFF and magic[1] & 0xE6 in (0xE2, 0xE4)
     if is_mpeg or magic[:3] == b"ID3" or magic[:4] in (b"fLaC", b"RF64"):
         return ()
-    name = _KNOWN_UNSUPPORTED.get(magic[:4]) or _KNOWN_UNSUPPORTED.get(magic[4:8])
-    if name:
+    if name := _KNOWN_UNSUPPORTED.get(magic[:4]) or _KNOWN_UNSUPPORTED.get(magic[4:8]):
         raise AudioError(path, "unsupported", f"it is {name}; convert it to WAV, FLAC, Ogg or MP3.")
     raise AudioError(path, "not audio", "it is not audio: its first bytes are those of no supported format.")
 
@@ -265,11 +242,9 @@ def _check_chunks(path, file, size):
 
 def _check_data_length(path, claimed, available):
     missing = claimed - available
-    if missing <= 0:
-        return ()
     if missing > _SLOPPY_BYTES and claimed < _STREAM_LENGTH:
         raise AudioError(path, "truncated", f"it is cut short: {available} of {claimed} bytes of samples are there.")
-    return (f"header length: its header promises {missing} bytes more than there are.",)
+    return (f"header length: its header promises {missing} bytes more than there are.",) if missing > 0 else ()
 
 
 def _check_ogg_end(path, tail):
@@ -285,20 +260,20 @@ def _check_sample_rate(path, rate):
         raise AudioError(path, "sample rate", f"its header states a sample rate of {rate} Hz; {readable}")
 
 
-def _open(path):
+@contextmanager
+def _open(path, max_seconds=None):
     path = os.fspath(path)
     if path.lower().endswith(".raw"):
         # libsndfile's binding takes the name for the format here, whatever the content.
         raise AudioError(path, "unsupported", "files named .raw are not read; give it the extension of its format.")
     try:
-        return soundfile.SoundFile(path)
+        file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
-        # libsndfile's SF_ERR_UNRECOGNISED_FORMAT and SF_ERR_SYSTEM.
-        reason, detail = {
-            1: ("not audio", "it is not audio in any supported format."),
-            2: ("unreadable", "it cannot be opened; look at its permissions."),
-        }.get(error.code, ("broken header", f"its header is broken: {error.error_string}"))
-        raise AudioError(path, reason, detail) from error
+        broken = "broken header", f"its header is broken: {error.error_string}"
+        raise AudioError(path, *_OPEN_ERRORS.get(error.code, broken)) from error
+    with file:
+        _check_claims(path, file, max_seconds)
+        yield file
 
 
 def _check_claims(path, file, max_seconds):

@@ -24,7 +24,7 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     Args:
         wav: Waveforms, `(B, S)`. A tensor, or what converts to one.
         from_rate: Their sample rate, a whole number of Hz.
-        to_rate: The sample rate wanted, a whole number of Hz.
+        to_rate: The sample rate wanted, likewise.
 
     Returns:
         Waveforms, `(B, num_resampled(S, from_rate, to_rate))` float32. `wav` itself when the rates are equal.
@@ -36,13 +36,11 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     if from_rate == to_rate:
         return wav
     kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
-    num_phases = kernel.shape[2]
-    num_samples = ops.shape(wav)[1]
     padded = ops.pad(wav, [[0, 0], [pad, pad + stride]])
     # One output channel per phase: (B, S / stride, num_phases), read row by row, is the waveform.
     phases = ops.conv(padded[:, :, None], kernel, strides=stride, padding="valid", data_format="channels_last")
-    interleaved = ops.reshape(phases, (-1, ops.shape(phases)[1] * num_phases))
-    return interleaved[:, : num_resampled(num_samples, from_rate, to_rate)]
+    interleaved = ops.reshape(phases, (-1, ops.shape(phases)[1] * kernel.shape[2]))
+    return interleaved[:, : num_resampled(ops.shape(wav)[1], from_rate, to_rate)]
 
 
 def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
@@ -66,10 +64,9 @@ def _sinc_kernel(from_rate, to_rate):
     base = _ROLLOFF * min(stride, num_phases)
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)
     if (2 * pad + stride) * num_phases > _MAX_KERNEL_VALUES:
-        raise ValueError(
-            f"Rates must have a common divisor of more than a few Hz to be resampled here. Received: {from_rate} and "
-            f"{to_rate} Hz, whose greatest common divisor is {from_rate // stride}. Resample the file with soxr first."
-        )
+        rule = "Rates must have a common divisor of more than a few Hz to be resampled here."
+        received = f"{from_rate} and {to_rate} Hz, whose greatest common divisor is {from_rate // stride}"
+        raise ValueError(f"{rule} Received: {received}. Resample the file with soxr first.")
     position = np.arange(-pad, pad + stride, dtype="float32") / np.float32(stride)
     delay = np.arange(0, -num_phases, -1, dtype="float32") / np.float32(num_phases)
     t = (delay[np.newaxis, :] + position[:, np.newaxis]) * np.float32(base)

@@ -127,16 +127,13 @@ class CheckpointStore:
             return None
 
     def write(self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False) -> Path:
-        """Writes one checkpoint, then removes those no longer kept.
+        """Writes one checkpoint, removes those no longer kept, and returns its folder.
 
         Args:
             step: Optimizer steps taken.
             tensors: `{file name: {tensor name: NumPy array}}`.
             state: What else a run needs to resume, as JSON values.
             best: Mark it as the best so far; the best one is kept.
-
-        Returns:
-            Its folder.
 
         Raises:
             OSError: It could not be written; earlier checkpoints are as they were.
@@ -146,11 +143,8 @@ class CheckpointStore:
             for name, arrays in tensors.items():
                 _save_tensors(folder / f"{name}.safetensors", arrays)
             write_json(folder / STATE, {"step": step, **state})
-            entries = {
-                file.name: {"bytes": file.stat().st_size, "blake2b": digest_file(file)}
-                for file in sorted(folder.iterdir())
-            }
-            write_manifest(folder, entries)
+            written = sorted(folder.iterdir())
+            write_manifest(folder, {f.name: {"bytes": f.stat().st_size, "blake2b": digest_file(f)} for f in written})
         if best:
             write_json(self.folder / "best.json", {"step": step})
         self._prune()
@@ -166,10 +160,6 @@ class CheckpointStore:
                 os.replace(self.path(step), going)
                 shutil.rmtree(going)
 
-    def clear_leftovers(self) -> None:
-        """Removes what a killed run left half written. To be called while no run writes here."""
-        files.remove_leftovers(self.folder)
-
     def set_aside(self) -> Path | None:
         """Renames the stage's folder, so that a fresh start loses nothing; returns its new path, if it had to."""
         if not self.steps():
@@ -177,8 +167,7 @@ class CheckpointStore:
         number = 1
         while (aside := self.folder.with_name(f"{self.folder.name}_before_reset_{number}")).exists():
             number += 1
-        os.replace(self.folder, aside)
-        return aside
+        return self.folder.replace(aside)
 
     def verify(self, step: int) -> None:
         """Raises `CheckpointError` naming the first file of a checkpoint that is missing, cut short or altered."""
@@ -186,15 +175,14 @@ class CheckpointStore:
         folder = self.path(step)
         entries = read_manifest(folder)
         for name, entry in entries.items():
-            size, digest = entry["bytes"], entry["blake2b"]
-            file = folder / name
+            file, size = folder / name, entry["bytes"]
             if not file.is_file():
                 raise CheckpointError(f"{file} is missing from the checkpoint.")
             if file.is_symlink():
                 raise CheckpointError(f"{file} is a link; it was not followed. Put the file itself there.")
             if file.stat().st_size != size:
                 raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}.")
-            if digest_file(file) != digest:
+            if digest_file(file) != entry["blake2b"]:
                 raise CheckpointError(f"{file} has been altered: its checksum does not match the manifest.")
         self._sound[step] = entries
 
@@ -220,10 +208,10 @@ class CheckpointStore:
 
     def put_away(self, step: int, why: str) -> Path:
         """Renames a checkpoint so that no run takes it for one; returns its new path, `{why}_step_…`."""
-        aside = self.path(step).with_name(f"{why}_{self.path(step).name}")
+        path = self.path(step)
+        aside = path.with_name(f"{why}_{path.name}")
         shutil.rmtree(aside, ignore_errors=True)
-        os.replace(self.path(step), aside)
-        return aside
+        return path.replace(aside)
 
     def read(self, step: int, names: Iterable[str]) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
         """Tensors of the files `names` of a checkpoint, `{file name: {tensor name: array}}`, and its state."""
@@ -251,10 +239,9 @@ def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:
-        raise CheckpointError(
-            f"{unfit} it lacks {missing[:3] or 'nothing'} and has {unknown[:3] or 'nothing'} too many "
-            f"({len(missing)} and {len(unknown)} in all). Was it made with another model size?"
-        )
+        lacks = f"it lacks {missing[:3] or 'nothing'} and has {unknown[:3] or 'nothing'} too many"
+        counts = f"({len(missing)} and {len(unknown)} in all)"
+        raise CheckpointError(f"{unfit} {lacks} {counts}. Was it made with another model size?")
     for name, variable in variables.items():
         theirs, ours = tuple(arrays[name].shape), tuple(variable.shape)
         if theirs != ours:

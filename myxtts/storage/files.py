@@ -60,7 +60,9 @@ def write_whole(path: str | os.PathLike) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     temporary = _temporary_path(target)
     try:
-        temporary.touch(exist_ok=False)
+        # Private from the start where the file it replaces is: nobody may read it while it is made.
+        mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     except OSError as error:
         error.filename = str(path)  # the name that the user gave
         raise

@@ -17,15 +17,7 @@ LOG_TIME_FORMAT = "%H:%M:%S"
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
-    """A `tf.device` scope for `device`, or else for the default device of this process.
-
-    Args:
-        device: A device name such as a `DevicePlan` holds. `None` takes the first visible GPU, or the CPU where there
-            is none.
-
-    Returns:
-        The context manager that `tf.device` returns.
-    """
+    """A `tf.device` scope for `device`, or else for the first visible GPU, or the CPU where there is none."""
     import tensorflow as tf
 
     return tf.device(device or default_device())
@@ -34,11 +26,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 def ensure_gpu_placement(tensor: Any) -> Any:
     """The tensor on a GPU: itself when it is on one (whichever) or when there is none, else a copy on the first.
 
-    Args:
-        tensor: An eager tensor, or anything `tf.convert_to_tensor` takes.
-
-    Returns:
-        An eager tensor with the same values.
+    `tensor` is an eager tensor or anything that `tf.convert_to_tensor` takes.
     """
     import tensorflow as tf
 
@@ -64,7 +52,7 @@ def setup_logging(level: str | int = "INFO", log_file: str | os.PathLike | None 
 
     Args:
         level: A level name (`"DEBUG"`, `"INFO"`, `"WARNING"`, ...) in any case, or a number.
-        log_file: Path of a file to append to; its folder is made.
+        log_file: A file to append to; its folder is made.
 
     Returns:
         The logger `myxtts`, parent of every `logging.getLogger("myxtts.…")`.
