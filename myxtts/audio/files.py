@@ -36,21 +36,14 @@ SILENT_PEAK = 1e-3
 """-60 dB of full scale, about 5 bits of a 16-bit file: below it there is no speech to learn from."""
 
 _BLOCK_FRAMES = 2**18
-# Below -20 dB of its louder channel, the sum of two channels is what opposite polarity left over.
-_CANCELLED_SHARE = 0.1
-# At least this share of a clipped recording lies in flat runs at its extremes.
-_CLIPPED_SHARE = 5e-4
-# Below this peak, quantization alone makes flat tops.
-_CLIPPED_MIN_PEAK = 0.05
+_CANCELLED_SHARE = 0.1  # -20 dB of the louder channel; a sum below it is what opposite polarity left over
+_CLIPPED_SHARE = 5e-4  # at least this share of a clipped recording lies in flat runs at its extremes
+_CLIPPED_MIN_PEAK = 0.05  # below it, quantization alone makes flat tops
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
-# Writers into a pipe (ffmpeg, sox) cannot know the length and leave a marker from here up.
-_STREAM_LENGTH = 0x7FFF_F000
-# Some writers count the header into the data length; that loses no sound.
-_SLOPPY_BYTES = 1_024
+_STREAM_LENGTH = 0x7FFF_F000  # writers into a pipe (ffmpeg, sox) cannot know it and leave a marker from here up
+_SLOPPY_BYTES = 1_024  # some writers count the header into the data length; that loses no sound
 _MAX_CHUNKS = 1_000
-# An Ogg page is at most 27 + 255 + 255 * 255 bytes long.
-_MAX_OGG_PAGE = 65_307
-
+_MAX_OGG_PAGE = 27 + 255 + 255 * 255
 # libsndfile's SF_ERR_UNRECOGNISED_FORMAT and SF_ERR_SYSTEM.
 _OPEN_ERRORS = {
     1: ("not audio", "it is not audio in any supported format."),
@@ -119,24 +112,20 @@ def read_audio(
     Raises:
         AudioError: The file is missing, damaged, not audio, silent, not finite, or outside the limits.
     """
-    warnings = list(_check_container(path))
+    warnings = _check_container(path)
     with _open(path, max_seconds) as file:
         claimed, original_rate, subtype = file.frames, file.samplerate, file.subtype
         frames = _read_frames(path, file)
     # An MP3 without a Xing header states an estimate, up to a few per cent off.
     if len(frames) < 0.95 * claimed:
         raise AudioError(path, "truncated", f"it promises {claimed} samples per channel and holds {len(frames)}.")
-    if len(frames) < min_seconds * original_rate:
-        seconds = len(frames) / original_rate
+    if (seconds := len(frames) / original_rate) < min_seconds:
         raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; the least is {min_seconds:g} s.")
     mono, peak = _mix_to_mono(path, frames)
     samples = _resample(path, mono, original_rate, sample_rate)
     if _amplitude(samples) < SILENT_PEAK:
         raise AudioError(path, "silent", f"it is silent: nothing in it passes {SILENT_PEAK:g} of full scale.")
-    if peak > 1:
-        warnings.append(f"too loud: samples reach {peak:.3g} times full scale and were scaled down.")
-    warnings.extend(_channel_warnings(frames, subtype))
-    return Recording(samples, sample_rate, original_rate, tuple(warnings))
+    return Recording(samples, sample_rate, original_rate, (*warnings, *_sound_warnings(frames, peak, subtype)))
 
 
 def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
@@ -158,10 +147,7 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
 def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     """Writes a mono 16-bit WAV file. It appears whole or not at all.
 
-    Args:
-        path: The file to write; its folder must exist.
-        samples: `(S,)` floats; what lies beyond `[-1, 1]` is clipped.
-        sample_rate: In Hz.
+    `samples` are `(S,)` floats at `sample_rate` Hz; what lies beyond `[-1, 1]` is clipped.
 
     Raises:
         AudioError: There is nothing to write, a sample is not finite, or the folder does not exist.
@@ -280,14 +266,13 @@ def _check_claims(path, file, max_seconds):
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are read.")
-    limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
-    seconds = file.frames / file.samplerate
     # libsndfile's SF_COUNT_MAX: a FLAC stream of unstated length, in which it cannot keep its position.
     if file.frames == 2**63 - 1:
         raise AudioError(path, "broken header", "its header does not state its length; encode it again into a file.")
     if not file.frames:
         raise AudioError(path, "no audio", "it has a header and no samples.")
-    if seconds > limit:
+    limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
+    if (seconds := file.frames / file.samplerate) > limit:
         raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; the most is {limit:g} s.")
     if file.frames * file.channels > MAX_DECODED_VALUES:
         raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels.")
@@ -338,7 +323,9 @@ def _amplitude(samples):
     return samples.max(axis=0) / 2 - samples.min(axis=0) / 2
 
 
-def _channel_warnings(frames, subtype):
+def _sound_warnings(frames, peak, subtype):
+    if peak > 1:
+        yield f"too loud: samples reach {peak:.3g} times full scale and were scaled down."
     sounding = _sounding_channels(frames)
     if not sounding.all():
         yield f"silent channel: {sounding.sum()} of {len(sounding)} channels carry sound; the others were left out."

@@ -26,7 +26,6 @@ def log_mel_to_wav(
         log_mel: Log-mel without the division by `mel_stats`, `(F, num_mels)` or `(B, F, num_mels)`, natural logarithm
             of power. NumPy or anything that converts to it.
         spec: The recipe that `log_mel` follows, without pre-emphasis, and with a window of `n_fft` samples.
-        num_iterations: Griffin-Lim iterations.
         momentum: Weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 it may diverge.
         seed: Seed of the initial phases. The same seed gives the same waveform, alone or in a batch.
 
@@ -97,8 +96,7 @@ class _ShortTimeFourierTransform:
     """The transform that `MelSpectrogram` is built on, and its least-squares inverse, for `num_frames` frames."""
 
     def __init__(self, spec, num_frames):
-        self._n_fft, self._hop_length = spec.n_fft, spec.hop_length
-        self._num_frames = num_frames
+        self._n_fft, self._hop_length, self._num_frames = spec.n_fft, spec.hop_length, num_frames
         self._window = spec.window_values()
         squared_window = np.broadcast_to(np.square(self._window), (num_frames, spec.n_fft))
         self._window_energy = np.maximum(self._overlap_add(squared_window), _TINY)
@@ -112,8 +110,8 @@ class _ShortTimeFourierTransform:
     def inverse(self, spectrum):
         """Complex spectra, `(F, 1 + n_fft // 2)`, to the closest `(S,)` (Griffin and Lim, 1984, equation 6)."""
         frames = scipy.fft.irfft(spectrum, n=self._n_fft) * self._window
-        # The reflected ends, half a window each, fall away.
-        return (self._overlap_add(frames) / self._window_energy)[self._n_fft // 2 : -(self._n_fft // 2)]
+        start, num_samples = self._n_fft // 2, (self._num_frames - 1) * self._hop_length
+        return (self._overlap_add(frames) / self._window_energy)[start : start + num_samples]
 
     def _overlap_add(self, frames):
         """`(F, n_fft)` to `((F - 1) * hop + n_fft,)`."""

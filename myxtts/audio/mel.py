@@ -105,8 +105,6 @@ DVAE_MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=ME
 CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
-LOG_FLOOR = math.log(MEL_FLOOR)
-"""The lowest value of `DVAE_MEL` and `CONDITIONING_MEL`: silence."""
 CHUNK_FRAMES = 600
 """Frames of a chunk at most: at 1,024 samples they and their spectra take 5 MB, and smaller chunks more time in all."""
 
@@ -150,8 +148,7 @@ class MelSpectrogram:
         """Computes the log-mel spectrogram.
 
         Args:
-            wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must exceed `spec.win_length // 2`, the
-                length of the reflected ends.
+            wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must exceed half a window.
             in_chunks: A few hundred frames after the other, which on a CPU is quicker, since they stay in its caches.
                 On a GPU it would be a loop of small kernels.
 
@@ -160,11 +157,10 @@ class MelSpectrogram:
         """
         spec = self.spec
         wav = ops.convert_to_tensor(wav, "float32")
-        num_samples = wav.shape[1]
-        if num_samples is not None and num_samples <= spec.win_length // 2:
-            rule = f"longer than half a window, {spec.win_length // 2} samples, to be reflected at its ends"
-            way_out = "Leave it out, or pad it with zeros."
-            raise ValueError(f"A waveform must be {rule}. Received: {num_samples} samples. {way_out}")
+        half, num_samples = spec.win_length // 2, wav.shape[1]
+        if num_samples is not None and num_samples <= half:
+            rule = f"A waveform must be longer than half a window, {half} samples, to be reflected at its ends."
+            raise ValueError(f"{rule} Received: {num_samples} samples. Leave it out, or pad it with zeros.")
         if spec.preemphasis:
             wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
         num_frames = spec.num_frames(ops.shape(wav)[1])

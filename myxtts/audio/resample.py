@@ -2,6 +2,7 @@
 
 import functools
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,7 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 
     Args:
         wav: Waveforms, `(B, S)`. A tensor, or what converts to one.
-        from_rate: Their sample rate, a whole number of Hz.
-        to_rate: The sample rate wanted, likewise.
+        from_rate, to_rate: Sample rates before and after, whole numbers of Hz.
 
     Returns:
         Waveforms, `(B, num_resampled(S, from_rate, to_rate))` float32. `wav` itself when the rates are equal.
@@ -45,13 +45,8 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 
 def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
     """Length of `num_samples` samples at `from_rate` once resampled to `to_rate`; an int, an array or a tensor."""
-    stride, num_phases = _in_lowest_terms(from_rate, to_rate)
+    stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     return (num_samples * num_phases + stride - 1) // stride
-
-
-def _in_lowest_terms(from_rate, to_rate):
-    divisor = math.gcd(from_rate, to_rate)
-    return from_rate // divisor, to_rate // divisor
 
 
 @functools.lru_cache(maxsize=32)
@@ -60,7 +55,7 @@ def _sinc_kernel(from_rate, to_rate):
 
     All is computed in float32, as in torchaudio: a float64 kernel differs by up to 5e-6.
     """
-    stride, num_phases = _in_lowest_terms(from_rate, to_rate)
+    stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     base = _ROLLOFF * min(stride, num_phases)
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)
     if (2 * pad + stride) * num_phases > _MAX_KERNEL_VALUES:

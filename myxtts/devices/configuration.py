@@ -118,8 +118,7 @@ def apply_plan(plan: DevicePlan) -> None:
             runtime was initialized before.
     """
     if plan.is_dual:
-        print("Configuring Multi-GPU Mode...")
-        print(f"Data Processing GPU: {plan.data_gpu}")
+        print(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
         print(f"Model Training GPU: {listed(plan.model_gpus)}")
     narrowed = _narrow_environment(plan)
     import tensorflow as tf
@@ -157,12 +156,10 @@ def _narrow_environment(plan):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.visible_ids)
         return True
     if list(plan.visible) != sorted(plan.visible):
+        rule = f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before TensorFlow is"
         variables = f"CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} CUDA_DEVICE_ORDER=PCI_BUS_ID"
-        raise DeviceError(
-            f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before TensorFlow is "
-            f"imported, and {_importers_of_tensorflow()}. Call early_gpu_configuration first, or start with "
-            f"{variables} and count GPUs from 0."
-        )
+        way_out = f"Call early_gpu_configuration first, or start with {variables} and count GPUs from 0."
+        raise DeviceError(f"{rule} imported, and {_importers_of_tensorflow()}. {way_out}")
     return False
 
 
@@ -170,16 +167,15 @@ def _configure_gpus(tf, plan, narrowed):
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
-        raise DeviceError(
-            f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()}). It sees {len(physical)}. Check "
-            "CUDA_VISIBLE_DEVICES, that this TensorFlow has its CUDA libraries (pip install 'tensorflow[and-cuda]'), "
-            "and that it supports these GPUs."
-        )
+        rule = f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()})."
+        libraries = "that this TensorFlow has its CUDA libraries (pip install 'tensorflow[and-cuda]')"
+        way_out = f"Check CUDA_VISIBLE_DEVICES, {libraries}, and that it supports these GPUs."
+        raise DeviceError(f"{rule} It sees {len(physical)}. {way_out}")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     if plan.is_dual:
         print(f"Set visible devices: {_gpu_names(plan)}")
-    limited, growth = plan.data_memory_mb is not None, "Configured memory growth"
+    limited = plan.data_memory_mb is not None
     for index, gpu in zip(plan.visible, chosen):
         if not limited:
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -188,7 +184,8 @@ def _configure_gpus(tf, plan, narrowed):
         parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
         tf.config.set_logical_device_configuration(gpu, parts)
     for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.is_dual else ():
-        print(f"Configured memory limit for {role} GPU: {limit} MB" if limited else f"{growth} for {role} GPU")
+        kind, amount = ("limit", f": {limit} MB") if limited else ("growth", "")
+        print(f"Configured memory {kind} for {role} GPU{amount}")
 
 
 def _gpu_names(plan):
@@ -223,13 +220,9 @@ def _initialized_runtime_explained():
 def _importers_of_tensorflow():
     """Words for which loaded modules, other than TensorFlow's and Keras's own, hold TensorFlow."""
     tensorflow = sys.modules["tensorflow"]
-    names = sorted(
-        name
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] not in ("tensorflow", "keras")
-        and module is not None
-        and any(value is tensorflow for value in list(getattr(module, "__dict__", {}).values()))
-    )
+    others = {name: m for name, m in list(sys.modules.items()) if name.partition(".")[0] not in ("tensorflow", "keras")}
+    held = {name: list(getattr(module, "__dict__", {}).values()) for name, module in others.items()}
+    names = sorted(name for name, values in held.items() if any(value is tensorflow for value in values))
     return f"TensorFlow was imported by {', '.join(names[:5])}" if names else "TensorFlow was imported"
 
 
@@ -261,10 +254,7 @@ def _accelerator_variable():
 def audit_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> list[str]:
     """Says, for each variable that does not live on the plan's model devices, where it lives instead.
 
-    Args:
-        named_variables: `(name, variable)` pairs; Keras variables, `tf.Variable`s, or distributed ones, of which
-            every component must live on its replica's device.
-        plan: The plan in force.
+    Variables are Keras's, TensorFlow's or distributed; every component of those must live on its replica's device.
     """
     strays = []
     for name, variable in named_variables:

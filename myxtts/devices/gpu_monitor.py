@@ -84,11 +84,9 @@ class GPUReport:
         """
         if not self.is_available:
             return "GPU: not available"
-        by_role = {}
-        for role, usage in zip(roles, self.gpus, strict=True):
-            by_role.setdefault(role, []).append(usage)
         utilization, memory = [], []
-        for role, usages in by_role.items():
+        for role in dict.fromkeys(roles):
+            usages = [usage for own, usage in zip(roles, self.gpus, strict=True) if own == role]
             busy = [usage.mean_utilization for usage in usages if usage.mean_utilization is not None]
             utilization.append(f"{role} {sum(busy) / len(busy):.0f}%" if busy else f"{role} n/a")
             memory.append(f"{role} {max(usage.max_memory_mb for usage in usages):.0f}MB")
@@ -157,8 +155,8 @@ def _find(pynvml, entry, handles, uuids):
 
 
 def _gpu(pynvml, gpu_id, handle):
-    total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-    return GPU(gpu_id, _text(pynvml.nvmlDeviceGetName(handle)), total // BYTES_PER_MB)
+    name, memory = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return GPU(gpu_id, _text(name), memory.total // BYTES_PER_MB)
 
 
 def _text(value):
@@ -207,11 +205,8 @@ class GPUMonitor:
             raise ValueError(f"interval_seconds must be more than 0. Received: {interval_seconds}. The default is 0.5.")
         self.indices = None if indices is None else tuple(str(index) for index in indices)
         self.interval_seconds = interval_seconds
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = None
-        self._running = ()
-        self._reason = "the monitor was not started"
+        self._lock, self._stop, self._thread = threading.Lock(), threading.Event(), None
+        self._running, self._reason = (), "the monitor was not started"
 
     def start(self) -> "GPUMonitor":
         """Starts sampling; earlier figures are dropped. Returns the monitor."""

@@ -23,29 +23,28 @@ PROBE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Processor:
-    """The CPU."""
+    """The CPU: `cores` that this process may run on, and `quota`, how many cores' time the container may use.
+
+    `quota` is None for no limit. `flags` are the instruction sets as the kernel names them, empty where it does not tell.
+    """
 
     name: str
     cores: int
-    """Cores that this process may run on."""
     quota: float | None
-    """Cores' worth of time that the container may use; None for no limit."""
     flags: frozenset[str]
-    """Instruction sets, as the kernel names them; empty where it does not tell."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes."""
+    """Main memory in bytes: of the machine in all, and available now without swapping, before any limit.
+
+    `limit` is the container's, None for none; `used_of_limit` leaves out caches that can be dropped.
+    """
 
     total: int | None
-    """Of the machine."""
     available: int | None
-    """Free now without swapping, before any limit."""
     limit: int | None
-    """Of the container; None for none."""
     used_of_limit: int | None
-    """What the container uses, caches that can be dropped left out."""
 
     @property
     def usable(self) -> int | None:
@@ -56,15 +55,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class DiskSpeed:
-    """What reading from one folder's disk gave."""
+    """What reading from one folder's disk gave, in bytes; `note` says what was read, or why nothing was.
+
+    `read_per_second` is None where nothing was read or the operating system's cache could not be passed by.
+    """
 
     folder: str
     free: int
-    """Bytes free."""
     read_per_second: float | None
-    """Bytes per second; None where nothing was read or the operating system's cache could not be passed by."""
     note: str
-    """What was read, or why nothing was."""
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
@@ -134,12 +133,8 @@ def _uncached_speed(paths):
 
 def _control_groups(root):
     """`{controller: folder}` of this process, version 1; version 2 under the empty name."""
-    folders = {}
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.removeprefix("name=").split(","):
-            folders[controller] = path.strip("/")
-    return folders
+    groups = (line.split(":", 2)[1:] for line in _lines(root / "proc/self/cgroup"))
+    return {name: path.strip("/") for names, path in groups for name in names.removeprefix("name=").split(",")}
 
 
 def _limiting_files(root, controller, *names):

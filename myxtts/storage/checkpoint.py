@@ -10,6 +10,7 @@ Nothing in a folder is believed: a manifest with checksums, itself under a check
 and none is opened through a link that leads elsewhere.
 """
 
+import itertools
 import json
 import logging
 import os
@@ -65,8 +66,7 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     # Before the format: a flipped bit in the number must not pass for another version.
     if manifest.get("blake2b") != _manifest_digest(manifest.get("format"), entries):
         raise damaged
-    if manifest["format"] != FORMAT:
-        number = manifest["format"]
+    if (number := manifest["format"]) != FORMAT:
         raise CheckpointVersionError(f"{folder} has checkpoint format {number}; {ours}, or a newer one.")
     for name, entry in entries.items():
         if not _PLAIN_NAME.fullmatch(name):
@@ -90,12 +90,7 @@ def _save_tensors(path, arrays):
 
 
 class CheckpointStore:
-    """The checkpoints of one stage.
-
-    Args:
-        folder: Folder of the stage; made when the first checkpoint is written.
-        keep: Newest checkpoints kept besides the best one.
-    """
+    """The checkpoints of one stage, in a folder that the first one makes: the newest `keep` of them and the best."""
 
     def __init__(self, folder: str | os.PathLike, keep: int = 2):
         self.folder = Path(folder)
@@ -118,10 +113,8 @@ class CheckpointStore:
     def best_step(self) -> int | None:
         """The step marked best, or None."""
         path = self.folder / "best.json"
-        if not path.is_file():
-            return None
         try:
-            return int(read_json(path)["step"])
+            return int(read_json(path)["step"]) if path.is_file() else None
         except (KeyError, TypeError, ValueError) as error:
             logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
             return None
@@ -129,11 +122,8 @@ class CheckpointStore:
     def write(self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False) -> Path:
         """Writes one checkpoint, removes those no longer kept, and returns its folder.
 
-        Args:
-            step: Optimizer steps taken.
-            tensors: `{file name: {tensor name: NumPy array}}`.
-            state: What else a run needs to resume, as JSON values.
-            best: Mark it as the best so far; the best one is kept.
+        `tensors` is `{file name: {tensor name: NumPy array}}`; `state` is what else a run needs to resume, as JSON
+        values. One marked as the `best` so far is kept until there is a better one.
 
         Raises:
             OSError: It could not be written; earlier checkpoints are as they were.
@@ -164,10 +154,8 @@ class CheckpointStore:
         """Renames the stage's folder, so that a fresh start loses nothing; returns its new path, if it had to."""
         if not self.steps():
             return None
-        number = 1
-        while (aside := self.folder.with_name(f"{self.folder.name}_before_reset_{number}")).exists():
-            number += 1
-        return self.folder.replace(aside)
+        asides = (self.folder.with_name(f"{self.folder.name}_before_reset_{number}") for number in itertools.count(1))
+        return self.folder.replace(next(aside for aside in asides if not aside.exists()))
 
     def verify(self, step: int) -> None:
         """Raises `CheckpointError` naming the first file of a checkpoint that is missing, cut short or altered."""

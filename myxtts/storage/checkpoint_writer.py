@@ -15,7 +15,7 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 
 
 class CheckpointWriter:
-    """Hands checkpoints to a thread that writes them with a `CheckpointStore`.
+    """Hands checkpoints to a thread that writes them with a `CheckpointStore`, to which nobody else writes meanwhile.
 
     At most one write is in flight: the next one waits for it. A write that the disk fails (`OSError`) is logged by the
     next call, and the next checkpoint is another try; after `SAVE_TRIES` failures in a row the call raises. What else
@@ -23,9 +23,6 @@ class CheckpointWriter:
 
     As a context manager it waits for the write in flight when the block ends, except on Ctrl-C: a write that is cut off
     leaves no checkpoint, and the one before stays whole.
-
-    Args:
-        store: Where they go. Nobody else writes to it meanwhile.
     """
 
     def __init__(self, store: CheckpointStore):

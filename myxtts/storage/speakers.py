@@ -39,14 +39,12 @@ def read_speaker(folder: str | os.PathLike, name: str) -> tuple[np.ndarray, np.n
     """
     names = speaker_names(folder)
     if not names:
-        raise CheckpointError(
-            f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE}. "
-            "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
-        )
+        rule = f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE}."
+        way_out = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
+        raise CheckpointError(f"{rule} {way_out}")
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3]
-        raise CheckpointError(
-            f"--speaker must be one of the model's {len(names)} voices. Received: {name}. Near it: {', '.join(near)}."
-        )
+        near = ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3])
+        rule = f"--speaker must be one of the model's {len(names)} voices."
+        raise CheckpointError(f"{rule} Received: {name}. Near it: {near}.")
     latents, vector = read_tensors(Path(folder) / SPEAKERS_FILE, (name + _LATENTS, name + _VECTOR))
     return latents, vector

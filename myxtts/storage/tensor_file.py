@@ -15,12 +15,7 @@ def write_tensors(path: str | os.PathLike, shapes: Mapping[str, Sequence[int]], 
     """Writes a file while holding one tensor in memory; the library's own writer needs all of them, twice.
 
     The format is a header of names, shapes and offsets, and then the values
-    (https://huggingface.co/docs/safetensors/index#format).
-
-    Args:
-        path: The file to write.
-        shapes: `{name: shape}`.
-        values: Arrays in that order, made one by one.
+    (https://huggingface.co/docs/safetensors/index#format). `values` are made one by one, in the order of `shapes`.
 
     Returns:
         The file's entry in the manifest of a checkpoint.

@@ -24,10 +24,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """The tensor on a GPU: itself when it is on one (whichever) or when there is none, else a copy on the first.
-
-    `tensor` is an eager tensor or anything that `tf.convert_to_tensor` takes.
-    """
+    """What `tf.convert_to_tensor` takes, on a GPU: itself if it is on one or there is none, else a copy on the first."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -50,9 +47,7 @@ class _AboveProgressBars:
 def setup_logging(level: str | int = "INFO", log_file: str | os.PathLike | None = None) -> logging.Logger:
     """Sends the package's log to standard output and, if asked, to a file. Calling it again replaces both.
 
-    Args:
-        level: A level name (`"DEBUG"`, `"INFO"`, `"WARNING"`, ...) in any case, or a number.
-        log_file: A file to append to; its folder is made.
+    `level` is a level's name in any case, or a number. The file is appended to, and its folder is made.
 
     Returns:
         The logger `myxtts`, parent of every `logging.getLogger("myxtts.…")`.
