@@ -20,12 +20,10 @@ EQUALIZER_CURVES = 4
 
 
 class Change(NamedTuple):
-    """One change of voice per clip."""
+    """A change per clip: speed `(B,)`, above 1 for faster; `(B, 1, num_mels)` added to the log-mel. Both float32."""
 
     speed: tf.Tensor
-    """`(B,)` float32, above 1 for faster."""
     offset: tf.Tensor
-    """`(B, 1, num_mels)` float32, added to the log-mel."""
 
 
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any) -> Change:

@@ -19,9 +19,8 @@ import soxr
 
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.storage.files import write_whole
+from myxtts.storage.files import AnyPath, write_whole
 
-AnyPath = str | os.PathLike
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
 
@@ -63,7 +62,6 @@ class AudioError(UserError):
     """A file that cannot be used as audio, and why.
 
     Attributes:
-        path: The file.
         reason: Two or three words that stay the same between versions, to count by: "missing file", "unreadable",
             "empty file", "not audio", "unsupported", "broken header", "sample rate", "truncated", "damaged",
             "no audio", "not finite", "silent", "too short", "too long"; for writing also "no folder".
@@ -106,8 +104,7 @@ def read_audio(
     Args:
         path: An audio file of any supported format, recognized by content.
         sample_rate: Of the result, in Hz.
-        min_seconds: Shorter recordings are refused.
-        max_seconds: Longer recordings are refused before they are decoded. None: `MAX_SECONDS`.
+        min_seconds, max_seconds: Others are refused, longer ones before they are decoded. None: `MAX_SECONDS`.
 
     Raises:
         AudioError: The file is missing, damaged, not audio, silent, not finite, or outside the limits.
@@ -193,7 +190,11 @@ def _check_container(path):
                 return _check_chunks(path, file, size)
             if magic[:4] == b"OggS":
                 file.seek(max(0, size - _MAX_OGG_PAGE))
-                return _check_ogg_end(path, file.read())
+                _, mark, page = file.read().rpartition(b"OggS")
+                if not mark or len(page) < 2 or not page[1] & 4:
+                    detail = "it is cut short: its last Ogg page does not end the stream."
+                    raise AudioError(path, "truncated", detail)
+                return ()
     except OSError as error:
         raise AudioError(path, "unreadable", f"it cannot be read: {error.strerror}.") from error
     # A frame of MPEG layer II or III; layer I would also be the byte-order mark of UTF-16.
@@ -231,13 +232,6 @@ def _check_data_length(path, claimed, available):
     if missing > _SLOPPY_BYTES and claimed < _STREAM_LENGTH:
         raise AudioError(path, "truncated", f"it is cut short: {available} of {claimed} bytes of samples are there.")
     return (f"header length: its header promises {missing} bytes more than there are.",) if missing > 0 else ()
-
-
-def _check_ogg_end(path, tail):
-    last_page = tail.rfind(b"OggS")
-    if last_page < 0 or len(tail) < last_page + 6 or not tail[last_page + 5] & 4:
-        raise AudioError(path, "truncated", "it is cut short: its last Ogg page does not end the stream.")
-    return ()
 
 
 def _check_sample_rate(path, rate):

@@ -34,7 +34,6 @@ class MelSpec:
     hop_length: int
     """Samples from one frame to the next."""
     num_mels: int
-    """Number of mel bands."""
     f_min: float = 0.0
     """Lower edge of the lowest band, in Hz."""
     f_max: float = 8000.0
@@ -120,10 +119,7 @@ class MelSpectrogram:
     """Turns waveforms into log-mel spectrograms, eagerly or inside a graph, always in float32.
 
     A waveform padded with zeros in a batch keeps its frames, but for those whose window reaches past its end.
-
-    Args:
-        spec: The recipe.
-        mel_stats: Positive scale of each band, `(num_mels,)`, by which the log-mel is divided; None for no division.
+    `mel_stats`, where given, are the positive scales of the bands, `(num_mels,)`, by which the log-mel is divided.
     """
 
     def __init__(self, spec: MelSpec, mel_stats: Any = None):

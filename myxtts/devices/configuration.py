@@ -193,8 +193,7 @@ def _gpu_names(plan):
 
 
 def _configure_virtual_devices(tf, plan):
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    count = 1 + plan.num_replicas
+    cpu, count = tf.config.list_physical_devices("CPU")[0], 1 + plan.num_replicas
     # A process that already has enough of them (a notebook, a test run) keeps them: they are all alike.
     if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)

@@ -44,9 +44,8 @@ class DevicePlan:
     visible_ids: tuple[str, ...] = ()
     """The same as `CUDA_VISIBLE_DEVICES` entries, for CUDA and NVML; empty where no GPU works."""
     data_memory_mb: int | None = None
-    """Hard memory limit of the data device, or None."""
     model_memory_mb: int | None = None
-    """Hard memory limit of each model device, or None."""
+    """Hard memory limits of the data device and of each model device, or None."""
     virtual: bool = False
     """Whether the devices are logical CPU devices in place of GPUs."""
     accelerator: str = "auto"
@@ -188,10 +187,10 @@ def _check_roles(data_gpu, models, count, isolation, noun):
         asks = f"--data-gpu {data_gpu} with --model-gpu {listed(models)} needs {needed} {noun}s"
         way_out = TOO_FEW_GPUS_WAY_OUT if noun == "GPU" else f"Raise --virtual-devices to {needed}."
         raise DeviceError(f"Insufficient GPUs for Multi-GPU Mode: {asks} and this process sees {count}. {way_out}")
+    seen = f"this process sees {count} {noun}{'s' if count > 1 else ''}, so the valid range is 0 to {count - 1}"
     for flag, index in asked:
         if index >= count:
-            seen = f"this process sees {count} {noun}{'s' if count > 1 else ''}"
-            raise DeviceError(f"{flag} {index} is out of range: {seen}, so the valid range is 0 to {count - 1}.")
+            raise DeviceError(f"{flag} {index} is out of range: {seen}.")
 
 
 def _check_limits(data_gpu, models, data_mb, model_mb, totals_mb):

@@ -126,11 +126,10 @@ def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
     Raises:
         NVMLUnavailable: NVML cannot be read.
     """
-    if visible_devices is None:
-        visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible_devices is None else visible_devices
     with nvml() as pynvml:
         handles, uuids = _all_gpus(pynvml)
-        entries = map(str, range(len(handles))) if visible_devices is None else visible_devices.split(",")
+        entries = map(str, range(len(handles))) if visible is None else visible.split(",")
         found = ((entry.strip(), _find(pynvml, entry.strip(), handles, uuids)) for entry in entries)
         return tuple(_gpu(pynvml, *gpu) for gpu in takewhile(lambda gpu: gpu[1] is not None, found))
 
@@ -197,7 +196,6 @@ class GPUMonitor:
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
             the order of the report. `None` watches every GPU that the process may use; an empty sequence watches none.
-        interval_seconds: Time between samples.
     """
 
     def __init__(self, indices: Sequence[int | str] | None = None, interval_seconds: float = 0.5):

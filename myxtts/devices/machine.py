@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-AnyPath = str | os.PathLike
+from myxtts.storage.files import AnyPath
+
 BYTES_PER_GB = 2**30
 """GB here is 2**30 bytes."""
 READ_CHUNK_BYTES = 2**20
@@ -25,7 +26,7 @@ PROBE_BYTES = 64 * 2**20
 class Processor:
     """The CPU: `cores` that this process may run on, and `quota`, how many cores' time the container may use.
 
-    `quota` is None for no limit. `flags` are the instruction sets as the kernel names them, empty where it does not tell.
+    `quota` is None for no limit. `flags` are instruction sets as the kernel names them, empty where it does not tell.
     """
 
     name: str
@@ -155,10 +156,9 @@ def _limiting_files(root, controller, *names):
 def _memory_limit(root):
     """The tightest limit in bytes and what is used of it, `(None, None)` for none."""
     found = []
-    for controller, limit_name, used_name, cache_key in (
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ("", "memory.max", "memory.current", "inactive_file"),
-    ):
+    version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    version_2 = "", "memory.max", "memory.current", "inactive_file"
+    for controller, limit_name, used_name, cache_key in (version_1, version_2):
         for limit, used, statistics in _limiting_files(root, controller, limit_name, used_name, "memory.stat"):
             if not limit.strip().isdecimal():
                 continue  # "max"

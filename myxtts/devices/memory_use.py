@@ -36,8 +36,7 @@ class PeakMemory:
             self._look()
 
     def _look(self):
-        held = resident_bytes()
-        if held is not None:
+        if (held := resident_bytes()) is not None:
             self.peak = max(self.peak or 0, held)
 
     def __enter__(self):

@@ -12,13 +12,10 @@ BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def choose_precision(requested: str, device: str) -> tuple[str, str]:
-    """The dtype policy to train under on `device`, from the one `requested`.
+    """The dtype policy to train under on `device` when `requested` is asked for, and why, in words.
 
     `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. On a
     GPU that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, maybe slowly.
-
-    Returns:
-        The policy, and why, in words.
     """
     if runs_on_cpu(device):
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from myxtts.storage import files
-from myxtts.storage.files import CheckpointError, digest_bytes, digest_file, read_json, write_json
+from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, digest_file, read_json, write_json
 from myxtts.storage.tensor_file import read_tensors, tensor_names
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _save_tensors(path, arrays):
 class CheckpointStore:
     """The checkpoints of one stage, in a folder that the first one makes: the newest `keep` of them and the best."""
 
-    def __init__(self, folder: str | os.PathLike, keep: int = 2):
+    def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
         self.keep = keep
         self._sound = {}  # manifests of verified checkpoints, so that a start reads large files once

@@ -1,7 +1,6 @@
 """Small things every part of the package needs: the default device, the log."""
 
 import logging
-import os
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from myxtts.devices.kinds import default_device, runs_on_cpu
+from myxtts.storage.files import AnyPath
 
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -24,7 +24,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """What `tf.convert_to_tensor` takes, on a GPU: itself if it is on one or there is none, else a copy on the first."""
+    """A tensor or what converts to one, on a GPU: itself if it is on one or there is none, else a copy on the first."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -44,7 +44,7 @@ class _AboveProgressBars:
         sys.stdout.flush()
 
 
-def setup_logging(level: str | int = "INFO", log_file: str | os.PathLike | None = None) -> logging.Logger:
+def setup_logging(level: str | int = "INFO", log_file: AnyPath | None = None) -> logging.Logger:
     """Sends the package's log to standard output and, if asked, to a file. Calling it again replaces both.
 
     `level` is a level's name in any case, or a number. The file is appended to, and its folder is made.
