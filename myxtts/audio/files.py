@@ -191,10 +191,9 @@ def _check_container(path):
             if magic[:4] == b"OggS":
                 file.seek(max(0, size - _MAX_OGG_PAGE))
                 _, mark, page = file.read().rpartition(b"OggS")
-                if not mark or len(page) < 2 or not page[1] & 4:
-                    detail = "it is cut short: its last Ogg page does not end the stream."
-                    raise AudioError(path, "truncated", detail)
-                return ()
+                if mark and len(page) > 1 and page[1] & 4:
+                    return ()
+                raise AudioError(path, "truncated", "it is cut short: its last Ogg page does not end the stream.")
     except OSError as error:
         raise AudioError(path, "unreadable", f"it cannot be read: {error.strerror}.") from error
     # A frame of MPEG layer II or III; layer I would also be the byte-order mark of UTF-16.

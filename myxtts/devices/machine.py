@@ -78,10 +78,8 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 def read_memory(root: Path = Path("/")) -> Memory:
     """Main memory and the limit that this process works under."""
-    told = _fields(root / "proc/meminfo")
-    total, available = (
-        int(told[key].split()[0]) * 1024 if key in told else None for key in ("MemTotal", "MemAvailable")
-    )
+    amounts = {key: int(value.split()[0]) * 1024 for key, value in _fields(root / "proc/meminfo").items() if value}
+    total, available = amounts.get("MemTotal"), amounts.get("MemAvailable")
     limit, used = _memory_limit(root)
     if limit is not None and total is not None and limit >= total:
         limit, used = None, None  # version 1 says "none" by a number beyond any machine
@@ -91,7 +89,7 @@ def read_memory(root: Path = Path("/")) -> Memory:
 def probe_disk(folder: AnyPath, size: int = PROBE_BYTES) -> DiskSpeed:
     """Reading speed of the disk that `folder` is on, from a file of `size` bytes that is written there and removed."""
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".myxtts-doctor-") as file:
+        with tempfile.TemporaryDirectory(prefix=".myxtts-doctor-", dir=folder) as own, open(f"{own}/a", "wb") as file:
             block = os.urandom(READ_CHUNK_BYTES)
             for _ in range(size // READ_CHUNK_BYTES):
                 file.write(block)
