@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.audio import files
-from myxtts.audio.files import AudioError, load_samples, probe_audio, read_audio, write_wav
+from myxtts.audio.files import AudioError, load_samples, read_audio, write_wav
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -173,8 +173,6 @@ def test_what_is_no_sound_file_is_refused_by_name(tmp_path, content, reason):
     path = tmp_path / "a.wav"
     path.write_bytes(content)
     assert refusal(path) == reason
-    with pytest.raises(AudioError):
-        probe_audio(path)
 
 
 def test_streamed_and_sloppy_wav_headers_are_accepted_with_a_warning(tmp_path):
@@ -265,12 +263,6 @@ def test_invented_headers_never_raise_anything_but_audio_error(tmp_path_factory,
         read_audio(path)
     except AudioError as error:
         assert error.reason
-
-
-def test_probe_reads_the_header(tmp_path):
-    soundfile.write(tmp_path / "a.wav", np.zeros((4800, 2)), 48000)
-    info = probe_audio(tmp_path / "a.wav")
-    assert (info.seconds, info.sample_rate, info.channels, info.frames, info.subtype) == (0.1, 48000, 2, 4800, "PCM_16")
 
 
 def test_write_wav_is_read_back_and_clipped(tmp_path):

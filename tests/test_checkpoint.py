@@ -126,7 +126,7 @@ def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):
     (left_over / "model.safetensors").write_bytes(b"half")
     (store.folder / ".best.json.999999999.tmp").write_text("{")
     assert store.newest_sound(pytest.fail) == 1
-    store.clear_leftovers()
+    files.remove_leftovers(store.folder)
     assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
 
 

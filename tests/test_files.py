@@ -143,6 +143,16 @@ def test_permissions_are_the_old_files_or_the_usual_ones(tmp_path):
     assert modes["private"] == 0o600 and modes["new"] == modes["usual"]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640])
+def test_what_replaces_a_private_file_is_as_private_while_it_is_written(tmp_path, mode):
+    path = tmp_path / "private"
+    path.touch(mode)
+    with write_whole(path) as temporary:
+        assert not stat.S_IMODE(temporary.stat().st_mode) & ~(mode | 0o600)
+        temporary.write_text("text")
+    assert path.read_text() == "text" and stat.S_IMODE(path.stat().st_mode) == mode
+
+
 def test_a_name_of_the_greatest_length_can_be_written(tmp_path):
     path = tmp_path / ("ж" * 127)
     write_text(path, "text")

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +22,7 @@ class StandInNVML:
 
     def __init__(self, count=2):
         self.count, self.open, self.lost = count, 0, False
+        self.asked = threading.Semaphore(0)
         self.utilization = [[10 * (i + 1)] for i in range(count or 0)]
         self.used_mb = [[100 * (i + 1)] for i in range(count or 0)]
         self.without_utilization = set()
@@ -57,6 +57,7 @@ class StandInNVML:
     def nvmlDeviceGetUtilizationRates(self, handle):
         if handle in self.without_utilization:
             raise self.NVMLError_NotSupported("Not Supported")
+        self.asked.release()
         return SimpleNamespace(gpu=self._next(self.utilization[handle]))
 
     def nvmlDeviceGetMemoryInfo(self, handle):
@@ -75,13 +76,6 @@ def nvml(monkeypatch):
         return stand_in
 
     return install
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +108,9 @@ def test_report_has_mean_and_maximum_of_what_was_sampled(nvml):
     stand_in = nvml()
     stand_in.utilization[1], stand_in.used_mb[1] = [20, 80, 50], [9, 500, 700, 600]  # 9 MB when it is looked up
     with GPUMonitor(interval_seconds=0.002) as monitor:
-        wait_until(lambda: monitor.report().gpus[1].num_samples >= 3)
+        for _ in range(7):  # both GPUs three times; the next is asked once those figures are in
+            stand_in.asked.acquire()
+        assert monitor.report().gpus[1].num_samples >= 3
     first, second = monitor.report().gpus
     n = second.num_samples
     assert (first.id, first.mean_utilization, first.total_memory_mb) == ("0", 10, 1000)
@@ -193,7 +189,10 @@ def test_no_thread_is_left_after_stop_an_exception_or_a_lost_gpu(nvml):
 
     monitor = GPUMonitor(interval_seconds=0.002).start()
     stand_in.lost = True
-    wait_until(lambda: threading.active_count() == threads)
+    for thread in threading.enumerate():
+        if thread.name == "gpu-monitor":
+            thread.join()
+    assert threading.active_count() == threads
     assert monitor.stop().gpus[0].max_memory_mb == 100  # what was seen before stays
     assert stand_in.open == 0
 

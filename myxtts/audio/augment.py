@@ -20,23 +20,16 @@ EQUALIZER_CURVES = 4
 
 
 class Change(NamedTuple):
-    """One change of voice per clip."""
+    """A change per clip: speed `(B,)`, above 1 for faster; `(B, 1, num_mels)` added to the log-mel. Both float32."""
 
     speed: tf.Tensor
-    """`(B,)` float32, above 1 for faster."""
     offset: tf.Tensor
-    """`(B, 1, num_mels)` float32, added to the log-mel."""
 
 
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any) -> Change:
-    """Draws a change for each clip of a batch.
+    """Draws a change for each of `rows` clips, from the seed of the run and the position of the batch in training.
 
-    Args:
-        rows: Number of clips.
-        num_mels: Mel bands.
-        seed: Of the run.
-        position: Of the batch in training.
-        on: Scalar bool; False gives changes that change nothing.
+    `on` is a scalar bool; False gives changes that change nothing.
     """
     numbers = tf.random.stateless_uniform((rows, 2 + EQUALIZER_CURVES), [seed, position], -1.0, 1.0)
     numbers = numbers * tf.cast(on, tf.float32)
@@ -65,14 +58,10 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
     room = tf.shape(wav)[1]
     at = tf.range(room, dtype=tf.float32)[None] * speed[:, None]
     last = tf.cast(lengths - 1, tf.float32)[:, None]
-    inside = at <= last
-    at = tf.minimum(at, last)
-    left = tf.cast(at, tf.int32)
-    share = at - tf.cast(left, tf.float32)
-    right = tf.minimum(left + 1, room - 1)
-    played = tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share
+    left = tf.cast(tf.minimum(at, last), tf.int32)
+    played = _interpolate(wav, tf.minimum(at, last), left, tf.minimum(left + 1, room - 1))
     new_lengths = tf.minimum(tf.cast(tf.math.ceil(tf.cast(lengths, tf.float32) / speed), tf.int32), room)
-    return tf.where(inside, played, 0.0), new_lengths
+    return tf.where(at <= last, played, 0.0), new_lengths
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
@@ -80,6 +69,10 @@ def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)
+    return _interpolate(wav, at, left, tf.math.floormod(left + 1, size))
+
+
+def _interpolate(wav, at, left, right):
+    """Samples at the fractional places `at`, between those at `left` and `right`."""
     share = at - tf.cast(left, tf.float32)
-    right = tf.math.floormod(left + 1, size)
     return tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share

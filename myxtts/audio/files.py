@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 import wave
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,8 @@ import soxr
 
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.storage.files import write_whole
+from myxtts.storage.files import AnyPath, write_whole
 
-AnyPath = str | os.PathLike
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
 
@@ -35,21 +35,19 @@ SILENT_PEAK = 1e-3
 """-60 dB of full scale, about 5 bits of a 16-bit file: below it there is no speech to learn from."""
 
 _BLOCK_FRAMES = 2**18
-# Below -20 dB of its louder channel, the sum of two channels is what opposite polarity left over.
-_CANCELLED_SHARE = 0.1
-# At least this share of a clipped recording lies in flat runs at its extremes.
-_CLIPPED_SHARE = 5e-4
-# Below this peak, quantization alone makes flat tops.
-_CLIPPED_MIN_PEAK = 0.05
+_CANCELLED_SHARE = 0.1  # -20 dB of the louder channel; a sum below it is what opposite polarity left over
+_CLIPPED_SHARE = 5e-4  # at least this share of a clipped recording lies in flat runs at its extremes
+_CLIPPED_MIN_PEAK = 0.05  # below it, quantization alone makes flat tops
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
-# Writers into a pipe (ffmpeg, sox) cannot know the length and leave a marker from here up.
-_STREAM_LENGTH = 0x7FFF_F000
-# Some writers count the header into the data length; that loses no sound.
-_SLOPPY_BYTES = 1_024
+_STREAM_LENGTH = 0x7FFF_F000  # writers into a pipe (ffmpeg, sox) cannot know it and leave a marker from here up
+_SLOPPY_BYTES = 1_024  # some writers count the header into the data length; that loses no sound
 _MAX_CHUNKS = 1_000
-# An Ogg page is at most 27 + 255 + 255 * 255 bytes long.
-_MAX_OGG_PAGE = 65_307
-
+_MAX_OGG_PAGE = 27 + 255 + 255 * 255
+# libsndfile's SF_ERR_UNRECOGNISED_FORMAT and SF_ERR_SYSTEM.
+_OPEN_ERRORS = {
+    1: ("not audio", "it is not audio in any supported format."),
+    2: ("unreadable", "it cannot be opened; look at its permissions."),
+}
 _KNOWN_UNSUPPORTED = {
     b"ftyp": "an MP4 or M4A file",
     b"FORM": "an AIFF file",
@@ -64,7 +62,6 @@ class AudioError(UserError):
     """A file that cannot be used as audio, and why.
 
     Attributes:
-        path: The file.
         reason: Two or three words that stay the same between versions, to count by: "missing file", "unreadable",
             "empty file", "not audio", "unsupported", "broken header", "sample rate", "truncated", "damaged",
             "no audio", "not finite", "silent", "too short", "too long"; for writing also "no folder".
@@ -73,9 +70,7 @@ class AudioError(UserError):
 
     def __init__(self, path: AnyPath, reason: str, detail: str):
         super().__init__(path, reason, detail)
-        self.path = Path(path)
-        self.reason = reason
-        self.detail = detail
+        self.path, self.reason, self.detail = Path(path), reason, detail
 
     def __str__(self):
         return f"{self.path}: {self.detail}"
@@ -99,17 +94,6 @@ class Recording:
         return len(self.samples) / self.sample_rate
 
 
-@dataclass(frozen=True)
-class AudioInfo:
-    """What a header says. `frames` are samples per channel; `subtype` is libsndfile's name, like `PCM_16`."""
-
-    seconds: float
-    sample_rate: int
-    channels: int
-    frames: int
-    subtype: str
-
-
 def read_audio(
     path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE, *, min_seconds: float = 0.1, max_seconds: float | None = None
 ) -> Recording:
@@ -120,31 +104,25 @@ def read_audio(
     Args:
         path: An audio file of any supported format, recognized by content.
         sample_rate: Of the result, in Hz.
-        min_seconds: Shorter recordings are refused.
-        max_seconds: Longer recordings are refused before they are decoded. None: `MAX_SECONDS`.
+        min_seconds, max_seconds: Others are refused, longer ones before they are decoded. None: `MAX_SECONDS`.
 
     Raises:
         AudioError: The file is missing, damaged, not audio, silent, not finite, or outside the limits.
     """
-    warnings = list(_check_container(path))
-    with _open(path) as file:
-        _check_claims(path, file, max_seconds)
+    warnings = _check_container(path)
+    with _open(path, max_seconds) as file:
         claimed, original_rate, subtype = file.frames, file.samplerate, file.subtype
         frames = _read_frames(path, file)
     # An MP3 without a Xing header states an estimate, up to a few per cent off.
     if len(frames) < 0.95 * claimed:
         raise AudioError(path, "truncated", f"it promises {claimed} samples per channel and holds {len(frames)}.")
-    if len(frames) < min_seconds * original_rate:
-        seconds = len(frames) / original_rate
+    if (seconds := len(frames) / original_rate) < min_seconds:
         raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; the least is {min_seconds:g} s.")
     mono, peak = _mix_to_mono(path, frames)
     samples = _resample(path, mono, original_rate, sample_rate)
     if _amplitude(samples) < SILENT_PEAK:
         raise AudioError(path, "silent", f"it is silent: nothing in it passes {SILENT_PEAK:g} of full scale.")
-    if peak > 1:
-        warnings.append(f"too loud: samples reach {peak:.3g} times full scale and were scaled down.")
-    warnings.extend(_channel_warnings(frames, subtype))
-    return Recording(samples, sample_rate, original_rate, tuple(warnings))
+    return Recording(samples, sample_rate, original_rate, (*warnings, *_sound_warnings(frames, peak, subtype)))
 
 
 def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
@@ -158,32 +136,15 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
     """
     _regular_file_size(path)
     with _open(path) as file:
-        _check_claims(path, file, None)
         frames, original_rate = _read_frames(path, file), file.samplerate
     mono, _ = _mix_to_mono(path, frames)
     return _resample(path, mono, original_rate, sample_rate)
 
 
-def probe_audio(path: AnyPath) -> AudioInfo:
-    """Reads the header only.
-
-    Raises:
-        AudioError: The file is missing, empty, not audio, cut short, longer than `MAX_SECONDS`, or its header is
-            impossible.
-    """
-    _check_container(path)
-    with _open(path) as file:
-        _check_claims(path, file, None)
-        return AudioInfo(file.frames / file.samplerate, file.samplerate, file.channels, file.frames, file.subtype)
-
-
 def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     """Writes a mono 16-bit WAV file. It appears whole or not at all.
 
-    Args:
-        path: The file to write; its folder must exist.
-        samples: `(S,)` floats; what lies beyond `[-1, 1]` is clipped.
-        sample_rate: In Hz.
+    `samples` are `(S,)` floats at `sample_rate` Hz; what lies beyond `[-1, 1]` is clipped.
 
     Raises:
         AudioError: There is nothing to write, a sample is not finite, or the folder does not exist.
@@ -218,7 +179,7 @@ def _regular_file_size(path):
 
 
 def _check_container(path):
-    """Recognises the format by its first bytes and compares what it claims with the file. Returns warnings."""
+    """Recognizes the format by its first bytes and compares what it claims with the file. Returns warnings."""
     size = _regular_file_size(path)
     try:
         with open(path, "rb") as file:
@@ -229,15 +190,17 @@ def _check_container(path):
                 return _check_chunks(path, file, size)
             if magic[:4] == b"OggS":
                 file.seek(max(0, size - _MAX_OGG_PAGE))
-                return _check_ogg_end(path, file.read())
+                _, mark, page = file.read().rpartition(b"OggS")
+                if mark and len(page) > 1 and page[1] & 4:
+                    return ()
+                raise AudioError(path, "truncated", "it is cut short: its last Ogg page does not end the stream.")
     except OSError as error:
         raise AudioError(path, "unreadable", f"it cannot be read: {error.strerror}.") from error
     # A frame of MPEG layer II or III; layer I would also be the byte-order mark of UTF-16.
     is_mpeg = len(magic) > 1 and magic[0] == 0xFF and magic[1] & 0xE6 in (0xE2, 0xE4)
     if is_mpeg or magic[:3] == b"ID3" or magic[:4] in (b"fLaC", b"RF64"):
         return ()
-    name = _KNOWN_UNSUPPORTED.get(magic[:4]) or _KNOWN_UNSUPPORTED.get(magic[4:8])
-    if name:
+    if name := _KNOWN_UNSUPPORTED.get(magic[:4]) or _KNOWN_UNSUPPORTED.get(magic[4:8]):
         raise AudioError(path, "unsupported", f"it is {name}; convert it to WAV, FLAC, Ogg or MP3.")
     raise AudioError(path, "not audio", "it is not audio: its first bytes are those of no supported format.")
 
@@ -265,18 +228,9 @@ def _check_chunks(path, file, size):
 
 def _check_data_length(path, claimed, available):
     missing = claimed - available
-    if missing <= 0:
-        return ()
     if missing > _SLOPPY_BYTES and claimed < _STREAM_LENGTH:
         raise AudioError(path, "truncated", f"it is cut short: {available} of {claimed} bytes of samples are there.")
-    return (f"header length: its header promises {missing} bytes more than there are.",)
-
-
-def _check_ogg_end(path, tail):
-    last_page = tail.rfind(b"OggS")
-    if last_page < 0 or len(tail) < last_page + 6 or not tail[last_page + 5] & 4:
-        raise AudioError(path, "truncated", "it is cut short: its last Ogg page does not end the stream.")
-    return ()
+    return (f"header length: its header promises {missing} bytes more than there are.",) if missing > 0 else ()
 
 
 def _check_sample_rate(path, rate):
@@ -285,34 +239,33 @@ def _check_sample_rate(path, rate):
         raise AudioError(path, "sample rate", f"its header states a sample rate of {rate} Hz; {readable}")
 
 
-def _open(path):
+@contextmanager
+def _open(path, max_seconds=None):
     path = os.fspath(path)
     if path.lower().endswith(".raw"):
         # libsndfile's binding takes the name for the format here, whatever the content.
         raise AudioError(path, "unsupported", "files named .raw are not read; give it the extension of its format.")
     try:
-        return soundfile.SoundFile(path)
+        file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
-        # libsndfile's SF_ERR_UNRECOGNISED_FORMAT and SF_ERR_SYSTEM.
-        reason, detail = {
-            1: ("not audio", "it is not audio in any supported format."),
-            2: ("unreadable", "it cannot be opened; look at its permissions."),
-        }.get(error.code, ("broken header", f"its header is broken: {error.error_string}"))
-        raise AudioError(path, reason, detail) from error
+        broken = "broken header", f"its header is broken: {error.error_string}"
+        raise AudioError(path, *_OPEN_ERRORS.get(error.code, broken)) from error
+    with file:
+        _check_claims(path, file, max_seconds)
+        yield file
 
 
 def _check_claims(path, file, max_seconds):
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are read.")
-    limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
-    seconds = file.frames / file.samplerate
     # libsndfile's SF_COUNT_MAX: a FLAC stream of unstated length, in which it cannot keep its position.
     if file.frames == 2**63 - 1:
         raise AudioError(path, "broken header", "its header does not state its length; encode it again into a file.")
     if not file.frames:
         raise AudioError(path, "no audio", "it has a header and no samples.")
-    if seconds > limit:
+    limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
+    if (seconds := file.frames / file.samplerate) > limit:
         raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; the most is {limit:g} s.")
     if file.frames * file.channels > MAX_DECODED_VALUES:
         raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels.")
@@ -363,7 +316,9 @@ def _amplitude(samples):
     return samples.max(axis=0) / 2 - samples.min(axis=0) / 2
 
 
-def _channel_warnings(frames, subtype):
+def _sound_warnings(frames, peak, subtype):
+    if peak > 1:
+        yield f"too loud: samples reach {peak:.3g} times full scale and were scaled down."
     sounding = _sounding_channels(frames)
     if not sounding.all():
         yield f"silent channel: {sounding.sum()} of {len(sounding)} channels carry sound; the others were left out."

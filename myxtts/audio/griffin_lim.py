@@ -1,15 +1,19 @@
 """Waveforms from log-mel spectrograms without a neural vocoder: non-negative mel inversion and fast Griffin-Lim."""
 
+from typing import Any
+
 import numpy as np
 import scipy.fft
 
-from myxtts.audio.mel import DVAE_MEL
+from myxtts.audio.mel import DVAE_MEL, MelSpec
 
 _INVERSION_ITERATIONS = 20
 _TINY = np.float32(1e-10)
 
 
-def log_mel_to_wav(log_mel, spec=DVAE_MEL, num_iterations=60, momentum=0.99, seed=0):
+def log_mel_to_wav(
+    log_mel: Any, spec: MelSpec = DVAE_MEL, num_iterations: int = 60, momentum: float = 0.99, seed: int = 0
+) -> np.ndarray:
     """Finds a waveform whose log-mel spectrogram is close to the given one.
 
     The linear power spectrum is first estimated from the mel bands under the constraint that it is not negative; its
@@ -22,7 +26,6 @@ def log_mel_to_wav(log_mel, spec=DVAE_MEL, num_iterations=60, momentum=0.99, see
         log_mel: Log-mel without the division by `mel_stats`, `(F, num_mels)` or `(B, F, num_mels)`, natural logarithm
             of power. NumPy or anything that converts to it.
         spec: The recipe that `log_mel` follows, without pre-emphasis, and with a window of `n_fft` samples.
-        num_iterations: Griffin-Lim iterations.
         momentum: Weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 it may diverge.
         seed: Seed of the initial phases. The same seed gives the same waveform, alone or in a batch.
 
@@ -30,20 +33,17 @@ def log_mel_to_wav(log_mel, spec=DVAE_MEL, num_iterations=60, momentum=0.99, see
         Waveform at `spec.sample_rate`, `((F - 1) * hop_length,)` float32, or with a leading `B`. Not clipped.
     """
     if spec.preemphasis or spec.win_length != spec.n_fft or spec.n_fft % spec.hop_length:
-        raise ValueError(
-            "Griffin-Lim inverts a mel without pre-emphasis whose window fills n_fft, a multiple of hop_length. "
-            f"Received: preemphasis={spec.preemphasis}, win_length={spec.win_length}, n_fft={spec.n_fft}, "
-            f"hop_length={spec.hop_length}."
-        )
+        rule = "Griffin-Lim inverts a mel without pre-emphasis whose window fills n_fft, a multiple of hop_length."
+        names = ("preemphasis", "win_length", "n_fft", "hop_length")
+        raise ValueError(f"{rule} Received: {', '.join(f'{name}={getattr(spec, name)}' for name in names)}.")
     log_mel = np.asarray(log_mel, "float32")
     if log_mel.ndim == 3:
         return np.stack([log_mel_to_wav(item, spec, num_iterations, momentum, seed) for item in log_mel])
     min_frames = 2 + spec.n_fft // 2 // spec.hop_length
     if log_mel.ndim != 2 or log_mel.shape[0] < min_frames or log_mel.shape[1] != spec.num_mels:
-        raise ValueError(
-            f"log_mel must have the shape (frames, {spec.num_mels}) or (batch, frames, {spec.num_mels}) with "
-            f"{min_frames} frames or more, the length of the reflected ends. Received: shape {log_mel.shape}."
-        )
+        shapes = f"(frames, {spec.num_mels}) or (batch, frames, {spec.num_mels})"
+        least = f"{min_frames} frames or more, the length of the reflected ends"
+        raise ValueError(f"log_mel must have the shape {shapes} with {least}. Received: shape {log_mel.shape}.")
     if not np.isfinite(log_mel).all():
         raise ValueError("log_mel must be finite. Received: NaN or infinity; the model that made it has diverged.")
 
@@ -58,9 +58,8 @@ def log_mel_to_wav(log_mel, spec=DVAE_MEL, num_iterations=60, momentum=0.99, see
         consistent = transform.forward(transform.inverse(spectrum))
         if iteration >= num_iterations // 2:
             magnitude = np.sqrt(inversion.correct(np.square(consistent.real) + np.square(consistent.imag)))
-        change = consistent - previous
+        accelerated = consistent + np.float32(momentum) * (consistent - previous) if iteration else consistent
         previous = consistent
-        accelerated = consistent + np.float32(momentum) * change if iteration else consistent
         spectrum = accelerated * (magnitude / np.maximum(np.abs(accelerated), _TINY))
     return transform.inverse(spectrum)
 
@@ -97,8 +96,7 @@ class _ShortTimeFourierTransform:
     """The transform that `MelSpectrogram` is built on, and its least-squares inverse, for `num_frames` frames."""
 
     def __init__(self, spec, num_frames):
-        self._n_fft, self._hop_length = spec.n_fft, spec.hop_length
-        self._num_frames = num_frames
+        self._n_fft, self._hop_length, self._num_frames = spec.n_fft, spec.hop_length, num_frames
         self._window = spec.window_values()
         squared_window = np.broadcast_to(np.square(self._window), (num_frames, spec.n_fft))
         self._window_energy = np.maximum(self._overlap_add(squared_window), _TINY)
@@ -112,8 +110,7 @@ class _ShortTimeFourierTransform:
     def inverse(self, spectrum):
         """Complex spectra, `(F, 1 + n_fft // 2)`, to the closest `(S,)` (Griffin and Lim, 1984, equation 6)."""
         frames = scipy.fft.irfft(spectrum, n=self._n_fft) * self._window
-        start = self._n_fft // 2
-        num_samples = (self._num_frames - 1) * self._hop_length
+        start, num_samples = self._n_fft // 2, (self._num_frames - 1) * self._hop_length
         return (self._overlap_add(frames) / self._window_energy)[start : start + num_samples]
 
     def _overlap_add(self, frames):

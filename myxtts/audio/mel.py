@@ -34,7 +34,6 @@ class MelSpec:
     hop_length: int
     """Samples from one frame to the next."""
     num_mels: int
-    """Number of mel bands."""
     f_min: float = 0.0
     """Lower edge of the lowest band, in Hz."""
     f_max: float = 8000.0
@@ -58,10 +57,9 @@ class MelSpec:
         if not 0 <= self.f_min < self.f_max <= self.sample_rate / 2:
             received = f"f_min={self.f_min}, f_max={self.f_max}, sample_rate={self.sample_rate}"
             raise ValueError(f"{needs} 0 <= f_min < f_max <= sample_rate / 2. Received: {received}.")
-        if self.window not in _WINDOW_COEFFICIENTS:
-            raise ValueError(f"window must be one of {sorted(_WINDOW_COEFFICIENTS)}. Received: {self.window!r}.")
-        if self.filter_norm not in _FILTER_NORMS:
-            raise ValueError(f"filter_norm must be one of {_FILTER_NORMS}. Received: {self.filter_norm!r}.")
+        for name, choices in (("window", list(_WINDOW_COEFFICIENTS)), ("filter_norm", _FILTER_NORMS)):
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be one of {choices}. Received: {value!r}.")
 
     def num_frames(self, num_samples: Any) -> Any:
         """Frames of a waveform of `num_samples` samples; an int, an array or a tensor."""
@@ -102,14 +100,10 @@ def _float32_ramp(start, stop, count):
     return np.where(2 * index < count, start + step * index, stop - step * (count - 1 - index)).astype("float32")
 
 
-DVAE_MEL = MelSpec(
-    sample_rate=MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=MEL_HOP_SAMPLES, num_mels=NUM_MELS
-)
+DVAE_MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=MEL_HOP_SAMPLES, num_mels=NUM_MELS)
 CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
-LOG_FLOOR = math.log(MEL_FLOOR)
-"""The lowest value of `DVAE_MEL` and `CONDITIONING_MEL`: silence."""
 CHUNK_FRAMES = 600
 """Frames of a chunk at most: at 1,024 samples they and their spectra take 5 MB, and smaller chunks more time in all."""
 
@@ -125,10 +119,7 @@ class MelSpectrogram:
     """Turns waveforms into log-mel spectrograms, eagerly or inside a graph, always in float32.
 
     A waveform padded with zeros in a batch keeps its frames, but for those whose window reaches past its end.
-
-    Args:
-        spec: The recipe.
-        mel_stats: Positive scale of each band, `(num_mels,)`, by which the log-mel is divided; None for no division.
+    `mel_stats`, where given, are the positive scales of the bands, `(num_mels,)`, by which the log-mel is divided.
     """
 
     def __init__(self, spec: MelSpec, mel_stats: Any = None):
@@ -153,8 +144,7 @@ class MelSpectrogram:
         """Computes the log-mel spectrogram.
 
         Args:
-            wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must exceed `spec.win_length // 2`, the
-                length of the reflected ends.
+            wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must exceed half a window.
             in_chunks: A few hundred frames after the other, which on a CPU is quicker, since they stay in its caches.
                 On a GPU it would be a loop of small kernels.
 
@@ -163,14 +153,12 @@ class MelSpectrogram:
         """
         spec = self.spec
         wav = ops.convert_to_tensor(wav, "float32")
-        num_samples = wav.shape[1]
-        if num_samples is not None and num_samples <= spec.win_length // 2:
-            rule = f"longer than half a window, {spec.win_length // 2} samples, to be reflected at its ends"
-            way_out = "Leave it out, or pad it with zeros."
-            raise ValueError(f"A waveform must be {rule}. Received: {num_samples} samples. {way_out}")
+        half, num_samples = spec.win_length // 2, wav.shape[1]
+        if num_samples is not None and num_samples <= half:
+            rule = f"A waveform must be longer than half a window, {half} samples, to be reflected at its ends."
+            raise ValueError(f"{rule} Received: {num_samples} samples. Leave it out, or pad it with zeros.")
         if spec.preemphasis:
-            previous = ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
-            wav = wav - spec.preemphasis * previous
+            wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
         num_frames = spec.num_frames(ops.shape(wav)[1])
         blocks = self._blocks(wav, num_frames)
         if not in_chunks:
@@ -199,9 +187,7 @@ class MelSpectrogram:
         mel = ops.concatenate([ops.matmul(power[..., bins], filters) for bins, filters in filter_groups], axis=-1)
         if spec.log_floor:
             mel = ops.maximum(mel, spec.log_floor)
-        if spec.log_offset:
-            mel = mel + spec.log_offset
-        log_mel = ops.log(mel)
+        log_mel = ops.log(mel + spec.log_offset if spec.log_offset else mel)
         return log_mel if self._inverse_stats is None else log_mel * self._inverse_stats
 
     def _blocks(self, wav, num_frames):

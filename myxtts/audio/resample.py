@@ -2,6 +2,7 @@
 
 import functools
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,7 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 
     Args:
         wav: Waveforms, `(B, S)`. A tensor, or what converts to one.
-        from_rate: Their sample rate, a whole number of Hz.
-        to_rate: The sample rate wanted, a whole number of Hz.
+        from_rate, to_rate: Sample rates before and after, whole numbers of Hz.
 
     Returns:
         Waveforms, `(B, num_resampled(S, from_rate, to_rate))` float32. `wav` itself when the rates are equal.
@@ -36,24 +36,17 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     if from_rate == to_rate:
         return wav
     kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
-    num_phases = kernel.shape[2]
-    num_samples = ops.shape(wav)[1]
     padded = ops.pad(wav, [[0, 0], [pad, pad + stride]])
     # One output channel per phase: (B, S / stride, num_phases), read row by row, is the waveform.
     phases = ops.conv(padded[:, :, None], kernel, strides=stride, padding="valid", data_format="channels_last")
-    interleaved = ops.reshape(phases, (-1, ops.shape(phases)[1] * num_phases))
-    return interleaved[:, : num_resampled(num_samples, from_rate, to_rate)]
+    interleaved = ops.reshape(phases, (-1, ops.shape(phases)[1] * kernel.shape[2]))
+    return interleaved[:, : num_resampled(ops.shape(wav)[1], from_rate, to_rate)]
 
 
 def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
     """Length of `num_samples` samples at `from_rate` once resampled to `to_rate`; an int, an array or a tensor."""
-    stride, num_phases = _in_lowest_terms(from_rate, to_rate)
+    stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     return (num_samples * num_phases + stride - 1) // stride
-
-
-def _in_lowest_terms(from_rate, to_rate):
-    divisor = math.gcd(from_rate, to_rate)
-    return from_rate // divisor, to_rate // divisor
 
 
 @functools.lru_cache(maxsize=32)
@@ -62,14 +55,13 @@ def _sinc_kernel(from_rate, to_rate):
 
     All is computed in float32, as in torchaudio: a float64 kernel differs by up to 5e-6.
     """
-    stride, num_phases = _in_lowest_terms(from_rate, to_rate)
+    stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     base = _ROLLOFF * min(stride, num_phases)
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)
     if (2 * pad + stride) * num_phases > _MAX_KERNEL_VALUES:
-        raise ValueError(
-            f"Rates must have a common divisor of more than a few Hz to be resampled here. Received: {from_rate} and "
-            f"{to_rate} Hz, whose greatest common divisor is {from_rate // stride}. Resample the file with soxr first."
-        )
+        rule = "Rates must have a common divisor of more than a few Hz to be resampled here."
+        received = f"{from_rate} and {to_rate} Hz, whose greatest common divisor is {from_rate // stride}"
+        raise ValueError(f"{rule} Received: {received}. Resample the file with soxr first.")
     position = np.arange(-pad, pad + stride, dtype="float32") / np.float32(stride)
     delay = np.arange(0, -num_phases, -1, dtype="float32") / np.float32(num_phases)
     t = (delay[np.newaxis, :] + position[:, np.newaxis]) * np.float32(base)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from myxtts.config.checks import UserError
 from myxtts.devices.device_plan import (
@@ -73,25 +73,17 @@ def early_gpu_configuration(
         DeviceError: As in `plan_devices` and `apply_plan`; or another GPU pair was configured in this process.
     """
     global _applied
-    request = {
-        "data_gpu": data_gpu,
-        "model_gpu": model_gpu,
-        "model_gpus": tuple(model_gpus or ()),
-        "memory_isolation": memory_isolation,
-        "data_gpu_memory": data_gpu_memory,
-        "model_gpu_memory": model_gpu_memory,
-        "virtual_devices": _virtual_devices_variable() if virtual_devices is None else virtual_devices,
-        "accelerator": _accelerator_variable() if accelerator is None else accelerator,
-    }
+    model_gpus = tuple(model_gpus or ())
+    virtual_devices = _virtual_devices_variable() if virtual_devices is None else virtual_devices
+    accelerator = _accelerator_variable() if accelerator is None else accelerator
+    request = dict(locals())  # the arguments of `plan_devices`
     if _applied is not None:
         asked, plan = _applied
         if asked == request:
             return plan
         if plan.is_dual and not plan.virtual:
-            raise DeviceError(
-                f"This process is already configured ({plan.describe()}), and its GPUs cannot be changed any more. "
-                "Start a new process for another pair."
-            )
+            way_out = "and its GPUs cannot be changed any more. Start a new process for another pair."
+            raise DeviceError(f"This process is already configured ({plan.describe()}), {way_out}")
     plan = _plan_for_this_machine(request)
     apply_plan(plan)
     _applied = request, plan
@@ -107,12 +99,8 @@ def _plan_for_this_machine(request):
     else:
         num_gpus = _tensorflow_gpu_count()
     known = gpus if gpus is not None and len(gpus) == num_gpus else None
-    plan = plan_devices(
-        **request,
-        num_gpus=num_gpus,
-        gpu_ids=known and [gpu.id for gpu in known],
-        gpu_memory_mb=known and [gpu.memory_mb for gpu in known],
-    )
+    ids, memory_mb = known and [gpu.id for gpu in known], known and [gpu.memory_mb for gpu in known]
+    plan = plan_devices(**request, num_gpus=num_gpus, gpu_ids=ids, gpu_memory_mb=memory_mb)
     if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
         seen = f"NVML sees {len(gpus)} GPU(s) and this TensorFlow can use none of them, so the CPU works."
         return replace(plan, notes=(f"{seen} pip install 'tensorflow[and-cuda]' brings the CUDA libraries.",))
@@ -130,8 +118,7 @@ def apply_plan(plan: DevicePlan) -> None:
             runtime was initialized before.
     """
     if plan.is_dual:
-        print("Configuring Multi-GPU Mode...")
-        print(f"Data Processing GPU: {plan.data_gpu}")
+        print(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
         print(f"Model Training GPU: {listed(plan.model_gpus)}")
     narrowed = _narrow_environment(plan)
     import tensorflow as tf
@@ -143,18 +130,15 @@ def apply_plan(plan: DevicePlan) -> None:
     with _initialized_runtime_explained():
         if plan.visible_ids:
             _configure_gpus(tf, plan, narrowed)
-        else:
-            if tf.config.get_visible_devices("GPU"):
-                tf.config.set_visible_devices([], "GPU")
-            if plan.virtual:
-                _configure_virtual_devices(tf, plan)
+        elif tf.config.get_visible_devices("GPU"):
+            tf.config.set_visible_devices([], "GPU")
+        if plan.virtual:
+            _configure_virtual_devices(tf, plan)
     if plan.is_dual:
         tf.config.set_soft_device_placement(False)
         tf.config.experimental.set_device_policy("silent")
         print("Multi-GPU configuration completed successfully")
-    print(f"Devices: {plan.describe()}")
-    for note in plan.notes:
-        print(f"Note: {note}")
+    print(f"Devices: {plan.describe()}", *(f"Note: {note}" for note in plan.notes), sep="\n")
 
 
 def _narrow_environment(plan):
@@ -172,11 +156,10 @@ def _narrow_environment(plan):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.visible_ids)
         return True
     if list(plan.visible) != sorted(plan.visible):
-        raise DeviceError(
-            f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before TensorFlow is "
-            f"imported, and {_importers_of_tensorflow()}. Call early_gpu_configuration first, or start with "
-            f"CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} CUDA_DEVICE_ORDER=PCI_BUS_ID and count GPUs from 0."
-        )
+        rule = f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before TensorFlow is"
+        variables = f"CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        way_out = f"Call early_gpu_configuration first, or start with {variables} and count GPUs from 0."
+        raise DeviceError(f"{rule} imported, and {_importers_of_tensorflow()}. {way_out}")
     return False
 
 
@@ -184,26 +167,25 @@ def _configure_gpus(tf, plan, narrowed):
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
-        raise DeviceError(
-            f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()}). It sees {len(physical)}. Check "
-            "CUDA_VISIBLE_DEVICES, that this TensorFlow has its CUDA libraries (pip install 'tensorflow[and-cuda]'), "
-            "and that it supports these GPUs."
-        )
+        rule = f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()})."
+        libraries = "that this TensorFlow has its CUDA libraries (pip install 'tensorflow[and-cuda]')"
+        way_out = f"Check CUDA_VISIBLE_DEVICES, {libraries}, and that it supports these GPUs."
+        raise DeviceError(f"{rule} It sees {len(physical)}. {way_out}")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     if plan.is_dual:
         print(f"Set visible devices: {_gpu_names(plan)}")
-    limited, growth = plan.data_memory_mb is not None, "Configured memory growth"
+    limited = plan.data_memory_mb is not None
     for index, gpu in zip(plan.visible, chosen):
         if not limited:
             tf.config.experimental.set_memory_growth(gpu, True)
             continue
         limits = [plan.data_memory_mb] * (index == plan.data_gpu) + [plan.model_memory_mb] * (index in plan.model_gpus)
-        tf.config.set_logical_device_configuration(
-            gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
-        )
+        parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
+        tf.config.set_logical_device_configuration(gpu, parts)
     for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.is_dual else ():
-        print(f"Configured memory limit for {role} GPU: {limit} MB" if limited else f"{growth} for {role} GPU")
+        kind, amount = ("limit", f": {limit} MB") if limited else ("growth", "")
+        print(f"Configured memory {kind} for {role} GPU{amount}")
 
 
 def _gpu_names(plan):
@@ -211,8 +193,7 @@ def _gpu_names(plan):
 
 
 def _configure_virtual_devices(tf, plan):
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    count = 1 + plan.num_replicas
+    cpu, count = tf.config.list_physical_devices("CPU")[0], 1 + plan.num_replicas
     # A process that already has enough of them (a notebook, a test run) keeps them: they are all alike.
     if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
@@ -238,13 +219,9 @@ def _initialized_runtime_explained():
 def _importers_of_tensorflow():
     """Words for which loaded modules, other than TensorFlow's and Keras's own, hold TensorFlow."""
     tensorflow = sys.modules["tensorflow"]
-    names = sorted(
-        name
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] not in ("tensorflow", "keras")
-        and module is not None
-        and any(value is tensorflow for value in list(getattr(module, "__dict__", {}).values()))
-    )
+    others = {name: m for name, m in list(sys.modules.items()) if name.partition(".")[0] not in ("tensorflow", "keras")}
+    held = {name: list(getattr(module, "__dict__", {}).values()) for name, module in others.items()}
+    names = sorted(name for name, values in held.items() if any(value is tensorflow for value in values))
     return f"TensorFlow was imported by {', '.join(names[:5])}" if names else "TensorFlow was imported"
 
 
@@ -269,31 +246,14 @@ def _virtual_devices_variable():
 
 
 def _accelerator_variable():
-    for name in ACCELERATOR_VARIABLES:
-        if os.environ.get(name):
-            return os.environ[name].strip().lower()
-    return "auto"
+    given = (os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name))
+    return next(given, "auto")
 
 
-@dataclass(frozen=True)
-class Stray:
-    """A variable that lives elsewhere than the plan says. Devices as in `DevicePlan`, one per replica."""
+def audit_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> list[str]:
+    """Says, for each variable that does not live on the plan's model devices, where it lives instead.
 
-    name: str
-    devices: tuple[str, ...]
-    expected: tuple[str, ...]
-
-    def __str__(self):
-        return f"{self.name} lives on {', '.join(self.devices)} instead of {', '.join(self.expected)}"
-
-
-def audit_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> list[Stray]:
-    """Finds the variables that do not live on the plan's model devices.
-
-    Args:
-        named_variables: `(name, variable)` pairs; Keras variables, `tf.Variable`s, or distributed ones, of which
-            every component must live on its replica's device.
-        plan: The plan in force.
+    Variables are Keras's, TensorFlow's or distributed; every component of those must live on its replica's device.
     """
     strays = []
     for name, variable in named_variables:
@@ -301,7 +261,7 @@ def audit_placement(named_variables: Iterable[tuple[str, object]], plan: DeviceP
         held = variable if callable(variable.value) else variable.value
         devices = tuple(short_name(component.device) for component in getattr(held, "values", (held,)))
         if devices != plan.model_devices:
-            strays.append(Stray(name, devices, plan.model_devices))
+            strays.append(f"{name} lives on {', '.join(devices)} instead of {', '.join(plan.model_devices)}")
     return strays
 
 
@@ -315,6 +275,5 @@ def require_placement(named_variables: Iterable[tuple[str, object]], plan: Devic
     strays = audit_placement(named_variables, plan)
     if strays:
         wrong = f"{len(strays)} of {len(named_variables)} variables are on the wrong device."
-        names = "; ".join(map(str, strays))
-        raise PlacementError(f"{wrong} Build them in the scope of {plan.model_device}: {names}")
+        raise PlacementError(f"{wrong} Build them in the scope of {plan.model_device}: {'; '.join(strays)}")
     return f"Placement audit: {len(named_variables)} variables, all on {', '.join(plan.model_devices)}"

@@ -14,6 +14,10 @@ VIRTUAL_NOTES = (
     "memory are not.",
     "The memory limits are not enforced: virtual devices share the memory of this machine.",
 )
+TOO_FEW_GPUS_WAY_OUT = (
+    "Leave the flags out to train on one device (Single-GPU Buffered Mode), check CUDA_VISIBLE_DEVICES if the machine "
+    "has more, or try the pipeline on logical CPU devices with --virtual-devices 2."
+)
 ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a hard limit, and the limits win.",)
 
 
@@ -40,9 +44,8 @@ class DevicePlan:
     visible_ids: tuple[str, ...] = ()
     """The same as `CUDA_VISIBLE_DEVICES` entries, for CUDA and NVML; empty where no GPU works."""
     data_memory_mb: int | None = None
-    """Hard memory limit of the data device, or None."""
     model_memory_mb: int | None = None
-    """Hard memory limit of each model device, or None."""
+    """Hard memory limits of the data device and of each model device, or None."""
     virtual: bool = False
     """Whether the devices are logical CPU devices in place of GPUs."""
     accelerator: str = "auto"
@@ -141,42 +144,31 @@ def _model_indices(model_gpu, model_gpus):
 
 def _check_request(data_gpu, models, num_gpus, isolation, limits, virtual_devices, accelerator):
     """Raises where a request contradicts itself, or demands an accelerator that is not there."""
-    variable, paired = ACCELERATOR_VARIABLES[0], data_gpu is not None
-    given, missing = ("--data-gpu", "--model-gpu") if paired else ("--model-gpu", "--data-gpu")
+    variable, paired, demanded = ACCELERATOR_VARIABLES[0], data_gpu is not None, accelerator in ("cuda", "rocm")
     demand = f"{variable}={accelerator} demands a GPU and"
-    demanded, known = accelerator in ("cuda", "rocm"), ", ".join(ACCELERATORS)
-    for contradictory, message in (
-        (accelerator not in ACCELERATORS, f"{variable} must be one of {known}. Received: {accelerator}."),
-        (limits[0] <= 0, f"--data-gpu-memory must be more than 0 MB. Received: {limits[0]}."),
-        (limits[1] <= 0, f"--model-gpu-memory must be more than 0 MB. Received: {limits[1]}."),
-        (
-            virtual_devices == 1 or virtual_devices < 0,
-            f"--virtual-devices must be 2 or more, one of them for data. Received: {virtual_devices}.",
-        ),
-        (
-            paired != bool(models),
-            f"Multi-GPU Mode needs both --data-gpu and --model-gpu. Received: {given} alone. "
-            f"Add {missing}, or leave {given} out to train on one device.",
-        ),
-        (virtual_devices and demanded, f"{demand} virtual devices are CPU devices. Leave one of the two out."),
-        (
-            paired and not virtual_devices and accelerator == "cpu",
-            f"{variable}=cpu forbids the GPUs that --data-gpu and --model-gpu ask for. "
-            "Unset it, or add --virtual-devices 2 to use logical CPU devices.",
-        ),
-        (
-            isolation and not paired and not virtual_devices,
-            "--enable-memory-isolation needs --data-gpu and --model-gpu, which may name the same GPU. "
-            "Received: neither. Add them, or --virtual-devices 2 to use logical CPU devices.",
-        ),
-        (
-            demanded and not paired and num_gpus == 0,
-            f"{demand} this process sees none. Check the driver and CUDA_VISIBLE_DEVICES, "
-            "or set the variable to auto or cpu.",
-        ),
-    ):
-        if contradictory:
-            raise DeviceError(message)
+    pair, instead = "--data-gpu and --model-gpu", "--virtual-devices 2 to use logical CPU devices."
+    if accelerator not in ACCELERATORS:
+        raise DeviceError(f"{variable} must be one of {', '.join(ACCELERATORS)}. Received: {accelerator}.")
+    for role, limit in zip(("data", "model"), limits):
+        if limit <= 0:
+            raise DeviceError(f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
+    if virtual_devices == 1 or virtual_devices < 0:
+        rule = "--virtual-devices must be 2 or more, one of them for data."
+        raise DeviceError(f"{rule} Received: {virtual_devices}.")
+    if paired != bool(models):
+        given, missing = ("--data-gpu", "--model-gpu") if paired else ("--model-gpu", "--data-gpu")
+        way_out = f"Add {missing}, or leave {given} out to train on one device."
+        raise DeviceError(f"Multi-GPU Mode needs both {pair}. Received: {given} alone. {way_out}")
+    if virtual_devices and demanded:
+        raise DeviceError(f"{demand} virtual devices are CPU devices. Leave one of the two out.")
+    if paired and not virtual_devices and accelerator == "cpu":
+        raise DeviceError(f"{variable}=cpu forbids the GPUs that {pair} ask for. Unset it, or add {instead}")
+    if isolation and not paired and not virtual_devices:
+        rule = f"--enable-memory-isolation needs {pair}, which may name the same GPU."
+        raise DeviceError(f"{rule} Received: neither. Add them, or {instead}")
+    if demanded and not paired and num_gpus == 0:
+        way_out = "Check the driver and CUDA_VISIBLE_DEVICES, or set the variable to auto or cpu."
+        raise DeviceError(f"{demand} this process sees none. {way_out}")
 
 
 def _check_roles(data_gpu, models, count, isolation, noun):
@@ -187,26 +179,18 @@ def _check_roles(data_gpu, models, count, isolation, noun):
         if index < 0:
             raise DeviceError(f"{flag} must be a {noun} number, 0 or more. Received: {index}.")
     if data_gpu in models and not isolation:
-        raise DeviceError(
-            f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both. One {noun} plays both "
-            "roles with --enable-memory-isolation, or without the two flags (Single-GPU Buffered Mode)."
-        )
+        rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
+        way_out = "with --enable-memory-isolation, or without the two flags (Single-GPU Buffered Mode)."
+        raise DeviceError(f"{rule} One {noun} plays both roles {way_out}")
     needed = len({data_gpu, *models})
     if count < needed:
-        way_out = (
-            "Leave the flags out to train on one device (Single-GPU Buffered Mode), check CUDA_VISIBLE_DEVICES "
-            "if the machine has more, or try the pipeline on logical CPU devices with --virtual-devices 2."
-            if noun == "GPU"
-            else f"Raise --virtual-devices to {needed}."
-        )
-        raise DeviceError(
-            f"Insufficient GPUs for Multi-GPU Mode: --data-gpu {data_gpu} with --model-gpu {listed(models)} needs "
-            f"{needed} {noun}s and this process sees {count}. {way_out}"
-        )
+        asks = f"--data-gpu {data_gpu} with --model-gpu {listed(models)} needs {needed} {noun}s"
+        way_out = TOO_FEW_GPUS_WAY_OUT if noun == "GPU" else f"Raise --virtual-devices to {needed}."
+        raise DeviceError(f"Insufficient GPUs for Multi-GPU Mode: {asks} and this process sees {count}. {way_out}")
+    seen = f"this process sees {count} {noun}{'s' if count > 1 else ''}, so the valid range is 0 to {count - 1}"
     for flag, index in asked:
         if index >= count:
-            seen = f"this process sees {count} {noun}{'s' if count > 1 else ''}"
-            raise DeviceError(f"{flag} {index} is out of range: {seen}, so the valid range is 0 to {count - 1}.")
+            raise DeviceError(f"{flag} {index} is out of range: {seen}.")
 
 
 def _check_limits(data_gpu, models, data_mb, model_mb, totals_mb):
@@ -223,24 +207,14 @@ def _pair_plan(data_gpu, models, isolation, limits, ids, common):
     of each; the data GPU comes first and its own logical device is its first. `ids` is `None` for virtual devices."""
     virtual = ids is None
     visible = tuple(dict.fromkeys((data_gpu, *models)))
-    roles = [
-        (role, gpu) for gpu in visible for role in ("data", "model") if gpu in (models, (data_gpu,))[role == "data"]
-    ]
+    players = {"data": (data_gpu,), "model": models}
+    roles = [(role, gpu) for gpu in visible for role, gpus in players.items() if gpu in gpus]
     names = {role: f"/{'CPU' if virtual else 'GPU'}:{number}" for number, role in enumerate(roles)}
     notes = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
+    mode, visible_ids = "isolated" if isolation else "dual", () if virtual else tuple(ids[gpu] for gpu in visible)
+    devices = names["data", data_gpu], tuple(names["model", gpu] for gpu in models)
     return DevicePlan(
-        "isolated" if isolation else "dual",
-        names["data", data_gpu],
-        tuple(names["model", gpu] for gpu in models),
-        data_gpu=data_gpu,
-        model_gpus=models,
-        visible=visible,
-        visible_ids=() if virtual else tuple(ids[gpu] for gpu in visible),
-        data_memory_mb=limits[0],
-        model_memory_mb=limits[1],
-        virtual=virtual,
-        notes=notes,
-        **common,
+        mode, *devices, data_gpu, models, visible, visible_ids, *limits, virtual=virtual, notes=notes, **common
     )
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from types import ModuleType
 
 BYTES_PER_MB = 2**20
@@ -41,6 +42,13 @@ class GPUUsage:
     max_memory_mb: float
     total_memory_mb: float
 
+    def describe(self) -> str:
+        """One line: who it is, how busy it was and how full."""
+        mean, greatest = self.mean_utilization, self.max_utilization
+        busy = "not reported" if mean is None else f"mean {mean:.0f}%, max {greatest:.0f}%"
+        memory = f"mean {self.mean_memory_mb:.0f}MB, max {self.max_memory_mb:.0f}MB of {self.total_memory_mb:.0f}MB"
+        return f"GPU {self.id} ({self.name}): utilization {busy}; memory {memory}"
+
 
 @dataclass(frozen=True)
 class GPUReport:
@@ -62,16 +70,7 @@ class GPUReport:
         """One line per GPU, or one line that says why there is none."""
         if not self.is_available:
             return f"GPU utilization: not available ({self.unavailable_reason})"
-        lines = []
-        for usage in self.gpus:
-            busy = "utilization not reported"
-            if usage.mean_utilization is not None:
-                busy = f"utilization mean {usage.mean_utilization:.0f}%, max {usage.max_utilization:.0f}%"
-            lines.append(
-                f"GPU {usage.id} ({usage.name}): {busy}; memory mean {usage.mean_memory_mb:.0f}MB, "
-                f"max {usage.max_memory_mb:.0f}MB of {usage.total_memory_mb:.0f}MB"
-            )
-        return "\n".join(lines)
+        return "\n".join(usage.describe() for usage in self.gpus)
 
     def log_fields(self, roles: Sequence[str]) -> str:
         """The GPU part of a training log line, which `utilities/compare_logs.py` reads back.
@@ -85,11 +84,9 @@ class GPUReport:
         """
         if not self.is_available:
             return "GPU: not available"
-        by_role = {}
-        for role, usage in zip(roles, self.gpus, strict=True):
-            by_role.setdefault(role, []).append(usage)
         utilization, memory = [], []
-        for role, usages in by_role.items():
+        for role in dict.fromkeys(roles):
+            usages = [usage for own, usage in zip(roles, self.gpus, strict=True) if own == role]
             busy = [usage.mean_utilization for usage in usages if usage.mean_utilization is not None]
             utilization.append(f"{role} {sum(busy) / len(busy):.0f}%" if busy else f"{role} n/a")
             memory.append(f"{role} {max(usage.max_memory_mb for usage in usages):.0f}MB")
@@ -129,19 +126,12 @@ def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
     Raises:
         NVMLUnavailable: NVML cannot be read.
     """
-    if visible_devices is None:
-        visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible_devices is None else visible_devices
     with nvml() as pynvml:
         handles, uuids = _all_gpus(pynvml)
-        if visible_devices is None:
-            return tuple(_gpu(pynvml, str(i), handle) for i, handle in enumerate(handles))
-        gpus = []
-        for entry in (part.strip() for part in visible_devices.split(",")):
-            handle = _find(pynvml, entry, handles, uuids)
-            if handle is None:
-                break
-            gpus.append(_gpu(pynvml, entry, handle))
-        return tuple(gpus)
+        entries = map(str, range(len(handles))) if visible is None else visible.split(",")
+        found = ((entry.strip(), _find(pynvml, entry.strip(), handles, uuids)) for entry in entries)
+        return tuple(_gpu(pynvml, *gpu) for gpu in takewhile(lambda gpu: gpu[1] is not None, found))
 
 
 def _all_gpus(pynvml):
@@ -164,8 +154,8 @@ def _find(pynvml, entry, handles, uuids):
 
 
 def _gpu(pynvml, gpu_id, handle):
-    total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-    return GPU(gpu_id, _text(pynvml.nvmlDeviceGetName(handle)), total // BYTES_PER_MB)
+    name, memory = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return GPU(gpu_id, _text(name), memory.total // BYTES_PER_MB)
 
 
 def _text(value):
@@ -178,27 +168,23 @@ class _Running:
 
     def __init__(self, gpu_id, name):
         self.id, self.name = gpu_id, name
-        self.num_samples = self.num_utilizations = 0
-        self.utilization_sum = self.memory_sum = 0.0
+        self.num_samples = self.num_utilizations = self.utilization_sum = self.memory_sum = 0
         self.max_utilization = self.max_memory = self.total_memory = 0
 
     def add(self, utilization, used_bytes, total_bytes):
         self.num_samples += 1
         self.memory_sum += used_bytes
-        self.max_memory = max(self.max_memory, used_bytes)
-        self.total_memory = total_bytes
+        self.max_memory, self.total_memory = max(self.max_memory, used_bytes), total_bytes
         if utilization is not None:
             self.num_utilizations += 1
             self.utilization_sum += utilization
             self.max_utilization = max(self.max_utilization, utilization)
 
     def usage(self):
-        mean = greatest = None
-        if self.num_utilizations:
-            mean, greatest = self.utilization_sum / self.num_utilizations, float(self.max_utilization)
-        amounts = (self.memory_sum / self.num_samples, self.max_memory, self.total_memory)
-        memory_mb = [amount / BYTES_PER_MB for amount in amounts]
-        return GPUUsage(self.id, self.name, self.num_samples, mean, greatest, *memory_mb)
+        count = self.num_utilizations
+        busy = (self.utilization_sum / count, float(self.max_utilization)) if count else (None, None)
+        memory = (self.memory_sum / self.num_samples, self.max_memory, self.total_memory)
+        return GPUUsage(self.id, self.name, self.num_samples, *busy, *(amount / BYTES_PER_MB for amount in memory))
 
 
 class GPUMonitor:
@@ -210,7 +196,6 @@ class GPUMonitor:
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
             the order of the report. `None` watches every GPU that the process may use; an empty sequence watches none.
-        interval_seconds: Time between samples.
     """
 
     def __init__(self, indices: Sequence[int | str] | None = None, interval_seconds: float = 0.5):
@@ -218,11 +203,8 @@ class GPUMonitor:
             raise ValueError(f"interval_seconds must be more than 0. Received: {interval_seconds}. The default is 0.5.")
         self.indices = None if indices is None else tuple(str(index) for index in indices)
         self.interval_seconds = interval_seconds
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = None
-        self._running = ()
-        self._reason = "the monitor was not started"
+        self._lock, self._stop, self._thread = threading.Lock(), threading.Event(), None
+        self._running, self._reason = (), "the monitor was not started"
 
     def start(self) -> "GPUMonitor":
         """Starts sampling; earlier figures are dropped. Returns the monitor."""

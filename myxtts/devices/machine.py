@@ -6,11 +6,14 @@ from control groups, version 2 and version 1 (https://docs.kernel.org/admin-guid
 
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from myxtts.storage.files import AnyPath
 
 BYTES_PER_GB = 2**30
 """GB here is 2**30 bytes."""
@@ -21,29 +24,28 @@ PROBE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Processor:
-    """The CPU."""
+    """The CPU: `cores` that this process may run on, and `quota`, how many cores' time the container may use.
+
+    `quota` is None for no limit. `flags` are instruction sets as the kernel names them, empty where it does not tell.
+    """
 
     name: str
     cores: int
-    """Cores that this process may run on."""
     quota: float | None
-    """Cores' worth of time that the container may use; None for no limit."""
     flags: frozenset[str]
-    """Instruction sets, as the kernel names them; empty where it does not tell."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes."""
+    """Main memory in bytes: of the machine in all, and available now without swapping, before any limit.
+
+    `limit` is the container's, None for none; `used_of_limit` leaves out caches that can be dropped.
+    """
 
     total: int | None
-    """Of the machine."""
     available: int | None
-    """Free now without swapping, before any limit."""
     limit: int | None
-    """Of the container; None for none."""
     used_of_limit: int | None
-    """What the container uses, caches that can be dropped left out."""
 
     @property
     def usable(self) -> int | None:
@@ -54,64 +56,52 @@ class Memory:
 
 @dataclass(frozen=True)
 class DiskSpeed:
-    """What reading from one folder's disk gave."""
+    """What reading from one folder's disk gave, in bytes; `note` says what was read, or why nothing was.
+
+    `read_per_second` is None where nothing was read or the operating system's cache could not be passed by.
+    """
 
     folder: str
     free: int
-    """Bytes free."""
     read_per_second: float | None
-    """Bytes per second; None where nothing was read or the operating system's cache could not be passed by."""
     note: str
-    """What was read, or why nothing was."""
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
     """The CPU and what this process may use of it."""
-    name, flags = platform.processor() or platform.machine(), frozenset()
-    cpuinfo = _text(root / "proc/cpuinfo")
-    for line in (cpuinfo or "").splitlines():
-        key, _, value = (part.strip() for part in line.partition(":"))
-        if key == "model name":
-            name = value
-        elif key in ("flags", "Features"):
-            flags = frozenset(value.split())
-            break
+    told = _fields(root / "proc/cpuinfo")
+    name = told.get("model name") or platform.processor() or platform.machine()
+    flags = frozenset((told.get("flags") or told.get("Features") or "").split())
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return Processor(name, len(affinity(0)) if affinity else os.cpu_count(), _cpu_quota(root), flags)
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
     """Main memory and the limit that this process works under."""
-    amounts = {}
-    for line in (_text(root / "proc/meminfo") or "").splitlines():
-        key, _, value = line.partition(":")
-        if key in ("MemTotal", "MemAvailable"):
-            amounts[key] = int(value.split()[0]) * 1024
-    total = amounts.get("MemTotal")
+    amounts = {key: int(value.split()[0]) * 1024 for key, value in _fields(root / "proc/meminfo").items() if value}
+    total, available = amounts.get("MemTotal"), amounts.get("MemAvailable")
     limit, used = _memory_limit(root)
     if limit is not None and total is not None and limit >= total:
         limit, used = None, None  # version 1 says "none" by a number beyond any machine
-    return Memory(total, amounts.get("MemAvailable"), limit, used)
+    return Memory(total, available, limit, used)
 
 
-def probe_disk(folder: str | os.PathLike, size: int = PROBE_BYTES) -> DiskSpeed:
+def probe_disk(folder: AnyPath, size: int = PROBE_BYTES) -> DiskSpeed:
     """Reading speed of the disk that `folder` is on, from a file of `size` bytes that is written there and removed."""
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".myxtts-doctor-") as file:
+        with tempfile.TemporaryDirectory(prefix=".myxtts-doctor-", dir=folder) as own, open(f"{own}/a", "wb") as file:
             block = os.urandom(READ_CHUNK_BYTES)
             for _ in range(size // READ_CHUNK_BYTES):
                 file.write(block)
             file.flush()
             os.fsync(file.fileno())
-            speed, note = _uncached_speed([file.name])
+            measured = _uncached_speed([file.name])
     except OSError as error:
-        return DiskSpeed(str(folder), _free(folder), None, f"not measured: {error.strerror}")
-    return DiskSpeed(str(folder), _free(folder), speed, note)
+        measured = None, f"not measured: {error.strerror}"
+    return DiskSpeed(str(folder), shutil.disk_usage(folder).free, *measured)
 
 
-def probe_files(
-    folder: str | os.PathLike, paths: Iterable[str | os.PathLike], most_bytes: int = PROBE_BYTES
-) -> DiskSpeed:
+def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = PROBE_BYTES) -> DiskSpeed:
     """Reading speed from some of a data set's own files, which are small: what training reads at."""
     chosen, total = [], 0
     for path in paths:
@@ -119,10 +109,8 @@ def probe_files(
             break
         chosen.append(path)
         total += os.path.getsize(path)
-    if not chosen:
-        return DiskSpeed(str(folder), _free(folder), None, "not measured: there is no file to read")
-    speed, note = _uncached_speed(chosen)
-    return DiskSpeed(str(folder), _free(folder), speed, note)
+    measured = _uncached_speed(chosen) if chosen else (None, "not measured: there is no file to read")
+    return DiskSpeed(str(folder), shutil.disk_usage(folder).free, *measured)
 
 
 def _uncached_speed(paths):
@@ -142,19 +130,10 @@ def _uncached_speed(paths):
     return total / seconds, note
 
 
-def _free(folder):
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
-
-
 def _control_groups(root):
     """`{controller: folder}` of this process, version 1; version 2 under the empty name."""
-    folders = {}
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.removeprefix("name=").split(","):
-            folders[controller] = path.strip("/")
-    return folders
+    groups = (line.split(":", 2)[1:] for line in _lines(root / "proc/self/cgroup"))
+    return {name: path.strip("/") for names, path in groups for name in names.removeprefix("name=").split(",")}
 
 
 def _limiting_files(root, controller, *names):
@@ -175,10 +154,9 @@ def _limiting_files(root, controller, *names):
 def _memory_limit(root):
     """The tightest limit in bytes and what is used of it, `(None, None)` for none."""
     found = []
-    for controller, limit_name, used_name, cache_key in (
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ("", "memory.max", "memory.current", "inactive_file"),
-    ):
+    version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    version_2 = "", "memory.max", "memory.current", "inactive_file"
+    for controller, limit_name, used_name, cache_key in (version_1, version_2):
         for limit, used, statistics in _limiting_files(root, controller, limit_name, used_name, "memory.stat"):
             if not limit.strip().isdecimal():
                 continue  # "max"
@@ -190,15 +168,20 @@ def _memory_limit(root):
 
 def _cpu_quota(root):
     """Cores' worth of time that the control groups allow, None for no limit."""
-    quotas = []
-    for quota, period in _limiting_files(root, "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
-        if int(quota) > 0:
-            quotas.append(int(quota) / int(period))
-    for (maximum,) in _limiting_files(root, "", "cpu.max"):
-        quota, _, period = maximum.partition(" ")
-        if quota.strip() != "max":
-            quotas.append(int(quota) / int(period))
+    pairs = [*_limiting_files(root, "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    pairs += [maximum.split() for (maximum,) in _limiting_files(root, "", "cpu.max")]
+    # No limit is -1 in version 1, "max" in version 2.
+    quotas = [int(quota) / int(period) for quota, period in pairs if quota != "max" and int(quota) > 0]
     return min(quotas, default=None)
+
+
+def _fields(path):
+    """`{key: value}` of a /proc file's lines `key: value`; of several processors, the first one's."""
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(_lines(path)))}
+
+
+def _lines(path):
+    return (_text(path) or "").splitlines()
 
 
 def _text(path):

@@ -8,21 +8,18 @@ INTERVAL_SECONDS = 0.005
 
 def resident_bytes() -> int | None:
     """Main memory that this process holds now, in bytes; None where /proc does not tell."""
-    statm = Path("/proc/self/statm")
-    if not statm.is_file():
-        return None
-    import resource  # not on Windows, where there is no /proc either
-
-    return int(statm.read_text().split()[1]) * resource.getpagesize()
+    return _status_bytes("VmRSS")
 
 
 def peak_resident_bytes() -> int | None:
     """Most main memory that this process has held at one time, in bytes; None where /proc does not tell."""
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(key):
     status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.is_file() else ():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    return None
+    lines = status.read_text().splitlines() if status.is_file() else ()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)
 
 
 class PeakMemory:
@@ -39,8 +36,7 @@ class PeakMemory:
             self._look()
 
     def _look(self):
-        held = resident_bytes()
-        if held is not None:
+        if (held := resident_bytes()) is not None:
             self.peak = max(self.peak or 0, held)
 
     def __enter__(self):

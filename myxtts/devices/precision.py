@@ -12,17 +12,10 @@ BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def choose_precision(requested: str, device: str) -> tuple[str, str]:
-    """The dtype policy to train under on `device`.
+    """The dtype policy to train under on `device` when `requested` is asked for, and why, in words.
 
     `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. On a
     GPU that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, maybe slowly.
-
-    Args:
-        requested: A dtype policy, or `auto`.
-        device: Name of the device that trains.
-
-    Returns:
-        The policy, and why, in words.
     """
     if runs_on_cpu(device):
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
@@ -56,8 +49,6 @@ def _compute_capability():
     """The lowest CUDA compute capability among the visible GPUs, or None where TensorFlow tells none."""
     import tensorflow as tf
 
-    found = [
-        tf.config.experimental.get_device_details(gpu).get("compute_capability")
-        for gpu in tf.config.get_visible_devices("GPU")
-    ]
+    details = map(tf.config.experimental.get_device_details, tf.config.get_visible_devices("GPU"))
+    found = [detail.get("compute_capability") for detail in details]
     return min(found) if found and None not in found else None

@@ -10,6 +10,7 @@ Nothing in a folder is believed: a manifest with checksums, itself under a check
 and none is opened through a link that leads elsewhere.
 """
 
+import itertools
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from myxtts.storage import files
-from myxtts.storage.files import CheckpointError, digest_bytes, digest_file, read_json, write_json
+from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, digest_file, read_json, write_json
 from myxtts.storage.tensor_file import read_tensors, tensor_names
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,7 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     # Before the format: a flipped bit in the number must not pass for another version.
     if manifest.get("blake2b") != _manifest_digest(manifest.get("format"), entries):
         raise damaged
-    if manifest["format"] != FORMAT:
-        number = manifest["format"]
+    if (number := manifest["format"]) != FORMAT:
         raise CheckpointVersionError(f"{folder} has checkpoint format {number}; {ours}, or a newer one.")
     for name, entry in entries.items():
         if not _PLAIN_NAME.fullmatch(name):
@@ -90,14 +90,9 @@ def _save_tensors(path, arrays):
 
 
 class CheckpointStore:
-    """The checkpoints of one stage.
+    """The checkpoints of one stage, in a folder that the first one makes: the newest `keep` of them and the best."""
 
-    Args:
-        folder: Folder of the stage; made when the first checkpoint is written.
-        keep: Newest checkpoints kept besides the best one.
-    """
-
-    def __init__(self, folder: str | os.PathLike, keep: int = 2):
+    def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
         self.keep = keep
         self._sound = {}  # manifests of verified checkpoints, so that a start reads large files once
@@ -118,25 +113,17 @@ class CheckpointStore:
     def best_step(self) -> int | None:
         """The step marked best, or None."""
         path = self.folder / "best.json"
-        if not path.is_file():
-            return None
         try:
-            return int(read_json(path)["step"])
+            return int(read_json(path)["step"]) if path.is_file() else None
         except (KeyError, TypeError, ValueError) as error:
             logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
             return None
 
     def write(self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False) -> Path:
-        """Writes one checkpoint, then removes those no longer kept.
+        """Writes one checkpoint, removes those no longer kept, and returns its folder.
 
-        Args:
-            step: Optimizer steps taken.
-            tensors: `{file name: {tensor name: NumPy array}}`.
-            state: What else a run needs to resume, as JSON values.
-            best: Mark it as the best so far; the best one is kept.
-
-        Returns:
-            Its folder.
+        `tensors` is `{file name: {tensor name: NumPy array}}`; `state` is what else a run needs to resume, as JSON
+        values. One marked as the `best` so far is kept until there is a better one.
 
         Raises:
             OSError: It could not be written; earlier checkpoints are as they were.
@@ -146,11 +133,8 @@ class CheckpointStore:
             for name, arrays in tensors.items():
                 _save_tensors(folder / f"{name}.safetensors", arrays)
             write_json(folder / STATE, {"step": step, **state})
-            entries = {
-                file.name: {"bytes": file.stat().st_size, "blake2b": digest_file(file)}
-                for file in sorted(folder.iterdir())
-            }
-            write_manifest(folder, entries)
+            written = sorted(folder.iterdir())
+            write_manifest(folder, {f.name: {"bytes": f.stat().st_size, "blake2b": digest_file(f)} for f in written})
         if best:
             write_json(self.folder / "best.json", {"step": step})
         self._prune()
@@ -166,19 +150,12 @@ class CheckpointStore:
                 os.replace(self.path(step), going)
                 shutil.rmtree(going)
 
-    def clear_leftovers(self) -> None:
-        """Removes what a killed run left half written. To be called while no run writes here."""
-        files.remove_leftovers(self.folder)
-
     def set_aside(self) -> Path | None:
         """Renames the stage's folder, so that a fresh start loses nothing; returns its new path, if it had to."""
         if not self.steps():
             return None
-        number = 1
-        while (aside := self.folder.with_name(f"{self.folder.name}_before_reset_{number}")).exists():
-            number += 1
-        os.replace(self.folder, aside)
-        return aside
+        asides = (self.folder.with_name(f"{self.folder.name}_before_reset_{number}") for number in itertools.count(1))
+        return self.folder.replace(next(aside for aside in asides if not aside.exists()))
 
     def verify(self, step: int) -> None:
         """Raises `CheckpointError` naming the first file of a checkpoint that is missing, cut short or altered."""
@@ -186,15 +163,14 @@ class CheckpointStore:
         folder = self.path(step)
         entries = read_manifest(folder)
         for name, entry in entries.items():
-            size, digest = entry["bytes"], entry["blake2b"]
-            file = folder / name
+            file, size = folder / name, entry["bytes"]
             if not file.is_file():
                 raise CheckpointError(f"{file} is missing from the checkpoint.")
             if file.is_symlink():
                 raise CheckpointError(f"{file} is a link; it was not followed. Put the file itself there.")
             if file.stat().st_size != size:
                 raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}.")
-            if digest_file(file) != digest:
+            if digest_file(file) != entry["blake2b"]:
                 raise CheckpointError(f"{file} has been altered: its checksum does not match the manifest.")
         self._sound[step] = entries
 
@@ -220,10 +196,10 @@ class CheckpointStore:
 
     def put_away(self, step: int, why: str) -> Path:
         """Renames a checkpoint so that no run takes it for one; returns its new path, `{why}_step_…`."""
-        aside = self.path(step).with_name(f"{why}_{self.path(step).name}")
+        path = self.path(step)
+        aside = path.with_name(f"{why}_{path.name}")
         shutil.rmtree(aside, ignore_errors=True)
-        os.replace(self.path(step), aside)
-        return aside
+        return path.replace(aside)
 
     def read(self, step: int, names: Iterable[str]) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
         """Tensors of the files `names` of a checkpoint, `{file name: {tensor name: array}}`, and its state."""
@@ -251,10 +227,9 @@ def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:
-        raise CheckpointError(
-            f"{unfit} it lacks {missing[:3] or 'nothing'} and has {unknown[:3] or 'nothing'} too many "
-            f"({len(missing)} and {len(unknown)} in all). Was it made with another model size?"
-        )
+        lacks = f"it lacks {missing[:3] or 'nothing'} and has {unknown[:3] or 'nothing'} too many"
+        counts = f"({len(missing)} and {len(unknown)} in all)"
+        raise CheckpointError(f"{unfit} {lacks} {counts}. Was it made with another model size?")
     for name, variable in variables.items():
         theirs, ours = tuple(arrays[name].shape), tuple(variable.shape)
         if theirs != ours:

@@ -15,7 +15,7 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 
 
 class CheckpointWriter:
-    """Hands checkpoints to a thread that writes them with a `CheckpointStore`.
+    """Hands checkpoints to a thread that writes them with a `CheckpointStore`, to which nobody else writes meanwhile.
 
     At most one write is in flight: the next one waits for it. A write that the disk fails (`OSError`) is logged by the
     next call, and the next checkpoint is another try; after `SAVE_TRIES` failures in a row the call raises. What else
@@ -23,18 +23,12 @@ class CheckpointWriter:
 
     As a context manager it waits for the write in flight when the block ends, except on Ctrl-C: a write that is cut off
     leaves no checkpoint, and the one before stays whole.
-
-    Args:
-        store: Where they go. Nobody else writes to it meanwhile.
     """
 
     def __init__(self, store: CheckpointStore):
         self.store = store
-        self._thread = None
-        self._job = None
-        self._step = None
+        self._thread = self._job = self._step = self._error = None
         self._last_good = store.steps()[-1:]
-        self._error = None
         self._failures = 0
 
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False) -> None:
@@ -65,12 +59,11 @@ class CheckpointWriter:
         if not isinstance(error, OSError):
             raise error
         self._failures += 1
+        tried = f"try {self._failures} of {SAVE_TRIES}."
         if self._failures >= SAVE_TRIES:
             way_out = "Free the disk or mend the folder, and run the same command to resume."
-            raise CheckpointError(
-                f"{self._describe(error)} That was try {self._failures} of {SAVE_TRIES}. {way_out}"
-            ) from error
-        logger.error("%s Training goes on; try %d of %d.", self._describe(error), self._failures, SAVE_TRIES)
+            raise CheckpointError(f"{self._describe(error)} That was {tried} {way_out}") from error
+        logger.error("%s Training goes on; %s", self._describe(error), tried)
 
     def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False) -> None:
         """Writes a run's last checkpoint, with up to `SAVE_TRIES` tries, before it returns.

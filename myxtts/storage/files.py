@@ -15,6 +15,7 @@ from typing import Any
 
 from myxtts.config.checks import UserError
 
+AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
 MAX_JSON_BYTES = 64 * 2**20
 """A run's settings, history and manifest take a few hundred kilobytes; a larger file is not ours."""
@@ -34,14 +35,14 @@ def digest_bytes(content: bytes, size: int = DIGEST_BYTES) -> str:
     return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
-def digest_file(path: str | os.PathLike) -> str:
+def digest_file(path: AnyPath) -> str:
     """Digest of a file's content, as `digest_bytes` gives it."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, new_hasher).hexdigest()
 
 
 @contextmanager
-def write_whole(path: str | os.PathLike) -> Iterator[Path]:
+def write_whole(path: AnyPath) -> Iterator[Path]:
     """Yields a temporary path next to `path`. When the block ends, what was written there is on the disk under `path`;
     when it raises an error, `path` is as it was and the temporary file is gone.
 
@@ -60,7 +61,9 @@ def write_whole(path: str | os.PathLike) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     temporary = _temporary_path(target)
     try:
-        temporary.touch(exist_ok=False)
+        # Private from the start where the file it replaces is: nobody may read it while it is made.
+        mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     except OSError as error:
         error.filename = str(path)  # the name that the user gave
         raise
@@ -75,7 +78,7 @@ def write_whole(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextmanager
-def write_whole_folder(path: str | os.PathLike, sync: bool = True) -> Iterator[Path]:
+def write_whole_folder(path: AnyPath, sync: bool = True) -> Iterator[Path]:
     """Yields an empty folder that takes the place of `path` when the block ends; when it raises, `path` is as it was.
 
     `sync` waits until all files are on the disk, which takes milliseconds for each.
@@ -102,24 +105,24 @@ def write_whole_folder(path: str | os.PathLike, sync: bool = True) -> Iterator[P
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def remove_leftovers(folder: str | os.PathLike) -> None:
+def remove_leftovers(folder: AnyPath) -> None:
     """Removes what killed processes left half written in a folder. To be called while nobody writes there."""
     for leftover in Path(folder).glob(".*.tmp"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
-def write_text(path: str | os.PathLike, text: str) -> None:
+def write_text(path: AnyPath, text: str) -> None:
     """Writes UTF-8 text whole or not at all."""
     with write_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: str | os.PathLike, value: Any) -> None:
+def write_json(path: AnyPath, value: Any) -> None:
     """Writes JSON whole or not at all."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path: str | os.PathLike) -> Any:
+def read_json(path: AnyPath) -> Any:
     """Reads a JSON file of ours.
 
     Raises:

@@ -14,11 +14,9 @@ RENAMED_WEIGHTS = {"vocoder/": "decoder/"}
 
 def current_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Arrays under today's names, from names of any age."""
-    named = {}
-    for name, array in arrays.items():
-        old = next((prefix for prefix in RENAMED_WEIGHTS if name.startswith(prefix)), "")
-        named[RENAMED_WEIGHTS.get(old, "") + name.removeprefix(old)] = array
-    return named
+    for old, new in RENAMED_WEIGHTS.items():
+        arrays = {new + name.removeprefix(old) if name.startswith(old) else name: a for name, a in arrays.items()}
+    return arrays
 
 
 def read_part(store: CheckpointStore, step: int, names: Iterable[str] = ("model",)) -> tuple[dict[str, dict], dict]:

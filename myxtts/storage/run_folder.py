@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from myxtts.storage.files import CheckpointError, remove_leftovers
+from myxtts.storage.files import AnyPath, CheckpointError, remove_leftovers
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def own_run_folder(folder: str | os.PathLike) -> Iterator[Path]:
+def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Makes a run's folder if need be, keeps other runs out of it, and clears what a killed run left half written.
 
     The lock is the kernel's, on the folder itself: it ends with the process however that ends, and leaves no file.

@@ -1,20 +1,19 @@
 """Voices that come with a model: conditioning latents and speaker vector of each, by name."""
 
 import difflib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from myxtts.storage.checkpoint import CheckpointError
+from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
 
 
-def write_speakers(folder: str | os.PathLike, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Writes a model's voices by name: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
     arrays = {}
     for name, (latents, vector) in speakers.items():
@@ -23,7 +22,7 @@ def write_speakers(folder: str | os.PathLike, speakers: Mapping[str, tuple[np.nd
     write_tensors(Path(folder) / SPEAKERS_FILE, shapes, arrays.values())
 
 
-def speaker_names(folder: str | os.PathLike) -> list[str]:
+def speaker_names(folder: AnyPath) -> list[str]:
     """Names of the voices that come with the model in `folder`, sorted; empty where there are none."""
     path = Path(folder) / SPEAKERS_FILE
     if not path.is_file():
@@ -31,7 +30,7 @@ def speaker_names(folder: str | os.PathLike) -> list[str]:
     return sorted(name.removesuffix(_LATENTS) for name in tensor_names(path) if name.endswith(_LATENTS))
 
 
-def read_speaker(folder: str | os.PathLike, name: str) -> tuple[np.ndarray, np.ndarray]:
+def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Latents and speaker vector of one of the voices that come with a model, as `write_speakers` takes them.
 
     Raises:
@@ -39,14 +38,12 @@ def read_speaker(folder: str | os.PathLike, name: str) -> tuple[np.ndarray, np.n
     """
     names = speaker_names(folder)
     if not names:
-        raise CheckpointError(
-            f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE}. "
-            "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
-        )
+        rule = f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE}."
+        way_out = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
+        raise CheckpointError(f"{rule} {way_out}")
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3]
-        raise CheckpointError(
-            f"--speaker must be one of the model's {len(names)} voices. Received: {name}. Near it: {', '.join(near)}."
-        )
+        near = ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3])
+        rule = f"--speaker must be one of the model's {len(names)} voices."
+        raise CheckpointError(f"{rule} Received: {name}. Near it: {near}.")
     latents, vector = read_tensors(Path(folder) / SPEAKERS_FILE, (name + _LATENTS, name + _VECTOR))
     return latents, vector

@@ -2,25 +2,19 @@
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from myxtts.storage.files import CheckpointError, new_hasher, write_whole
+from myxtts.storage.files import AnyPath, CheckpointError, new_hasher, write_whole
 
 
-def write_tensors(path: str | os.PathLike, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
+def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
     """Writes a file while holding one tensor in memory; the library's own writer needs all of them, twice.
 
     The format is a header of names, shapes and offsets, and then the values
-    (https://huggingface.co/docs/safetensors/index#format).
-
-    Args:
-        path: The file to write.
-        shapes: `{name: shape}`.
-        values: Arrays in that order, made one by one.
+    (https://huggingface.co/docs/safetensors/index#format). `values` are made one by one, in the order of `shapes`.
 
     Returns:
         The file's entry in the manifest of a checkpoint.
@@ -47,13 +41,13 @@ def write_tensors(path: str | os.PathLike, shapes: Mapping[str, Sequence[int]], 
     return {"bytes": 8 + len(encoded) + end, "blake2b": hasher.hexdigest()}
 
 
-def tensor_names(path: str | os.PathLike) -> list[str]:
+def tensor_names(path: AnyPath) -> list[str]:
     """Names of the tensors of a file. Raises `CheckpointError` where it is missing or damaged."""
     with _open(path) as file:
         return list(file.keys())
 
 
-def read_tensors(path: str | os.PathLike, names: Iterable[str] | None = None) -> list[np.ndarray]:
+def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.ndarray]:
     """The tensors of those names, of all for None, as a list of arrays.
 
     The sizes that the header claims are compared with the file before anything is read.

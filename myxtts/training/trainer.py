@@ -19,6 +19,7 @@ from myxtts.devices.configuration import current_plan, require_placement
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import remove_leftovers
 from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, with_batch
 from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.checkpointer import Checkpointer
@@ -213,7 +214,7 @@ class XTTSTrainer:
         return StageEnd(self.stage.name, self.step, timing, step.traces, step.compilations, scale, step.bad_steps)
 
     def _take_up(self, dataset, total):
-        self.store.clear_leftovers()
+        remove_leftovers(self.store.folder)
         digest = data_digest(dataset.train)
         if self.state.data_digest not in (None, digest):
             logger.warning(

@@ -1,7 +1,6 @@
 """Small things every part of the package needs: the default device, the log."""
 
 import logging
-import os
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from myxtts.devices.kinds import default_device, runs_on_cpu
+from myxtts.storage.files import AnyPath
 
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -17,29 +17,14 @@ LOG_TIME_FORMAT = "%H:%M:%S"
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
-    """A `tf.device` scope for `device`, or else for the default device of this process.
-
-    Args:
-        device: A device name such as a `DevicePlan` holds. `None` takes the first visible GPU, or the CPU where there
-            is none.
-
-    Returns:
-        The context manager that `tf.device` returns.
-    """
+    """A `tf.device` scope for `device`, or else for the first visible GPU, or the CPU where there is none."""
     import tensorflow as tf
 
     return tf.device(device or default_device())
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """The tensor on a GPU: itself when it is on one (whichever) or when there is none, else a copy on the first.
-
-    Args:
-        tensor: An eager tensor, or anything `tf.convert_to_tensor` takes.
-
-    Returns:
-        An eager tensor with the same values.
-    """
+    """A tensor or what converts to one, on a GPU: itself if it is on one or there is none, else a copy on the first."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -59,12 +44,10 @@ class _AboveProgressBars:
         sys.stdout.flush()
 
 
-def setup_logging(level: str | int = "INFO", log_file: str | os.PathLike | None = None) -> logging.Logger:
+def setup_logging(level: str | int = "INFO", log_file: AnyPath | None = None) -> logging.Logger:
     """Sends the package's log to standard output and, if asked, to a file. Calling it again replaces both.
 
-    Args:
-        level: A level name (`"DEBUG"`, `"INFO"`, `"WARNING"`, ...) in any case, or a number.
-        log_file: Path of a file to append to; its folder is made.
+    `level` is a level's name in any case, or a number. The file is appended to, and its folder is made.
 
     Returns:
         The logger `myxtts`, parent of every `logging.getLogger("myxtts.…")`.
