@@ -5,9 +5,8 @@ import tensorflow as tf
 
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.sampling import sample
-from myxtts.training.optimizers import AdamW
+from myxtts.training.optimizers import AdamW, no_weight_decay
 from myxtts.training.stages.gpt import GPTObjective, conditioning_target_mask
-from myxtts.training.step import no_weight_decay
 
 
 class ReferenceObjective(GPTObjective):
