@@ -41,7 +41,7 @@ class Tensor(NamedTuple):
     weight: str
     """Our name within the part, see `XTTS.part_weights`."""
     layout: str
-    """How the values are arranged: a key of `_TO_OURS`."""
+    """How the values are arranged: a key of `_LAYOUTS`."""
 
 
 def skip_reason(name: str) -> str | None:
@@ -66,20 +66,13 @@ def dvae_tensors(config: ModelConfig) -> list[Tensor]:
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Tensors without a weight here that the reference's strict loading asks for, at their initial values.
-
-    The speaker encoder's front-end is not among them, see `coqui_export.speaker_front_end`.
-
-    Returns:
-        Two dictionaries of arrays by name, for `model.pth` and for `dvae.pth`.
-    """
+    """Tensors without a weight here that the reference's strict loading asks for, at their initial values: arrays by
+    name, for `model.pth` and for `dvae.pth`. `coqui_export.speaker_front_end` has those of the speaker encoder."""
     names = [tensor.names[0] for tensor in _speaker_encoder(config)]
     norms = [name.removesuffix("running_var") for name in names if name.endswith(".running_var")]
-    return {f"{norm}num_batches_tracked": np.zeros((), np.int64) for norm in norms}, {
-        "discrete_loss.accumulator_index": np.zeros(1, np.int64),
-        "discrete_loss.accumulator_filled": np.zeros(1, np.int64),
-        "discrete_loss.accumulator": np.zeros((100, config.num_codes), np.float32),
-    }
+    loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
+    loss["discrete_loss.accumulator"] = np.zeros((100, config.num_codes), np.float32)
+    return {f"{norm}num_batches_tracked": np.zeros((), np.int64) for norm in norms}, loss
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
@@ -90,12 +83,12 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
     """Values of a `Tensor`, in the order of its names, as our weight, float32."""
-    return np.asarray(_TO_OURS[layout](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
+    return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
     """Our weight as the values of a `Tensor`, in the order of its names."""
-    return _TO_COQUI[layout](array)
+    return _LAYOUTS[layout][1](array)
 
 
 def fold_weight_norm(gain: np.ndarray, direction: np.ndarray) -> np.ndarray:
@@ -112,18 +105,18 @@ def _norm_but_first(direction):
     return norm.astype(np.float32)
 
 
-_TO_OURS = {
-    "same": lambda value: value,
-    "reversed": lambda value: value.transpose(),
-    "pointwise": lambda value: value[..., 0].transpose(),
-    "weight_norm": lambda gain, direction: fold_weight_norm(gain, direction).transpose(),
+def _split_weight_norm(weight):
+    direction = weight.transpose()
+    return _norm_but_first(direction), direction
+
+
+_LAYOUTS = {
+    "same": (lambda value: value, lambda weight: (weight,)),
+    "reversed": (lambda value: value.transpose(), lambda weight: (weight.transpose(),)),
+    "pointwise": (lambda value: value[..., 0].transpose(), lambda weight: (weight.transpose()[..., np.newaxis],)),
+    "weight_norm": (lambda *values: fold_weight_norm(*values).transpose(), _split_weight_norm),
 }
-_TO_COQUI = {
-    "same": lambda value: (value,),
-    "reversed": lambda value: (value.transpose(),),
-    "pointwise": lambda value: (value.transpose()[..., np.newaxis],),
-    "weight_norm": lambda value: (_norm_but_first(value.transpose()), value.transpose()),
-}
+"""How to arrange released values as our weight, and our weight as the released values."""
 _BIAS, _BIAS_OF_OUTPUTS_LAST = ("bias", "/bias", "same", 0), ("bias", "/bias", "same", 1)
 _NORM = (("weight", "/gamma", "same", None), ("bias", "/beta", "same", None))
 _STATISTICS = (("running_mean", "/moving_mean", "same", None), ("running_var", "/moving_variance", "same", None))

@@ -26,20 +26,18 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True)
 class CoquiFiles:
-    """The files of a released model; all but `model` and `vocab` may be None."""
+    """The files of a released model, `model.pth`, `vocab.json`, `dvae.pth`, `mel_stats.pth`, `speakers_xtts.pth` and
+    `config.json`; all but the first two may be None."""
 
     model: Path
-    """`model.pth`, a trainer's checkpoint, or a bare state dict."""
+    """The released one, a trainer's checkpoint, or a bare state dict."""
     vocab: Path
-    """`vocab.json`."""
     dvae: Path | None = None
-    """`dvae.pth`; None takes the DVAE that a trainer's checkpoint holds, if any."""
+    """None takes the DVAE that a trainer's checkpoint holds, if any."""
     mel_stats: Path | None = None
-    """`mel_stats.pth`; the model holds the same numbers."""
     speakers: Path | None = None
-    """`speakers_xtts.pth`."""
     config: Path | None = None
-    """`config.json`; None takes the settings that the checkpoint holds, else those of the released model."""
+    """None takes the settings that the checkpoint holds, else those of the released model."""
 
 
 class Coverage(NamedTuple):
@@ -94,9 +92,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Cove
 
 def _sort_tensors(checkpoint, files):
     """Tensors of the model and of the DVAE (or None) by today's names, and the names that differ in the file."""
-    if not isinstance(checkpoint, dict):
-        raise CheckpointError(f"{files.model} must hold tensors by name. Received: {type(checkpoint).__name__}.")
-    stored = checkpoint.get("model", checkpoint)
+    stored = checkpoint.get("model", checkpoint) if isinstance(checkpoint, dict) else checkpoint
     model, inner_dvae, renamed = {}, {}, {}
     for name, array in _tensors(stored, files.model).items():
         home, modern = model, coqui.modern_name(name)

@@ -15,6 +15,7 @@ import struct
 import zipfile
 import zlib
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def _read_legacy(path, data):
         length = _check_opcodes(path, pickled)
         pickles.append(pickled[:length])
         start += length
-        if len(pickles) == 1 and _Unpickler(path, pickles[0], None).load() != _LEGACY_MAGIC:
+        if len(pickles) == 1 and _Unpickler(path, pickles[0]).load() != _LEGACY_MAGIC:
             raise DamagedCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
 
     claims = {}
@@ -190,9 +191,8 @@ def _read_legacy(path, data):
         return np.empty(num_values, dtype)
 
     _Unpickler(path, pickles[3], note_claim).load()
-    keys = _Unpickler(path, pickles[4], None).load()
     storages = {}
-    for key in keys:
+    for key in _Unpickler(path, pickles[4]).load():
         dtype, num_values = claims[key]
         (stored,) = struct.unpack("<q", data[start : start + 8].tobytes())
         begin, start = start + 8, start + 8 + num_values * dtype.itemsize
@@ -231,7 +231,7 @@ def _check_opcodes(path, pickled):
 class _Unpickler(pickle.Unpickler):
     """Unpickles containers and tensors; `load_storage(dtype, key, num_values)` gives the values of a storage, 1-D."""
 
-    def __init__(self, path, pickled, load_storage):
+    def __init__(self, path, pickled, load_storage=None):
         super().__init__(io.BytesIO(pickled), encoding="utf-8")
         self._path, self._load_storage = path, load_storage
         functions = {
@@ -285,14 +285,8 @@ class _StubClass(type):
         raise HostileCheckpointError(f"{problem}. Do not use this file; {way_out}.")
 
 
-class _Function:
+class _Function(partial):
     """A function that a pickle may call but not alter."""
-
-    def __init__(self, function):
-        self._function = function
-
-    def __call__(self, *args):
-        return self._function(*args)
 
     def __setstate__(self, state):
         raise HostileCheckpointError(f"The checkpoint asks to change a function by {state!r:.100}.")

@@ -101,8 +101,7 @@ class MemoryEstimate:
 
     @property
     def step(self) -> int:
-        """Bytes that a step takes on top: at the start of its backward pass, at the conditioning encoder's, or at the
-        update."""
+        """Bytes on top: at the start of the backward pass, at the conditioning encoder's, or at the update."""
         return max(self.activations + self.working, self.conditioning, self.gradients)
 
     @property
@@ -172,10 +171,10 @@ def _block_activations(model, positions, optimizations):
     else:
         linear = 2 * width * (2 * FLOAT + number) + (3 + 1 + 20) * width * number
     linear += 2 * width * dropout
-    return positions * (linear + _kept_by_attention(model.heads, positions, positions, width, dropout, optimizations))
+    return positions * (linear + _kept_by_attention(model.heads, positions, width, dropout, optimizations))
 
 
-def _kept_by_attention(heads, queries, keys, width, dropout, optimizations):
+def _kept_by_attention(heads, keys, width, dropout, optimizations):
     """Bytes per query that attention keeps beyond query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
@@ -193,10 +192,8 @@ def _conditioning_activations(model, frames, optimizations):
     merged heads (W) and the softmax.
     """
     width, number = model.width, optimizations.compute_bytes
-    linear = (FLOAT + number) * width + 4 * width * number
-    if optimizations.gradient_checkpointing:
-        linear = (1 + 1 + 3 + 1) * width * number
-    linear += _kept_by_attention(model.conditioning_heads, frames, frames, width, False, optimizations)
+    linear = width * (number if optimizations.gradient_checkpointing else FLOAT) + (1 + 3 + 1) * width * number
+    linear += _kept_by_attention(model.conditioning_heads, frames, width, False, optimizations)
     return frames * (model.num_mels * FLOAT + model.conditioning_blocks * linear)
 
 
@@ -235,15 +232,18 @@ def estimate_gpt(
     copies = count * number * (number < FLOAT)
     if rank:
         copies += model.layers * _count_block(model.width) * number  # each adapted kernel with its adapters added
+    # The block at work when the backward pass begins: the four tensors inside the tanh-GELU that checkpointing does not
+    # keep, and its gradient (5 x 4 W), then, where that is more, what attention makes. Without checkpointing there is
+    # next to nothing: what the backward pass of a block makes takes the place of what it lets go.
+    recomputed = max(positions * 20 * model.width * number, _made_by_attention(model.heads, positions, optimizations))
     attending = _made_by_attention(model.conditioning_heads, frames, optimizations) * (model.conditioning_blocks > 0)
-    return _estimate(
-        trained,
-        count + adapters - trained,
-        optimizations,
-        activations=shapes.batch * (blocks + top + mask + conditioning + perceiver + logits) + copies,
-        working=shapes.batch * _recomputed(model, positions, optimizations),
-        conditioning=shapes.batch * (conditioning + attending) + FLOAT * trained,
+    batch = shapes.batch
+    terms = dict(
+        activations=batch * (blocks + top + mask + conditioning + perceiver + logits) + copies,
+        working=batch * recomputed * optimizations.gradient_checkpointing,
+        conditioning=batch * (conditioning + attending) + FLOAT * trained,
     )
+    return _estimate(trained, count + adapters - trained, optimizations, **terms)
 
 
 def _estimate(trained, others, optimizations, **terms):
@@ -256,19 +256,6 @@ def _estimate(trained, others, optimizations, **terms):
         gradients=2 * FLOAT * trained,
         **terms,
     )
-
-
-def _recomputed(model, positions, optimizations):
-    """Bytes per clip of the block at work when the backward pass begins, beyond what it keeps.
-
-    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W);
-    then, where that is more, what attention makes. Without checkpointing there is next to nothing: what the backward
-    pass of a block makes takes the place of what it lets go.
-    """
-    if not optimizations.gradient_checkpointing:
-        return 0
-    mlp = positions * 5 * 4 * model.width * optimizations.compute_bytes
-    return max(mlp, _made_by_attention(model.heads, positions, optimizations))
 
 
 def _made_by_attention(heads, positions, optimizations):
@@ -289,8 +276,9 @@ def estimate_dvae(
     """
     trained, others = count_dvae(model)
     number, codes = optimizations.compute_bytes, shapes.batch * shapes.codes
-    copies = trained * number * (number < FLOAT)
-    activations = codes * _dvae_activations(model, number) + copies
+    activations = codes * _dvae_activations(model, number) + trained * number * (
+        number < FLOAT
+    )  # copies of the kernels
     # The widest convolution, the decoder's second to last, finds the gradient of its kernel from its unfolded input.
     unfolded = codes * MEL_FRAMES_PER_CODE * 3 * 2 * model.dvae_hidden * number
     return _estimate(trained, others, optimizations, activations=activations, working=min(unfolded, UNFOLDED_BYTES))
