@@ -60,11 +60,6 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
     return [mel_stats, *_gpt(config), *_decoder(config), *_speaker_encoder(config)]
 
 
-def dvae_tensors(config: ModelConfig) -> list[Tensor]:
-    """All `Tensor`s of `dvae.pth`."""
-    return list(_dvae(config))
-
-
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Tensors without a weight here that the reference's strict loading asks for, at their initial values: arrays by
     name, for `model.pth` and for `dvae.pth`. `coqui_export.speaker_front_end` has those of the speaker encoder."""
@@ -155,7 +150,8 @@ def _numbered(count, *rows):
     return [(row.replace("#", str(i)), *shape) for i in range(count) for row, *shape in rows]
 
 
-def _dvae(config):
+def dvae_tensors(config: ModelConfig) -> list[Tensor]:
+    """All `Tensor`s of `dvae.pth`."""
     hidden, wide, book, codes = config.dvae_hidden, 2 * config.dvae_hidden, config.codebook_width, config.num_codes
     count, mels = config.dvae_residual_blocks, config.num_mels
 
@@ -178,7 +174,7 @@ def _dvae(config):
         (f"linear decoder.{2 + count}.0.conv decoder_conv_1", hidden, wide, 3),
         (f"linear decoder.{3 + count} decoder_output", mels, hidden, 1),
     )
-    return _tensors("dvae", "", "dvae/", rows)
+    return list(_tensors("dvae", "", "dvae/", rows))
 
 
 def _gpt(config):

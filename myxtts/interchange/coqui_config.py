@@ -33,11 +33,11 @@ _SHAPES_BY_DESIGN = dict(conditioning_blocks=6, num_latents=32, perceiver_depth=
 _SHAPES_BY_DESIGN |= dict(perceiver_head_width=_HEAD_WIDTH, num_mels=NUM_MELS, decoder_channels=512)
 _SHAPES_BY_DESIGN |= dict(speaker_channels=(32, 64, 128, 256), speaker_width=512)
 """`ModelConfig` fields that no setting of the reference can change."""
-_SAME_BUT_GPT = (
-    "layers max_audio_tokens max_text_tokens start_text_token stop_text_token num_audio_tokens start_audio_token "
-    "stop_audio_token"
-).split()
+_SAME_BUT_GPT = "layers max_audio_tokens max_text_tokens start_text_token stop_text_token".split()
+_SAME_BUT_GPT += "num_audio_tokens start_audio_token stop_audio_token".split()
 """Fields of `ModelConfig` that `model_args` has under the same names with `gpt_` in front."""
+TensorShapes = Mapping[str, tuple[int, ...]]
+"""TensorShapes of tensors by name."""
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
@@ -97,20 +97,12 @@ class _Sizes:
 
 
 def model_config(
-    shapes: Mapping[str, tuple],
-    dvae_shapes: Mapping[str, tuple] | None,
-    settings: dict,
-    tokenizer: XTTSTokenizer,
-    source: str,
+    shapes: TensorShapes, dvae_shapes: TensorShapes | None, settings: dict, tokenizer: XTTSTokenizer, source: str
 ) -> ModelConfig:
-    """`ModelConfig` that fits the tensors.
+    """`ModelConfig` that fits the tensors of `model.pth` and `dvae.pth`, whose shapes are given by name.
 
-    Args:
-        shapes: Shape of each tensor of `model.pth` by name.
-        dvae_shapes: The same of `dvae.pth`; None keeps a DVAE of the released shape.
-        settings: See `read_settings`.
-        tokenizer: Its ids of `[START]` and `[STOP]` are taken.
-        source: File name for messages.
+    None for `dvae_shapes` keeps a DVAE of the released shape. `settings` are those of `read_settings`, `source` is a
+    file name for messages.
 
     Raises:
         CheckpointError: A tensor that says a size is missing, or settings and tensors disagree.
@@ -128,7 +120,11 @@ def model_config(
             f"The vocabulary must have ids below {rows}, the rows of gpt.text_embedding.weight. "
             f"Received: {tokenizer.num_tokens} ids. It belongs to another checkpoint."
         )
-    heads = _num_heads(settings, width)
+    heads = settings["model_args"].get("gpt_n_heads")
+    if heads is None and width != 1024:  # no tensor tells
+        problem = f"A model of width {width} may have any number of attention heads"
+        raise CheckpointError(f"{problem}. Give its config.json with --config.")
+    heads = width // _HEAD_WIDTH if heads is None else heads
     return ModelConfig(
         size=min(MODEL_SIZES, key=lambda name: abs(MODEL_SIZES[name].get("width", ModelConfig.width) - width)),
         num_text_tokens=rows,
@@ -154,15 +150,6 @@ def model_config(
     )
 
 
-def _num_heads(settings, width):
-    """Attention heads of the trunk, which no tensor tells."""
-    heads = settings["model_args"].get("gpt_n_heads")
-    if heads is None and width != 1024:
-        problem = f"A model of width {width} may have any number of attention heads"
-        raise CheckpointError(f"{problem}. Give its config.json with --config.")
-    return width // _HEAD_WIDTH if heads is None else heads
-
-
 def _dvae_values(shapes):
     """The fields of `ModelConfig` that the DVAE has."""
     if shapes is None:
@@ -174,10 +161,7 @@ def _dvae_values(shapes):
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """`XTTSConfig` of a converted model: its sampling defaults, and its recipe for fine-tuning.
-
-    `settings` are those of `read_settings`.
-    """
+    """`XTTSConfig` of a converted model: its sampling defaults, from `read_settings`, and a recipe for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_LONGEST_TRAINING_SECONDS, longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
@@ -188,11 +172,7 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """The `config.json` with which the reference loads an exported model.
-
-    Args:
-        config: Of the model.
-        languages: Language codes of the vocabulary.
+    """The `config.json` with which the reference loads an exported model; `languages` are those of its vocabulary.
 
     Raises:
         CheckpointError: The model has a shape that the reference cannot have; all such settings are named.

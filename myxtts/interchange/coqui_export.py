@@ -69,12 +69,9 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 def speaker_front_end() -> dict[str, np.ndarray]:
     """The speaker encoder's pre-emphasis, window and mel filters, which the released files hold as tensors."""
-    root = coqui.SPEAKER_FRONT_END
-    return {
-        f"{root}.0.filter": np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32),
-        f"{root}.1.spectrogram.window": SPEAKER_MEL.window_values(),
-        f"{root}.1.mel_scale.fb": SPEAKER_MEL.filterbank(),
-    }
+    root, taps = coqui.SPEAKER_FRONT_END, np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
+    spectrogram = {"spectrogram.window": SPEAKER_MEL.window_values(), "mel_scale.fb": SPEAKER_MEL.filterbank()}
+    return {f"{root}.0.filter": taps} | {f"{root}.1.{name}": values for name, values in spectrogram.items()}
 
 
 def _voice(latents, vector):

@@ -109,10 +109,9 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
 
 
 def write_torch_checkpoint(path: str | os.PathLike, checkpoint: Any) -> None:
-    """Writes a file that `torch.load(path, weights_only=True)` accepts.
+    """Writes a file that `torch.load(path, weights_only=True)` accepts, whole or not at all.
 
-    It is written whole or not at all. `checkpoint` is an array, or dictionaries, lists and tuples of arrays, strings,
-    numbers, booleans and None.
+    `checkpoint` is an array, or dictionaries, lists and tuples of arrays, strings, numbers, booleans and None.
     """
     arrays = []
     pickled = b"\x80\x02" + _pickle(checkpoint, arrays) + b"."
@@ -239,8 +238,8 @@ class _Unpickler(pickle.Unpickler):
             "torch._utils._rebuild_tensor": self._rebuild_tensor,
             "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
             "numpy.dtype": _NumpyScalarType,
-            "numpy.core.multiarray.scalar": _rebuild_numpy_scalar,
-            "numpy._core.multiarray.scalar": _rebuild_numpy_scalar,
+            "numpy.core.multiarray.scalar": _NumpyScalarType.read,
+            "numpy._core.multiarray.scalar": _NumpyScalarType.read,
             "_codecs.encode": lambda text, _encoding: text.encode("latin1"),  # how protocol 2 spells a byte string
         }
         self._globals = {"collections.OrderedDict": OrderedDict}
@@ -301,9 +300,8 @@ class _NumpyScalarType:
     def __setstate__(self, state):
         self.dtype = self.dtype.newbyteorder(state[1])
 
-
-def _rebuild_numpy_scalar(scalar_type, content):
-    return np.frombuffer(content, scalar_type.dtype)[0]
+    def read(self, content):
+        return np.frombuffer(content, self.dtype)[0]
 
 
 def _pickle(value, arrays):
