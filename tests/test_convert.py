@@ -1,10 +1,8 @@
-"""`myxtts convert`: every layout of a released checkpoint becomes the same model, every flaw is named, and back."""
+"""`myxtts convert --from-coqui`: every layout of a released checkpoint becomes the same model, which speaks."""
 
-import json
 import shutil
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import soundfile
+from released_model import MINIMAL, SETTINGS, assert_same_weights, convert, state_dicts, weights, write_release
 from tiny import voiced
 
 from myxtts.cli.main import main
@@ -19,82 +18,12 @@ from myxtts.config.config import ModelConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import model_config, read_settings, run_config
-from myxtts.interchange.coqui_export import speaker_front_end
 from myxtts.interchange.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
-from myxtts.storage.parts import read_part
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
-from utilities.parity.seeded_weights import seeded_tensor, seeded_values
-
-MINIMAL = ModelConfig(
-    num_text_tokens=60,
-    max_text_tokens=12,
-    max_audio_tokens=30,
-    layers=2,
-    width=16,
-    heads=2,
-    conditioning_blocks=1,
-    conditioning_heads=2,
-    num_latents=4,
-    perceiver_depth=1,
-    perceiver_heads=1,
-    num_codes=8,
-    dvae_hidden=4,
-    dvae_residual_blocks=1,
-    codebook_width=4,
-    decoder_channels=32,
-    speaker_channels=(8, 8, 16, 16),
-    speaker_width=6,
-)
-SETTINGS = {
-    "model_args": {"gpt_n_heads": 2},
-    "temperature": 0.6,
-    "top_k": 40,
-    "top_p": 0.9,
-    "repetition_penalty": 3.0,
-    "gpt_cond_len": 20,
-    "gpt_cond_chunk_len": 5,
-}
-
-
-def state_dicts(config):
-    """`model.pth` and `dvae.pth` of the released layout, with every weight drawn by name."""
-
-    def drawn(tensors):
-        return {
-            name: seeded_tensor(name, shape) for tensor in tensors for name, shape in zip(tensor.names, tensor.shapes)
-        }
-
-    counters, dvae_constants = coqui.constant_tensors(config)
-    return (
-        drawn(coqui.model_tensors(config)) | counters | speaker_front_end(),
-        drawn(coqui.dvae_tensors(config)) | dvae_constants,
-    )
-
-
-def write_release(folder, config=MINIMAL, model=None, dvae=True, settings=SETTINGS):
-    """The files of a released model; `model` replaces what is stored in `model.pth`."""
-    folder.mkdir(exist_ok=True)
-    model_tensors, dvae_tensors = state_dicts(config)
-    write_torch_checkpoint(folder / "model.pth", {"model": model_tensors} if model is None else model)
-    if dvae:
-        write_torch_checkpoint(folder / "dvae.pth", dvae_tensors)
-    write_torch_checkpoint(folder / "mel_stats.pth", model_tensors["mel_stats"])
-    voice = {
-        "gpt_cond_latent": seeded_values("voice", (1, config.num_latents, config.width)),
-        "speaker_embedding": seeded_values("voice", (1, config.speaker_width, 1)),
-    }
-    write_torch_checkpoint(folder / "speakers_xtts.pth", {"Ana Ruiz": voice, "Bo/Li": voice})
-    XTTSTokenizer.train([("the quick brown fox", "en")], 50, ["en", "fa"]).save(folder / "vocab.json")
-    if settings is not None:
-        (folder / "config.json").write_text(json.dumps(settings))
-    return folder
-
-
-def convert(*arguments):
-    return main(["convert", *map(str, arguments)])
+from utilities.parity.seeded_weights import seeded_values
 
 
 @pytest.fixture(scope="module")
@@ -107,24 +36,6 @@ def converted(released):
     folder = released / "converted"
     assert convert("--from-coqui", released / "model.pth", "--output", folder) == 0
     return folder
-
-
-def weights(folder):
-    """All weights of a converted folder, `{part: {name: array}}`."""
-    return {
-        part: CheckpointStore(folder / part).read(0, ("model",))[0]["model"]
-        for part in PARTS
-        if (folder / part).is_dir()
-    }
-
-
-def assert_same_weights(folder, other):
-    found, expected = weights(folder), weights(other)
-    assert found.keys() == expected.keys()
-    for part in expected:
-        assert found[part].keys() == expected[part].keys()
-        for name, value in expected[part].items():
-            np.testing.assert_array_equal(found[part][name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("size", ["minimal", "nano"])
@@ -257,99 +168,6 @@ def test_coverage_table_names_every_tensor(released, tmp_path, capsys):
     assert any(line.startswith(f"model.pth: {len(model)} tensors, {used} used; ") for line in lines)
 
 
-def flawed(change):
-    model, _ = state_dicts(MINIMAL)
-    change(model)
-    return {"model": model}
-
-
-FLAWS = {
-    "lacks tensors: gpt.gpt.h.1.ln_2.bias": lambda m: m.pop("gpt.gpt.h.1.ln_2.bias"),
-    "gpt.mel_head.weight is (10, 15) and not (10, 16)": lambda m: m.update(
-        {"gpt.mel_head.weight": m["gpt.mel_head.weight"][:, :15]}
-    ),
-    "does not have: gpt.adapter.weight": lambda m: m.update({"gpt.adapter.weight": np.ones(3, np.float32)}),
-    "gpt.final_norm.bias holds values that are not finite": lambda m: m.update(
-        {"gpt.final_norm.bias": np.full(16, np.nan, np.float32)}
-    ),
-    "gpt.text_head.bias holds int64 and not floating-point": lambda m: m.update(
-        {"gpt.text_head.bias": np.ones(60, np.int64)}
-    ),
-    "no tensor gpt.conditioning_perceiver.latents": lambda m: m.pop("gpt.conditioning_perceiver.latents"),
-    "mel_scale.fb is not that of XTTS v2": lambda m: m.update(
-        {"hifigan_decoder.speaker_encoder.torch_spec.1.mel_scale.fb": np.eye(257, 64, dtype=np.float32)}
-    ),
-    "mel_stats differ": lambda m: m.update({"mel_stats": 2 * m["mel_stats"]}),
-    "ids below 20": lambda m: m.update(
-        {name: m[name][:20] for name in ("gpt.text_embedding.weight", "gpt.text_head.weight", "gpt.text_head.bias")}
-    ),
-    "holds gpt.mel_head.bias twice": lambda m: m.update({"xtts.gpt.mel_head.bias": m["gpt.mel_head.bias"]}),
-    "gpt.extra is something else": lambda m: m.update({"gpt.extra": "text"}),
-}
-
-
-@pytest.mark.parametrize("message", FLAWS)
-def test_a_flaw_is_named(message, tmp_path, capsys):
-    release = write_release(tmp_path / "in", model=flawed(FLAWS[message]))
-    if message == "mel_stats differ":
-        write_torch_checkpoint(release / "mel_stats.pth", state_dicts(MINIMAL)[0]["mel_stats"])
-    assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 2
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
-
-
-def test_a_wrong_file_or_option_is_named(released, converted, tmp_path, capsys):
-    model = released / "model.pth"
-    (tmp_path / "other.json").write_text(json.dumps({"model_args": {"gpt_code_stride_len": 512}}))
-    (tmp_path / "alone").mkdir()
-    (tmp_path / "alone" / "model.pth").write_bytes(model.read_bytes())
-    for arguments, message in (
-        (("--from-coqui", tmp_path / "none.pth", "--output", tmp_path / "o"), "--from-coqui must be a file"),
-        (("--from-coqui", model, "--dvae", tmp_path / "d.pth", "--output", tmp_path / "o"), "--dvae must be a file"),
-        (("--from-coqui", tmp_path / "alone" / "model.pth", "--output", tmp_path / "o"), "--vocab must be"),
-        (
-            (
-                "--from-coqui",
-                tmp_path / "alone" / "model.pth",
-                "--vocab",
-                released / "vocab.json",
-                "--output",
-                tmp_path / "o",
-            ),
-            "Give its config.json with --config",
-        ),
-        (
-            ("--from-coqui", model, "--config", tmp_path / "other.json", "--output", tmp_path / "o"),
-            "model_args.gpt_code_stride_len must be 1024",
-        ),
-        (("--from-coqui", model, "--config", released / "model.pth", "--output", tmp_path / "o"), "--config must be"),
-        (("--from-coqui", model, "--output", converted), "--output must be a folder that is new or empty"),
-        (("--from-coqui", model, "--speakers", released / "dvae.pth", "--output", tmp_path / "o"), "a voice must be"),
-        (("--to-coqui", tmp_path / "none", "--output", tmp_path / "m.pth"), "--to-coqui must be the folder"),
-        (("--to-coqui", converted, "--dvae", model, "--output", tmp_path / "m.pth"), "--dvae goes with --from-coqui"),
-        (("--to-coqui", converted, "--output", tmp_path / "m.pth"), "model.num_latents is 4 and not 32"),
-    ):
-        assert convert(*arguments) == 2
-        assert message in capsys.readouterr().err
-        assert not (tmp_path / "o").exists() and not (tmp_path / "m.pth").exists()
-
-
-def test_a_hostile_checkpoint_is_refused_and_not_run(released, tmp_path, capsys):
-    marker = tmp_path / "ran"
-    # Protocol 0: call os.system on the string.
-    hostile = b"cos\nsystem\n(S'touch %s'\ntR." % str(marker).encode()
-    with zipfile.ZipFile(tmp_path / "model.pth", "w") as archive:
-        archive.writestr("archive/data.pkl", hostile)
-    assert (
-        convert(
-            "--from-coqui", tmp_path / "model.pth", "--vocab", released / "vocab.json", "--output", tmp_path / "out"
-        )
-        == 2
-    )
-    assert "os.system" in capsys.readouterr().err
-    assert not marker.exists() and not (tmp_path / "out").exists()
-
-
 def test_a_model_without_dvae_keeps_its_mel_scale(tmp_path, capsys):
     release = write_release(tmp_path / "in", dvae=False)
     assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 0
@@ -431,63 +249,3 @@ def test_conversion_takes_little_memory_and_no_tensorflow(tmp_path):
     size_bytes = (release / "model.pth").stat().st_size
     assert size_bytes > 100e6
     assert peak_bytes < 2.5 * size_bytes
-
-
-@pytest.fixture(scope="module")
-def released_shape(tmp_path_factory):
-    """A model whose decoder has the released shape, converted."""
-    config = replace(
-        MINIMAL,
-        width=64,
-        conditioning_blocks=6,
-        num_latents=32,
-        perceiver_depth=2,
-        perceiver_heads=8,
-        decoder_channels=512,
-        speaker_channels=(32, 64, 128, 256),
-        speaker_width=512,
-    )
-    release = write_release(tmp_path_factory.mktemp("shaped") / "in", config)
-    assert convert("--from-coqui", release / "model.pth", "--output", release / "out") == 0
-    return release
-
-
-def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
-    output = tmp_path / "back" / "model.pth"
-    assert convert("--to-coqui", released_shape / "out", "--output", output) == 0
-    for name in ("dvae.pth", "mel_stats.pth", "speakers_xtts.pth", "vocab.json"):
-        assert (output.parent / name).exists()
-    before, after = (read_torch_checkpoint(path)["model"] for path in (released_shape / "model.pth", output))
-    assert {name: (value.shape, value.dtype) for name, value in after.items()} == {
-        name: (value.shape, value.dtype) for name, value in before.items()
-    }
-    for name, value in before.items():
-        if "original" not in name:
-            np.testing.assert_array_equal(after[name], value, err_msg=name)
-    for name in ("dvae.pth", "mel_stats.pth"):
-        np.testing.assert_equal(
-            read_torch_checkpoint(output.parent / name), read_torch_checkpoint(released_shape / name)
-        )
-    arguments = read_json(output.parent / "config.json")["model_args"]
-    assert (arguments["gpt_n_heads"], arguments["gpt_layers"], arguments["gpt_stop_audio_token"]) == (2, 2, 9)
-
-    assert convert("--from-coqui", output, "--output", tmp_path / "again") == 0
-    assert_same_weights(tmp_path / "again", released_shape / "out")
-    assert read_speaker(tmp_path / "again", "Ana Ruiz")[0].shape == (1, 32, 64)
-    capsys.readouterr()
-    assert convert("--to-coqui", released_shape / "out", "--output", output) == 2
-    assert "is already there" in capsys.readouterr().err
-
-
-def test_a_folder_with_the_old_names_of_weights_exports_the_same(released_shape, tmp_path):
-    old = tmp_path / "old"
-    shutil.copytree(released_shape / "out", old)
-    store = CheckpointStore(old / "decoder")
-    tensors, state = store.read(0, ("model",))
-    named = {name.replace("decoder/", "vocoder/"): value for name, value in tensors["model"].items()}
-    assert named.keys() != tensors["model"].keys()
-    store.write(0, {"model": named}, state)
-    assert read_part(store, 0)[0]["model"].keys() == tensors["model"].keys()
-    for folder, name in ((old, "a"), (released_shape / "out", "b")):
-        assert convert("--to-coqui", folder, "--output", tmp_path / name / "model.pth") == 0
-    assert (tmp_path / "a" / "model.pth").read_bytes() == (tmp_path / "b" / "model.pth").read_bytes()

@@ -33,15 +33,15 @@ class Tensor(NamedTuple):
     """One of our weights and the one or, with weight norm, two tensors that it comes from."""
 
     names: tuple[str, ...]
-    """Names in the released files."""
+    """In the released files."""
     shapes: tuple[tuple[int, ...], ...]
-    """Their shapes."""
+    """There, in the order of the names."""
     part: str
     """`dvae`, `gpt` or `decoder`."""
     weight: str
     """Our name within the part, see `XTTS.part_weights`."""
     layout: str
-    """How the values are arranged: a key of `_TO_OURS`."""
+    """How the values are arranged: a key of `_LAYOUTS`."""
 
 
 def skip_reason(name: str) -> str | None:
@@ -60,26 +60,14 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
     return [mel_stats, *_gpt(config), *_decoder(config), *_speaker_encoder(config)]
 
 
-def dvae_tensors(config: ModelConfig) -> list[Tensor]:
-    """All `Tensor`s of `dvae.pth`."""
-    return list(_dvae(config))
-
-
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Tensors without a weight here that the reference's strict loading asks for, at their initial values.
-
-    The speaker encoder's front-end is not among them, see `coqui_export.speaker_front_end`.
-
-    Returns:
-        Two dictionaries of arrays by name, for `model.pth` and for `dvae.pth`.
-    """
+    """Tensors without a weight here that the reference's strict loading asks for, at their initial values: arrays by
+    name, for `model.pth` and for `dvae.pth`. `coqui_export.speaker_front_end` has those of the speaker encoder."""
     names = [tensor.names[0] for tensor in _speaker_encoder(config)]
     norms = [name.removesuffix("running_var") for name in names if name.endswith(".running_var")]
-    return {f"{norm}num_batches_tracked": np.zeros((), np.int64) for norm in norms}, {
-        "discrete_loss.accumulator_index": np.zeros(1, np.int64),
-        "discrete_loss.accumulator_filled": np.zeros(1, np.int64),
-        "discrete_loss.accumulator": np.zeros((100, config.num_codes), np.float32),
-    }
+    loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
+    loss["discrete_loss.accumulator"] = np.zeros((100, config.num_codes), np.float32)
+    return {f"{norm}num_batches_tracked": np.zeros((), np.int64) for norm in norms}, loss
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
@@ -90,25 +78,19 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
     """Values of a `Tensor`, in the order of its names, as our weight, float32."""
-    return np.asarray(_TO_OURS[layout](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
+    return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
     """Our weight as the values of a `Tensor`, in the order of its names."""
-    return _TO_COQUI[layout](array)
+    return _LAYOUTS[layout][1](array)
 
 
 def fold_weight_norm(gain: np.ndarray, direction: np.ndarray) -> np.ndarray:
     """The plain weight of a weight-normalized layer, `direction gain / |direction|` (Salimans and Kingma 2016).
 
     The norm is over all axes but the first, also in transposed convolutions, whose first axis is the input channel.
-
-    Args:
-        gain: `(d, 1, 1)` float32.
-        direction: `(d, m, k)` float32.
-
-    Returns:
-        `(d, m, k)` float32.
+    `gain` is `(d, 1, 1)` float32, `direction` and the result `(d, m, k)`.
     """
     return direction * (gain / _norm_but_first(direction))
 
@@ -118,65 +100,60 @@ def _norm_but_first(direction):
     return norm.astype(np.float32)
 
 
-_TO_OURS = {
-    "same": lambda value: value,
-    "reversed": lambda value: value.transpose(),
-    "pointwise": lambda value: value[..., 0].transpose(),
-    "weight_norm": lambda gain, direction: fold_weight_norm(gain, direction).transpose(),
+def _split_weight_norm(weight):
+    direction = weight.transpose()
+    return _norm_but_first(direction), direction
+
+
+_LAYOUTS = {
+    "same": (lambda value: value, lambda weight: (weight,)),
+    "reversed": (lambda value: value.transpose(), lambda weight: (weight.transpose(),)),
+    "pointwise": (lambda value: value[..., 0].transpose(), lambda weight: (weight.transpose()[..., np.newaxis],)),
+    "weight_norm": (lambda *values: fold_weight_norm(*values).transpose(), _split_weight_norm),
 }
-_TO_COQUI = {
-    "same": lambda value: (value,),
-    "reversed": lambda value: (value.transpose(),),
-    "pointwise": lambda value: (value.transpose()[..., np.newaxis],),
-    "weight_norm": lambda value: (_norm_but_first(value.transpose()), value.transpose()),
+"""How to arrange released values as our weight, and our weight as the released values."""
+_BIAS, _BIAS_OF_OUTPUTS_LAST = ("bias", "/bias", "same", 0), ("bias", "/bias", "same", 1)
+_NORM = (("weight", "/gamma", "same", None), ("bias", "/beta", "same", None))
+_STATISTICS = (("running_mean", "/moving_mean", "same", None), ("running_var", "/moving_variance", "same", None))
+_KINDS = {
+    "same": (("", "", "same", None),),
+    "reversed": (("", "", "reversed", None),),
+    "linear": (("weight", "/kernel", "reversed", None), _BIAS),
+    "kernel": (("weight", "/kernel", "reversed", None),),
+    "pointwise": (("weight", "/kernel", "pointwise", None), _BIAS),
+    "inputs_first": (("weight", "/kernel", "same", None), _BIAS_OF_OUTPUTS_LAST),
+    "weight_norm": ((f"{_GAIN} {_DIRECTION}", "/kernel", "weight_norm", None), _BIAS_OF_OUTPUTS_LAST),
+    "norm": _NORM,
+    "batch_norm": _NORM + _STATISTICS,
 }
-_LAYERS = {
-    "linear": ("reversed", 0),
-    "kernel": ("reversed", None),
-    "pointwise": ("pointwise", 0),
-    "inputs_first": ("same", 1),
-    "weight_norm": ("weight_norm", 1),
-}
-"""Layers with a kernel: its layout, and which axis of the released shape is that of the bias, None without one. GPT-2's
-own layer and transposed convolutions have inputs first."""
-_NORM = {"weight": "gamma", "bias": "beta"}
-_VECTORS = {"norm": _NORM, "batch_norm": _NORM | {"running_mean": "moving_mean", "running_var": "moving_variance"}}
-"""Layers of nothing but vectors: the name of each there and here."""
+"""Single tensors and layers by kind. Of each tensor: the ends of its name there and here, its layout, and which axis of
+the layer's shape it has, None for all. GPT-2's own layer and transposed convolutions have inputs first."""
 
 
 def _tensors(part, theirs, ours, rows):
-    """Yields the `Tensor`s of rows `("kind name weight", *shape)`.
+    """Yields the `Tensor`s of rows `("kind name weight", *shape)`, the shape as released.
 
-    A kind is a key of `_LAYERS` or `_VECTORS`, or the layout of a single tensor. All names begin with `theirs`, all
-    weights with `ours`. The shape is that of the released tensor or kernel.
+    All names begin with `theirs`, all weights with `ours`.
     """
     for row, *shape in rows:
         kind, name, weight = row.split()
-        for suffixes, shapes, suffix, layout in _expand(kind, tuple(shape)):
-            names = tuple(f"{theirs}{name}{theirs_suffix}" for theirs_suffix in suffixes)
-            yield Tensor(names, shapes, part, f"{ours}{weight}{suffix}", layout)
+        for ends, our_end, layout, axis in _KINDS[kind]:
+            names = tuple(f"{theirs}{name}.{end}" for end in ends.split()) or (theirs + name,)
+            shapes = (tuple(shape if axis is None else shape[axis : axis + 1]),)
+            if layout == "weight_norm":
+                shapes = ((shape[0], 1, 1), *shapes)
+            yield Tensor(names, shapes, part, f"{ours}{weight}{our_end}", layout)
 
 
-def _expand(kind, shape):
-    """Yields what the names of each tensor of a row end in, their shapes, our name's end and the layout."""
-    if kind in _VECTORS:
-        for theirs, ours in _VECTORS[kind].items():
-            yield (f".{theirs}",), (shape,), f"/{ours}", "same"
-    elif kind in _LAYERS:
-        layout, axis = _LAYERS[kind]
-        if layout == "weight_norm":
-            yield (f".{_GAIN}", f".{_DIRECTION}"), ((shape[0], 1, 1), shape), "/kernel", layout
-        else:
-            yield (".weight",), (shape,), "/kernel", layout
-        if axis is not None:
-            yield (".bias",), ((shape[axis],),), "/bias", "same"
-    else:
-        yield ("",), (shape,), "", kind
+def _numbered(count, *rows):
+    """The rows once for each number below `count`, which takes the place of `#`."""
+    return [(row.replace("#", str(i)), *shape) for i in range(count) for row, *shape in rows]
 
 
-def _dvae(config):
+def dvae_tensors(config: ModelConfig) -> list[Tensor]:
+    """All `Tensor`s of `dvae.pth`."""
     hidden, wide, book, codes = config.dvae_hidden, 2 * config.dvae_hidden, config.codebook_width, config.num_codes
-    count = config.dvae_residual_blocks
+    count, mels = config.dvae_residual_blocks, config.num_mels
 
     def blocks(side, first):
         for i in range(count):
@@ -184,7 +161,7 @@ def _dvae(config):
                 yield f"linear {side}.{first + i}.net.{2 * j} {side}_block_{i}/conv_{j}", wide, wide, taps
 
     rows = (
-        ("linear encoder.0.0 encoder_conv_0", hidden, config.num_mels, 3),
+        ("linear encoder.0.0 encoder_conv_0", hidden, mels, 3),
         ("linear encoder.1.0 encoder_conv_1", wide, hidden, 3),
         *blocks("encoder", 2),
         (f"linear encoder.{2 + count} encoder_output", book, wide, 1),
@@ -195,66 +172,55 @@ def _dvae(config):
         *blocks("decoder", 1),
         (f"linear decoder.{1 + count}.0.conv decoder_conv_0", wide, wide, 3),
         (f"linear decoder.{2 + count}.0.conv decoder_conv_1", hidden, wide, 3),
-        (f"linear decoder.{3 + count} decoder_output", config.num_mels, hidden, 1),
+        (f"linear decoder.{3 + count} decoder_output", mels, hidden, 1),
     )
-    return _tensors("dvae", "", "dvae/", rows)
+    return list(_tensors("dvae", "", "dvae/", rows))
 
 
 def _gpt(config):
-    width = config.width
+    width, text, audio = config.width, config.num_text_tokens, config.num_audio_tokens
     attended, hidden = config.perceiver_heads * config.perceiver_head_width, width * 8 // 3
-    conditioning_block = (
-        ("norm norm norm", width),
-        ("pointwise qkv qkv", 3 * width, width, 1),
-        ("pointwise proj_out output_projection", width, width, 1),
+    projection = "conditioning_encoder.attn.#.proj_out conditioning_encoder/block_#/output_projection"
+    conditioning_blocks = _numbered(
+        config.conditioning_blocks,
+        ("norm conditioning_encoder.attn.#.norm conditioning_encoder/block_#/norm", width),
+        ("pointwise conditioning_encoder.attn.#.qkv conditioning_encoder/block_#/qkv", 3 * width, width, 1),
+        (f"pointwise {projection}", width, width, 1),
     )
-    perceiver_layer = (
-        ("kernel 0.to_q query", attended, width),
-        ("kernel 0.to_kv key_value", 2 * attended, width),
-        ("kernel 0.to_out output_projection", width, attended),
-        ("linear 1.0 mlp_in", 2 * hidden, width),
-        ("linear 1.2 mlp_out", width, hidden),
+    perceiver_layers = _numbered(
+        config.perceiver_depth,
+        ("kernel conditioning_perceiver.layers.#.0.to_q perceiver/layer_#/query", attended, width),
+        ("kernel conditioning_perceiver.layers.#.0.to_kv perceiver/layer_#/key_value", 2 * attended, width),
+        ("kernel conditioning_perceiver.layers.#.0.to_out perceiver/layer_#/output_projection", width, attended),
+        ("linear conditioning_perceiver.layers.#.1.0 perceiver/layer_#/mlp_in", 2 * hidden, width),
+        ("linear conditioning_perceiver.layers.#.1.2 perceiver/layer_#/mlp_out", width, hidden),
     )
-    block = (
-        ("norm ln_1 attention_norm", width),
-        ("inputs_first attn.c_attn attention/qkv", width, 3 * width),
-        ("inputs_first attn.c_proj attention/output_projection", width, width),
-        ("norm ln_2 mlp_norm", width),
-        ("inputs_first mlp.c_fc mlp_in", width, 4 * width),
-        ("inputs_first mlp.c_proj mlp_out", 4 * width, width),
+    blocks = _numbered(
+        config.layers,
+        ("norm gpt.h.#.ln_1 block_#/attention_norm", width),
+        ("inputs_first gpt.h.#.attn.c_attn block_#/attention/qkv", width, 3 * width),
+        ("inputs_first gpt.h.#.attn.c_proj block_#/attention/output_projection", width, width),
+        ("norm gpt.h.#.ln_2 block_#/mlp_norm", width),
+        ("inputs_first gpt.h.#.mlp.c_fc block_#/mlp_in", width, 4 * width),
+        ("inputs_first gpt.h.#.mlp.c_proj block_#/mlp_out", 4 * width, width),
     )
-    inputs = (
-        ("same text_embedding.weight text_embedding", config.num_text_tokens, width),
-        ("same mel_embedding.weight audio_embedding", config.num_audio_tokens, width),
+    rows = (
+        ("same text_embedding.weight text_embedding", text, width),
+        ("same mel_embedding.weight audio_embedding", audio, width),
         ("same text_pos_embedding.emb.weight text_position_embedding", config.max_text_tokens + 2, width),
         ("same mel_pos_embedding.emb.weight audio_position_embedding", config.max_audio_tokens + 3, width),
         ("pointwise conditioning_encoder.init conditioning_encoder/input_projection", width, config.num_mels, 1),
-    )
-    latents = (
+        *conditioning_blocks,
         ("same conditioning_perceiver.latents perceiver/latents", config.num_latents, width),
         ("same conditioning_perceiver.norm.gamma perceiver/gamma", width),
-    )
-    outputs = (
+        *perceiver_layers,
+        *blocks,
         ("norm gpt.ln_f trunk_norm", width),
         ("norm final_norm final_norm", width),
-        ("linear text_head text_head", config.num_text_tokens, width),
-        ("linear mel_head audio_head", config.num_audio_tokens, width),
+        ("linear text_head text_head", text, width),
+        ("linear mel_head audio_head", audio, width),
     )
-    for theirs, ours, count, rows in (
-        ("", "", 1, inputs),
-        (
-            "conditioning_encoder.attn.{}.",
-            "conditioning_encoder/block_{}/",
-            config.conditioning_blocks,
-            conditioning_block,
-        ),
-        ("", "", 1, latents),
-        ("conditioning_perceiver.layers.{}.", "perceiver/layer_{}/", config.perceiver_depth, perceiver_layer),
-        ("gpt.h.{}.", "block_{}/", config.layers, block),
-        ("", "", 1, outputs),
-    ):
-        for i in range(count):
-            yield from _tensors("gpt", "gpt." + theirs.format(i), "gpt/" + ours.format(i), rows)
+    return _tensors("gpt", "gpt.", "gpt/", rows)
 
 
 def _decoder(config):
@@ -265,19 +231,17 @@ def _decoder(config):
     ]
     for stage, (_, taps) in enumerate(DECODER_UPSAMPLING):
         narrow = wide // 2
-        rows += [
-            (f"weight_norm ups.{stage} upsample_{stage}", wide, narrow, taps),
-            (f"pointwise conds.{stage} condition_{stage}", narrow, speaker, 1),
-        ]
+        rows.append((f"weight_norm ups.{stage} upsample_{stage}", wide, narrow, taps))
+        rows.append((f"pointwise conds.{stage} condition_{stage}", narrow, speaker, 1))
         for stack, taps in enumerate(DECODER_KERNELS):
             theirs, ours = f"resblocks.{stage * len(DECODER_KERNELS) + stack}", f"stack_{stage}_{stack}"
-            for i in range(len(DECODER_DILATIONS)):
-                rows += [
-                    (f"weight_norm {theirs}.convs1.{i} {ours}/dilated_{i}", narrow, narrow, taps),
-                    (f"weight_norm {theirs}.convs2.{i} {ours}/plain_{i}", narrow, narrow, taps),
-                ]
+            rows += _numbered(
+                len(DECODER_DILATIONS),
+                (f"weight_norm {theirs}.convs1.# {ours}/dilated_#", narrow, narrow, taps),
+                (f"weight_norm {theirs}.convs2.# {ours}/plain_#", narrow, narrow, taps),
+            )
         wide = narrow
-    rows += [("kernel conv_post conv_post", 1, wide, 7)]
+    rows.append(("kernel conv_post conv_post", 1, wide, 7))
     return _tensors("decoder", "hifigan_decoder.waveform_decoder.", "decoder/", rows)
 
 

@@ -17,17 +17,12 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
 """Channels of one attention head of the released trunk, and of any perceiver."""
-_FIXED_ARGUMENTS = {
-    "gpt_code_stride_len": CODE_STRIDE_SAMPLES,
-    "input_sample_rate": MODEL_SAMPLE_RATE,
-    "output_sample_rate": DECODER_SAMPLE_RATE,
-    "output_hop_length": MEL_HOP_SAMPLES,
-    "gpt_use_perceiver_resampler": True,
-    "cond_d_vector_in_each_upsampling_layer": True,
-}
+_FIXED_ARGUMENTS = dict(gpt_code_stride_len=CODE_STRIDE_SAMPLES, input_sample_rate=MODEL_SAMPLE_RATE)
+_FIXED_ARGUMENTS |= dict(output_sample_rate=DECODER_SAMPLE_RATE, output_hop_length=MEL_HOP_SAMPLES)
+_FIXED_ARGUMENTS |= dict(gpt_use_perceiver_resampler=True, cond_d_vector_in_each_upsampling_layer=True)
 """Fields of `model_args` that this model knows one value of."""
-_RELEASED = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
-_RELEASED |= dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
+_SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
+_RELEASED = _SAMPLING | dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
 """What the `config.json` of the released model says, for files that come without one."""
 _LONGEST_TRAINING_SECONDS = 11.6
 """The released model was trained on at most 255 995 samples at 22 050 Hz."""
@@ -38,22 +33,19 @@ _SHAPES_BY_DESIGN = dict(conditioning_blocks=6, num_latents=32, perceiver_depth=
 _SHAPES_BY_DESIGN |= dict(perceiver_head_width=_HEAD_WIDTH, num_mels=NUM_MELS, decoder_channels=512)
 _SHAPES_BY_DESIGN |= dict(speaker_channels=(32, 64, 128, 256), speaker_width=512)
 """`ModelConfig` fields that no setting of the reference can change."""
-_SAME_BUT_GPT = (
-    "layers max_audio_tokens max_text_tokens start_text_token stop_text_token num_audio_tokens start_audio_token "
-    "stop_audio_token"
-).split()
+_SAME_BUT_GPT = "layers max_audio_tokens max_text_tokens start_text_token stop_text_token".split()
+_SAME_BUT_GPT += "num_audio_tokens start_audio_token stop_audio_token".split()
 """Fields of `ModelConfig` that `model_args` has under the same names with `gpt_` in front."""
+TensorShapes = Mapping[str, tuple[int, ...]]
+"""TensorShapes of tensors by name."""
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
-    """The settings that belong to a checkpoint.
+    """The settings of a checkpoint, nested dictionaries, with the released model's values where nothing is said.
 
     Args:
         path: Its `config.json`, or None.
         stored: What the checkpoint itself holds as `config`: a dictionary, an object of the reference's, or None.
-
-    Returns:
-        Nested dictionaries, with the released model's values where nothing is said.
 
     Raises:
         CheckpointError: The file is not JSON, or the settings are of a model that cannot be represented here.
@@ -66,15 +58,14 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
             raise CheckpointError(f"--config must be the config.json of an XTTS model. {path}: {error}.") from None
     given = settings if isinstance(settings, dict) else {}
     settings = _RELEASED | {name: value for name, value in given.items() if value is not None}
-    if not isinstance(settings["model_args"], dict):
-        raise CheckpointError(f"model_args must be a mapping of settings. Received: {settings['model_args']!r}.")
+    arguments = settings["model_args"]
+    if not isinstance(arguments, dict):
+        raise CheckpointError(f"model_args must be a mapping of settings. Received: {arguments!r}.")
     for name, known in _FIXED_ARGUMENTS.items():
-        value = settings["model_args"].get(name)
+        value = arguments.get(name)
         if value is not None and value != known:
-            raise CheckpointError(
-                f"model_args.{name} must be {known}, as in XTTS v2. Received: {value}. "
-                "This is a checkpoint of another model."
-            )
+            rule = f"model_args.{name} must be {known}, as in XTTS v2"
+            raise CheckpointError(f"{rule}. Received: {value}. This is a checkpoint of another model.")
     return settings
 
 
@@ -89,8 +80,7 @@ class _Sizes:
     """Sizes of a model from the shapes of its tensors; `file` is their file, for messages."""
 
     def __init__(self, shapes, file):
-        self.shapes = shapes
-        self.file = file
+        self.shapes, self.file = shapes, file
 
     def __call__(self, name, axis=0):
         """Length of an axis of the tensor `name`."""
@@ -107,28 +97,21 @@ class _Sizes:
 
 
 def model_config(
-    shapes: Mapping[str, tuple],
-    dvae_shapes: Mapping[str, tuple] | None,
-    settings: dict,
-    tokenizer: XTTSTokenizer,
-    source: str,
+    shapes: TensorShapes, dvae_shapes: TensorShapes | None, settings: dict, tokenizer: XTTSTokenizer, source: str
 ) -> ModelConfig:
-    """`ModelConfig` that fits the tensors.
+    """`ModelConfig` that fits the tensors of `model.pth` and `dvae.pth`, whose shapes are given by name.
 
-    Args:
-        shapes: Shape of each tensor of `model.pth` by name.
-        dvae_shapes: The same of `dvae.pth`; None keeps a DVAE of the released shape.
-        settings: See `read_settings`.
-        tokenizer: Its ids of `[START]` and `[STOP]` are taken.
-        source: File name for messages.
+    None for `dvae_shapes` keeps a DVAE of the released shape. `settings` are those of `read_settings`, `source` is a
+    file name for messages.
 
     Raises:
         CheckpointError: A tensor that says a size is missing, or settings and tensors disagree.
     """
-    if "gpt.conditioning_perceiver.latents" not in shapes:
+    perceiver, speaker_encoder = "gpt.conditioning_perceiver", "hifigan_decoder.speaker_encoder"
+    if f"{perceiver}.latents" not in shapes:
+        missing = f"{source} has no tensor {perceiver}.latents"
         raise CheckpointError(
-            f"{source} has no tensor gpt.conditioning_perceiver.latents. Only XTTS v2 and its "
-            "fine-tunes can be converted; XTTS v1 has no perceiver resampler."
+            f"{missing}. Only XTTS v2 and its fine-tunes can be converted; XTTS v1 has no perceiver resampler."
         )
     size = _Sizes(shapes, source)
     rows, width = size("gpt.text_embedding.weight"), size("gpt.text_embedding.weight", 1)
@@ -137,11 +120,13 @@ def model_config(
             f"The vocabulary must have ids below {rows}, the rows of gpt.text_embedding.weight. "
             f"Received: {tokenizer.num_tokens} ids. It belongs to another checkpoint."
         )
-    heads = _num_heads(settings, width)
-    nearest = min(MODEL_SIZES, key=lambda name: abs(MODEL_SIZES[name].get("width", ModelConfig.width) - width))
-    speaker_encoder = "hifigan_decoder.speaker_encoder"
+    heads = settings["model_args"].get("gpt_n_heads")
+    if heads is None and width != 1024:  # no tensor tells
+        problem = f"A model of width {width} may have any number of attention heads"
+        raise CheckpointError(f"{problem}. Give its config.json with --config.")
+    heads = width // _HEAD_WIDTH if heads is None else heads
     return ModelConfig(
-        size=nearest,
+        size=min(MODEL_SIZES, key=lambda name: abs(MODEL_SIZES[name].get("width", ModelConfig.width) - width)),
         num_text_tokens=rows,
         start_text_token=tokenizer.start_id,
         stop_text_token=tokenizer.stop_id,
@@ -152,9 +137,9 @@ def model_config(
         heads=heads,
         conditioning_blocks=size.count(r"gpt\.conditioning_encoder\.attn\.(\d+)\."),
         conditioning_heads=heads,
-        num_latents=size("gpt.conditioning_perceiver.latents"),
-        perceiver_depth=size.count(r"gpt\.conditioning_perceiver\.layers\.(\d+)\."),
-        perceiver_heads=size("gpt.conditioning_perceiver.layers.0.0.to_q.weight") // _HEAD_WIDTH,
+        num_latents=size(f"{perceiver}.latents"),
+        perceiver_depth=size.count(rf"{re.escape(perceiver)}\.layers\.(\d+)\."),
+        perceiver_heads=size(f"{perceiver}.layers.0.0.to_q.weight") // _HEAD_WIDTH,
         perceiver_head_width=_HEAD_WIDTH,
         num_mels=size("gpt.conditioning_encoder.init.weight", 1),
         num_codes=size("gpt.mel_embedding.weight") - 2,
@@ -165,68 +150,40 @@ def model_config(
     )
 
 
-def _num_heads(settings, width):
-    """Attention heads of the trunk, which no tensor tells."""
-    heads = settings["model_args"].get("gpt_n_heads")
-    if heads is None and width != 1024:
-        raise CheckpointError(
-            f"A model of width {width} may have any number of attention heads. Give its config.json with --config."
-        )
-    return width // _HEAD_WIDTH if heads is None else heads
-
-
 def _dvae_values(shapes):
     """The fields of `ModelConfig` that the DVAE has."""
     if shapes is None:
         return dict(dvae_hidden=512, codebook_width=512)
     size = _Sizes(shapes, "the DVAE")
-    return dict(
-        dvae_hidden=size("encoder.0.0.weight"),
-        dvae_residual_blocks=size.count(r"encoder\.(\d+)\.net\.0\.weight") - 2,
-        codebook_width=size("codebook.embed"),
-    )
+    blocks = size.count(r"encoder\.(\d+)\.net\.0\.weight") - 2
+    widths = dict(dvae_hidden=size("encoder.0.0.weight"), codebook_width=size("codebook.embed"))
+    return widths | dict(dvae_residual_blocks=blocks)
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """`XTTSConfig` of a converted model: its sampling defaults, and its recipe for fine-tuning.
-
-    `settings` are those of `read_settings`.
-    """
+    """`XTTSConfig` of a converted model: its sampling defaults, from `read_settings`, and a recipe for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
-    data = DataConfig(
-        max_seconds=min(_LONGEST_TRAINING_SECONDS, longest),
-        max_text_length=min(200, model.max_text_tokens),
-        **_FINE_TUNING,
-    )
+    limits = dict(max_seconds=min(_LONGEST_TRAINING_SECONDS, longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
-    sampling = SamplingConfig(
-        **{name: settings[name] for name in ("temperature", "top_k", "top_p")},
-        repetition_penalty=float(settings["repetition_penalty"]),
-        reference_seconds=float(seconds),
-        reference_chunk_seconds=float(settings["gpt_cond_chunk_len"]),
-    )
-    return XTTSConfig(model=model, data=data, sampling=sampling)
+    values = {name: settings[name] for name in _SAMPLING}
+    values |= dict(repetition_penalty=float(settings["repetition_penalty"]), reference_seconds=float(seconds))
+    sampling = SamplingConfig(**values, reference_chunk_seconds=float(settings["gpt_cond_chunk_len"]))
+    return XTTSConfig(model=model, data=DataConfig(**limits, **_FINE_TUNING), sampling=sampling)
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """The `config.json` with which the reference loads an exported model.
-
-    Args:
-        config: Of the model.
-        languages: Language codes of the vocabulary.
+    """The `config.json` with which the reference loads an exported model; `languages` are those of its vocabulary.
 
     Raises:
         CheckpointError: The model has a shape that the reference cannot have; all such settings are named.
     """
-    model, sampling, data = config.model, config.sampling, config.data
+    model, sampling = config.model, config.sampling
     fixed = {name: (getattr(model, name), value) for name, value in _SHAPES_BY_DESIGN.items()}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     wrong = [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]
     if wrong:
-        raise CheckpointError(
-            f"The reference's XTTS cannot have this model's shape: {', '.join(wrong)}. Models of the sizes small, "
-            "normal and big, and converted ones, can be exported."
-        )
+        way_out = "Models of the sizes small, normal and big, and converted ones, can be exported."
+        raise CheckpointError(f"The reference's XTTS cannot have this model's shape: {', '.join(wrong)}. {way_out}")
     arguments = {f"gpt_{name}": getattr(model, name) for name in _SAME_BUT_GPT} | {
         "gpt_n_model_channels": model.width,
         "gpt_n_heads": model.heads,
@@ -235,18 +192,15 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
         "decoder_input_dim": model.width,
         "d_vector_dim": model.speaker_width,
     }
+    rates = dict(sample_rate=MODEL_SAMPLE_RATE, output_sample_rate=DECODER_SAMPLE_RATE)
     return {
         "model": "xtts",
         "model_args": arguments | _FIXED_ARGUMENTS,
         "languages": list(languages),
-        "audio": {
-            "sample_rate": MODEL_SAMPLE_RATE,
-            "output_sample_rate": DECODER_SAMPLE_RATE,
-            "dvae_sample_rate": MODEL_SAMPLE_RATE,
-        },
-        **{name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")},
+        "audio": rates | dict(dvae_sample_rate=MODEL_SAMPLE_RATE),
+        **{name: getattr(sampling, name) for name in _SAMPLING},
         "length_penalty": 1.0,
         "gpt_cond_len": round(sampling.reference_seconds),
         "max_ref_len": round(sampling.reference_seconds),
-        "gpt_cond_chunk_len": round(sampling.reference_chunk_seconds or data.conditioning_seconds[1]),
+        "gpt_cond_chunk_len": round(sampling.reference_chunk_seconds or config.data.conditioning_seconds[1]),
     }

@@ -43,24 +43,18 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         parts |= _read_part(folder / part, which if part == "gpt" else "last")
     for part in ("gpt", "decoder"):
         if part not in parts:
-            raise CheckpointError(
-                f"{folder} has no {part}, and the reference cannot load a model without one. A model that was "
-                "converted and fine-tuned has all parts."
-            )
+            problem = f"{folder} has no {part}, and the reference cannot load a model without one"
+            raise CheckpointError(f"{problem}. A model that was converted and fine-tuned has all parts.")
     dvae = parts.get("dvae")
     stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)
-    weights = {**parts["gpt"], **parts["decoder"], MEL_STATS: stats}
+    weights = parts["gpt"] | parts["decoder"] | {MEL_STATS: stats}
     counters, dvae_constants = coqui.constant_tensors(config.model)
     model = _tensors(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
     files = {output.name: {"model": model}, "mel_stats.pth": np.asarray(stats, np.float32)}
     if dvae is not None:
         files["dvae.pth"] = _tensors(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
-    voices = {name: read_speaker(folder, name) for name in speaker_names(folder)}
-    if voices:
-        files["speakers_xtts.pth"] = {
-            name: {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
-            for name, (latents, vector) in voices.items()
-        }
+    if voices := {name: _voice(*read_speaker(folder, name)) for name in speaker_names(folder)}:
+        files["speakers_xtts.pth"] = voices
     written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
     for path in written:
         if path.exists():
@@ -75,12 +69,13 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 def speaker_front_end() -> dict[str, np.ndarray]:
     """The speaker encoder's pre-emphasis, window and mel filters, which the released files hold as tensors."""
-    root = coqui.SPEAKER_FRONT_END
-    return {
-        f"{root}.0.filter": np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32),
-        f"{root}.1.spectrogram.window": SPEAKER_MEL.window_values(),
-        f"{root}.1.mel_scale.fb": SPEAKER_MEL.filterbank(),
-    }
+    root, taps = coqui.SPEAKER_FRONT_END, np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
+    spectrogram = {"spectrogram.window": SPEAKER_MEL.window_values(), "mel_scale.fb": SPEAKER_MEL.filterbank()}
+    return {f"{root}.0.filter": taps} | {f"{root}.1.{name}": values for name, values in spectrogram.items()}
+
+
+def _voice(latents, vector):
+    return {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
 
 
 def _read_part(folder, which):
@@ -98,10 +93,8 @@ def _tensors(tensors, weights, folder):
     """Released tensors by name, as views of our weights where the layout allows it."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
-        raise CheckpointError(
-            f"{folder} has weights that the reference's XTTS does not have: {', '.join(unknown[:20])}. Merge adapters "
-            "into the model first."
-        )
+        problem = f"{folder} has weights that the reference's XTTS does not have: {', '.join(unknown[:20])}"
+        raise CheckpointError(f"{problem}. Merge adapters into the model first.")
     released = {}
     for tensor in tensors:
         weight, shape = weights.get(tensor.weight), coqui.our_shape(tensor)

@@ -26,33 +26,27 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True)
 class CoquiFiles:
-    """The files of a released model; all but `model` and `vocab` may be None."""
+    """The files of a released model, `model.pth`, `vocab.json`, `dvae.pth`, `mel_stats.pth`, `speakers_xtts.pth` and
+    `config.json`; all but the first two may be None."""
 
     model: Path
-    """`model.pth`, a trainer's checkpoint, or a bare state dict."""
+    """The released one, a trainer's checkpoint, or a bare state dict."""
     vocab: Path
-    """`vocab.json`."""
     dvae: Path | None = None
-    """`dvae.pth`; None takes the DVAE that a trainer's checkpoint holds, if any."""
+    """None takes the DVAE that a trainer's checkpoint holds, if any."""
     mel_stats: Path | None = None
-    """`mel_stats.pth`; the model holds the same numbers."""
     speakers: Path | None = None
-    """`speakers_xtts.pth`."""
     config: Path | None = None
-    """`config.json`; None takes the settings that the checkpoint holds, else those of the released model."""
+    """None takes the settings that the checkpoint holds, else those of the released model."""
 
 
 class Coverage(NamedTuple):
-    """What became of one tensor."""
+    """What became of one tensor: `name`, `shape` and `dtype` are those in the file."""
 
     file: str
-    """Name of the file that holds it."""
     name: str
-    """Its name there."""
     shape: tuple
-    """Its shape there."""
     dtype: str
-    """Its dtype there."""
     weight: str | None
     """Our weight that it became, or None."""
     reason: str
@@ -60,11 +54,7 @@ class Coverage(NamedTuple):
 
 
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Coverage]]:
-    """Converts a model. Tensors are read, changed and written one by one.
-
-    Args:
-        files: What to convert.
-        output: Folder to make; must not exist, or be empty.
+    """Converts a model into the folder `output`, which must be new or empty. Tensors are converted one by one.
 
     Returns:
         The settings, and what became of each tensor of the files.
@@ -81,31 +71,28 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Cove
     model, dvae, renamed = _sort_tensors(checkpoint, files)
     settings = read_settings(files.config, checkpoint.get("config"))
     tokenizer = XTTSTokenizer.from_file(files.vocab)
-    shapes = {name: array.shape for name, array in model.items()}
-    dvae_shapes = None if dvae is None else {name: array.shape for name, array in dvae.items()}
-    config = run_config(model_config(shapes, dvae_shapes, settings, tokenizer, files.model.name), settings)
-    plan = _match(coqui.model_tensors(config.model), model, files.model.name)
+    shapes = (_shapes(model), None if dvae is None else _shapes(dvae))
+    config = run_config(model_config(*shapes, settings, tokenizer, files.model.name), settings)
+    matched = _match(coqui.model_tensors(config.model), model, files.model.name)
     dvae_name = (files.dvae or files.model).name
     if dvae is not None:
-        plan += _match(coqui.dvae_tensors(config.model), dvae, dvae_name)
+        matched += _match(coqui.dvae_tensors(config.model), dvae, dvae_name)
     _check_front_end(model)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
     with write_whole_folder(output) as temporary:
-        _write_parts(temporary, plan, config, files.model.name, with_dvae=dvae is not None)
+        _write_parts(temporary, matched, config, files.model.name, with_dvae=dvae is not None)
         write_json(temporary / "config.json", config.to_dict())
         shutil.copyfile(files.vocab, temporary / "vocab.json")
         if speakers:
             write_speakers(temporary, speakers)
-    weights = {name: f"{tensor.part}: {tensor.weight}" for tensor, _ in plan for name in tensor.names}
+    weights = {name: f"{tensor.part}: {tensor.weight}" for tensor, _ in matched for name in tensor.names}
     return config, _coverage(files, dvae_name, model, renamed, dvae, weights)
 
 
 def _sort_tensors(checkpoint, files):
     """Tensors of the model and of the DVAE (or None) by today's names, and the names that differ in the file."""
-    if not isinstance(checkpoint, dict):
-        raise CheckpointError(f"{files.model} must hold tensors by name. Received: {type(checkpoint).__name__}.")
-    stored = checkpoint.get("model", checkpoint)
+    stored = checkpoint.get("model", checkpoint) if isinstance(checkpoint, dict) else checkpoint
     model, inner_dvae, renamed = {}, {}, {}
     for name, array in _tensors(stored, files.model).items():
         home, modern = model, coqui.modern_name(name)
@@ -129,10 +116,14 @@ def _sort_tensors(checkpoint, files):
 def _tensors(stored, path):
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"{path} must hold tensors by name. Received: {type(stored).__name__}.")
-    strange = [name for name, value in stored.items() if not isinstance(name, str) or not isinstance(value, np.ndarray)]
-    if strange:
-        raise CheckpointError(f"{path} must hold tensors by name. {strange[0]} is something else.")
+    for name, value in stored.items():
+        if not isinstance(name, str) or not isinstance(value, np.ndarray):
+            raise CheckpointError(f"{path} must hold tensors by name. {name} is something else.")
     return dict(stored)
+
+
+def _shapes(arrays):
+    return {name: array.shape for name, array in arrays.items()}
 
 
 def _add_mel_stats(model, stats, path):
@@ -158,12 +149,8 @@ def _match(tensors, stored, file):
     known = {name for tensor in tensors for name in tensor.names}
     others = [name for name in stored if name not in known and not name.startswith("dvae.")]
     unknown = [name for name in others if not coqui.skip_reason(name)]
-    problems = {
-        "lacks tensors": missing,
-        "has tensors of the wrong kind": wrong,
-        "has tensors that XTTS v2 does not have": unknown,
-    }
-    for problem, names in problems.items():
+    problems = {"lacks tensors": missing, "has tensors of the wrong kind": wrong}
+    for problem, names in (problems | {"has tensors that XTTS v2 does not have": unknown}).items():
         if names:
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
             raise CheckpointError(f"{file} {problem}: {', '.join(names[:20])}{more}.")
@@ -193,10 +180,10 @@ def _is_htk_filterbank(filters, bin_hz=SPEAKER_SAMPLE_RATE / 512, top_hz=SPEAKER
     return not (off & filters.any(axis=0)).any()
 
 
-def _write_parts(folder, plan, config, source, with_dvae):
+def _write_parts(folder, matched, config, source, with_dvae):
     """Writes the checkpoint of each part; `mel_stats` goes with the GPT where there is no DVAE."""
     parts = {}
-    for tensor, arrays in plan:
+    for tensor, arrays in matched:
         file = MEL_STATS if tensor.part == "dvae" and not with_dvae else "model"
         part = "gpt" if file == MEL_STATS else tensor.part
         parts.setdefault(part, {}).setdefault(f"{file}.safetensors", []).append((tensor, arrays))
@@ -230,10 +217,8 @@ def _read_speakers(path, model):
         values = list(voice.values()) if isinstance(voice, dict) else []
         shapes = tuple(getattr(value, "shape", None) for value in values)
         if shapes != expected:
-            raise CheckpointError(
-                f"{path}: a voice must be latents {expected[0]} and a vector {expected[1]}. "
-                f"Received for {name}: {shapes}."
-            )
+            rule = f"{path}: a voice must be latents {expected[0]} and a vector {expected[1]}"
+            raise CheckpointError(f"{rule}. Received for {name}: {shapes}.")
         latents, vector = (np.asarray(value, np.float32) for value in values)
         speakers[str(name)] = latents, vector[..., 0]
     return speakers
@@ -241,8 +226,8 @@ def _read_speakers(path, model):
 
 def _coverage(files, dvae_name, model, renamed, dvae, weights):
     """A `Coverage` for each tensor; `weights` holds what became of the used ones by name."""
-    model_name, dvae_prefix = files.model.name, "" if files.dvae else "dvae."
-    tensors = [(model_name, renamed.get(name, name), name, array) for name, array in model.items()]
+    dvae_prefix = "" if files.dvae else "dvae."
+    tensors = [(files.model.name, renamed.get(name, name), name, array) for name, array in model.items()]
     tensors += [(dvae_name, dvae_prefix + name, name, array) for name, array in (dvae or {}).items()]
     rows = []
     for file, name_there, name, array in tensors:

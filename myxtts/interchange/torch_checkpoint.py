@@ -15,6 +15,7 @@ import struct
 import zipfile
 import zlib
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,9 @@ class StubObject:
 def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     """Reads what `torch.save` wrote, with each tensor as a NumPy array.
 
-    Arrays are read-only views of the memory-mapped file, so reading costs little memory until they are copied.
-    Checksums are verified. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
-
-    Args:
-        path: A `.pth` or `.pt` file, in the zip format (PyTorch 1.6 and later) or the one before it.
+    Both formats are read, the zip format and the one before PyTorch 1.6. Arrays are read-only views of the
+    memory-mapped file, so reading costs little memory until they are copied. Checksums are verified. bfloat16 arrays
+    have the dtype `ml_dtypes.bfloat16`.
 
     Returns:
         The saved object: usually a dictionary of names to arrays, or one that holds such a dictionary under `"model"`.
@@ -110,15 +109,12 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
 
 
 def write_torch_checkpoint(path: str | os.PathLike, checkpoint: Any) -> None:
-    """Writes a file that `torch.load(path, weights_only=True)` accepts.
+    """Writes a file that `torch.load(path, weights_only=True)` accepts, whole or not at all.
 
-    Args:
-        path: The file to write, whole or not at all.
-        checkpoint: Dictionary of names to arrays. Dictionaries, lists, tuples, strings, numbers, booleans and None may
-            be nested in it.
+    `checkpoint` is an array, or dictionaries, lists and tuples of arrays, strings, numbers, booleans and None.
     """
     arrays = []
-    pickled = b"\x80\x02" + b"".join(_pickle(checkpoint, arrays)) + b"."
+    pickled = b"\x80\x02" + _pickle(checkpoint, arrays) + b"."
     with write_whole(path) as temporary, open(temporary, "wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in (("data.pkl", pickled), ("byteorder", b"little"), ("version", b"3\n")):
             archive.writestr(_aligned_entry(file, name), content)
@@ -134,9 +130,8 @@ def _read_zip(path, data):
             if entry.filename in entries:
                 raise HostileCheckpointError(f"{path} has two entries named {entry.filename!r}.")
             if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-                raise HostileCheckpointError(
-                    f"{path} has a compressed entry, {entry.filename!r}, which PyTorch never writes. Save it anew."
-                )
+                problem = f"{path} has a compressed entry, {entry.filename!r}, which PyTorch never writes"
+                raise HostileCheckpointError(f"{problem}. Save it anew.")
             entries[entry.filename] = entry
     if sum(entry.file_size for entry in entries.values()) > data.size:
         raise HostileCheckpointError(f"{path} claims entries of more bytes than the file has.")
@@ -146,8 +141,7 @@ def _read_zip(path, data):
     root = pickles[0].removesuffix("data.pkl")
 
     def content(name):
-        entry = entries.get(root + name)
-        if entry is None:
+        if (entry := entries.get(root + name)) is None:
             raise DamagedCheckpointError(f"{path} has no entry {root + name!r}.")
         header = data[entry.header_offset :][:30].tobytes()
         signature, name_length, extra_length = struct.unpack("<4s22xHH", header)
@@ -184,7 +178,7 @@ def _read_legacy(path, data):
         length = _check_opcodes(path, pickled)
         pickles.append(pickled[:length])
         start += length
-        if len(pickles) == 1 and _Unpickler(path, pickles[0], None).load() != _LEGACY_MAGIC:
+        if len(pickles) == 1 and _Unpickler(path, pickles[0]).load() != _LEGACY_MAGIC:
             raise DamagedCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
 
     claims = {}
@@ -196,16 +190,14 @@ def _read_legacy(path, data):
         return np.empty(num_values, dtype)
 
     _Unpickler(path, pickles[3], note_claim).load()
-    keys = _Unpickler(path, pickles[4], None).load()
     storages = {}
-    for key in keys:
+    for key in _Unpickler(path, pickles[4]).load():
         dtype, num_values = claims[key]
         (stored,) = struct.unpack("<q", data[start : start + 8].tobytes())
-        start += 8
-        if stored != num_values or start + num_values * dtype.itemsize > data.size:
+        begin, start = start + 8, start + 8 + num_values * dtype.itemsize
+        if stored != num_values or start > data.size:
             raise DamagedCheckpointError(f"{path} is cut short or altered at storage {key}.")
-        storages[key] = data[start : start + num_values * dtype.itemsize].view(dtype)
-        start += num_values * dtype.itemsize
+        storages[key] = data[begin:start].view(dtype)
     return _Unpickler(path, pickles[3], lambda dtype, key, num_values: storages[key]).load()
 
 
@@ -214,10 +206,7 @@ def _checksum(path, start, num_bytes):
     checksum = 0
     with open(path, "rb") as file:
         file.seek(start)
-        while num_bytes:
-            chunk = file.read(min(num_bytes, _CHUNK_BYTES))
-            if not chunk:
-                break
+        while chunk := file.read(min(num_bytes, _CHUNK_BYTES)):
             checksum = zlib.crc32(chunk, checksum)
             num_bytes -= len(chunk)
     return checksum
@@ -226,9 +215,8 @@ def _checksum(path, start, num_bytes):
 def _check_opcodes(path, pickled):
     """Refuses opcodes that no checkpoint has and memo slots without end; returns the length of the first pickle."""
     if len(pickled) > _MAX_PICKLE_BYTES:
-        raise HostileCheckpointError(
-            f"{path} has a pickle of {len(pickled)} bytes, over the limit of {_MAX_PICKLE_BYTES}; tensors do not count."
-        )
+        limit = f"over the limit of {_MAX_PICKLE_BYTES}; tensors do not count"
+        raise HostileCheckpointError(f"{path} has a pickle of {len(pickled)} bytes, {limit}.")
     stream = io.BytesIO(pickled)
     for count, (opcode, argument, _position) in enumerate(pickletools.genops(stream)):
         if opcode.name not in _OPCODES:
@@ -242,21 +230,20 @@ def _check_opcodes(path, pickled):
 class _Unpickler(pickle.Unpickler):
     """Unpickles containers and tensors; `load_storage(dtype, key, num_values)` gives the values of a storage, 1-D."""
 
-    def __init__(self, path, pickled, load_storage):
+    def __init__(self, path, pickled, load_storage=None):
         super().__init__(io.BytesIO(pickled), encoding="utf-8")
-        self._path = path
-        self._load_storage = load_storage
-        self._globals = {
-            "collections.OrderedDict": OrderedDict,
-            "torch._utils._rebuild_tensor_v2": _Function(self._rebuild_tensor),
-            "torch._utils._rebuild_tensor": _Function(self._rebuild_tensor),
-            "torch._utils._rebuild_parameter": _Function(lambda tensor, *_: tensor),
-            "numpy.dtype": _Function(_NumpyScalarType),
-            "numpy.core.multiarray.scalar": _Function(_rebuild_numpy_scalar),
-            "numpy._core.multiarray.scalar": _Function(_rebuild_numpy_scalar),
-            # How protocol 2 spells a byte string.
-            "_codecs.encode": _Function(lambda text, _encoding: text.encode("latin1")),
+        self._path, self._load_storage = path, load_storage
+        functions = {
+            "torch._utils._rebuild_tensor_v2": self._rebuild_tensor,
+            "torch._utils._rebuild_tensor": self._rebuild_tensor,
+            "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+            "numpy.dtype": _NumpyScalarType,
+            "numpy.core.multiarray.scalar": _NumpyScalarType.read,
+            "numpy._core.multiarray.scalar": _NumpyScalarType.read,
+            "_codecs.encode": lambda text, _encoding: text.encode("latin1"),  # how protocol 2 spells a byte string
         }
+        self._globals = {"collections.OrderedDict": OrderedDict}
+        self._globals |= {name: _Function(function) for name, function in functions.items()}
 
     def find_class(self, module, name):
         full_name = f"{module}.{name}"
@@ -281,32 +268,24 @@ class _Unpickler(pickle.Unpickler):
         if not isinstance(storage, np.ndarray) or not valid:
             raise HostileCheckpointError(f"{self._path} has a tensor of offset {offset}, size {size}, stride {stride}.")
         if math.prod(size) > storage.size:
-            raise HostileCheckpointError(
-                f"{self._path} claims a tensor of size {size} in a storage of {storage.size} values."
-            )
+            claim = f"claims a tensor of size {size} in a storage of {storage.size} values"
+            raise HostileCheckpointError(f"{self._path} {claim}.")
         itemsize = storage.dtype.itemsize
         byte_strides = tuple(itemsize * step for step in stride)
         return np.ndarray(size, storage.dtype, buffer=storage, offset=itemsize * offset, strides=byte_strides)
 
 
 class _StubClass(type):
-    """Class of the stand-in classes: they can be made by the opcode for plain objects, but not called."""
+    """Class of the stubs' classes: they can be made by the opcode for plain objects, but not called."""
 
     def __call__(cls, *_args, **_kwargs):
-        raise HostileCheckpointError(
-            f"{cls._path} asks to call {cls.class_name}. Nothing was run. Do not use this file; if you trust its "
-            "origin, save its weights alone, as a state dict, and convert that."
-        )
+        way_out = "if you trust its origin, save its weights alone, as a state dict, and convert that"
+        problem = f"{cls._path} asks to call {cls.class_name}. Nothing was run"
+        raise HostileCheckpointError(f"{problem}. Do not use this file; {way_out}.")
 
 
-class _Function:
+class _Function(partial):
     """A function that a pickle may call but not alter."""
-
-    def __init__(self, function):
-        self._function = function
-
-    def __call__(self, *args):
-        return self._function(*args)
 
     def __setstate__(self, state):
         raise HostileCheckpointError(f"The checkpoint asks to change a function by {state!r:.100}.")
@@ -321,45 +300,39 @@ class _NumpyScalarType:
     def __setstate__(self, state):
         self.dtype = self.dtype.newbyteorder(state[1])
 
-
-def _rebuild_numpy_scalar(scalar_type, content):
-    return np.frombuffer(content, scalar_type.dtype)[0]
+    def read(self, content):
+        return np.frombuffer(content, self.dtype)[0]
 
 
 def _pickle(value, arrays):
-    """Yields the opcodes that build `value`; arrays are appended to `arrays`, whose index is their storage key."""
+    """The opcodes that build `value`; arrays are appended to `arrays`, whose index is their storage key."""
+
+    def pickle_all(values):
+        return b"".join(_pickle(item, arrays) for item in values)
+
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, float):
-        yield pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop after it
-    elif isinstance(value, str):
+        return pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop after it
+    if isinstance(value, str):
         encoded = value.encode("utf-8")
-        yield b"X" + struct.pack("<I", len(encoded)) + encoded
-    elif isinstance(value, dict):
-        yield b"}("
-        for item in itertools.chain.from_iterable(value.items()):
-            yield from _pickle(item, arrays)
-        yield b"u"
-    elif isinstance(value, list | tuple):
-        yield b"](" if isinstance(value, list) else b"("
-        for item in value:
-            yield from _pickle(item, arrays)
-        yield b"e" if isinstance(value, list) else b"t"
-    elif isinstance(value, np.ndarray):
-        if value.dtype not in _STORAGE_NAMES:
-            raise TypeError(f"A PyTorch checkpoint cannot hold an array of dtype {value.dtype}. Cast it first.")
-        strides = tuple(math.prod(value.shape[axis + 1 :]) for axis in range(value.ndim))
-        yield b"ctorch._utils\n_rebuild_tensor_v2\n((" + b"".join(_pickle("storage", arrays))
-        yield b"ctorch\n" + _STORAGE_NAMES[value.dtype].encode() + b"\n"
-        for item in (str(len(arrays)), "cpu", value.size):
-            yield from _pickle(item, arrays)
-        yield b"tQ"
-        arrays.append(value)
-        for item in (0, value.shape, strides, False):
-            yield from _pickle(item, arrays)
-        yield b"ccollections\nOrderedDict\n)RtR"
-    else:
+        return b"X" + struct.pack("<I", len(encoded)) + encoded
+    if isinstance(value, dict):
+        return b"}(" + pickle_all(itertools.chain.from_iterable(value.items())) + b"u"
+    if isinstance(value, list):
+        return b"](" + pickle_all(value) + b"e"
+    if isinstance(value, tuple):
+        return b"(" + pickle_all(value) + b"t"
+    if not isinstance(value, np.ndarray):
         raise TypeError(f"A PyTorch checkpoint of weights cannot hold a {type(value).__name__}.")
+    if value.dtype not in _STORAGE_NAMES:
+        raise TypeError(f"A PyTorch checkpoint cannot hold an array of dtype {value.dtype}. Cast it first.")
+    arrays.append(value)
+    strides = tuple(math.prod(value.shape[axis + 1 :]) for axis in range(value.ndim))
+    dtype = b"ctorch\n" + _STORAGE_NAMES[value.dtype].encode() + b"\n"
+    storage = pickle_all(["storage"]) + dtype + pickle_all((str(len(arrays) - 1), "cpu", value.size))
+    view = pickle_all((0, value.shape, strides, False)) + b"ccollections\nOrderedDict\n)R"
+    return b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQ" + view + b"tR"
 
 
 def _aligned_entry(file, name, num_bytes=0):

@@ -29,24 +29,19 @@ MOST_CLIPS = 2**16
 RESERVED_GB = 1.0
 """Of a GPU, for CUDA's context, libraries' workspaces and fragments. A usual figure, not a measured one."""
 UNFOLDED_BYTES = 2**25
-"""At most so much of a convolution's input is unfolded at a time; TensorFlow takes what fits the last cache of a
-CPU."""
+"""Most of a convolution's input that is unfolded at a time; TensorFlow takes what fits the last cache of a CPU."""
 LORA_WIDTHS = 16
 """Widths of one block's adapters together: in and out of qkv 1 + 3, projection 1 + 1, MLP 1 + 4 and 4 + 1."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch."""
+    """Sizes of a padded batch: clips, text tokens and audio codes, both without marks, and conditioning frames."""
 
     batch: int
-    """Clips."""
     text: int
-    """Text tokens, without marks."""
     codes: int
-    """Audio codes, without marks."""
     frames: int
-    """Conditioning frames."""
 
     @classmethod
     def of_data(cls, data: DataConfig, batch: int, seconds: float | None = None) -> "Shapes":
@@ -54,12 +49,9 @@ class Shapes:
         seconds = seconds or data.max_seconds
         # Conditioning clips are no longer than the clips that they come from.
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
-        return cls(
-            batch,
-            min(round(TOKENS_PER_SECOND * seconds), data.max_text_length),
-            int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1,
-            int(conditioning_seconds * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1,
-        )
+        text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
+        codes = int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1
+        return cls(batch, text, codes, int(conditioning_seconds * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1)
 
 
 @dataclass(frozen=True)
@@ -109,8 +101,7 @@ class MemoryEstimate:
 
     @property
     def step(self) -> int:
-        """Bytes that a step takes on top: at the start of its backward pass, at the conditioning encoder's, or at the
-        update."""
+        """Bytes on top: at the start of the backward pass, at the conditioning encoder's, or at the update."""
         return max(self.activations + self.working, self.conditioning, self.gradients)
 
     @property
@@ -129,8 +120,7 @@ def _dense(inputs, outputs):
 
 
 def count_gpt(model: ModelConfig) -> int:
-    """Weights of the GPT with conditioning encoder and perceiver, all of them trained; `num_text_tokens` must be
-    set."""
+    """Weights of the GPT with conditioning encoder and perceiver; all are trained. `num_text_tokens` must be set."""
     width, text, audio = model.width, model.num_text_tokens, model.num_audio_tokens
     attended, hidden = model.perceiver_heads * model.perceiver_head_width, width * 8 // 3
     conditioning_block = 2 * width + _dense(width, 3 * width) + _dense(width, width)
@@ -181,10 +171,10 @@ def _block_activations(model, positions, optimizations):
     else:
         linear = 2 * width * (2 * FLOAT + number) + (3 + 1 + 20) * width * number
     linear += 2 * width * dropout
-    return positions * (linear + _kept_by_attention(model.heads, positions, positions, width, dropout, optimizations))
+    return positions * (linear + _kept_by_attention(model.heads, positions, width, dropout, optimizations))
 
 
-def _kept_by_attention(heads, queries, keys, width, dropout, optimizations):
+def _kept_by_attention(heads, keys, width, dropout, optimizations):
     """Bytes per query that attention keeps beyond query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
@@ -202,10 +192,8 @@ def _conditioning_activations(model, frames, optimizations):
     merged heads (W) and the softmax.
     """
     width, number = model.width, optimizations.compute_bytes
-    linear = (FLOAT + number) * width + 4 * width * number
-    if optimizations.gradient_checkpointing:
-        linear = (1 + 1 + 3 + 1) * width * number
-    linear += _kept_by_attention(model.conditioning_heads, frames, frames, width, False, optimizations)
+    linear = width * (number if optimizations.gradient_checkpointing else FLOAT) + (1 + 3 + 1) * width * number
+    linear += _kept_by_attention(model.conditioning_heads, frames, width, False, optimizations)
     return frames * (model.num_mels * FLOAT + model.conditioning_blocks * linear)
 
 
@@ -225,41 +213,37 @@ def _perceiver_activations(model, frames, optimizations):
 def estimate_gpt(
     model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
 ) -> MemoryEstimate:
-    """What a training step of the GPT stage takes.
+    """What a training step of the GPT stage takes with a batch of these `shapes`.
 
-    Args:
-        model: With `num_text_tokens` set.
-        shapes: Of the largest batch.
-        optimizations: The switches.
-        train_text_rows: With LoRA, whether the text table and head are trained too.
+    `model.num_text_tokens` must be set; `train_text_rows` says whether LoRA trains the text table and head too.
     """
     count, rank, number = count_gpt(model), optimizations.lora_rank, optimizations.compute_bytes
     trained = count_lora(model, rank, train_text_rows) if rank else count
-    frozen = model.layers * LORA_WIDTHS * model.width * rank if rank else 0
-    kernels = model.layers * _count_block(model.width)
-    text, audio = shapes.text + TEXT_MARKS, shapes.codes + AUDIO_MARKS
+    adapters = model.layers * LORA_WIDTHS * model.width * rank
+    text, audio, frames = shapes.text + TEXT_MARKS, shapes.codes + AUDIO_MARKS, shapes.frames
     positions = model.num_latents + text + audio
-    block = shapes.batch * _block_activations(model, positions, optimizations)
-    # After the last block: the slice without latents, two norms as above, and the parts for either head.
-    top = shapes.batch * positions * model.width * (2 * (2 * FLOAT + number) + number)
-    mask = shapes.batch * positions**2
-    conditioning = shapes.batch * _conditioning_activations(model, shapes.frames, optimizations)
-    perceiver = shapes.batch * _perceiver_activations(model, shapes.frames, optimizations)
-    logits = FLOAT * shapes.batch * (text * model.num_text_tokens + audio * model.num_audio_tokens)
-    activations = model.layers * block + top + mask + conditioning + perceiver + logits
-    if number < FLOAT:
-        activations += count * number
+    blocks = model.layers * _block_activations(model, positions, optimizations)
+    # After the last block: the slice without latents, two norms as in a block, and the parts for either head.
+    top = positions * model.width * (2 * (2 * FLOAT + number) + number)
+    mask = positions**2
+    conditioning = _conditioning_activations(model, frames, optimizations)
+    perceiver = _perceiver_activations(model, frames, optimizations)
+    logits = FLOAT * (text * model.num_text_tokens + audio * model.num_audio_tokens)
+    copies = count * number * (number < FLOAT)
     if rank:
-        activations += kernels * number  # each adapted kernel with its adapters added
-    attending = shapes.batch * _made_by_attention(model.conditioning_heads, shapes.frames, optimizations)
-    return _estimate(
-        trained,
-        count + frozen - trained,
-        optimizations,
-        activations=activations,
-        working=_working_bytes(model, shapes.batch, positions, optimizations),
-        conditioning=conditioning + attending * (model.conditioning_blocks > 0) + FLOAT * trained,
+        copies += model.layers * _count_block(model.width) * number  # each adapted kernel with its adapters added
+    # The block at work when the backward pass begins: the four tensors inside the tanh-GELU that checkpointing does not
+    # keep, and its gradient (5 x 4 W), then, where that is more, what attention makes. Without checkpointing there is
+    # next to nothing: what the backward pass of a block makes takes the place of what it lets go.
+    recomputed = max(positions * 20 * model.width * number, _made_by_attention(model.heads, positions, optimizations))
+    attending = _made_by_attention(model.conditioning_heads, frames, optimizations) * (model.conditioning_blocks > 0)
+    batch = shapes.batch
+    terms = dict(
+        activations=batch * (blocks + top + mask + conditioning + perceiver + logits) + copies,
+        working=batch * recomputed * optimizations.gradient_checkpointing,
+        conditioning=batch * (conditioning + attending) + FLOAT * trained,
     )
+    return _estimate(trained, count + adapters - trained, optimizations, **terms)
 
 
 def _estimate(trained, others, optimizations, **terms):
@@ -272,19 +256,6 @@ def _estimate(trained, others, optimizations, **terms):
         gradients=2 * FLOAT * trained,
         **terms,
     )
-
-
-def _working_bytes(model, batch, positions, optimizations):
-    """Bytes of the block at work when the backward pass begins, beyond what it keeps.
-
-    Recomputed: the four tensors inside the tanh-GELU that checkpointing does not keep, and its gradient (5 x 4 W);
-    then, where that is more, what attention makes. Without checkpointing there is next to nothing: what the backward
-    pass of a block makes takes the place of what it lets go.
-    """
-    if not optimizations.gradient_checkpointing:
-        return 0
-    mlp = positions * 5 * 4 * model.width * optimizations.compute_bytes
-    return batch * max(mlp, _made_by_attention(model.heads, positions, optimizations))
 
 
 def _made_by_attention(heads, positions, optimizations):
@@ -304,12 +275,12 @@ def estimate_dvae(
     Only precision, accumulation and averages matter: there is no attention, no recomputation and no LoRA here.
     """
     trained, others = count_dvae(model)
-    number, clips = optimizations.compute_bytes, shapes.batch * shapes.codes
-    activations = clips * _dvae_activations(model, number)
-    if number < FLOAT:
-        activations += trained * number  # copies of the kernels
+    number, codes = optimizations.compute_bytes, shapes.batch * shapes.codes
+    activations = codes * _dvae_activations(model, number) + trained * number * (
+        number < FLOAT
+    )  # copies of the kernels
     # The widest convolution, the decoder's second to last, finds the gradient of its kernel from its unfolded input.
-    unfolded = clips * MEL_FRAMES_PER_CODE * 3 * 2 * model.dvae_hidden * number
+    unfolded = codes * MEL_FRAMES_PER_CODE * 3 * 2 * model.dvae_hidden * number
     return _estimate(trained, others, optimizations, activations=activations, working=min(unfolded, UNFOLDED_BYTES))
 
 

@@ -16,16 +16,16 @@ SHOWN_PARTS = 4
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "ema": 0.0}
 """The switches that change memory, and what `auto` is planned as: the choice that needs more."""
 SHOWN = {
-    "none": {},
-    "mixed precision": {"precision": "mixed_bfloat16"},
-    "gradient checkpointing": {"gradient_checkpointing": True},
-    "memory-efficient attention": {"attention": "memory-efficient"},
-    "all three": {"precision": "mixed_bfloat16", "gradient_checkpointing": True, "attention": "memory-efficient"},
-    f"accumulation of {SHOWN_PARTS} parts": {"accumulation": SHOWN_PARTS},
-    f"LoRA of rank {SHOWN_LORA_RANK}": {"lora_rank": SHOWN_LORA_RANK},
-    "weight averaging (EMA)": {"ema": True},
+    "none": Optimizations(),
+    "mixed precision": Optimizations(precision="mixed_bfloat16"),
+    "gradient checkpointing": Optimizations(gradient_checkpointing=True),
+    "memory-efficient attention": Optimizations(attention="memory-efficient"),
+    "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
+    f"accumulation of {SHOWN_PARTS} parts": Optimizations(accumulation=SHOWN_PARTS),
+    f"LoRA of rank {SHOWN_LORA_RANK}": Optimizations(lora_rank=SHOWN_LORA_RANK),
+    "weight averaging (EMA)": Optimizations(ema=True),
 }
-"""`Optimizations` by name; those that change nothing in a stage are left out."""
+"""Those that change nothing in a stage are left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 
 
@@ -60,20 +60,15 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
     asked, settled = asked_for(config.training)
     grown = config.data.extend_vocabulary
     found, seen = {}, []
-    for name, optimizations in {
-        "as asked": asked,
-        **{name: Optimizations(**one) for name, one in SHOWN.items()},
-    }.items():
+    for name, optimizations in {"as asked": asked, **SHOWN}.items():
         parts = 1 if name == "as asked" else optimizations.accumulation
         part = replace(shapes, batch=-(-shapes.batch // parts))
         memory = estimate(model, part, optimizations, grown)
         if memory in seen and name not in ("as asked", "none"):
             continue
         seen += [memory] if name != "as asked" else []
-        fits = {
-            gb: largest_batch(model, shapes, optimizations, int((gb - RESERVED_GB) * BYTES_PER_GB), grown, estimate)
-            for gb in gpus_gb
-        }
+        rooms = {gb: int((gb - RESERVED_GB) * BYTES_PER_GB) for gb in gpus_gb}
+        fits = {gb: largest_batch(model, shapes, optimizations, room, grown, estimate) for gb, room in rooms.items()}
         found[name] = {"batch": part.batch, **memory.as_dict(), "largest_batch": fits}
     frozen = {name: STAGES[name].load_memory()(model, shapes).parameters for name in entry.builds_on}
     shown = {"text_tokens": shapes.text, "conditioning_frames": shapes.frames} if entry.conditioned else {}
@@ -93,28 +88,18 @@ def describe(report: dict[str, Any]) -> str:
     width = max(map(len, variants))
     longest = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report["longest_clip"].items())
     gpus = "".join(f"{gb:>7g} GB" for gb in variants["none"]["largest_batch"])
-    lines = [
-        f"{report['stage'].upper()} stage, size {report['model_size']}; longest clip {longest}",
-        "",
-        "MEMORY, MB:",
-        f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in TERMS),
-    ]
+    lines = [f"{report['stage'].upper()} stage, size {report['model_size']}; longest clip {longest}", "", "MEMORY, MB:"]
+    lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in TERMS)]
     for name, found in variants.items():
         lines += [f"  {name:{width}}{found['batch']:7}" + "".join(f"{found[term] / 2**20:13,.0f}" for term in TERMS)]
     lines += ["", f"LARGEST BATCH by memory of the GPU ({RESERVED_GB:g} GB of it left to CUDA and its libraries):"]
     lines += [f"  {'':{width}}{gpus}"]
     for name, found in variants.items():
         lines += [f"  {name:{width}}" + "".join(f"{batch or 'none':>10}" for batch in found["largest_batch"].values())]
+    lines += [""]
+    for name, value in report["settled"].items():
+        lines += [f"Note: {name} auto is planned as {value}, which takes more memory than what it may choose."]
     on_top = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in report["frozen_bytes"].items()]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            *(
-                f"Note: {name} auto is planned as {value}, which takes more memory than what it may choose."
-                for name, value in report["settled"].items()
-            ),
-            f"On one device, add {' and '.join([*on_top, 'the data work'])}.",
-            "Without XLA, which shares memory better; docs/benchmarks.md compares estimates with measured peaks.",
-        ]
-    )
+    lines += [f"On one device, add {' and '.join([*on_top, 'the data work'])}."]
+    lines += ["Without XLA, which shares memory better; docs/benchmarks.md compares estimates with measured peaks."]
+    return "\n".join(lines)

@@ -60,24 +60,26 @@ def measure(stage, size, shapes, optimizations):
     import tensorflow as tf
 
     from myxtts.models.xtts import XTTS
-    from myxtts.training.objectives import DVAEObjective, GPTObjective
+    from myxtts.training.gradient_order import recompute
+    from myxtts.training.stages.base import Update
+    from myxtts.training.stages.dvae import DVAEObjective
+    from myxtts.training.stages.gpt import GPTObjective
     from myxtts.training.step import TrainStep
 
     def built(model_config):
         config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
+        settings, precision = config.stage(stage), optimizations.precision
         strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[0].name)
         with strategy.scope():
-            model = XTTS(model_config, parts=(stage,), precision=optimizations.precision)
+            model = XTTS(model_config, parts=(stage,), precision=precision)
             if stage == "gpt":
-                model.gpt.set_memory_use(optimizations.attention, optimizations.gradient_checkpointing)
-            objective = {"gpt": GPTObjective, "dvae": DVAEObjective}[stage](model, config)
-            return TrainStep(
-                objective, strategy, config.stage(stage), optimizations.accumulation, optimizations.precision
-            )
+                checkpointing = recompute if optimizations.gradient_checkpointing else None
+                model.gpt.set_memory_use(optimizations.attention, checkpointing)
+            objective = GPTObjective(model, config) if stage == "gpt" else DVAEObjective(model)
+            update = Update("", objective, settings)
+            return TrainStep([update], strategy, settings, optimizations.accumulation, precision)
 
-    built(
-        ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8)
-    )  # what Keras imports and caches at its first model
+    built(ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8))  # Keras imports and caches at a first model
     before = resident_bytes()
     model_config = ModelConfig(size, num_text_tokens=VOCABULARY)
     step = built(model_config)
