@@ -1,4 +1,4 @@
-"""The diffs of docs/extending.md apply to the code as it is, touch as many files as the page says, and do their work.
+"""The pages on the structure are true: the diffs of docs/extending.md apply to the code as it is, touch as many files as the page says, and do their work.
 
 Each is applied to a copy of the tree; the checks below then run there in a process of their own: `python
 tests/test_extending.py NAME …` calls `check_NAME`.
@@ -25,7 +25,7 @@ LIMITS = {
     "training switch": 6,
 }
 """Most files that a change may touch, in the order of the page."""
-COPIED = ("myxtts", "tests", "docs", "configs", "pyproject.toml", "train_main.py")
+COPIED = ("myxtts", "tests", "docs", "configs", "pyproject.toml", "README.md", "train_main.py")
 WITHOUT_TENSORFLOW = ("language", "corpus format", "schedule")
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; `git apply` reads the diffs")
 
@@ -73,6 +73,34 @@ def test_page_shows_every_change_within_its_limit():
     assert list(changes()) == list(LIMITS)
     for name, (stated, diff) in changes().items():
         assert len(touched(diff)) == stated <= LIMITS[name], name
+
+
+def test_rows_of_the_architecture_page_are_those_that_are_enforced():
+    from test_architecture import ENTRY_ROW, ROWS
+
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = {
+        int(row): set(re.findall("`([a-z_]+)`", names))
+        for row, names in re.findall(r"^\| (\d+) \| (.*?) \|", page, re.M)
+    }
+    assert rows.pop(ENTRY_ROW) is not None
+    assert {name: row for row, names in rows.items() for name in names} == ROWS
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "extending.md"])
+def test_pages_name_files_that_exist(name):
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    page = re.sub("^```diff.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    paths = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page)) - {"myxtts/server/", "polish/"}
+    places = (ROOT, ROOT / "myxtts")
+    assert paths and [path for path in paths if not any((place / path).exists() for place in places)] == []
+
+
+def test_readme_shows_every_package():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^  ([a-z_]+)/ ", readme, re.MULTILINE)
+    assert sorted(shown) == sorted(path.parent.name for path in ROOT.glob("myxtts/*/__init__.py"))
+    assert re.search(r"^pip install .* && python -m pytest$", readme, re.MULTILINE)  # what `.ci/run` runs
 
 
 @needs_git
