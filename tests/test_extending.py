@@ -1,6 +1,7 @@
-"""The pages on the structure are true: the diffs of docs/extending.md apply to the code as it is, touch as many files as the page says, and do their work.
+"""The pages on the structure are true.
 
-Each is applied to a copy of the tree; the checks below then run there in a process of their own: `python
+The diffs of docs/extending.md apply to the code as it is, touch as many files as the page says, and do their work. Each
+is applied to a copy of the tree; the checks below then run there in a process of their own: `python
 tests/test_extending.py NAME …` calls `check_NAME`.
 """
 
@@ -161,7 +162,7 @@ def check_language():
 
 
 def check_corpus_format():
-    assert passes("tests/test_corpora.py", "-k", "common_voice or priority")
+    assert passes("tests/test_corpora.py", "-k", "common_voice or format")
 
 
 def check_schedule():
