@@ -1,0 +1,257 @@
+"""The pages on the structure are true.
+
+The diffs of docs/extending.md apply to the code as it is, touch as many files as the page says, and do their work. Each
+is applied to a copy of the tree; the checks below then run there in a process of their own: `python
+tests/test_extending.py NAME …` calls `check_NAME`.
+"""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = {
+    "loss term": 3,
+    "schedule": 2,
+    "optimizer": 2,
+    "language": 2,
+    "corpus format": 2,
+    "stage": 4,
+    "training switch": 6,
+}
+"""Most files that a change may touch, in the order of the page."""
+COPIED = ("myxtts", "tests", "docs", "configs", "pyproject.toml", "README.md", "train_main.py")
+WITHOUT_TENSORFLOW = ("language", "corpus format", "schedule")
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; `git apply` reads the diffs")
+
+
+@functools.cache
+def changes():
+    """`{name of the change: (files that the page states, diff)}`."""
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    found = {}
+    for section in sections:
+        heading = re.match(r"An? (.+) \((\d+) files\)\n", section)
+        diffs = re.findall(r"^```diff\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        assert len(diffs) == bool(heading), section.partition("\n")[0]
+        if heading:
+            found[heading[1]] = int(heading[2]), diffs[0]
+    return found
+
+
+def copy_tree(folder):
+    for name in COPIED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        options = dict(ignore=shutil.ignore_patterns("__pycache__")) if copy is shutil.copytree else {}
+        copy(ROOT / name, folder / name, **options)
+    return folder
+
+
+def apply(name, folder):
+    """Applies the diff of a change in a folder that is no checkout."""
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    run = dict(cwd=folder, env=environment, input=changes()[name][1], capture_output=True, text=True)
+    done = subprocess.run(["git", "apply", "-"], **run)
+    if done.returncode:
+        pytest.fail(
+            f"The diff of '{name}' in docs/extending.md no longer applies. Write it anew on the code as it is.\n"
+            f"{done.stderr}"
+        )
+
+
+def touched(diff):
+    return re.findall(r"^\+\+\+ b/(\S+)$", diff, re.MULTILINE)
+
+
+def test_page_shows_every_change_within_its_limit():
+    assert list(changes()) == list(LIMITS)
+    for name, (stated, diff) in changes().items():
+        assert len(touched(diff)) == stated <= LIMITS[name], name
+
+
+def test_rows_of_the_architecture_page_are_those_that_are_enforced():
+    from test_architecture import ENTRY_ROW, ROWS
+
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = {
+        int(row): set(re.findall("`([a-z_]+)`", names))
+        for row, names in re.findall(r"^\| (\d+) \| (.*?) \|", page, re.M)
+    }
+    assert rows.pop(ENTRY_ROW) is not None
+    assert {name: row for row, names in rows.items() for name in names} == ROWS
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "extending.md"])
+def test_pages_name_files_that_exist(name):
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    page = re.sub("^```diff.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    paths = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page)) - {"myxtts/server/", "polish/"}
+    places = (ROOT, ROOT / "myxtts")
+    assert paths and [path for path in paths if not any((place / path).exists() for place in places)] == []
+
+
+def test_readme_shows_every_package():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^  ([a-z_]+)/ ", readme, re.MULTILINE)
+    assert sorted(shown) == sorted(path.parent.name for path in ROOT.glob("myxtts/*/__init__.py"))
+    assert re.search(r"^pip install .* && python -m pytest$", readme, re.MULTILINE)  # what `.ci/run` runs
+
+
+@needs_git
+@pytest.mark.parametrize("name", LIMITS)
+def test_diff_applies_alone(name, tmp_path):
+    copy_tree(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    apply(name, tmp_path)
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    changed = {path.relative_to(tmp_path).as_posix() for path in after if before.get(path) != after[path]}
+    assert changed == set(touched(changes()[name][1]))
+
+
+@needs_git
+@pytest.mark.parametrize("tensorflow", [False, True], ids=["text and data", "training"])
+def test_changes_work_together_and_follow_the_rules(tensorflow, tmp_path):
+    copy_tree(tmp_path)
+    for name in LIMITS:
+        apply(name, tmp_path)
+    checks = [name for name in LIMITS if (name not in WITHOUT_TENSORFLOW) == tensorflow]
+    checks += [] if tensorflow else ["rules"]
+    # Of this process, the plugins that a test worker has must not reach the other.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = str(tmp_path)
+    command = [sys.executable, "tests/test_extending.py", *checks]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    output = done.stdout + done.stderr[-6000:]
+    assert done.returncode == 0, output
+    assert [line for line in done.stdout.splitlines() if line.startswith("works: ")] == [
+        f"works: {name}" for name in checks
+    ]
+
+
+def passes(*arguments):
+    """Whether tests pass in this process."""
+    return pytest.main(["-n", "0", "-q", "-p", "no:cacheprovider", *arguments]) == 0
+
+
+def check_rules():
+    """What was added keeps the architecture and the style, and its settings are read."""
+    from test_architecture import find_breaches, read_names
+
+    paths = sorted({path for _, diff in changes().values() for path in touched(diff)})
+    assert [breach for breach in find_breaches(ROOT) if breach.partition(":")[0] in paths] == []
+    assert {"log_partition_weight", "schedule", "optimizer", "freeze_voice"} <= read_names(ROOT)
+    added = [line[1:] for _, diff in changes().values() for line in diff.splitlines() if line[:1] == "+"]
+    assert max(map(len, added)) <= 120
+    ruff = Path(sys.executable).with_name("ruff")
+    if ruff.is_file():
+        subprocess.run([ruff, "format", "-q", "--check", "--no-cache", *paths], check=True)
+
+
+def check_language():
+    from myxtts.text.cleaners import clean_text
+
+    assert clean_text("Tri. Vale & 21 kissaa", "fi") == "tohtori vale ja kaksikymmentäyksi kissaa"
+    assert passes("tests/test_languages.py")
+
+
+def check_corpus_format():
+    assert passes("tests/test_corpora.py", "-k", "common_voice or format")
+
+
+def check_schedule():
+    from myxtts.config.stages import StageConfig
+    from myxtts.training.schedules import learning_rate
+
+    settings = StageConfig(schedule="inverse_sqrt", learning_rate=2.0, warmup_steps=4)
+    assert [learning_rate(settings, step, 100) for step in (0, 1, 3, 15, 63)] == [0.5, 1.0, 2.0, 1.0, 0.5]
+    assert learning_rate(StageConfig(learning_rate=2.0, warmup_steps=4), 100, 100) == 0.1
+    assert "tensorflow" not in sys.modules
+
+
+def check_optimizer():
+    import keras
+    import numpy as np
+
+    from myxtts.config.stages import StageConfig
+    from myxtts.training.optimizers import make_optimizer
+
+    bias = keras.Variable(np.ones(2, "float32"))
+    optimizer = make_optimizer(StageConfig(optimizer="lion", learning_rate=0.25), {"layer/bias": bias})
+    optimizer.apply([keras.ops.convert_to_tensor([0.3, -2.0])], [bias])
+    np.testing.assert_array_equal(bias.numpy(), [0.75, 1.25])  # the sign alone counts
+    assert type(trained_gpt()[0].train_step.rules[0].optimizer) is keras.optimizers.Lion
+
+
+@functools.cache
+def trained_gpt():
+    """A GPT after two steps with the new loss term, optimizer and switch: trainer, log, weights before."""
+    import tempfile
+
+    import tensorflow as tf
+    from tiny import make_tiny_corpus, tiny_run_config
+
+    from myxtts.data.dataset import SpeechDataset
+    from myxtts.models.xtts import XTTS
+    from myxtts.training.callbacks import Callback
+    from myxtts.training.trainer import XTTSTrainer
+
+    logged = {}
+    recorder = Callback()
+    recorder.on_log = lambda step, losses, timing: logged.update({step: losses})
+    tf.config.run_functions_eagerly(True)  # tracing is most of the time that two steps take
+    with tempfile.TemporaryDirectory() as folder:
+        training = dict(log_partition_weight=0.01, freeze_voice=True, log_every_steps=1)
+        stage = dict(max_steps=2, optimizer="lion", schedule="inverse_sqrt")
+        config = tiny_run_config(make_tiny_corpus(f"{folder}/corpus"), f"{folder}/run", training=training, gpt=stage)
+        dataset = SpeechDataset.open(config)
+        foundations = {"dvae": XTTS(dataset.config.model, parts=("dvae",))}
+        trainer = XTTSTrainer(dataset.config, foundations=foundations)
+        before = {name: v.numpy() for name, v in trainer.model.part_weights("gpt").items()}
+        trainer.train(dataset, [recorder])
+    tf.config.run_functions_eagerly(False)
+    return trainer, logged, before
+
+
+def check_loss_term():
+    import numpy as np
+
+    losses = trained_gpt()[1][1]
+    # Untrained, logits are small, so that the log-partition is about the logarithm of the number of codes.
+    assert np.isclose(losses["log_partition"], np.log(18) ** 2, rtol=0.1)
+    weighted = 0.01 * losses["text"] + losses["codes"] + 0.01 * losses["log_partition"]
+    assert np.isclose(losses["loss"], weighted, rtol=1e-5)
+
+
+def check_stage():
+    from myxtts.cli.train import build_parser
+
+    assert build_parser().parse_args(["--stage", "polish"]).stage == "polish"
+    assert passes("tests/test_polish.py")
+
+
+def check_training_switch():
+    from myxtts.cli.train import build_parser, config_from_arguments
+
+    arguments = build_parser().parse_args(["--train-data", "unused", "--freeze-voice"])
+    assert config_from_arguments(arguments).training.freeze_voice is True
+    trainer, _, before = trained_gpt()
+    row = trainer.ledger.row("frozen voice")
+    assert (row.requested, row.effective, row.as_requested) == ("on (given)", "on", True)
+    still = {name for name, v in trainer.model.part_weights("gpt").items() if (v.numpy() == before[name]).all()}
+    assert still == {name for name in before if name.startswith(("gpt/conditioning_encoder/", "gpt/perceiver/"))}
+
+
+if __name__ == "__main__":
+    import myxtts
+
+    assert Path(myxtts.__file__).is_relative_to(ROOT)
+    for name in sys.argv[1:]:
+        globals()[f"check_{name.replace(' ', '_')}"]()
+        print(f"works: {name}", flush=True)
