@@ -28,7 +28,7 @@ class LedgerDifference(ConfigError):
 class LedgerRow:
     """One switch."""
 
-    optimisation: str
+    optimization: str
     requested: str
     """What was asked for, and by whom."""
     effective: str
@@ -45,9 +45,9 @@ class Ledger:
     rows: tuple[LedgerRow, ...]
 
     def __str__(self):
-        cells = [("optimisation", "requested", "effective", "reason")]
+        cells = [("optimization", "requested", "effective", "reason")]
         cells += [
-            (row.optimisation, row.requested, ("" if row.as_requested else "! ") + row.effective, row.reason)
+            (row.optimization, row.requested, ("" if row.as_requested else "! ") + row.effective, row.reason)
             for row in self.rows
         ]
         widths = [max(len(row[column]) for row in cells) for column in range(3)]
@@ -55,9 +55,9 @@ class Ledger:
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[3]]).rstrip() for row in cells
         )
 
-    def row(self, optimisation):
+    def row(self, optimization):
         """The row of that name."""
-        return next(row for row in self.rows if row.optimisation == optimisation)
+        return next(row for row in self.rows if row.optimization == optimization)
 
     def state(self):
         """The rows as JSON values."""
@@ -70,7 +70,7 @@ class Ledger:
             raise LedgerDifference(
                 "--strict: "
                 + "; ".join(
-                    f"{row.optimisation} was to be {row.requested} and is {row.effective} ({row.reason})"
+                    f"{row.optimization} was to be {row.requested} and is {row.effective} ({row.reason})"
                     for row in differing
                 )
                 + ". Ask for what there is, or leave --strict out to train with that."
