@@ -27,11 +27,12 @@ def exhausted(*_):
 
 def out_of_memory_above(monkeypatch, step, clips):
     """Lets a train step fail as a GPU does, after its gradients, for batches of more than `clips`."""
-    for name in ("_whole", "_accumulate"):
-        function = getattr(step, name)
-        monkeypatch.setattr(
-            step, name, lambda batch, *rest, f=function: exhausted() if len(batch.index) > clips else f(batch, *rest)
-        )
+
+    def failing(function):
+        return lambda batch, *rest: exhausted() if len(batch.index) > clips else function(batch, *rest)
+
+    monkeypatch.setattr(step, "_whole", failing(step._whole))
+    monkeypatch.setattr(step, "_accumulate", [failing(function) for function in step._accumulate])
 
 
 @pytest.fixture(scope="module", autouse=True)

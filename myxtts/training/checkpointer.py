@@ -19,7 +19,7 @@ class Checkpointer:
     """Writes and reads the checkpoints of one stage of a run.
 
     Args:
-        state, stage, train_step: Of the run; `restore` changes them, nothing else here does.
+        state, stage, train_step: Of the run.
         config: Called for the `XTTSConfig` of the moment.
         averaged: Context in which the model has the weights that are validated and spoken with.
     """
@@ -32,13 +32,8 @@ class Checkpointer:
         config: Callable[[], XTTSConfig],
         averaged: Callable[[], AbstractContextManager],
     ):
-        self.state, self.stage, self.train_step, self._config, self._averaged = (
-            state,
-            stage,
-            train_step,
-            config,
-            averaged,
-        )
+        self.state, self.stage, self.train_step = state, stage, train_step
+        self._config, self._averaged = config, averaged
         training = config().training
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
@@ -50,7 +45,7 @@ class Checkpointer:
             last: Return when it is on the disk, with several tries if need be. Else training waits only for the copy to
                 the host, and a write that fails is reported by the next call.
             finished: The stage's last step has been taken.
-            ledger: Rows of the switches' ledger, or None.
+            ledger: Rows of the switches' ledger.
         """
         self.writer.wait()  # before the copy: no more than one is held
         self.state.finished = finished

@@ -6,20 +6,13 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.training.device_pipeline import copy_to
-from myxtts.training.stages.base import Objective, Stage
+from myxtts.training.stages.base import Objective
 
 
 class Evaluator:
-    """Means of every loss of a stage over validation batches, without dropout; traced once.
+    """Means of every loss of a stage's objectives over validation batches, without dropout; traced once."""
 
-    Args:
-        stage: `Stage` that is trained.
-        objectives: Those of its updates.
-        device: Name of the model device.
-    """
-
-    def __init__(self, stage: Stage, objectives: list[Objective], device: str):
-        self.stage = stage
+    def __init__(self, objectives: list[Objective], device: str):
         self.objectives = objectives
         self.device = device
         self._traced = None

@@ -7,12 +7,7 @@ from myxtts.config.stages import StageConfig
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
-    """The optimizer of a set of weights, with its slots made; to be called where the weights live.
-
-    Args:
-        settings: `StageConfig` with its learning rate set.
-        trainable: Variables by name.
-    """
+    """The optimizer of weights (by name), with its slots made; to be called where the weights live."""
     beta_1, beta_2 = settings.betas
     rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
     optimizer = AdamW(settings.learning_rate, **rates)
@@ -40,7 +35,7 @@ class AdamW(keras.optimizers.AdamW):
     kernel does all. Arguments are those of `keras.optimizers.AdamW`.
     """
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         """Updates one weight and its moments; called by Keras, after weight decay."""
         dtype = variable.dtype
         beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
@@ -49,18 +44,10 @@ class AdamW(keras.optimizers.AdamW):
         beta_2_power = tf.pow(beta_2, step)
         # The kernel adds epsilon before the correction, too; multiplied by the correction it comes after.
         epsilon = tf.cast(self.epsilon, dtype) * tf.sqrt(1 - beta_2_power)
-        tf.raw_ops.ResourceApplyAdam(
-            var=_handle(variable),
-            m=_handle(self._momentums[index]),
-            v=_handle(self._velocities[index]),
-            beta1_power=tf.pow(beta_1, step),
-            beta2_power=beta_2_power,
-            lr=tf.cast(learning_rate, dtype),
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=epsilon,
-            grad=tf.cast(gradient, dtype),
-        )
+        m, v = _handle(self._momentums[index]), _handle(self._velocities[index])
+        betas = dict(beta1_power=tf.pow(beta_1, step), beta2_power=beta_2_power, beta1=beta_1, beta2=beta_2)
+        rates = dict(lr=tf.cast(learning_rate, dtype), epsilon=epsilon)
+        tf.raw_ops.ResourceApplyAdam(var=_handle(variable), m=m, v=v, grad=tf.cast(gradient, dtype), **betas, **rates)
 
 
 def _handle(variable):
