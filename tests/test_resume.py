@@ -13,7 +13,7 @@ from test_run import untraced
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.training.state import data_digest, snapshot
+from myxtts.training.state import data_digest
 from myxtts.training.trainer import XTTSTrainer
 
 STEPS = 3
@@ -80,12 +80,6 @@ def stopped(tiny_corpus, tmp_path_factory):
     return dataset, trainer
 
 
-def snapshot_of(trainer):
-    return snapshot(
-        trainer.state, trainer.stage, trainer.train_step, trainer.averaged_weights, trainer.config, ledger=None
-    )
-
-
 def resumed(stopped, folder, **training):
     """A trainer that resumes a copy of the stopped run, some settings changed."""
     dataset, trainer = stopped
@@ -132,17 +126,17 @@ def test_run_asked_for_fewer_steps_than_it_has_counts_as_finished(stopped, tmp_p
 
 def test_snapshot_does_not_change_while_training_goes_on(stopped):
     _, trainer = stopped
-    tensors, state = snapshot_of(trainer)
+    tensors, state = trainer.checkpointer.snapshot(None)
     before = {name: array.copy() for name, array in tensors["model"].items()}
     variables = trainer.model.part_weights("gpt")
     kept = {name: variable.numpy() for name, variable in variables.items()}
     for variable in variables.values():
         variable.assign_add(np.ones(variable.shape, np.float32))
-    trainer.history.append({"step": 99})
+    trainer.state.history.append({"step": 99})
     for name, array in tensors["model"].items():
         np.testing.assert_array_equal(array, before[name])
     assert state["history"] == []
-    trainer.history.pop()
+    trainer.state.history.pop()
     for name, variable in variables.items():
         variable.assign(kept[name])
 
@@ -159,7 +153,7 @@ def test_parts_that_register_are_kept_and_a_checkpoint_without_them_is_refused(s
 
     dataset, trainer = stopped
     trainer.state.parts["patience"] = Patience()
-    tensors, state = snapshot_of(trainer)
+    tensors, state = trainer.checkpointer.snapshot(None)
     del trainer.state.parts["patience"]
     assert json.loads(json.dumps(state))["parts"]["patience"] == {"value": 3}
     other = resumed(stopped, tmp_path)

@@ -138,7 +138,7 @@ def test_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_corpus, tmp_path, 
     assert recorder.calls[0] == ("start", 3, 6)
     assert losses == unbroken.losses
     assert validation == unbroken.validation
-    assert (trainer.history, trainer.best) == (whole.history, whole.best)
+    assert (trainer.state.history, trainer.state.best) == (whole.state.history, whole.state.best)
 
 
 def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
@@ -148,7 +148,7 @@ def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
     assert state["finished"] and state["position"] == 6
     assert [entry["step"] for entry in state["history"]] == [3, 6]
     best = min(recorder.validation, key=lambda step: recorder.validation[step][0]["codes"])
-    assert trainer.store.best_step() == best == trainer.best[1]
+    assert trainer.store.best_step() == best == trainer.state.best[1]
     assert not trainer.store.read(4, ())[1]["finished"]
 
 
@@ -185,7 +185,7 @@ def test_limited_validation_sees_short_and_long_clips(tiny_corpus, tmp_path, gpt
 
 def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer = gpt_run[1]
-    kept = trainer.best, list(trainer.history)
+    kept = trainer.state.best, list(trainer.state.history)
     trainer.state.best, found = None, []
     for loss in (np.nan, 3.0, np.inf, 2.0, np.nan, 2.5):
         monkeypatch.setattr(trainer, "evaluate", lambda loader: {"codes": loss})

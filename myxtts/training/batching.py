@@ -40,10 +40,7 @@ class Batching:
     An error for lack of memory halves what is trained on at once, and the step is taken again: its batches are still
     there, and no weight has changed. A checkpoint keeps how a batch was split, so a resumed run splits it alike.
 
-    Args:
-        batch_size: Clips per batch, a multiple of the number of replicas.
-        accumulation: Batches per update.
-        automatic: Whether sizes were found by trial; a resumed run then keeps those of its checkpoint.
+    `automatic` says whether sizes are found by trial; a resumed run then keeps those of its checkpoint.
     """
 
     def __init__(
@@ -54,6 +51,7 @@ class Batching:
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self._train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation = batch_size, accumulation
+        """Clips per batch, a multiple of the number of replicas, and batches per update."""
         self.parts = 1
         """Parts that each batch is split into."""
 
@@ -146,7 +144,6 @@ def largest_that_fits(effective: int, replicas: int, budget: float | None, trial
 
     Args:
         effective: Clips per update.
-        replicas: Devices that share a batch.
         budget: Bytes that a trial may take; None where the device itself refuses.
 
     Raises:
@@ -210,10 +207,7 @@ def measured_trial(
 ) -> Trial:
     """A trial that puts every weight, slot and counter back afterwards.
 
-    Args:
-        train_step, stage: What is tried.
-        make_batch: Makes a batch of that many of the longest clips on the model device.
-        make_accumulators: As `Batching.make_accumulators`.
+    `make_batch` makes a batch of so many of the longest clips on the model device.
     """
 
     def trial(size, parts):

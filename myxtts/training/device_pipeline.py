@@ -42,11 +42,10 @@ class DevicePipeline(_Batches):
     `close`, or leaving the `with` block, always ends the producer; so does letting go of the pipeline.
 
     Args:
-        batches: Iterable of `WaveBatch`es, already on the data device.
+        batches: `WaveBatch`es, already on the data device; `start` is the position of the first.
         prepare: `(WaveBatch, position) -> batch`, on the data device.
         transfer: `batch -> batch` on the model device.
         capacity: Most batches that are ready and wait; one more is being prepared, and the consumer holds its own.
-        start: Position of the first batch.
     """
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
@@ -55,7 +54,7 @@ class DevicePipeline(_Batches):
         """Time that `__next__` spent waiting for data."""
         self._producer = _Producer(batches, prepare, transfer, capacity, start)
         self._ready, self._stop = self._producer.ready, self._producer.stop
-        # A Ctrl-C can strike where no `with` block catches it. The producer does not hold the pipeline, so it ends then.
+        # A Ctrl-C can strike where no `with` block catches it; the producer does not hold the pipeline, and ends then.
         weakref.finalize(self, self._stop.set)
 
     @property

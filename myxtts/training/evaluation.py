@@ -18,12 +18,9 @@ class Evaluator:
         self._traced = None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
-        """Losses by name, each the mean over all its items.
+        """Losses by name, each the mean over all its items; `prepare` is the stage's preparation.
 
-        Args:
-            loader: `BatchLoader` of the validation clips.
-            prepare: The stage's preparation.
-            max_batches: Fewer batches than there are still show all lengths: the order goes from short to long.
+        With fewer batches than there are they still show all lengths: the loader's order goes from short to long.
         """
         batches = loader.order.batches_per_epoch
         totals, counts = {}, {}

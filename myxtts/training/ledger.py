@@ -75,9 +75,7 @@ class Ledger:
 class LedgerKeeper:
     """Looks at a train step before its first call in this process and after it.
 
-    Args:
-        device: That trains.
-        num_shapes: Shapes that its batches can have.
+    `num_shapes` is how many shapes its batches can have.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ def measure_phases(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int)
 
 
 def measure_pipeline(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
-    """Times the pipeline as a run has it, overlapping unless `trainer.enable_async_pipeline` is off; trains the model."""
+    """Times the pipeline as a run has it, overlapping if `trainer.enable_async_pipeline`; trains the model."""
     spans, found = [], PipelineTimes()
 
     def recorded(phase, call):
@@ -182,7 +182,7 @@ def _timed(times, call, *arguments):
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Clips of noise, each `seconds` long or as long as the model takes, with the text that goes with so much speech."""
+    """Clips of noise, `seconds` long or as long as the model takes, with the text that goes with so much speech."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -211,7 +211,7 @@ def measure_training(
 
 
 def product_rates(device: str) -> dict[str, float]:
-    """`{format: floating-point operations per second}` of a product of square matrices on a device, by number format."""
+    """Floating-point operations per second of a product of square matrices on a device, by number format."""
     rates = {}
     product = tf.function(tf.matmul)
     with tf.device(device):

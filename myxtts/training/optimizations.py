@@ -69,7 +69,7 @@ class TrainingOptimizer:
     Args:
         preset: One of `config.optimizations.PRESETS`.
         strict: Raise after the first step where a switch has another effect than asked for.
-        switches: Any of `config.optimizations.SWITCHES`; they win over the preset.
+        switches: Any of `SWITCHES`; they win over the preset.
 
     Raises:
         ConfigError: An unknown preset, switch or value.

@@ -126,14 +126,11 @@ class GPTPreparation(Preparation):
         return GPTBatch(batch.index, batch.text, batch.text_lengths, conditioning_mel, codes, lengths, span)
 
 
-def conditioning_target_mask(mask, conditioning_codes):
-    """Takes the codes that the conditioning clip shows out of the loss, in every row.
+def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
+    """Takes the codes that the conditioning clip shows out of the targets that count, `(B, T)` bool, in every row.
 
-    The reference means to do this but does it to the last row only and in units of 256 samples.
-
-    Args:
-        mask: `(B, T)` bool, targets that count.
-        conditioning_codes: `(B, 2)` int32, first and last + 1 code shown.
+    `conditioning_codes` is `(B, 2)` int32, first and last + 1 code shown. The reference means to do this but does it to
+    the last row only and in units of 256 samples.
     """
     position = tf.range(tf.shape(mask)[1])[None]
     shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])
