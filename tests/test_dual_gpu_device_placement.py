@@ -111,6 +111,7 @@ def stray_variable():
     import keras
     import tensorflow as tf
 
+    from myxtts.devices.configuration import PlacementError
     from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
 
@@ -131,7 +132,7 @@ def stray_variable():
 
     try:
         trainer.train(NoData())
-    except RuntimeError as error:
+    except PlacementError as error:
         return f"{type(error).__name__}: {error}"
 
 

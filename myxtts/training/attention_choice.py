@@ -19,10 +19,9 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """What was measured and what follows from it."""
+    """What was measured and what follows from it: `standard` or `memory-efficient` attention."""
 
     form: str
-    """`standard` or `memory-efficient`."""
     crossover: int | None
     """Shortest tried length in tokens from which the memory-efficient form is no slower; None if it always is."""
     ratios: dict[int, float]

@@ -19,24 +19,21 @@ class WeightAverages:
     """
 
     def __init__(self, named: dict[str, keras.Variable], decay: float, strategy: tf.distribute.Strategy):
-        self.decay = decay
-        self.weights = dict(named)
+        self.decay, self._names = decay, tuple(named)
         self.averages = [tf.Variable(tf.zeros(v.shape), trainable=False, name="average") for v in named.values()]
+        self._pairs = list(zip(self.averages, named.values()))
         self._strategy = strategy
         self.restart()
 
     def variables(self) -> dict[str, tf.Variable]:
         """The averages by name."""
-        return {f"average/{name}": v for name, v in zip(self.weights, self.averages)}
-
-    def _pairs(self):
-        return zip(self.averages, self.weights.values())
+        return {f"average/{name}": v for name, v in zip(self._names, self.averages)}
 
     def restart(self) -> None:
         """Sets each average to its weight."""
 
         def assign():
-            for average, weight in self._pairs():
+            for average, weight in self._pairs:
                 average.assign(weight.value)
 
         self._strategy.run(assign)
@@ -48,7 +45,7 @@ class WeightAverages:
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.decay, (1.0 + step) / (10.0 + step))
-        for average, weight in self._pairs():
+        for average, weight in self._pairs:
             average.assign_add((weight.value - average) * rate)
 
     @contextmanager
@@ -62,7 +59,7 @@ class WeightAverages:
 
     def _exchange(self):
         def exchange():
-            for average, weight in self._pairs():
+            for average, weight in self._pairs:
                 held = tf.identity(weight.value)
                 weight.assign(average.read_value())
                 average.assign(held)

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -49,7 +50,7 @@ class Batching:
         count = len(replicas.devices)
         rule = f"a multiple of the number of training devices, {count}"
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
-        self._train_step, self._replicas, self.automatic = train_step, replicas, automatic
+        self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation = batch_size, accumulation
         """Clips per batch, a multiple of the number of replicas, and batches per update."""
         self.parts = 1
@@ -63,14 +64,14 @@ class Batching:
     def use(self, batch_size: int, accumulation: int) -> None:
         """Takes batches of another size from here on, and this many for an update; the data set must, too."""
         self.batch_size, self.accumulation = batch_size, accumulation
-        self._train_step.drop_accumulators()
+        self.train_step.drop_accumulators()
         if accumulation > 1:
             self.make_accumulators()
 
     def make_accumulators(self) -> None:
         """Makes what several batches an update need, on the model device."""
         with self._replicas.scope():
-            self._train_step.make_accumulators()
+            self.train_step.make_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
         """Takes one optimizer step, as `TrainStep` does; `seed` ends in the steps taken so far.
@@ -81,14 +82,14 @@ class Batching:
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:
-                return self._train_step(batches, learning_rate, seed)
+                return self.train_step(batches, learning_rate, seed)
             except tf.errors.ResourceExhaustedError as error:
                 reason = error.message.splitlines()[0]
             del batches
             self._back_off(reason, seed[1] + 1)
 
     def _back_off(self, reason, step):
-        if not self._train_step.forget_partial_step():
+        if not self.train_step.forget_partial_step():
             raise OutOfMemory(
                 f"Memory ran out while step {step} was changing the weights ({reason}). The checkpoints are untouched: "
                 f"run the command again to continue from the last one; --batch-size {self.clips // 2} with twice the "
@@ -202,17 +203,16 @@ def _foreseen(trials, size):
     return more + max(0.0, (more - less) / (many - few)) * (size - many)
 
 
-def measured_trial(
-    train_step: TrainStep, stage: Stage, make_batch: Callable[[int], object], make_accumulators: Callable[[], None]
-) -> Trial:
+def measured_trial(batching: Batching, stage: Stage, make_batch: Callable[[int], NamedTuple]) -> Trial:
     """A trial that puts every weight, slot and counter back afterwards.
 
     `make_batch` makes a batch of so many of the longest clips on the model device.
     """
+    train_step = batching.train_step
 
     def trial(size, parts):
         if parts > 1:
-            make_accumulators()
+            batching.make_accumulators()
         variables = {**stage.all_weights(), **train_step.state_variables(), **train_step.averages()}.values()
         before = [variable.numpy() for variable in variables]
         try:

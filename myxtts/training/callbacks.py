@@ -14,41 +14,38 @@ from myxtts.training.step_clock import VARIATION_WARNING
 
 @dataclass(frozen=True)
 class StageStart:
-    """A stage whose training begins or is taken up again."""
+    """A stage whose training begins or is taken up again, after `step` optimizer steps.
+
+    `num_weights` numbers are trained, `batch_size` is in clips and `accumulation` in batches per optimizer step;
+    `preset` is that of the training switches, `placement` the line of the placement audit.
+    """
 
     stage: str
     step: int
-    """Optimizer steps taken so far."""
     total_steps: int
     model_size: str
     num_weights: int
-    """Trained numbers."""
     batch_size: int
-    """Clips per batch."""
     accumulation: int
-    """Batches per optimizer step."""
     preset: str
-    """Of the training switches."""
     placement: str
-    """The line of the placement audit."""
 
 
 @dataclass(frozen=True)
 class StageEnd:
-    """What the training of a stage was like."""
+    """What the training of a stage was like.
+
+    `timing` is `StepClock.report` of the whole run, empty where no step was timed. `traces` are of the train step,
+    `compilations` programs compiled by XLA; `skipped_steps` updates were left out because they were not finite.
+    """
 
     stage: str
     step: int
     timing: dict
-    """`StepClock.report` of the whole run; empty where no step was timed."""
     traces: int
-    """How often the train step was traced."""
     compilations: int
-    """Programs compiled by XLA."""
     loss_scale: float | None
-    """At the end; None without loss scaling."""
     skipped_steps: int
-    """Updates that were left out because they were not finite."""
 
 
 class Callback:
@@ -117,9 +114,7 @@ class ConsoleProgress(Callback):
     """
 
     def __init__(self, monitor: GPUMonitor | None = None, roles: Sequence[str] = ()):
-        self.monitor = monitor
-        self.roles = roles
-        self._bar = None
+        self.monitor, self.roles, self._bar = monitor, roles, None
 
     def on_start(self, start):
         self._start = start

@@ -33,11 +33,9 @@ class Checkpointer:
     def save(self, last: bool, finished: bool, ledger: list | None) -> None:
         """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
 
-        Args:
-            last: Return when it is on the disk, with several tries if need be. Else training waits only for the copy to
-                the host, and a write that fails is reported by the next call.
-            finished: The stage's last step has been taken.
-            ledger: Rows of the switches' ledger.
+        The `last` one is on the disk when this returns, after several tries if need be. Else training waits only for
+        the copy to the host, and a write that fails is reported by the next call. `finished` says whether the stage's
+        last step has been taken; `ledger` has the rows of the switches' ledger.
         """
         self.writer.wait()  # before the copy: no more than one is held
         self.state.finished = finished

@@ -62,11 +62,6 @@ class DevicePipeline(_Batches):
         """What the producer is doing, in words."""
         return self._producer.stage
 
-    @property
-    def produced(self) -> int:
-        """Batches that have entered the buffer."""
-        return self._producer.produced
-
     def start(self) -> "DevicePipeline":
         """Starts the producer; does nothing when it runs already."""
         if self._producer.ident is None:
@@ -132,7 +127,6 @@ class _Producer(threading.Thread):
         self.ready = queue.Queue(maxsize=capacity)
         self.stop = threading.Event()
         self.stage = "not started"
-        self.produced = 0
 
     def run(self):
         try:
@@ -147,7 +141,6 @@ class _Producer(threading.Thread):
                 self.stage = "waiting for room in the buffer"
                 if not self._put(batch):
                     return
-                self.produced += 1
                 self.stage = "reading a batch on the host"
             self._put(StopIteration())
         except BaseException as error:  # handed to the consumer, whatever it is
@@ -171,19 +164,20 @@ class SynchronousPipeline(_Batches):
     """
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
-        self._batches, self._iterator = batches, None
-        self._prepare, self._transfer = prepare, transfer
-        self._position = start
+        self._batches, self._prepared = batches, None
+        self._prepare, self._transfer, self._position = prepare, transfer, start
         self.capacity = 0
         self.wait_seconds = 0.0
         """Time that `__next__` took, all of which the model device waits."""
-        self.produced = 0
 
     def start(self) -> "SynchronousPipeline":
         """Lets the host begin to read."""
-        if self._iterator is None:
-            self._iterator = iter(self._batches)
+        self._prepared = self._prepared or self._work(iter(self._batches))
         return self
+
+    def _work(self, batches):
+        for position, wave in enumerate(batches, self._position):
+            yield self._transfer(self._prepare(wave, position))
 
     def wait_until_filled(self, head_start_seconds: float = 0.0) -> None:
         """Waits the head start; there is no buffer to fill."""
@@ -196,18 +190,15 @@ class SynchronousPipeline(_Batches):
 
     def __next__(self):
         began = time.perf_counter()
-        self.start()
-        batch = self._transfer(self._prepare(next(self._iterator), self._position))
+        batch = next(self.start()._prepared)
         # GPU work is queued; without this it would overlap with the training after all.
         tf.test.experimental.sync_devices()
         self.wait_seconds += time.perf_counter() - began
-        self._position += 1
-        self.produced += 1
         return batch
 
     def close(self) -> None:
         """Lets go of the reader; nothing is returned after it."""
-        self._iterator = iter(())
+        self._prepared = iter(())
 
 
 def copy_to(batch: NamedTuple, device: str) -> NamedTuple:

@@ -13,9 +13,7 @@ class Evaluator:
     """Means of every loss of a stage's objectives over validation batches, without dropout; traced once."""
 
     def __init__(self, objectives: list[Objective], device: str):
-        self.objectives = objectives
-        self.device = device
-        self._traced = None
+        self.objectives, self.device, self._traced = objectives, device, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
         """Losses by name, each the mean over all its items; `prepare` is the stage's preparation.

@@ -14,9 +14,8 @@ class LoRA:
 
     To be made in the strategy's scope and on the model's device, after the starting weights are in place.
 
-    Args:
-        rank: Of each adapter; its output is scaled by `alpha / rank` with alpha equal to the rank, that is, by 1.
-        train_text_rows: Also train the text table and head, which a grown vocabulary needs.
+    An adapter's output is scaled by `alpha / rank` with alpha equal to the rank, that is, by 1. `train_text_rows` also
+    trains the text table and head, which a grown vocabulary needs.
     """
 
     def __init__(self, gpt: GPT, rank: int, train_text_rows: bool):

@@ -6,13 +6,9 @@ import tensorflow as tf
 def masked_cross_entropy(
     logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing: float = 0.0
 ) -> tf.Tensor:
-    """Sum of the cross-entropy over the targets that count.
+    """Sum of the cross-entropy over the targets that count: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
 
-    Args:
-        logits: `(B, T, V)`.
-        targets: `(B, T)` int32.
-        mask: `(B, T)` bool.
-        label_smoothing: Share of each target spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
+    `label_smoothing` is the share of each target spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
     """
     logits = tf.cast(logits, tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)

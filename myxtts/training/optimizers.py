@@ -1,4 +1,6 @@
-"""AdamW as XTTS was trained with it."""
+"""AdamW as XTTS was trained with it, and its learning rate over a stage."""
+
+import math
 
 import keras
 import tensorflow as tf
@@ -25,6 +27,18 @@ def no_weight_decay(name: str) -> bool:
     """
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
+
+
+def warmup_cosine(step: int, peak: float, total_steps: int, warmup_steps: int, final_share: float) -> float:
+    """Linear rise to `peak`, then half a cosine down to `final_share * peak` (Loshchilov and Hutter 2017).
+
+    Beyond `total_steps` the rate stays at its end value; the rise takes at most a tenth of the stage.
+    """
+    warmup = min(warmup_steps, total_steps // 10)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    return peak * (final_share + (1.0 - final_share) * 0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
 class AdamW(keras.optimizers.AdamW):

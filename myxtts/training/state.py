@@ -7,7 +7,7 @@ and positions are all there is. Whatever else must survive a stop is one of `Tra
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,16 +18,6 @@ from myxtts.config.loading import config_from_dict
 from myxtts.config.settings import run_settings
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import new_hasher
-
-
-class SavedPart(Protocol):
-    """Something that a checkpoint keeps besides weights and positions."""
-
-    def state(self) -> dict:
-        """What it is now, as JSON values."""
-
-    def restore(self, state: dict) -> None:
-        """Takes up what `state` gave."""
 
 
 @dataclass
@@ -48,8 +38,8 @@ class TrainingState:
     """`(main validation loss, step)` so far."""
     finished: bool = False
     """Whether the stage's last step was taken, at the checkpoint written or read last."""
-    parts: dict[str, SavedPart] = field(default_factory=dict)
-    """What else a checkpoint keeps, by name."""
+    parts: dict[str, Any] = field(default_factory=dict)
+    """What else a checkpoint keeps, by name: `state()` gives it as JSON values, `restore(state)` takes it up."""
 
     def as_dict(self) -> dict:
         """The state as JSON values."""
@@ -68,8 +58,8 @@ class TrainingState:
             raise CheckpointError(f"{where} holds weights but no run to continue. Start from them with --init-from.")
         if saved["lineage"] != self.lineage:
             raise CheckpointError(
-                f"{where} was trained on the codes of another DVAE than the one there is now, so training on would "
-                "teach it another language of codes. Train the stage anew with --reset-training, or bring the DVAE back."
+                f"{where} was trained on the codes of another DVAE than the one there is now, so training on would teach"
+                " it another language of codes. Train the stage anew with --reset-training, or bring the DVAE back."
             )
         missing = ", ".join(sorted(self.parts.keys() - saved["parts"].keys()))
         if missing:

@@ -88,7 +88,7 @@ class TrainStep:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Within the block the model has the weights that are validated and spoken with: averages, where there are any."""
+        """Within the block the model has the weights that are validated and spoken with: their averages, if any."""
         with ExitStack() as stack:
             for averages in filter(None, (rule.averages for rule in self.rules)):
                 stack.enter_context(averages.in_place_of_weights())

@@ -26,9 +26,9 @@ from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_
 from myxtts.training.evaluation import Evaluator
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
+from myxtts.training.optimizers import warmup_cosine
 from myxtts.training.overtraining import OvertrainingDetector
 from myxtts.training.replicas import Replicas
-from myxtts.training.schedules import warmup_cosine
 from myxtts.training.state import TrainingState, data_digest
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
@@ -73,7 +73,9 @@ class XTTSTrainer:
         self.stage = STAGES[stage].load()(config, foundations or {})
         self._make_model(model, measured, starting_weights)
         self._make_watchers(lineage or {})
+        self.model: XTTS = self.stage.model
         self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config)
+        self.store: CheckpointStore = self.checkpointer.store
         if resume_checkpoint or not config.training.reset_training:
             self.checkpointer.resume(resume_checkpoint)
             self._adopt_batching()
@@ -111,19 +113,9 @@ class XTTSTrainer:
         """False prepares each batch in the training loop, when it is asked for."""
 
     @property
-    def model(self) -> XTTS:
-        """The model that is trained."""
-        return self.stage.model
-
-    @property
     def stage_config(self):
         """`StageConfig` of the stage, with nothing left out."""
         return self.config.stage(self.stage.name)
-
-    @property
-    def store(self) -> CheckpointStore:
-        """Checkpoints of the stage."""
-        return self.checkpointer.store
 
     @property
     def step(self) -> int:
@@ -341,8 +333,8 @@ class XTTSTrainer:
             def make_batch(size):
                 return self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
 
-            trial = measured_trial(self.train_step, self.stage, make_batch, self.batching.make_accumulators)
-            self.batching.fit(memory_budget(self.config.training.memory_budget_mb, self.model_device), trial)
+            budget = memory_budget(self.config.training.memory_budget_mb, self.model_device)
+            self.batching.fit(budget, measured_trial(self.batching, self.stage, make_batch))
             self._adopt_batching()
         sizes = self.batching.batch_size, self.batching.accumulation
         return dataset.with_config(with_batch(dataset.config, name, *sizes))

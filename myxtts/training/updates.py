@@ -64,10 +64,9 @@ class UpdateRule:
 
     def state_variables(self) -> dict[str, tf.Variable]:
         """Everything a checkpoint needs besides the weights, by name within the update."""
-        named = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
-        for name in ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row"):
-            named[name] = getattr(self, name)
-        return named
+        slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
+        scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
+        return slots | {name: getattr(self, name) for name in scalars}
 
     def accumulators(self) -> dict[str, tf.Variable]:
         """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""

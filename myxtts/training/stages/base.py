@@ -96,9 +96,8 @@ class Stage(ABC):
     def build(self, model: XTTS | None, switches: Switches, measured: Any, starting: dict[str, np.ndarray] | None):
         """Makes the model or takes the one given; to be called in the strategy's scope, on the model device.
 
-        Args:
-            measured: From `measure`, or None where a checkpoint brings it.
-            starting: Weights that a fresh run starts from instead of random ones, by name.
+        `measured` is from `measure`, or None where a checkpoint brings it; `starting` are the weights by name that a
+        fresh run starts from instead of random ones.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         self.begin(switches, measured)

@@ -65,9 +65,7 @@ class GPTObjective(Objective):
     """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
 
     def __init__(self, model: XTTS, config: XTTSConfig, lora: LoRA | None = None):
-        self.gpt = model.gpt
-        self.lora = lora
-        self.config = config
+        self.gpt, self.lora, self.config = model.gpt, lora, config
         self.loss_weights = {"text": config.training.text_loss_weight, "codes": config.training.code_loss_weight}
 
     def trainable(self):
@@ -86,15 +84,11 @@ class GPTObjective(Objective):
             "codes": tf.reduce_sum(tf.cast(audio_mask, tf.float32)),
         }
 
-    def latents(self, batch):
-        """Conditioning latents of a batch, `(B, num_latents, width)`."""
-        return self.gpt.mel_to_latents(batch.conditioning_mel)
-
     def loss_sums(self, batch, seed=None):
         streams, audio_mask = self._streams(batch)
-        text_logits, audio_logits = self.gpt(
-            self.latents(batch), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed
-        )
+        latents = self.gpt.mel_to_latents(batch.conditioning_mel)
+        inputs = latents, streams.text_inputs, streams.audio_inputs
+        text_logits, audio_logits = self.gpt(*inputs, key_mask=streams.key_mask, seed=seed)
         smoothing = self.config.training.label_smoothing if seed is not None else 0.0
         sums = {
             "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),
