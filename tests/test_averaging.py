@@ -74,7 +74,7 @@ def unbroken(tiny_corpus, tmp_path_factory):
     return dataset, trainer, recorder
 
 
-def test_averages_are_validated_and_stand_in_the_model_file(unbroken):
+def test_averages_are_validated_and_are_in_the_model_file(unbroken):
     dataset, trainer, recorder = unbroken
     folder = trainer.store.path(6)
     averages, trained = load_file(folder / "model.safetensors"), load_file(folder / "trained.safetensors")
@@ -87,7 +87,7 @@ def test_averages_are_validated_and_stand_in_the_model_file(unbroken):
     other = XTTSTrainer(dataclasses.replace(dataset.config, training=plain), stage="dvae")
     assign_by_name(other.model.part_weights("dvae"), averages, "the averages")
     with_averages = other.evaluate(dataset.validation_loader("dvae"))
-    assign_by_name(other.objective.trainable(), trained, "the weights")
+    assign_by_name(other.train_step.trainable(), trained, "the weights")
     with_weights = other.evaluate(dataset.validation_loader("dvae"))
     assert with_averages == recorder.validation[6][0] != with_weights
 
@@ -110,6 +110,6 @@ def test_run_goes_on_from_the_trained_weights_when_averages_are_turned_off(unbro
     dataset, trainer, _ = unbroken
     off = dataclasses.replace(dataset.config.training, ema=0.0)
     without = XTTSTrainer(dataclasses.replace(dataset.config, training=off), stage="dvae")
-    for name, variable in without.objective.trainable().items():
+    for name, variable in without.train_step.trainable().items():
         np.testing.assert_array_equal(variable.numpy(), trainer.train_step.trainable()[name].numpy())
     assert not without.train_step.averages() and without.step == 6

@@ -2,14 +2,11 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
-from tiny import tiny_run_config
 
-from myxtts.config.config import StageConfig
-from myxtts.training.callbacks import ConsoleProgress, TensorBoardWriter, losses_text, timing_text
+from myxtts.training.callbacks import ConsoleProgress, StageEnd, StageStart, TensorBoardWriter, losses_text, timing_text
 
 TIMING = {
     "avg_ms": 125.04,
@@ -20,7 +17,7 @@ TIMING = {
     "buffer": 2.6,
     "buffer_capacity": 3,
 }
-LOSSES = {"loss": 3.1234, "text": 1.2, "mel": 3.1, "gradient_norm": 0.5, "learning_rate": 1e-3, "skipped_steps": 0}
+LOSSES = {"loss": 3.1234, "text": 1.2, "codes": 3.1, "gradient_norm": 0.5, "learning_rate": 1e-3, "skipped_steps": 0}
 
 
 @pytest.fixture
@@ -32,15 +29,13 @@ def compare_logs(monkeypatch):
     sys.modules.pop("compare_logs")
 
 
-def stub_trainer(stage="gpt", timing=TIMING):
-    return SimpleNamespace(
-        stage=stage,
-        step=0,
-        config=tiny_run_config(),
-        stage_config=StageConfig(batch_size=16),
-        train_step=SimpleNamespace(variables=[tf.zeros((3, 4)), tf.zeros(5)], traces=2, compilations=0, scaled=False),
-        clock=SimpleNamespace(report=lambda whole_run=False: timing),
-    )
+def start_of(stage="gpt", total_steps=100, accumulation=1):
+    placement = "Placement audit: 2 variables, all on the model device"
+    return StageStart(stage, 0, total_steps, "nano", 17, 16, accumulation, "auto", placement)
+
+
+def end_of(stage="gpt", timing=TIMING, compilations=0, loss_scale=None):
+    return StageEnd(stage, 100, timing, 2, compilations, loss_scale, 3)
 
 
 def test_log_line_holds_the_words_of_the_contract():
@@ -54,17 +49,17 @@ def test_log_line_holds_the_words_of_the_contract():
     ):
         assert words in line
     assert timing_text({}) == ""
-    assert losses_text(LOSSES) == "loss 3.1234 | text 1.2000 | mel 3.1000 | gradient_norm 0.5000 | lr 1.0e-03"
+    assert losses_text(LOSSES) == "loss 3.1234 | text 1.2000 | codes 3.1000 | gradient_norm 0.5000 | lr 1.0e-03"
     assert losses_text({"skipped_steps": 3}) == "skipped 3"
 
 
 def test_console_without_a_terminal_prints_plain_lines(capsys):
-    progress, trainer = ConsoleProgress(), stub_trainer()
-    progress.on_start(trainer, 100, "Placement audit: 2 variables, all on the model device")
+    progress = ConsoleProgress()
+    progress.on_start(start_of())
     progress.on_step(10)
     progress.on_log(10, LOSSES, TIMING)
-    progress.on_validation(10, {"mel": 2.5}, True)
-    progress.on_end(trainer)
+    progress.on_validation(10, {"codes": 2.5}, True)
+    progress.on_end(end_of())
     said = capsys.readouterr().out
     for words in (
         "Stage gpt: 100 steps",
@@ -73,7 +68,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
         "Batch size: 16",
         "step 10/100",
         "00:11 left",
-        "gpt validation at step 10: mel 2.5000 (best so far)",
+        "gpt validation at step 10: codes 2.5000 (best so far)",
         "FINAL REPORT",
         "Traces of the train step: 2",
     ):
@@ -83,25 +78,39 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
 
 def test_high_variation_is_warned_of_with_advice(capsys):
     progress = ConsoleProgress()
-    progress.on_start(stub_trainer(), 100, "")
+    progress.on_start(start_of())
     progress.on_log(10, LOSSES, {**TIMING, "variation": 0.31})
     assert "High timing variation - possible bottleneck!" in capsys.readouterr().out
 
 
 def test_run_that_was_too_short_to_time_still_ends_with_a_report(capsys):
-    progress, trainer = ConsoleProgress(), stub_trainer(timing={})
-    progress.on_start(trainer, 2, "")
+    progress = ConsoleProgress()
+    progress.on_start(start_of(total_steps=2))
     progress.on_log(2, LOSSES, {})
-    progress.on_end(trainer)
-    assert "FINAL REPORT" in capsys.readouterr().out
+    progress.on_end(end_of(timing={}))
+    said = capsys.readouterr().out
+    assert "FINAL REPORT" in said and "Throughput" not in said
+
+
+def test_report_tells_of_accumulation_compiled_programs_and_loss_scale_where_there_are_any(capsys):
+    progress = ConsoleProgress()
+    progress.on_start(start_of(accumulation=4))
+    progress.on_end(end_of(compilations=5, loss_scale=2.0**15))
+    said = capsys.readouterr().out
+    for words in (
+        "Batch size: 16 x 4 accumulated",
+        "Programs compiled by XLA: 5",
+        "Loss scale: 32768, steps skipped: 3",
+    ):
+        assert words in said, words
 
 
 def test_compare_logs_reads_what_the_console_shows(capsys, compare_logs, tmp_path):
     for stage in ("dvae", "gpt"):
-        progress, trainer = ConsoleProgress(), stub_trainer(stage)
-        progress.on_start(trainer, 100, "")
+        progress = ConsoleProgress()
+        progress.on_start(start_of(stage))
         progress.on_log(100, {**LOSSES, "loss": 9.0 if stage == "dvae" else 3.1234}, TIMING)
-        progress.on_end(trainer)
+        progress.on_end(end_of(stage))
     log = tmp_path / "train.log"
     log.write_text(capsys.readouterr().out)
     run = compare_logs.read_log(log)
@@ -111,14 +120,14 @@ def test_compare_logs_reads_what_the_console_shows(capsys, compare_logs, tmp_pat
 
 def test_tensorboard_holds_losses_timing_and_validation(tmp_path):
     writer = TensorBoardWriter(str(tmp_path))
-    writer.on_start(stub_trainer(), 100, "")
+    writer.on_start(start_of())
     writer.on_log(10, LOSSES, TIMING)
     writer.on_log(20, LOSSES, {})
-    writer.on_validation(20, {"mel": 2.5}, True)
-    writer.on_end(stub_trainer())
+    writer.on_validation(20, {"codes": 2.5}, True)
+    writer.on_end(end_of())
     found = {}
     for event in tf.compat.v1.train.summary_iterator(str(next((tmp_path / "gpt").glob("events.*")))):
         for value in event.summary.value:
             found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
-    assert found["train/mel", 10] == pytest.approx(3.1) and found["validation/mel", 20] == 2.5
+    assert found["train/codes", 10] == pytest.approx(3.1) and found["validation/codes", 20] == 2.5
     assert found["timing/avg_ms", 10] == pytest.approx(125.04) and ("timing/avg_ms", 20) not in found

@@ -59,20 +59,20 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
     assert ledger.row("gradient accumulation").effective == "2"
     assert trainer.store.read_state(2)["ledger"] == ledger.state()
     lines = str(ledger).splitlines()
-    assert lines[0].split() == ["optimisation", "requested", "effective", "reason"] and len(lines) == 1 + len(
+    assert lines[0].split() == ["optimization", "requested", "effective", "reason"] and len(lines) == 1 + len(
         ledger.rows
     )
 
 
 def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypatch):
     # A model of another policy than the run's, averages that stand still, and no compiler.
-    monkeypatch.setattr("myxtts.training.trainer.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
+    monkeypatch.setattr("myxtts.training.stages.base.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
     monkeypatch.setattr(WeightAverages, "update", lambda averages, step: None)
     monkeypatch.setattr(optimizations, "xla_refusal", lambda device: "libdevice is missing")
     trainer, _ = ledger_of(tiny_corpus, tmp_path, precision="mixed_float16", ema=0.5, xla=True, tf32=True)
-    found = {row.optimisation: (row.effective, row.as_requested) for row in trainer.ledger.rows}
+    found = {row.optimization: (row.effective, row.as_requested) for row in trainer.ledger.rows}
     assert found["precision"] == ("float32", False)
-    assert found["weight averages"] == ("standing still", False)
+    assert found["weight averages"] == ("frozen", False)
     assert found["XLA"] == ("off", False)
     assert found["TF32"] == ("off", False), "no CPU has it"
     assert "libdevice is missing" in trainer.ledger.row("XLA").reason
@@ -177,7 +177,7 @@ SENSITIVE = {
 def test_softmax_norms_losses_and_codebook_search_stay_in_float32(stage):
     config = tiny_run_config()
     model = XTTS(config.model, parts=(stage,), precision="mixed_bfloat16")
-    objective = (GPTObjective if stage == "gpt" else DVAEObjective)(model, config)
+    objective = GPTObjective(model, config) if stage == "gpt" else DVAEObjective(model)
     batch = (gpt_batch if stage == "gpt" else dvae_batch)(2)
     traced = tf.function(lambda b: objective.loss_sums(b, tf.constant([0, 0]))).get_concrete_function(batch)
     operations = traced.graph.get_operations()

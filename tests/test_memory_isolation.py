@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def run(mode, corpus, folder):
 
     class Listener(Callback):
         def on_log(self, step, report, timing):
-            losses.append([report[name] for name in ("loss", "text", "mel", "gradient_norm")])
+            losses.append([report[name] for name in ("loss", "text", "codes", "gradient_norm")])
 
     with contextlib.redirect_stdout(None):
         validation = trainer.train(dataset, [Listener()])
@@ -150,7 +151,8 @@ def optimized_datasets():
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
     trainer = MemoryIsolatedDualGPUTrainer.__new__(MemoryIsolatedDualGPUTrainer)
-    trainer.data_device, trainer.stage_config = plan_of("isolated").model_device, tiny_run_config().stage("gpt")
+    trainer.data_device = plan_of("isolated").model_device
+    trainer.config, trainer.stage = tiny_run_config(), SimpleNamespace(name="gpt")
     found = []
     for size in ({}, {"prefetch_buffer_size": 1}, {"prefetch_buffer_size": None}):
         dataset = tf.data.Dataset.range(12).map(lambda x: 2 * x).batch(4)

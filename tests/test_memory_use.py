@@ -182,12 +182,16 @@ def peak_bytes(function, length):
 
 
 def peak_of(traced, *tensors):
-    """Most bytes in use during the second call of a function, beyond those before it."""
+    """Most bytes in use during a call of a function, beyond those before it: the least of several calls after the first,
+    since on a busy machine operations that hold memory may wait for one another."""
+    peaks = []
     traced(*tensors)
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    traced(*tensors)
-    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+    for _ in range(3):
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        traced(*tensors)
+        peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
+    return min(peaks)
 
 
 def peaks_by_length():

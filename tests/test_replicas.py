@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from logical_devices import on_logical_devices, plan_of
-from tiny import tiny_run_config
+from tiny import tiny_run_config, train_step_of
 
 ROWS, WIDTH = 8, 5
 STEPS = 4
@@ -32,7 +32,6 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
     import tensorflow as tf
 
     from myxtts.config.config import StageConfig
-    from myxtts.training.step import TrainStep
 
     class Regression:
         """Mean over the counted numbers of the squared difference to a two-layer prediction."""
@@ -70,7 +69,7 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
     )
     with strategy.scope():
         objective = Regression()
-        step = TrainStep(
+        step = train_step_of(
             objective,
             strategy,
             StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1),
@@ -184,7 +183,7 @@ def refused_batch_size():
     from myxtts.training.trainer import XTTSTrainer
 
     try:
-        XTTSTrainer(tiny_run_config(gpt={"batch_size": 3}), plan=plan_of("mirrored"))
+        XTTSTrainer(tiny_run_config(dvae={"batch_size": 3}), stage="dvae", plan=plan_of("mirrored"))
     except ValueError as error:
         return str(error)
 

@@ -13,7 +13,7 @@ from test_run import untraced
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.training.state import data_digest, snapshot
+from myxtts.training.state import data_digest
 from myxtts.training.trainer import XTTSTrainer
 
 STEPS = 3
@@ -108,12 +108,12 @@ def test_changed_training_set_is_told(stopped, tmp_path, caplog):
     dataset, _ = stopped
     trainer = resumed(stopped, tmp_path)
     trainer._take_up(dataset, 4)
-    assert "training set is not" not in caplog.text
+    assert "training set has changed" not in caplog.text
     shorter = dataclasses.replace(dataset.train[0], num_samples=5)
     assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.state.data_digest
     trainer.state.data_digest = "another"
     trainer._take_up(dataset, 4)
-    assert "The training set is not the one of the checkpoint" in caplog.text
+    assert "The training set has changed since the checkpoint" in caplog.text
 
 
 def test_run_asked_for_fewer_steps_than_it_has_counts_as_finished(stopped, tmp_path):
@@ -126,17 +126,17 @@ def test_run_asked_for_fewer_steps_than_it_has_counts_as_finished(stopped, tmp_p
 
 def test_snapshot_does_not_change_while_training_goes_on(stopped):
     _, trainer = stopped
-    tensors, state = snapshot(trainer, finished=False)
+    tensors, state = trainer.checkpointer.snapshot(None)
     before = {name: array.copy() for name, array in tensors["model"].items()}
     variables = trainer.model.part_weights("gpt")
     kept = {name: variable.numpy() for name, variable in variables.items()}
     for variable in variables.values():
         variable.assign_add(np.ones(variable.shape, np.float32))
-    trainer.history.append({"step": 99})
+    trainer.state.history.append({"step": 99})
     for name, array in tensors["model"].items():
         np.testing.assert_array_equal(array, before[name])
     assert state["history"] == []
-    trainer.history.pop()
+    trainer.state.history.pop()
     for name, variable in variables.items():
         variable.assign(kept[name])
 
@@ -153,12 +153,12 @@ def test_parts_that_register_are_kept_and_a_checkpoint_without_them_is_refused(s
 
     dataset, trainer = stopped
     trainer.state.parts["patience"] = Patience()
-    tensors, state = snapshot(trainer, finished=False)
+    tensors, state = trainer.checkpointer.snapshot(None)
     del trainer.state.parts["patience"]
     assert json.loads(json.dumps(state))["parts"]["patience"] == {"value": 3}
     other = resumed(stopped, tmp_path)
     other.state.parts["patience"] = Patience()
-    with pytest.raises(CheckpointError, match="lacks the state of patience"):
+    with pytest.raises(CheckpointError, match="was written without patience"):
         other.checkpointer.resume()
     other.store.write(3, tensors, {**state, "parts": {**state["parts"], "patience": {"value": 8}}})
     other.checkpointer.resume()
@@ -168,5 +168,5 @@ def test_parts_that_register_are_kept_and_a_checkpoint_without_them_is_refused(s
 def test_weights_without_a_run_are_not_resumed(stopped, tmp_path):
     _, trainer = stopped
     CheckpointStore(tmp_path / "gpt").write(0, {"model": {}}, {"finished": True})
-    with pytest.raises(CheckpointError, match="weights without a run.*--init-from"):
+    with pytest.raises(CheckpointError, match="holds weights but no run to continue.*--init-from"):
         resumed((stopped[0], trainer), tmp_path / "copy").checkpointer.resume(tmp_path)

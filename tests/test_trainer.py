@@ -11,7 +11,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.callbacks import Callback
-from myxtts.training.preparation import measure_mel_stats
+from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.step_clock import StepClock
 from myxtts.training.trainer import XTTSTrainer
 
@@ -23,8 +23,8 @@ class Recorder(Callback):
         self.losses, self.validation, self.calls, self.ledgers = {}, {}, [], []
         self.trainer, self.stop_after = trainer, stop_after
 
-    def on_start(self, trainer, total_steps, placement):
-        self.calls.append(("start", trainer.step, total_steps))
+    def on_start(self, start):
+        self.calls.append(("start", start.step, start.total_steps))
 
     def on_ledger(self, ledger):
         self.ledgers.append(ledger)
@@ -39,11 +39,11 @@ class Recorder(Callback):
     def on_validation(self, step, losses, is_best):
         self.validation[step] = (losses, is_best)
 
-    def on_sample(self, trainer):
-        self.calls.append(("sample", trainer.step))
+    def on_sample(self, step):
+        self.calls.append(("sample", step))
 
-    def on_end(self, trainer):
-        self.calls.append(("end", trainer.step))
+    def on_end(self, end):
+        self.calls.append(("end", end.step))
 
 
 def open_run(corpus, folder, **sections):
@@ -60,11 +60,11 @@ def open_run(corpus, folder, **sections):
 
 def dvae_trainer(dataset):
     stats = measure_mel_stats(dataset.train_loader("dvae"), 2)
-    return XTTSTrainer(dataset.config, stage="dvae", mel_stats=stats)
+    return XTTSTrainer(dataset.config, stage="dvae", measured=stats)
 
 
 def frozen_dvae(config):
-    """A tokenizer model whose codebook holds real vectors of its own, so that codes differ."""
+    """A DVAE whose codebook holds real vectors of its own, so that codes differ."""
     model = XTTS(config.model, parts=("dvae",))
     random = np.random.default_rng(0)
     model.mel_stats.assign(np.full(80, 3.0, "float32"))
@@ -138,7 +138,7 @@ def test_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_corpus, tmp_path, 
     assert recorder.calls[0] == ("start", 3, 6)
     assert losses == unbroken.losses
     assert validation == unbroken.validation
-    assert (trainer.history, trainer.best) == (whole.history, whole.best)
+    assert (trainer.state.history, trainer.state.best) == (whole.state.history, whole.state.best)
 
 
 def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
@@ -148,7 +148,7 @@ def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
     assert state["finished"] and state["position"] == 6
     assert [entry["step"] for entry in state["history"]] == [3, 6]
     best = min(recorder.validation, key=lambda step: recorder.validation[step][0]["codes"])
-    assert trainer.store.best_step() == best == trainer.best[1]
+    assert trainer.store.best_step() == best == trainer.state.best[1]
     assert not trainer.store.read(4, ())[1]["finished"]
 
 
@@ -185,13 +185,13 @@ def test_limited_validation_sees_short_and_long_clips(tiny_corpus, tmp_path, gpt
 
 def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer = gpt_run[1]
-    kept = trainer.best, trainer.history
-    trainer.best, found = None, []
+    kept = trainer.state.best, list(trainer.state.history)
+    trainer.state.best, found = None, []
     for loss in (np.nan, 3.0, np.inf, 2.0, np.nan, 2.5):
         monkeypatch.setattr(trainer, "evaluate", lambda loader: {"codes": loss})
-        found.append(trainer._validate([], None)[1])
+        found.append(trainer._validate([])[1])
     assert found == [False, True, False, True, False, False]
-    trainer.best, trainer.history = kept
+    trainer.state.best, trainer.state.history = kept
 
 
 def test_finished_stage_is_not_trained_again(gpt_run, dvae_run):
@@ -306,7 +306,7 @@ def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
 
 
 @pytest.mark.slow
-def test_ten_clips_can_be_learnt_by_heart(tiny_corpus, tmp_path):
+def test_ten_clips_can_be_learned_by_heart(tiny_corpus, tmp_path):
     dataset = open_run(
         tiny_corpus,
         tmp_path,
@@ -317,7 +317,7 @@ def test_ten_clips_can_be_learnt_by_heart(tiny_corpus, tmp_path):
     )
     dataset.train = dataset.train[:10]
     config = dataset.config
-    trainer, recorder = XTTSTrainer(config, foundations={"dvae": frozen_dvae}(config)), Recorder()
+    trainer, recorder = XTTSTrainer(config, foundations={"dvae": frozen_dvae(config)}), Recorder()
     trainer.train(dataset, [recorder])
     assert recorder.losses[20]["codes"] > 1.0
     assert recorder.losses[100]["codes"] < 0.1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
+from myxtts.config.config import ModelConfig
 from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
 from myxtts.models.layers.dropout import Dropout
 
@@ -18,45 +19,35 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """What was measured and what follows from it."""
+    """What was measured and what follows from it: `standard` or `memory-efficient` attention."""
 
     form: str
-    """`standard` or `memory-efficient`."""
     crossover: int | None
-    """Shortest tried length in tokens from which on the memory-efficient form is no slower; None where it is slower at
-    the longest."""
+    """Shortest tried length in tokens from which the memory-efficient form is no slower; None if it always is."""
     ratios: dict[int, float]
     """Time of the memory-efficient form over that of the standard one, by length in tokens."""
 
     @property
-    def reason(self):
+    def reason(self) -> str:
         """The measurement in words."""
         measured = ", ".join(f"{ratio:.2f} at {length}" for length, ratio in sorted(self.ratios.items()))
         found = "slower at the longest" if self.crossover is None else f"no slower from {self.crossover} tokens"
         return f"memory-efficient attention is {found}: times the standard form's time {measured}"
 
 
-def choose_attention(model_config, precision, device):
+def choose_attention(model_config: ModelConfig, precision: str, device: str) -> AttentionChoice:
     """Times forward and backward of one layer in both forms, from the longest sequence of the model downwards.
 
-    A measurement and not a table: the length depends on processor, precision and width of the heads. It takes about as
-    long as tracing the two functions, some seconds.
-
-    Args:
-        model_config: `ModelConfig`.
-        precision: Keras dtype policy.
-        device: Name of the device that trains.
-
-    Returns:
-        `AttentionChoice`.
+    A measurement and not a table: the length depends on processor, precision (a Keras dtype policy) and width of the
+    heads. It takes about as long as tracing the two functions, some seconds.
     """
     heads, width = model_config.heads, model_config.width // model_config.heads
     longest = model_config.num_latents + model_config.max_text_tokens + 2 + model_config.max_audio_tokens
     dtype = keras.DTypePolicy(precision).compute_dtype
     dropout = Dropout(model_config.dropout)
     with tf.device(device):
-        shape = (None, heads, None, width)
-        steps = {form: _layer(form, dropout, shape, dtype) for form in (STANDARD, MEMORY_EFFICIENT)}
+        signature = tf.TensorSpec((None, heads, None, width), dtype)
+        steps = {form: _layer(form, dropout, signature) for form in (STANDARD, MEMORY_EFFICIENT)}
         ratios, crossover, length = {}, None, longest
         while length >= min(SHORTEST, longest):
             tensors = [tf.random.stateless_normal((1, heads, length, width), (0, i), dtype=dtype) for i in range(3)]
@@ -68,8 +59,8 @@ def choose_attention(model_config, precision, device):
     return AttentionChoice(STANDARD if crossover is None else MEMORY_EFFICIENT, crossover, ratios)
 
 
-def _layer(form, dropout, shape, dtype):
-    @tf.function(input_signature=[tf.TensorSpec(shape, dtype)] * 3)
+def _layer(form, dropout, signature):
+    @tf.function(input_signature=[signature] * 3)
     def forward_and_backward(query, key, value):
         with tf.GradientTape() as tape:
             tape.watch((query, key, value))
@@ -84,7 +75,6 @@ def _best_time(step, tensors):
     times = []
     for _ in range(REPEATS + 1):  # the first call warms caches
         began = time.perf_counter()
-        # Reading a value back waits for the device.
-        step(*tensors)[0][0, 0, 0, 0].numpy()
+        step(*tensors)[0][0, 0, 0, 0].numpy()  # waits for the device
         times.append(time.perf_counter() - began)
     return min(times[1:])

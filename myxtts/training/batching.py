@@ -4,8 +4,10 @@ The batch that counts, whose tokens have one mean, stays what it is: what does n
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 FREE_SHARE = 0.5
 """Share of the free main memory that trials on a CPU may take where no budget is set."""
 MB = 2**20
+Trial = Callable[[int, int], int | None]
+"""`(size, parts) -> bytes at the peak`: takes a step on `parts` batches of `size` of the longest clips; undoes it."""
 
 
 class OutOfMemory(ConfigError):
@@ -37,12 +41,7 @@ class Batching:
     An error for lack of memory halves what is trained on at once, and the step is taken again: its batches are still
     there, and no weight has changed. A checkpoint keeps how a batch was split, so a resumed run splits it alike.
 
-    Args:
-        train_step: `TrainStep`.
-        replicas: `Replicas` that train.
-        batch_size: Clips per batch, a multiple of the number of replicas.
-        accumulation: Batches per update.
-        automatic: Whether sizes were found by trial; a resumed run then keeps those of its checkpoint.
+    `automatic` says whether sizes are found by trial; a resumed run then keeps those of its checkpoint.
     """
 
     def __init__(
@@ -51,9 +50,9 @@ class Batching:
         count = len(replicas.devices)
         rule = f"a multiple of the number of training devices, {count}"
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
-        self._train_step, self._replicas, self._automatic = train_step, replicas, automatic
-        self.batch_size = batch_size
-        self.accumulation = accumulation
+        self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
+        self.batch_size, self.accumulation = batch_size, accumulation
+        """Clips per batch, a multiple of the number of replicas, and batches per update."""
         self.parts = 1
         """Parts that each batch is split into."""
 
@@ -65,17 +64,17 @@ class Batching:
     def use(self, batch_size: int, accumulation: int) -> None:
         """Takes batches of another size from here on, and this many for an update; the data set must, too."""
         self.batch_size, self.accumulation = batch_size, accumulation
-        self._train_step.drop_accumulators()
+        self.train_step.drop_accumulators()
         if accumulation > 1:
             self.make_accumulators()
 
     def make_accumulators(self) -> None:
         """Makes what several batches an update need, on the model device."""
         with self._replicas.scope():
-            self._train_step.make_accumulators()
+            self.train_step.make_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes one optimizer step; arguments and result are those of `TrainStep`. `seed` ends in the steps taken so far.
+        """Takes one optimizer step, as `TrainStep` does; `seed` ends in the steps taken so far.
 
         Raises:
             OutOfMemory: A single clip does not fit, or weights were being changed when memory ran out.
@@ -83,25 +82,25 @@ class Batching:
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:
-                return self._train_step(batches, learning_rate, seed)
+                return self.train_step(batches, learning_rate, seed)
             except tf.errors.ResourceExhaustedError as error:
                 reason = error.message.splitlines()[0]
             del batches
             self._back_off(reason, seed[1] + 1)
 
     def _back_off(self, reason, step):
-        if not self._train_step.forget_partial_step():
+        if not self.train_step.forget_partial_step():
             raise OutOfMemory(
-                f"Memory ran out while step {step} was changing the weights ({reason}). The checkpoints are untouched: run "
-                f"the command again to continue from the last one; --batch-size {self.clips // 2} with twice the "
+                f"Memory ran out while step {step} was changing the weights ({reason}). The checkpoints are untouched: "
+                f"run the command again to continue from the last one; --batch-size {self.clips // 2} with twice the "
                 "--grad-accum needs less memory."
             )
         before, share = self.clips, self.batch_size // len(self._replicas.devices)
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
             raise OutOfMemory(
-                f"{self._replicas.devices[0]} has no memory for even one clip at a time ({reason}). Take a smaller --model-size or "
-                "a smaller data.max_seconds."
+                f"{self._replicas.devices[0]} has no memory for even one clip at a time ({reason}). Take a smaller "
+                "--model-size or a smaller data.max_seconds."
             )
         self.parts = smaller[0]
         self.make_accumulators()
@@ -111,7 +110,7 @@ class Batching:
             *(step, before, self.clips, self.parts, self.batch_size, reason),
         )
 
-    def fit(self, budget: float | None, trial: Callable[[int, int], int | None]) -> None:
+    def fit(self, budget: float | None, trial: Trial) -> None:
         """Takes the most clips at once that `largest_that_fits` finds; the effective batch stays what it is."""
         clips = self.batch_size * self.accumulation
         best = largest_that_fits(clips, len(self._replicas.devices), budget, trial)
@@ -123,7 +122,7 @@ class Batching:
 
     def restore(self, state: dict) -> None:
         """Takes up what `state` gave. A size found by trial is kept: the order of the data rests on it."""
-        if self._automatic:
+        if self.automatic:
             self.use(state["batch_size"], state["accumulation"])
         if self.batch_size == state["batch_size"]:
             self.parts = state["parts"]
@@ -137,9 +136,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
     return replace(config, training=replace(config.training, stages=stages, gradient_accumulation=accumulation))
 
 
-def largest_that_fits(
-    effective: int, replicas: int, budget: float | None, trial: Callable[[int, int], int | None]
-) -> int:
+def largest_that_fits(effective: int, replicas: int, budget: float | None, trial: Trial) -> int:
     """Finds the most clips that fit at once, by trial.
 
     The effective batch stays what it is: sizes that divide it are tried, each at least twice the one before. On a CPU,
@@ -148,20 +145,18 @@ def largest_that_fits(
 
     Args:
         effective: Clips per update.
-        replicas: Devices that share a batch.
         budget: Bytes that a trial may take; None where the device itself refuses.
-        trial: `(size, parts) -> bytes at the peak`, takes a step on `parts` batches of `size` of the longest clips and
-            undoes it.
 
     Raises:
         OutOfMemory: Not even the smallest batch fits.
     """
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
     trials, reason, base, size = {}, "", resident_bytes(), sizes[0]
+    limit = math.inf if budget is None else budget
     while size is not None:
         foreseen = _foreseen(trials, size)
-        if budget is not None and foreseen is not None and foreseen > budget:
-            reason = f"{size} would take some {foreseen / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
+        if foreseen > limit:
+            reason = f"{size} would take some {foreseen / MB:.0f} MB, and the budget is {limit / MB:.0f} MB"
             break
         try:
             peak = trial(size, min(2, effective // size))
@@ -169,15 +164,15 @@ def largest_that_fits(
             reason = f"{size} does not fit: {error.message.splitlines()[0]}"
             break
         taken = peak - base if peak is not None else 0
-        if budget is not None and taken > budget:
-            reason = f"{size} takes {taken / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
+        if taken > limit:
+            reason = f"{size} takes {taken / MB:.0f} MB, and the budget is {limit / MB:.0f} MB"
             break
         trials[size] = taken
         size = next((larger for larger in sizes if larger >= 2 * size), None)
     if not trials:
         raise OutOfMemory(
-            f"--batch-size auto: not even {sizes[0]} clip{'s' * (sizes[0] > 1)} at once can be trained on. {reason}. Take "
-            "a smaller --model-size or data.max_seconds, or raise --memory-budget."
+            f"--batch-size auto: not even {sizes[0]} clip{'s' * (sizes[0] > 1)} at once can be trained on. {reason}. "
+            "Take a smaller --model-size or data.max_seconds, or raise --memory-budget."
         )
     best = max(trials)
     tried = (f"{one} ({taken / MB:.0f} MB)" if budget is not None else str(one) for one, taken in trials.items())
@@ -195,36 +190,30 @@ def memory_budget(megabytes: int | None, device: str) -> float | None:
         return megabytes * MB
     usable = read_memory().usable
     if usable is None:
-        raise ConfigError(
-            "--batch-size auto needs --memory-budget here: this system does not tell how much memory is free."
-        )
+        unknown = "this system does not tell how much memory is free"
+        raise ConfigError(f"--batch-size auto needs --memory-budget here: {unknown}.")
     return FREE_SHARE * usable
 
 
 def _foreseen(trials, size):
-    """Bytes that a trial of `size` clips will take, on the line through the last two; None before there are two."""
+    """Bytes that a trial of `size` clips will take, on the line through the last two; 0 before there are two."""
     if len(trials) < 2:
-        return None
+        return 0.0
     (few, less), (many, more) = sorted(trials.items())[-2:]
     return more + max(0.0, (more - less) / (many - few)) * (size - many)
 
 
-def measured_trial(
-    train_step: TrainStep, stage: Stage, make_batch: Callable[[int], object], make_accumulators: Callable[[], None]
-) -> Callable[[int, int], int | None]:
-    """The `trial` of `largest_that_fits`: every weight, slot and counter is put back afterwards.
+def measured_trial(batching: Batching, stage: Stage, make_batch: Callable[[int], NamedTuple]) -> Trial:
+    """A trial that puts every weight, slot and counter back afterwards.
 
-    Args:
-        train_step, stage: What is tried.
-        make_batch: Makes a batch of that many of the longest clips on the model device.
-        make_accumulators: Makes what several batches an update need.
+    `make_batch` makes a batch of so many of the longest clips on the model device.
     """
+    train_step = batching.train_step
 
     def trial(size, parts):
         if parts > 1:
-            make_accumulators()
-        variables = [*stage.all_weights().values(), *train_step.state_variables().values()]
-        variables += train_step.averages().values()
+            batching.make_accumulators()
+        variables = {**stage.all_weights(), **train_step.state_variables(), **train_step.averages()}.values()
         before = [variable.numpy() for variable in variables]
         try:
             with PeakMemory() as memory:

@@ -14,41 +14,38 @@ from myxtts.training.step_clock import VARIATION_WARNING
 
 @dataclass(frozen=True)
 class StageStart:
-    """A stage whose training begins or is taken up again."""
+    """A stage whose training begins or is taken up again, after `step` optimizer steps.
+
+    `num_weights` numbers are trained, `batch_size` is in clips and `accumulation` in batches per optimizer step;
+    `preset` is that of the training switches, `placement` the line of the placement audit.
+    """
 
     stage: str
     step: int
-    """Optimizer steps taken so far."""
     total_steps: int
     model_size: str
     num_weights: int
-    """Trained numbers."""
     batch_size: int
-    """Clips per batch."""
     accumulation: int
-    """Batches per optimizer step."""
     preset: str
-    """Of the training switches."""
     placement: str
-    """The line of the placement audit."""
 
 
 @dataclass(frozen=True)
 class StageEnd:
-    """What the training of a stage was like."""
+    """What the training of a stage was like.
+
+    `timing` is `StepClock.report` of the whole run, empty where no step was timed. `traces` are of the train step,
+    `compilations` programs compiled by XLA; `skipped_steps` updates were left out because they were not finite.
+    """
 
     stage: str
     step: int
     timing: dict
-    """`StepClock.report` of the whole run; empty where no step was timed."""
     traces: int
-    """How often the train step was traced."""
     compilations: int
-    """Programs compiled by XLA."""
     loss_scale: float | None
-    """At the end; None without loss scaling."""
     skipped_steps: int
-    """Updates that were left out because they were not finite."""
 
 
 class Callback:
@@ -82,43 +79,42 @@ class Callback:
         """After the last step."""
 
 
-def losses_text(losses):
-    """`loss 3.1234 | text 1.2000 | mel 3.1000` and so on."""
+def losses_text(losses: dict[str, float]) -> str:
+    """`loss 3.1234 | text 1.2000 | codes 3.1000` and so on."""
     shown = []
     for name, value in losses.items():
         if name == "learning_rate":
             shown.append(f"lr {value:.1e}")
-        elif name == "skipped_steps":
-            if value:
-                shown.append(f"skipped {value:d}")
-        else:
+        elif name != "skipped_steps":
             shown.append(f"{name} {value:.4f}")
+        elif value:
+            shown.append(f"skipped {value:d}")
     return " | ".join(shown)
 
 
-def timing_text(timing):
+def timing_text(timing: dict[str, float]) -> str:
     """The timing part of a log line; empty before the first timed step."""
     if not timing:
         return ""
-    return (
-        f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms | Throughput: "
-        f"{timing['steps_per_second']:.2f} steps/sec | Variation: {100 * timing['variation']:.1f}% | stall "
-        f"{100 * timing['stall']:.1f}% | buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}"
-    )
+    waited = f"stall {100 * timing['stall']:.1f}% | buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}"
+    return " | ".join([*_pace(timing), waited])
+
+
+def _pace(timing):
+    """How long steps take, as log lines and the final report have it."""
+    yield f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms"
+    yield f"Throughput: {timing['steps_per_second']:.2f} steps/sec"
+    yield f"Variation: {100 * timing['variation']:.1f}%"
 
 
 class ConsoleProgress(Callback):
     """A progress bar with stage, step, losses, steps/s and time left; plain lines where output is no terminal.
 
-    Args:
-        monitor: `GPUMonitor` that is running, or None.
-        roles: Roles of the monitored GPUs, for its figures.
+    `monitor` is running, and `roles` are those of its GPUs, for its figures.
     """
 
     def __init__(self, monitor: GPUMonitor | None = None, roles: Sequence[str] = ()):
-        self.monitor = monitor
-        self.roles = roles
-        self._bar = None
+        self.monitor, self.roles, self._bar = monitor, roles, None
 
     def on_start(self, start):
         self._start = start
@@ -154,10 +150,10 @@ class ConsoleProgress(Callback):
     def on_log(self, step, losses, timing):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
-        left = (self._start.total_steps - step) / timing["steps_per_second"] if timing else None
-        parts = [f"step {step}/{self._start.total_steps}", losses_text(losses), timing_text(timing)]
-        if left is not None:
-            parts.append(f"{tqdm.format_interval(left)} left")
+        total = self._start.total_steps
+        parts = [f"step {step}/{total}", losses_text(losses), timing_text(timing)]
+        if timing:
+            parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
         if self.monitor is not None:
             parts.append(self.monitor.report().log_fields(self.roles))
         self._say(f"{self._start.stage} " + " | ".join(part for part in parts if part))
@@ -168,10 +164,8 @@ class ConsoleProgress(Callback):
             )
 
     def on_validation(self, step, losses, is_best):
-        self._say(
-            f"{self._start.stage} validation at step {step}: {losses_text(losses)}"
-            + (" (best so far)" if is_best else "")
-        )
+        best = " (best so far)" if is_best else ""
+        self._say(f"{self._start.stage} validation at step {step}: {losses_text(losses)}{best}")
 
     def on_end(self, end):
         if self._bar is not None:
@@ -180,9 +174,7 @@ class ConsoleProgress(Callback):
         print(f"FINAL REPORT, stage {end.stage}")
         timing = end.timing
         if timing:
-            print(f"  Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms")
-            print(f"  Throughput: {timing['steps_per_second']:.2f} steps/sec")
-            print(f"  Variation: {100 * timing['variation']:.1f}%")
+            print(*(f"  {line}" for line in _pace(timing)), sep="\n")
             print(f"  Stall: {100 * timing['stall']:.1f}%")
             print(f"  Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
         print(f"  Traces of the train step: {end.traces}")
@@ -195,13 +187,9 @@ class ConsoleProgress(Callback):
 
 
 class TensorBoardWriter(Callback):
-    """Writes losses, learning rate and timing to TensorBoard, by stage.
+    """Writes losses, learning rate and timing to TensorBoard, by stage."""
 
-    Args:
-        folder: Log folder.
-    """
-
-    def __init__(self, folder):
+    def __init__(self, folder: str):
         self.folder = folder
         self._writer = None
 

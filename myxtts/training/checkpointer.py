@@ -2,43 +2,30 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from myxtts.config.config import XTTSConfig
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
 from myxtts.training.divergence import DivergenceGuard, last_good_step
-from myxtts.training.stages.base import Stage
-from myxtts.training.state import TrainingState, restore, snapshot
+from myxtts.training.stages.base import Stage, arrays_of
+from myxtts.training.state import TrainingState, differences, versions
 from myxtts.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
+
+TRAINED = "trained"
+"""Tensor file of a run with weight averages: the weights that training continues with. `model`, which everything else
+reads, then holds the averages: what was validated and what speaks."""
 
 
 class Checkpointer:
     """Writes and reads the checkpoints of one stage of a run.
 
-    Args:
-        state, stage, train_step: Of the run; `restore` changes them, nothing else here does.
-        config: Called for the `XTTSConfig` of the moment.
-        averaged: Context in which the model has the weights that are validated and spoken with.
+    `config` is called for the settings of the moment: the batch size may change.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        stage: Stage,
-        train_step: TrainStep,
-        config: Callable[[], XTTSConfig],
-        averaged: Callable[[], AbstractContextManager],
-    ):
-        self.state, self.stage, self.train_step, self._config, self._averaged = (
-            state,
-            stage,
-            train_step,
-            config,
-            averaged,
-        )
+    def __init__(self, state: TrainingState, stage: Stage, train_step: TrainStep, config: Callable[[], XTTSConfig]):
+        self.state, self.stage, self.train_step, self._config = state, stage, train_step, config
         training = config().training
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
@@ -46,23 +33,34 @@ class Checkpointer:
     def save(self, last: bool, finished: bool, ledger: list | None) -> None:
         """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
 
-        Args:
-            last: Return when it is on the disk, with several tries if need be. Else training waits only for the copy to
-                the host, and a write that fails is reported by the next call.
-            finished: The stage's last step has been taken.
-            ledger: Rows of the switches' ledger, or None.
+        The `last` one is on the disk when this returns, after several tries if need be. Else training waits only for
+        the copy to the host, and a write that fails is reported by the next call. `finished` says whether the stage's
+        last step has been taken; `ledger` has the rows of the switches' ledger.
         """
         self.writer.wait()  # before the copy: no more than one is held
         self.state.finished = finished
         best = self.state.best is not None and self.state.best[1] == self.state.step
-        content = snapshot(self.state, self.stage, self.train_step, self._averaged, self._config(), ledger)
-        (self.writer.write_last if last else self.writer.start)(self.state.step, *content, best)
+        (self.writer.write_last if last else self.writer.start)(self.state.step, *self.snapshot(ledger), best)
+
+    def snapshot(self, ledger: list | None) -> tuple[dict, dict]:
+        """Copies the run's tensors and state to the host, between two steps, for `CheckpointStore.write`."""
+        tensors = {"optimizer": arrays_of(self.train_step.state_variables())}
+        with self.train_step.averaged_weights():
+            tensors |= self.stage.weight_arrays()
+        keeps_averages = bool(self.train_step.averages())
+        if keeps_averages:
+            tensors[TRAINED] = arrays_of(self.train_step.trainable())
+        saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": keeps_averages, "ledger": ledger}
+        saved |= {"bad_steps_in_row": self.train_step.bad_steps_in_row, "versions": versions()}
+        return tensors, {**saved, "config": self._config().to_dict()}
 
     def resume(self, folder: str | None = None) -> None:
         """Takes up the newest sound checkpoint, if there is one.
 
-        Args:
-            folder: Of another run, which must have one; None for the run's own.
+        `folder` is of another run, which must have one; None for the run's own.
+
+        Raises:
+            CheckpointError: It is of another model, or was trained on the codes of another DVAE.
         """
         store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
         step = store.newest_sound(logger.warning)
@@ -73,14 +71,24 @@ class Checkpointer:
             raise CheckpointError(f"{folder} has no checkpoint of the {self.stage.name} stage to resume from.")
 
     def _restore(self, store, step):
-        restore(self.state, self.stage, self.train_step, self._config(), store, step)
+        saved, where = store.read_state(step), str(store.path(step))
+        self.state.restore(step, saved, where)
+        trained = [TRAINED] if saved.get("averaged") else []
+        tensors, _ = store.read(step, (*self.stage.weight_files(), "optimizer", *trained))
+        self.stage.assign_weights(tensors, where)
+        assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
+        for rule in self.train_step.rules:
+            if rule.averages:
+                rule.averages.restart()
+        if trained:
+            assign_by_name(self.train_step.trainable(), tensors[TRAINED], where)
+        for line in differences(saved, self._config()):
+            logger.info("%s", line)
 
     def go_back(self, error: Exception, guard: DivergenceGuard) -> None:
         """Takes a run that has diverged back to its last good checkpoint, with a lower learning rate.
 
-        Args:
-            error: Raised where there is no way back, or no further one is allowed.
-            guard: Counts the returns and lowers the rate.
+        `error` is raised where there is no way back, or no further one is allowed; `guard` counts the returns.
         """
         settings, digest = self._config().training, self.state.data_digest
         self.writer.wait()

@@ -5,114 +5,23 @@ import queue
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import tensorflow as tf
 
 logger = logging.getLogger(__name__)
-
-_END = object()
 
 
 class PipelineStuck(RuntimeError):
     """The buffer did not fill in time; the message names the stage that is stuck."""
 
 
-class DevicePipeline:
-    """Prepares batch N + 1 while the consumer works on batch N.
-
-    The producer reads a batch (host), prepares it (data device) and copies it (model device), and never waits for the
-    consumer except when the buffer is full. What goes wrong in it is raised by `__next__` with its own traceback.
-    `close`, or leaving the `with` block, always ends the producer; so does letting go of the pipeline.
-
-    Args:
-        batches: Iterable of `WaveBatch`es, already on the data device.
-        prepare: `(WaveBatch, position) -> batch`, on the data device.
-        transfer: `batch -> batch` on the model device.
-        capacity: Most batches that are ready and wait; one more is being prepared, and the consumer holds its own.
-        start: Position of the first batch.
-    """
-
-    def __init__(self, batches, prepare, transfer, capacity=1, start=0):
-        self.capacity = capacity
-        self.wait_seconds = 0.0
-        """Time that `__next__` spent waiting for data."""
-        self._producer = _Producer(batches, prepare, transfer, capacity, start)
-        self._ready, self._stop = self._producer.ready, self._producer.stop
-        # A Ctrl-C can strike where no `with` block catches it. The producer does not hold the pipeline, so it ends then.
-        weakref.finalize(self, self._stop.set)
-
-    @property
-    def stage(self):
-        """What the producer is doing, in words."""
-        return self._producer.stage
-
-    @property
-    def produced(self):
-        """Batches that have entered the buffer."""
-        return self._producer.produced
-
-    def start(self):
-        """Starts the producer; does nothing when it runs already."""
-        if self._producer.ident is None:
-            self._producer.start()
-        return self
-
-    def wait_until_filled(self, head_start_seconds=0.0, timeout_seconds=300.0):
-        """Waits the head start, and then until the buffer is full or the data has ended.
-
-        Raises:
-            PipelineStuck: After `timeout_seconds`, naming the stage that the producer is in.
-        """
-        self.start()
-        self._stop.wait(head_start_seconds)
-        deadline = time.monotonic() + timeout_seconds
-        while not self._ready.full() and self._producer.is_alive():
-            if time.monotonic() > deadline:
-                raise PipelineStuck(
-                    f"The buffer between the devices holds {self._ready.qsize()} of {self.capacity} "
-                    f"batches after {timeout_seconds:.0f} s; the producer is stuck {self.stage}. Look "
-                    "there, or raise --model-start-delay."
-                )
-            time.sleep(0.005)
-
-    def fill(self):
-        """Batches ready for the consumer."""
-        return self._ready.qsize()
+class _Batches:
+    """An iterator that is its own context."""
 
     def __iter__(self):
         return self
-
-    def __next__(self):
-        if self._stop.is_set():
-            raise StopIteration
-        self.start()
-        began = time.perf_counter()
-        item = self._ready.get()
-        self.wait_seconds += time.perf_counter() - began
-        if item is _END or isinstance(item, BaseException):
-            self._stop.set()
-        if item is _END:
-            raise StopIteration
-        if isinstance(item, BaseException):
-            raise item
-        return item
-
-    def close(self, timeout_seconds=5.0):
-        """Ends the producer and empties the buffer; the producer's work on one batch is let finish.
-
-        Args:
-            timeout_seconds: Most time to wait for that. A reader that hangs cannot be ended from outside; its thread
-                dies with the process, and the log names the stage.
-        """
-        self._stop.set()
-        if self._producer.ident is not None:
-            self._producer.join(timeout_seconds)
-            if self._producer.is_alive():
-                logger.warning(
-                    "The data pipeline does not end: it has been %s for more than %.0f s.", self.stage, timeout_seconds
-                )
-        while not self._ready.empty():
-            self._ready.get_nowait()
 
     def __enter__(self):
         try:
@@ -125,19 +34,99 @@ class DevicePipeline:
         self.close()
 
 
+class DevicePipeline(_Batches):
+    """Prepares batch N + 1 while the consumer works on batch N.
+
+    The producer reads a batch (host), prepares it (data device) and copies it (model device), and waits for the
+    consumer only when the buffer is full. What goes wrong in it is raised by `__next__` with its own traceback.
+    `close`, or leaving the `with` block, always ends the producer; so does letting go of the pipeline.
+
+    Args:
+        batches: `WaveBatch`es, already on the data device; `start` is the position of the first.
+        prepare: `(WaveBatch, position) -> batch`, on the data device.
+        transfer: `batch -> batch` on the model device.
+        capacity: Most batches that are ready and wait; one more is being prepared, and the consumer holds its own.
+    """
+
+    def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
+        self.capacity = capacity
+        self.wait_seconds = 0.0
+        """Time that `__next__` spent waiting for data."""
+        self._producer = _Producer(batches, prepare, transfer, capacity, start)
+        self._ready, self._stop = self._producer.ready, self._producer.stop
+        # A Ctrl-C can strike where no `with` block catches it; the producer does not hold the pipeline, and ends then.
+        weakref.finalize(self, self._stop.set)
+
+    @property
+    def stage(self) -> str:
+        """What the producer is doing, in words."""
+        return self._producer.stage
+
+    def start(self) -> "DevicePipeline":
+        """Starts the producer; does nothing when it runs already."""
+        if self._producer.ident is None:
+            self._producer.start()
+        return self
+
+    def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
+        """Waits the head start, and then until the buffer is full or the data has ended.
+
+        Raises:
+            PipelineStuck: After `timeout_seconds`, naming the stage that the producer is in.
+        """
+        self.start()
+        self._stop.wait(head_start_seconds)
+        deadline = time.monotonic() + timeout_seconds
+        while not self._ready.full() and self._producer.is_alive():
+            if time.monotonic() > deadline:
+                held = f"{self._ready.qsize()} of {self.capacity} batches after {timeout_seconds:.0f} s"
+                raise PipelineStuck(
+                    f"The buffer between the devices holds {held}; the producer is stuck {self.stage}. Look there, or "
+                    "raise --model-start-delay."
+                )
+            time.sleep(0.005)
+
+    def fill(self) -> int:
+        """Batches ready for the consumer."""
+        return self._ready.qsize()
+
+    def __next__(self):
+        if self._stop.is_set():
+            raise StopIteration
+        self.start()
+        began = time.perf_counter()
+        item = self._ready.get()
+        self.wait_seconds += time.perf_counter() - began
+        if isinstance(item, BaseException):  # the end is a `StopIteration`
+            self._stop.set()
+            raise item
+        return item
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Ends the producer and empties the buffer; the producer may finish its work on one batch within the timeout.
+
+        A reader that hangs cannot be ended from outside; its thread dies with the process, and the log names the stage.
+        """
+        self._stop.set()
+        if self._producer.ident is not None:
+            self._producer.join(timeout_seconds)
+            if self._producer.is_alive():
+                message = "The data pipeline does not end: it has been %s for more than %.0f s."
+                logger.warning(message, self.stage, timeout_seconds)
+        while not self._ready.empty():
+            self._ready.get_nowait()
+
+
 class _Producer(threading.Thread):
     """The thread of a `DevicePipeline`; see there."""
 
     def __init__(self, batches, prepare, transfer, capacity, start):
         super().__init__(name="myxtts-data-device", daemon=True)
-        self.batches = batches
-        self.prepare = prepare
-        self.transfer = transfer
+        self.batches, self.prepare, self.transfer = batches, prepare, transfer
         self.first_position = start
         self.ready = queue.Queue(maxsize=capacity)
         self.stop = threading.Event()
         self.stage = "not started"
-        self.produced = 0
 
     def run(self):
         try:
@@ -152,9 +141,8 @@ class _Producer(threading.Thread):
                 self.stage = "waiting for room in the buffer"
                 if not self._put(batch):
                     return
-                self.produced += 1
                 self.stage = "reading a batch on the host"
-            self._put(_END)
+            self._put(StopIteration())
         except BaseException as error:  # handed to the consumer, whatever it is
             self._put(error)
 
@@ -168,65 +156,52 @@ class _Producer(threading.Thread):
         return False
 
 
-class SynchronousPipeline:
+class SynchronousPipeline(_Batches):
     """The same work in the consumer's thread: a batch is read, prepared and copied when it is asked for.
 
     What the overlap of `DevicePipeline` is measured against, and what a debugger can step through. The arguments and
     the methods are those of `DevicePipeline`; there is no buffer, so `capacity` has no effect.
     """
 
-    def __init__(self, batches, prepare, transfer, capacity=1, start=0):
-        self._batches = batches
-        self._iterator = None
-        self._prepare = prepare
-        self._transfer = transfer
-        self._position = start
+    def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
+        self._batches, self._prepared = batches, None
+        self._prepare, self._transfer, self._position = prepare, transfer, start
         self.capacity = 0
         self.wait_seconds = 0.0
         """Time that `__next__` took, all of which the model device waits."""
-        self.produced = 0
 
-    def start(self):
+    def start(self) -> "SynchronousPipeline":
         """Lets the host begin to read."""
-        if self._iterator is None:
-            self._iterator = iter(self._batches)
+        self._prepared = self._prepared or self._work(iter(self._batches))
         return self
 
-    def wait_until_filled(self, head_start_seconds=0.0):
+    def _work(self, batches):
+        for position, wave in enumerate(batches, self._position):
+            yield self._transfer(self._prepare(wave, position))
+
+    def wait_until_filled(self, head_start_seconds: float = 0.0) -> None:
         """Waits the head start; there is no buffer to fill."""
         self.start()
         time.sleep(head_start_seconds)
 
-    def fill(self):
+    def fill(self) -> int:
         """No batch is ever ready before it is asked for."""
         return 0
 
-    def __iter__(self):
-        return self
-
     def __next__(self):
         began = time.perf_counter()
-        self.start()
-        batch = self._transfer(self._prepare(next(self._iterator), self._position))
+        batch = next(self.start()._prepared)
         # GPU work is queued; without this it would overlap with the training after all.
         tf.test.experimental.sync_devices()
         self.wait_seconds += time.perf_counter() - began
-        self._position += 1
-        self.produced += 1
         return batch
 
-    def close(self):
+    def close(self) -> None:
         """Lets go of the reader; nothing is returned after it."""
-        self._iterator = iter(())
-
-    def __enter__(self):
-        return self.start()
-
-    def __exit__(self, *exception):
-        self.close()
+        self._prepared = iter(())
 
 
-def copy_to(batch, device):
+def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
     """`batch` on `device`, field by field."""
     with tf.device(device):
         return type(batch)(*(tf.identity(value) for value in batch))

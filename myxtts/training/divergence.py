@@ -1,9 +1,10 @@
-"""Notices that a run has diverged, says what broke in which batch, and takes the run back to its last good checkpoint."""
+"""Notices that a run has diverged, says what broke in which batch, and finds its last good checkpoint."""
 
 import logging
 from collections import deque
 
 import numpy as np
+import tensorflow as tf
 
 from myxtts.config.checks import UserError
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_json
@@ -18,14 +19,11 @@ class TrainingDiverged(UserError):
 class DivergenceGuard:
     """Counts steps in a row whose loss or gradient is not finite.
 
-    Whether a step was finite is read a few steps later and for several steps at once, so that the device is not waited for
-    after each step; a run that diverges is noticed at most a quarter of the limit late.
-
-    Args:
-        limit: Steps in a row after which the run has diverged.
+    After `limit` of them the run has diverged. Whether a step was finite is read a few steps later and for several at
+    once, so that the device is not waited for after each; divergence is noticed at most a quarter of the limit late.
     """
 
-    def __init__(self, limit):
+    def __init__(self, limit: int):
         self.limit = limit
         self.rate_scale = 1.0
         """Factor on the learning rate, lowered each time the run goes back."""
@@ -36,21 +34,18 @@ class DivergenceGuard:
         self._row = deque(maxlen=limit)
         self._in_row = 0
 
-    def state(self):
+    def state(self) -> dict:
+        """What goes into a checkpoint, as JSON values."""
         return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self._counted()}
 
-    def restore(self, state):
+    def restore(self, state: dict) -> None:
+        """Takes up what `state` gave."""
         self.rate_scale, self.returns, self._in_row = state["rate_scale"], state["returns"], state["in_row"]
         self._unread.clear()
         self._row.clear()
 
-    def watch(self, step, clips, losses):
-        """Takes note of a step.
-
-        Args:
-            step: Its number.
-            clips: Tensors of the indices of its clips.
-            losses: What the train step returned.
+    def watch(self, step: int, clips: list[tf.Tensor], losses: dict[str, tf.Tensor]) -> list[dict] | None:
+        """Takes note of a step: indices of its clips, and what the train step returned.
 
         Returns:
             None, or where the run has diverged what is known of the last bad steps: dictionaries of `step`, `clips`
@@ -59,14 +54,12 @@ class DivergenceGuard:
         self._unread.append((step, clips, losses))
         if step % self._every or self._counted() < self.limit:
             return None
-        return [
-            {
-                "step": number,
-                "clips": np.concatenate([part.numpy() for part in parts]).tolist(),
-                "not_finite": [name for name, value in values.items() if not np.isfinite(float(value))],
-            }
-            for number, parts, values in self._row
-        ]
+        return [self._described(*bad) for bad in self._row]
+
+    @staticmethod
+    def _described(step, clips, losses):
+        broken = [name for name, value in losses.items() if not np.isfinite(float(value))]
+        return {"step": step, "clips": np.concatenate([part.numpy() for part in clips]).tolist(), "not_finite": broken}
 
     def _counted(self):
         for step in self._unread:
@@ -83,24 +76,15 @@ class DivergenceGuard:
 def write_divergence(
     folder: str, stage: str, step: int, learning_rate: float, weights: dict, bad_steps: list[dict]
 ) -> str:
-    """Writes a file that names the clips of the last bad steps and what was not finite.
+    """Writes a file into a run's folder that names the clips of the last bad steps and what was not finite.
 
-    Where it cannot be written it goes to the log instead.
-
-    Args:
-        folder: Of the run.
-        stage, step: What diverged, and when.
-        learning_rate: Of that step.
-        weights: Trained weights by name.
-        bad_steps: From `DivergenceGuard.watch`, with the ids of clips.
-
-    Returns:
-        Where it is, in words.
+    `weights` are those that are trained, `bad_steps` are from `DivergenceGuard.watch`, with the ids of clips. Returns
+    in words where it is: the file, or the log where that cannot be written.
     """
     path = f"{folder}/diverged_{stage}_step_{step}.json"
     not_finite = [name for name, v in weights.items() if not np.isfinite(v.numpy()).all()]
-    found = {"stage": stage, "step": step, "learning_rate": learning_rate, "weights_not_finite": not_finite}
-    found["bad_steps"] = bad_steps
+    found = {"stage": stage, "step": step, "learning_rate": learning_rate}
+    found |= {"weights_not_finite": not_finite, "bad_steps": bad_steps}
     try:
         write_json(path, found)
     except OSError as error:
@@ -110,10 +94,7 @@ def write_divergence(
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """The newest checkpoint that is sound and was not written in a row of bad steps, or None.
-
-    Newer ones are renamed to `diverged_step_…`.
-    """
+    """The newest checkpoint that is sound and not of a bad step; newer ones are renamed to `diverged_step_…`."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)

@@ -6,31 +6,19 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.training.device_pipeline import copy_to
-from myxtts.training.stages.base import Objective, Stage
+from myxtts.training.stages.base import Objective
 
 
 class Evaluator:
-    """Means of every loss of a stage over validation batches, without dropout; traced once.
+    """Means of every loss of a stage's objectives over validation batches, without dropout; traced once."""
 
-    Args:
-        stage: `Stage` that is trained.
-        objectives: Those of its updates.
-        device: Name of the model device.
-    """
-
-    def __init__(self, stage: Stage, objectives: list[Objective], device: str):
-        self.stage = stage
-        self.objectives = objectives
-        self.device = device
-        self._traced = None
+    def __init__(self, objectives: list[Objective], device: str):
+        self.objectives, self.device, self._traced = objectives, device, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
-        """Losses by name, each the mean over all its items.
+        """Losses by name, each the mean over all its items; `prepare` is the stage's preparation.
 
-        Args:
-            loader: `BatchLoader` of the validation clips.
-            prepare: The stage's preparation.
-            max_batches: Fewer batches than there are still show all lengths: the order goes from short to long.
+        With fewer batches than there are they still show all lengths: the loader's order goes from short to long.
         """
         batches = loader.order.batches_per_epoch
         totals, counts = {}, {}

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import tensorflow as tf
 
-from myxtts.config.config import ConfigError, TrainingConfig
+from myxtts.config.checks import ConfigError
 from myxtts.devices.precision import rounds_to_tf32
 from myxtts.training.batching import Batching
 from myxtts.training.graph_facts import attention_forms, nodes, recomputed_blocks
@@ -28,7 +28,7 @@ class LedgerDifference(ConfigError):
 class LedgerRow:
     """One switch."""
 
-    optimisation: str
+    optimization: str
     requested: str
     """What was asked for, and by whom."""
     effective: str
@@ -45,73 +45,52 @@ class Ledger:
     rows: tuple[LedgerRow, ...]
 
     def __str__(self):
-        cells = [("optimisation", "requested", "effective", "reason")]
-        cells += [
-            (row.optimisation, row.requested, ("" if row.as_requested else "! ") + row.effective, row.reason)
-            for row in self.rows
-        ]
-        widths = [max(len(row[column]) for row in cells) for column in range(3)]
-        return "\n".join(
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[3]]).rstrip() for row in cells
-        )
+        cells = [("optimization", "requested", "effective", "reason")]
+        for row in self.rows:
+            effective = row.effective if row.as_requested else f"! {row.effective}"
+            cells.append((row.optimization, row.requested, effective, row.reason))
+        widths = [*(max(len(row[column]) for row in cells) for column in range(3)), 0]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 
-    def row(self, optimisation):
+    def row(self, optimization: str) -> LedgerRow:
         """The row of that name."""
-        return next(row for row in self.rows if row.optimisation == optimisation)
+        return next(row for row in self.rows if row.optimization == optimization)
 
-    def state(self):
+    def state(self) -> list[dict]:
         """The rows as JSON values."""
         return [asdict(row) for row in self.rows]
 
-    def require(self):
+    def require(self) -> None:
         """Raises `LedgerDifference` naming every switch whose effect is not what was asked for."""
-        differing = [row for row in self.rows if not row.as_requested]
+        differing = "; ".join(
+            f"{row.optimization} was to be {row.requested} and is {row.effective} ({row.reason})"
+            for row in self.rows
+            if not row.as_requested
+        )
         if differing:
-            raise LedgerDifference(
-                "--strict: "
-                + "; ".join(
-                    f"{row.optimisation} was to be {row.requested} and is {row.effective} ({row.reason})"
-                    for row in differing
-                )
-                + ". Ask for what there is, or leave --strict out to train with that."
-            )
+            way_out = "Ask for what there is, or leave --strict out to train with that."
+            raise LedgerDifference(f"--strict: {differing}. {way_out}")
 
 
 class LedgerKeeper:
-    """Looks at a train step before its first call and after it.
+    """Looks at a train step before its first call in this process and after it.
 
-    Args:
-        stage: `Stage` that is trained.
-        train_step: `TrainStep` that has not been called in this process.
-        switches: What was settled.
-        batching: `Batching`, which says how many clips are trained on at once.
-        settings: `TrainingConfig`.
-        device: Name of the device that trains.
-        num_shapes: Shapes that its batches can have.
+    `num_shapes` is how many shapes its batches can have.
     """
 
     def __init__(
-        self,
-        stage: Stage,
-        train_step: TrainStep,
-        switches: Switches,
-        batching: Batching,
-        settings: TrainingConfig,
-        device: str,
-        num_shapes: int,
+        self, stage: Stage, train_step: TrainStep, switches: Switches, batching: Batching, device: str, num_shapes: int
     ):
         self.stage, self.step, self.switches, self.batching = stage, train_step, switches, batching
-        self.settings, self.device, self.num_shapes = settings, device, num_shapes
+        self.device, self.num_shapes = device, num_shapes
         self._watched = sorted(train_step.averages().values(), key=lambda v: v.shape.num_elements())[:WATCHED_AVERAGES]
         self._before = [v.numpy() for v in self._watched]
 
     def ledger(self, figures: dict) -> Ledger:
         """The `Ledger`; to be called after a step that was applied, with what it returned."""
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
-        if "gradient_checkpointing" in self.stage.switches:
-            rows.append(self._recomputation())
-        if "attention" in self.stage.switches:
-            rows.append(self._attention())
+        for switch, look in {"gradient_checkpointing": self._recomputation, "attention": self._attention}.items():
+            rows += [look()] if switch in self.stage.switches else []
         rows += [self._xla(), self._averages(), self._accumulation(), self._batch()]
         return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
 
@@ -167,10 +146,8 @@ class LedgerKeeper:
         clusters = count_clusters(self.step.graph)
         reason = f"{clusters} compiled clusters in the step"
         if clusters:
-            most = self.step.most_compilations(self.num_shapes)
-            reason += (
-                f"; {self.step.compilations} programs compiled so far, at most {most} for {self.num_shapes} shapes"
-            )
+            most = f"at most {self.step.most_compilations(self.num_shapes)} for {self.num_shapes} shapes"
+            reason += f"; {self.step.compilations} programs compiled so far, {most}"
         reason = self.switches.reasons.get("xla", reason)
         return LedgerRow("XLA", requested, _on(clusters > 0), reason, value == (clusters > 0))
 
@@ -196,7 +173,7 @@ class LedgerKeeper:
     def _batch(self):
         clips, times = self.batching.clips, self.step.micro_batches
         wanted, found = self.batching.batch_size * self.batching.accumulation, clips * times
-        requested = f"{wanted} an update" + (", auto at once" if self.settings.automatic_batch_size else "")
+        requested = f"{wanted} an update" + (", auto at once" if self.batching.automatic else "")
         reason = f"{clips} clips at once make {found} an update"
         return LedgerRow("batch size", requested, f"{clips} x {times}", reason, wanted == found)
 

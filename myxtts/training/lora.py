@@ -1,5 +1,10 @@
 """Low-rank adaptation of the GPT's attention and MLP kernels (Hu et al. 2022), by Keras's own `Dense.enable_lora`."""
 
+import keras
+import numpy as np
+
+from myxtts.models.gpt import GPT
+
 ADAPTED = ("qkv", "output_projection", "mlp_in", "mlp_out")
 TEXT_ROWS = ("text_embedding", "text_head/kernel", "text_head/bias")
 
@@ -9,13 +14,11 @@ class LoRA:
 
     To be made in the strategy's scope and on the model's device, after the starting weights are in place.
 
-    Args:
-        gpt: `GPT`.
-        rank: Rank of each adapter; its output is scaled by `alpha / rank` with alpha equal to the rank, that is, by 1.
-        train_text_rows: Also train the text table and head, which a grown vocabulary needs.
+    An adapter's output is scaled by `alpha / rank` with alpha equal to the rank, that is, by 1. `train_text_rows` also
+    trains the text table and head, which a grown vocabulary needs.
     """
 
-    def __init__(self, gpt, rank, train_text_rows):
+    def __init__(self, gpt: GPT, rank: int, train_text_rows: bool):
         self.layers = {}
         for number, block in enumerate(gpt.blocks):
             for layer in (block.attention.qkv, block.attention.output_projection, block.mlp_in, block.mlp_out):
@@ -24,28 +27,19 @@ class LoRA:
                 self.layers[f"{owner}/{layer.name}"] = layer
         self.train_text_rows = train_text_rows
 
-    def is_trained(self, name):
+    def is_trained(self, name: str) -> bool:
         """Whether a weight of the GPT, named from below it, is trained."""
         return "lora_kernel" in name or (self.train_text_rows and name in TEXT_ROWS)
 
-    def split(self, named):
-        """Parts the GPT's weights into those of the plain model, kernels merged, and the adapters.
-
-        Args:
-            named: `{name: variable}` as `XTTS.part_weights` gives it.
-
-        Returns:
-            `({name: array}, {name: array})`.
-        """
+    def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Parts the GPT's weights into those of the plain model, kernels merged, and the adapters; both by name."""
         plain, adapters = {}, {}
         for name, variable in named.items():
             layer = self.layers.get(name.rsplit("/", 1)[0])
-            if "lora_kernel" in name:
+            adapted = layer is not None and name.endswith("/kernel")
+            if adapted or "lora_kernel" in name:
                 adapters[name] = variable.numpy()
-            elif layer is not None and name.endswith("/kernel"):
+            if "lora_kernel" not in name:
                 # The layer's own `kernel` is the sum of the frozen one and the adapters' product.
-                plain[name] = layer.kernel.numpy()
-                adapters[name] = variable.numpy()
-            else:
-                plain[name] = variable.numpy()
+                plain[name] = (layer.kernel if adapted else variable).numpy()
         return plain, adapters

@@ -3,17 +3,12 @@
 import tensorflow as tf
 
 
-def masked_cross_entropy(logits, targets, mask, label_smoothing=0.0):
-    """Sum of the cross-entropy over the targets that count.
+def masked_cross_entropy(
+    logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing: float = 0.0
+) -> tf.Tensor:
+    """Sum of the cross-entropy over the targets that count: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
 
-    Args:
-        logits: `(B, T, V)`.
-        targets: `(B, T)` int32.
-        mask: `(B, T)` bool.
-        label_smoothing: Share of each target spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
-
-    Returns:
-        Scalar float32.
+    `label_smoothing` is the share of each target spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
     """
     logits = tf.cast(logits, tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
@@ -23,7 +18,7 @@ def masked_cross_entropy(logits, targets, mask, label_smoothing=0.0):
     return tf.reduce_sum(tf.where(mask, losses, 0.0))
 
 
-def masked_squared_error(predicted, target, mask):
+def masked_squared_error(predicted: tf.Tensor, target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Sum of the squared differences over the rows that count: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
     difference = tf.cast(predicted, tf.float32) - tf.cast(target, tf.float32)
     return tf.reduce_sum(tf.where(mask, tf.reduce_sum(tf.square(difference), axis=-1), 0.0))

@@ -1,14 +1,19 @@
 """What a training step is made of: each phase timed alone, then the pipeline with its phases overlapping."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from statistics import fmean, pstdev
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.data.batch import noise_batch
+from myxtts.data.batch import WaveBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.device_plan import DevicePlan
 from myxtts.models.xtts import XTTS
 from myxtts.planning.memory import TOKENS_PER_SECOND
 from myxtts.training.trainer import XTTSTrainer
@@ -16,10 +21,8 @@ from myxtts.training.trainer import XTTSTrainer
 PHASES = ("load", "preprocess", "transfer", "train")
 WARMUP_STEPS = 5
 """Steps left out at the start of each measurement: they trace and fill caches."""
-
 KEPT_BATCHES = 8
 """Batches that the phases after loading are timed on, in turn."""
-
 PRODUCT_SIZE = 1024
 """Rows and columns of the matrices whose product is timed in each number format."""
 PRODUCT_SECONDS = 0.3
@@ -39,17 +42,17 @@ class PhaseTimes:
     """Forward, backward and update on the model device."""
 
     @property
-    def data(self):
+    def data(self) -> float:
         """Seconds of data work per step."""
         return self.load + self.preprocess + self.transfer
 
     @property
-    def total(self):
+    def total(self) -> float:
         """Seconds of a step without overlap."""
         return self.data + self.train
 
     @property
-    def ceiling(self):
+    def ceiling(self) -> float:
         """The greatest speed-up that overlapping can bring."""
         return self.total / max(self.data, self.train)
 
@@ -66,43 +69,39 @@ class PipelineTimes:
     """`(phase, start, end)` in seconds since the first step: when `preprocess`, `transfer` and `train` ran."""
 
     @property
-    def mean(self):
+    def mean(self) -> float:
         """Mean seconds of a step."""
         return fmean(self.step_times)
 
     @property
-    def variation(self):
+    def variation(self) -> float:
         """Standard deviation over mean of the step times."""
         return pstdev(self.step_times) / self.mean
 
     @property
-    def stall(self):
+    def stall(self) -> float:
         """Share of the time that the model device waited for data."""
         return min(1.0, self.wait_seconds / sum(self.step_times))
 
-    def busy(self, phases):
+    def busy(self, phases: Sequence[str]) -> float:
         """Share of the time in which one of `phases` ran."""
         whole = sum(self.step_times)
-        return (
-            sum(max(0.0, min(end, whole) - max(start, 0.0)) for phase, start, end in self.spans if phase in phases)
-            / whole
-        )
+        spans = ((max(start, 0.0), min(end, whole)) for phase, start, end in self.spans if phase in phases)
+        return sum(max(0.0, end - start) for start, end in spans) / whole
 
 
-def open_trainer(config, plan, folder):
-    """A fresh GPT trainer and its data set, for measurements. The DVAE is untrained, which costs the same time.
+def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[XTTSTrainer, SpeechDataset]:
+    """A fresh GPT trainer, without accumulation, and its data set, for measurements; what a run writes is in `folder`.
 
-    Args:
-        config: `XTTSConfig` with `data.train_data` set.
-        plan: `DevicePlan`, applied.
-        folder: For what a run writes.
-
-    Returns:
-        `XTTSTrainer` with a gradient accumulation of 1, and `SpeechDataset`.
+    The DVAE is untrained, which costs the same time.
     """
-    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
-    dataset = SpeechDataset.open(replace(config, training=training))
+    dataset = SpeechDataset.open(_without_history(config, folder))
     return _trainer(dataset.config, plan), dataset
+
+
+def _without_history(config, folder):
+    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
+    return replace(config, training=training)
 
 
 def _trainer(config, plan):
@@ -111,18 +110,15 @@ def _trainer(config, plan):
     return XTTSTrainer(config, stage="gpt", foundations={"dvae": dvae_model}, plan=plan)
 
 
-def measure_phases(trainer, dataset, num_steps):
-    """Times every phase alone, with the devices synchronised after each call. Trains the model.
+def measure_phases(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
+    """Times every phase alone, with the devices synchronized after each call. Trains the model.
 
-    Args:
-        trainer: `XTTSTrainer` with a gradient accumulation of 1.
-        dataset: `SpeechDataset`.
-        num_steps: Steps that count; `WARMUP_STEPS` come before them.
+    `WARMUP_STEPS` come before the `num_steps` that count; the trainer must not accumulate.
     """
     times, kept = {phase: [] for phase in PHASES}, []
     for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
         pass  # the first reads import what decodes and resamples
-    # Readers work in parallel and ahead, so the time of one read says little; the rate of all says how long a step waits.
+    # Readers work in parallel and ahead: the time of one read says little, the rate of all how long a step waits.
     began = time.perf_counter()
     for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
         kept = [*kept, wave][-KEPT_BATCHES:]
@@ -135,8 +131,8 @@ def measure_phases(trainer, dataset, num_steps):
     return PhaseTimes(load, *(fmean(times[phase][WARMUP_STEPS:]) for phase in PHASES[1:]))
 
 
-def measure_pipeline(trainer, dataset, num_steps, start=0):
-    """Times the pipeline as a run has it, overlapping unless `trainer.enable_async_pipeline` is off. Trains the model."""
+def measure_pipeline(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
+    """Times the pipeline as a run has it, overlapping if `trainer.enable_async_pipeline`; trains the model."""
     spans, found = [], PipelineTimes()
 
     def recorded(phase, call):
@@ -167,12 +163,12 @@ def measure_pipeline(trainer, dataset, num_steps, start=0):
     return found
 
 
-def take_step(trainer, batch, position):
+def take_step(trainer: XTTSTrainer, batch: NamedTuple, position: int) -> dict[str, tf.Tensor]:
     """One step of the trainer's own train step, at a learning rate that changes next to nothing."""
     return trainer.train_step([batch], 1e-6, (0, position))
 
 
-def sync():
+def sync() -> None:
     """Waits until every device has done what it was given."""
     tf.test.experimental.sync_devices()
 
@@ -185,14 +181,8 @@ def _timed(times, call, *arguments):
     return result
 
 
-def synthetic_waves(config, seconds, batch_size):
-    """A `WaveBatch` of noise, every clip `seconds` long, with the text that goes with so much speech.
-
-    Args:
-        config: `XTTSConfig` with `model.num_text_tokens` set.
-        seconds: Length of each clip; what is beyond the longest that the model takes is cut off.
-        batch_size: Clips.
-    """
+def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
+    """Clips of noise, `seconds` long or as long as the model takes, with the text that goes with so much speech."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -200,39 +190,28 @@ def synthetic_waves(config, seconds, batch_size):
     return tf.nest.map_structure(tf.constant, noise)
 
 
-def measure_training(config, plan, folder, clip_seconds, budget_seconds):
-    """Times whole training steps on noise, data work included, one after the other.
+def measure_training(
+    config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
+) -> list[float]:
+    """Times whole training steps on noise, data work included, one after the other: seconds of each, at least one.
 
-    Args:
-        config: `XTTSConfig` with `model.num_text_tokens` set.
-        plan: `DevicePlan`, applied.
-        folder: For what a trainer writes.
-        clip_seconds: Length of every clip.
-        budget_seconds: Ends after the step in which so many seconds have passed since the first one, which traces and
-            does not count.
-
-    Returns:
-        Seconds of each step, at least one.
+    It ends after the step in which `budget_seconds` have passed since the first one, which traces and does not count.
     """
-    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
-    config = replace(config, training=training)
-    trainer = _trainer(config, plan)
+    trainer = _trainer(_without_history(config, folder), plan)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
-    times, budget_ends = [], None
-    while budget_ends is None or not times or time.perf_counter() < budget_ends:
-        began = time.perf_counter()
-        position = len(times)
+
+    def step(position):
         take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, position)), position)
-        sync()
-        if budget_ends is None:
-            budget_ends = time.perf_counter() + budget_seconds
-        else:
-            times.append(time.perf_counter() - began)
+
+    _timed([], step, 0)
+    times, ends = [], time.perf_counter() + budget_seconds
+    while not times or time.perf_counter() < ends:
+        _timed(times, step, len(times))
     return times
 
 
-def product_rates(device):
-    """`{format: floating-point operations per second}` of a product of square matrices on a device, by number format."""
+def product_rates(device: str) -> dict[str, float]:
+    """Floating-point operations per second of a product of square matrices on a device, by number format."""
     rates = {}
     product = tf.function(tf.matmul)
     with tf.device(device):

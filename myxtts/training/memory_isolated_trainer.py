@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from myxtts.data.pipeline import prefetch_to, wave_dataset
 from myxtts.devices.configuration import current_plan, early_gpu_configuration
+from myxtts.devices.device_plan import DevicePlan
 from myxtts.training.trainer import XTTSTrainer
 
 LARGEST_PREFETCH = 8
@@ -12,7 +13,7 @@ PREFETCHED_CLIPS = 64
 """Clips that the prefetch buffer holds at most, but for `SMALLEST_PREFETCH` batches in any case."""
 
 
-def prefetch_depth(batch_size):
+def prefetch_depth(batch_size: int) -> int:
     """Batches that are prefetched to the data device when nothing else is asked for."""
     return max(SMALLEST_PREFETCH, min(LARGEST_PREFETCH, PREFETCHED_CLIPS // batch_size))
 
@@ -24,13 +25,9 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     (as `train_main.py --enable-memory-isolation` does). One GPU may play both roles.
 
     Args:
-        config: As in `XTTSTrainer`.
-        data_gpu_id: GPU that prepares data, among those this process may see.
-        model_gpu_id: GPU that trains, likewise.
-        data_gpu_memory_limit: Hard limit of the data GPU, MB.
-        model_gpu_memory_limit: Hard limit of the model GPU, MB.
-        model: As in `XTTSTrainer`.
-        resume_checkpoint: As in `XTTSTrainer`.
+        config, model, resume_checkpoint: As in `XTTSTrainer`.
+        data_gpu_id, model_gpu_id: GPUs that prepare data and train, among those this process may see.
+        data_gpu_memory_limit, model_gpu_memory_limit: Their hard limits, MB.
         plan: An isolated `DevicePlan` that is applied already; the GPUs and limits are then taken from it.
         stage_options: Keyword arguments of `XTTSTrainer`: `stage`, `foundations`, ...
 
@@ -56,29 +53,26 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         super().__init__(config, model, resume_checkpoint, plan=plan, **stage_options)
 
     @property
-    def step_times(self):
+    def step_times(self) -> list[float]:
         """Seconds of each step so far, without the first few, which trace and compile."""
         return self.clock.step_times
 
-    def optimize_dataset_for_dual_gpu(self, dataset, prefetch_buffer_size=4):
+    def optimize_dataset_for_dual_gpu(
+        self, dataset: tf.data.Dataset, prefetch_buffer_size: int | None = 4
+    ) -> tf.data.Dataset:
         """Lets tf.data read in parallel and ends the dataset in a buffer on the data device.
 
         The order of the elements stays what it is: a run is resumed by position.
 
         Args:
-            dataset: `tf.data.Dataset` on the host. Nothing may be mapped or batched after this: it would move the
-                elements back to the host.
+            dataset: On the host. Nothing may be mapped or batched after this: it would move the elements back there.
             prefetch_buffer_size: Batches in that buffer; None takes `prefetch_depth` of the batch size.
-
-        Returns:
-            A `tf.data.Dataset` whose elements live on `data_device`.
         """
         if prefetch_buffer_size is None:
             prefetch_buffer_size = prefetch_depth(self.stage_config.batch_size)
         options = tf.data.Options()
-        options.experimental_optimization.parallel_batch = True
-        options.experimental_optimization.map_fusion = True
-        options.experimental_optimization.map_parallelization = True
+        for optimization in ("parallel_batch", "map_fusion", "map_parallelization"):
+            setattr(options.experimental_optimization, optimization, True)
         options.autotune.enabled = True
         return prefetch_to(dataset.with_options(options), self.data_device, prefetch_buffer_size)
 
@@ -88,16 +82,12 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         return self.optimize_dataset_for_dual_gpu(host, self.config.data.pipeline_buffer_size)
 
 
-def isolated_plan(data_gpu, model_gpu, data_gpu_memory, model_gpu_memory):
+def isolated_plan(data_gpu: int, model_gpu: int, data_gpu_memory: int, model_gpu_memory: int) -> DevicePlan:
     """The isolated plan for a pair: the one in force when it is that, else a new one, applied."""
     plan = current_plan()
     limits = (plan.data_memory_mb, plan.model_memory_mb)
-    if (
-        plan.mode == "isolated"
-        and (plan.data_gpu, plan.model_gpus) == (data_gpu, (model_gpu,))
-        and (plan.virtual or limits == (data_gpu_memory, model_gpu_memory))
-    ):
+    is_pair = plan.mode == "isolated" and (plan.data_gpu, plan.model_gpus) == (data_gpu, (model_gpu,))
+    if is_pair and (plan.virtual or limits == (data_gpu_memory, model_gpu_memory)):
         return plan
-    return early_gpu_configuration(
-        data_gpu, model_gpu, memory_isolation=True, data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory
-    )
+    wanted = dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
+    return early_gpu_configuration(data_gpu, model_gpu, memory_isolation=True, **wanted)

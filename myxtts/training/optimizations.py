@@ -38,11 +38,8 @@ def settle_switches(
 ) -> Switches:
     """Decides what is applied of what `training` asks for, and sets TF32, which TensorFlow has one setting for.
 
-    Args:
-        training: `TrainingConfig`.
-        model_config: `ModelConfig`, whose longest sequence `--attention auto` is measured at.
-        device: Name of the device that trains.
-        applicable: The switches that mean something for what is trained; the others stay at their defaults.
+    `--attention auto` is measured at the longest sequence of the model. `applicable` are the switches that mean
+    something for what is trained; the others stay at their defaults.
     """
     requested = requested_switches(training)
     values = {name: value if name in applicable else SWITCHES[name] for name, (value, _) in requested.items()}
@@ -72,13 +69,13 @@ class TrainingOptimizer:
     Args:
         preset: One of `config.optimizations.PRESETS`.
         strict: Raise after the first step where a switch has another effect than asked for.
-        switches: Any of `config.optimizations.SWITCHES`; they win over the preset.
+        switches: Any of `SWITCHES`; they win over the preset.
 
     Raises:
         ConfigError: An unknown preset, switch or value.
     """
 
-    def __init__(self, preset="auto", *, strict=False, **switches):
+    def __init__(self, preset: str = "auto", *, strict: bool = False, **switches):
         unknown = sorted(switches.keys() - SWITCHES.keys())
         if unknown:
             raise ConfigError(f"A switch must be one of {', '.join(SWITCHES)}. Received: {unknown[0]}.")

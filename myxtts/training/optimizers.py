@@ -1,4 +1,6 @@
-"""AdamW as XTTS was trained with it."""
+"""AdamW as XTTS was trained with it, and its learning rate over a stage."""
+
+import math
 
 import keras
 import tensorflow as tf
@@ -7,12 +9,7 @@ from myxtts.config.stages import StageConfig
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
-    """The optimizer of a set of weights, with its slots made; to be called where the weights live.
-
-    Args:
-        settings: `StageConfig` with its learning rate set.
-        trainable: Variables by name.
-    """
+    """The optimizer of weights (by name), with its slots made; to be called where the weights live."""
     beta_1, beta_2 = settings.betas
     rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
     optimizer = AdamW(settings.learning_rate, **rates)
@@ -32,6 +29,18 @@ def no_weight_decay(name: str) -> bool:
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 
 
+def warmup_cosine(step: int, peak: float, total_steps: int, warmup_steps: int, final_share: float) -> float:
+    """Linear rise to `peak`, then half a cosine down to `final_share * peak` (Loshchilov and Hutter 2017).
+
+    Beyond `total_steps` the rate stays at its end value; the rise takes at most a tenth of the stage.
+    """
+    warmup = min(warmup_steps, total_steps // 10)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    return peak * (final_share + (1.0 - final_share) * 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+
 class AdamW(keras.optimizers.AdamW):
     """AdamW with epsilon after the bias correction (Loshchilov and Hutter 2019, algorithm 2), as in PyTorch.
 
@@ -40,7 +49,7 @@ class AdamW(keras.optimizers.AdamW):
     kernel does all. Arguments are those of `keras.optimizers.AdamW`.
     """
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         """Updates one weight and its moments; called by Keras, after weight decay."""
         dtype = variable.dtype
         beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
@@ -49,18 +58,10 @@ class AdamW(keras.optimizers.AdamW):
         beta_2_power = tf.pow(beta_2, step)
         # The kernel adds epsilon before the correction, too; multiplied by the correction it comes after.
         epsilon = tf.cast(self.epsilon, dtype) * tf.sqrt(1 - beta_2_power)
-        tf.raw_ops.ResourceApplyAdam(
-            var=_handle(variable),
-            m=_handle(self._momentums[index]),
-            v=_handle(self._velocities[index]),
-            beta1_power=tf.pow(beta_1, step),
-            beta2_power=beta_2_power,
-            lr=tf.cast(learning_rate, dtype),
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=epsilon,
-            grad=tf.cast(gradient, dtype),
-        )
+        m, v = _handle(self._momentums[index]), _handle(self._velocities[index])
+        betas = dict(beta1_power=tf.pow(beta_1, step), beta2_power=beta_2_power, beta1=beta_1, beta2=beta_2)
+        rates = dict(lr=tf.cast(learning_rate, dtype), epsilon=epsilon)
+        tf.raw_ops.ResourceApplyAdam(var=_handle(variable), m=m, v=v, grad=tf.cast(gradient, dtype), **betas, **rates)
 
 
 def _handle(variable):

@@ -2,6 +2,8 @@
 
 import math
 
+import tensorflow as tf
+
 WARN_AFTER = 5
 """Diverging validations before a warning, where no patience is set."""
 
@@ -9,45 +11,37 @@ WARN_AFTER = 5
 class OvertrainingDetector:
     """Counts validations in which the two losses diverge.
 
-    A validation diverges when its loss is above the best so far and the mean training loss since the validation before is
-    below the one at that best: early stopping (Prechelt 1998) that tells overtraining from a plateau, where neither moves.
-    A new best sets the count back; a validation that is neither leaves it.
+    A validation diverges when its loss is above the best so far and the mean training loss since the validation before
+    is below the one at that best: early stopping (Prechelt 1998) that tells overtraining from a plateau, where neither
+    moves. A new best sets the count back; a validation that is neither leaves it.
 
-    Args:
-        patience: Diverging validations before `update` says to stop; 0 never does. Half as many give a warning.
+    After `patience` diverging validations `update` says to stop, 0 never does; half as many give a warning.
     """
 
-    def __init__(self, patience):
+    def __init__(self, patience: int):
         self.patience = patience
         self.diverging = 0
         """Diverging validations since the best one."""
         self.stopped = False
         """Whether the patience has run out."""
-        self._best = math.inf
+        self._best = self._training_at_best = math.inf
         self._best_step = 0
-        self._training_at_best = math.inf
         self._unread = []
         self._sum, self._count = 0.0, 0
 
-    def watch(self, loss, finite):
-        """Takes note of a training step; the tensors are read later, so the device is not waited for.
+    def watch(self, loss: tf.Tensor, finite: tf.Tensor) -> None:
+        """Takes note of a training step: its loss of the kind that is validated, and whether it was applied.
 
-        Args:
-            loss: Training loss of the kind that is validated, scalar tensor.
-            finite: Whether the step was applied, scalar tensor.
+        The scalars are read later, so the device is not waited for.
         """
         self._unread.append((loss, finite))
 
-    def update(self, step, loss):
+    def update(self, step: int, loss: float) -> str | None:
         """Takes note of a validation.
 
-        Args:
-            step: Its step.
-            loss: Validation loss.
-
         Returns:
-            What to tell the user, at the validation that half the patience is used up at and at the one that ends it, at
-            which `stopped` is set; else None.
+            What to tell the user, at the validation that uses up half the patience and at the one that ends it, which
+            sets `stopped`; else None.
         """
         self._read()
         training = self._sum / self._count if self._count else math.inf
@@ -63,15 +57,13 @@ class OvertrainingDetector:
 
     def _describe(self, loss):
         count = "1 validation has" if self.diverging == 1 else f"{self.diverging} validations have"
-        seen = (
-            f"Overtraining: {count} a loss above the {self._best:.4f} of step "
-            f"{self._best_step}, the last {loss:.4f}, while the training loss fell on."
-        )
+        best = f"the {self._best:.4f} of step {self._best_step}"
+        seen = f"Overtraining: {count} a loss above {best}, the last {loss:.4f}, while the training loss fell on."
         if self.stopped:
             return f"{seen} The stage ends with the checkpoint of step {self._best_step}, the best."
-        way_out = (
-            f"It ends after {self.patience}" if self.patience else "--overtraining-patience N would end it after N"
-        )
+        way_out = f"It ends after {self.patience}"
+        if not self.patience:
+            way_out = "--overtraining-patience N would end it after N"
         return f"{seen} {way_out}; more data, a larger dropout or a smaller model helps."
 
     def _read(self):
@@ -81,34 +73,23 @@ class OvertrainingDetector:
                 self._count += 1
         self._unread.clear()
 
-    def state(self):
-        """What goes into a checkpoint, as JSON values."""
+    def state(self) -> dict:
+        """What goes into a checkpoint, as JSON values, which know no infinity."""
         self._read()
-        return {
-            "diverging": self.diverging,
-            "stopped": self.stopped,
-            "best_step": self._best_step,
-            "best": _number(self._best),
-            "training_at_best": _number(self._training_at_best),
-            "sum": self._sum,
-            "count": self._count,
-        }
+        best, training = (x if math.isfinite(x) else None for x in (self._best, self._training_at_best))
+        counted = {"diverging": self.diverging, "stopped": self.stopped, "sum": self._sum, "count": self._count}
+        return {**counted, "best_step": self._best_step, "best": best, "training_at_best": training}
 
-    def restore(self, state):
+    def restore(self, state: dict) -> None:
         """Takes up what `state` gave; a raised patience lets a run that was stopped go on."""
         self.diverging, self._best_step = state["diverging"], state["best_step"]
-        self._best = math.inf if state["best"] is None else state["best"]
-        self._training_at_best = math.inf if state["training_at_best"] is None else state["training_at_best"]
+        losses = state["best"], state["training_at_best"]
+        self._best, self._training_at_best = (math.inf if x is None else x for x in losses)
         self._sum, self._count = state["sum"], state["count"]
         self._unread.clear()
         self.stopped = has_stopped(state, self.patience)
 
 
-def has_stopped(state, patience):
+def has_stopped(state: dict, patience: int) -> bool:
     """Whether a run with this `OvertrainingDetector.state` was stopped, and would be again with this patience."""
     return state["stopped"] and 0 < patience <= state["diverging"]
-
-
-def _number(value):
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None

@@ -16,28 +16,18 @@ from myxtts.models.xtts import XTTS
 class Preparation(ABC):
     """Makes a stage's batches from `WaveBatch`es; each stage has its own `make_batch`.
 
-    Args:
-        model: `XTTS` on the data device: its mel scale, and frozen parts that a stage's batches are made with.
-        device: The data device.
-        augment: Random changes of voice (`audio/augment.py`), the same for a clip and its conditioning clip.
-        seed: Of the augmentation.
+    `model` is on the data device, `device`: its mel scale, and frozen parts that a stage's batches are made with.
+    `augment` changes voices at random (`audio/augment.py`), a clip's as its conditioning clip's.
     """
 
     def __init__(self, model: XTTS, device: str, augment: bool, seed: int):
-        self.model = model
-        self.device = device
-        self.augment = augment
-        self.seed = seed
+        self.model, self.device = model, device
+        self.augment, self.seed = augment, seed
         self.mel = MelSpectrogram(DVAE_MEL)
         self._prepare = tf.function(self.make_batch, input_signature=[wave_signature(), tf.TensorSpec((), tf.int32)])
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares one batch.
-
-        Args:
-            batch: `WaveBatch` on any device.
-            position: Of the batch in training, which seeds the augmentation; None leaves it out.
-        """
+        """Prepares a batch on any device; its position in training seeds the augmentation, None leaves that out."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)

@@ -10,11 +10,7 @@ from myxtts.training.device_pipeline import copy_to
 
 
 class Replicas:
-    """The model devices of a plan under their `tf.distribute` strategy.
-
-    Args:
-        plan: `DevicePlan`.
-    """
+    """The model devices of a plan under their `tf.distribute` strategy."""
 
     def __init__(self, plan: DevicePlan):
         self.data_device = plan.data_device

@@ -1,15 +1,13 @@
-"""What a run of a stage has come to, and how a checkpoint keeps it.
+"""What a run of a stage has come to, as a checkpoint keeps it.
 
-Everything that is drawn is a function of the seed and a position (docs/architecture.md), so weights, optimizer state and
-positions are all there is. Whatever else must survive a stop registers with `TrainingState.register`.
+Everything that is drawn is a function of the seed and a position (docs/architecture.md), so weights, optimizer state
+and positions are all there is. Whatever else must survive a stop is one of `TrainingState.parts`.
 """
 
 import json
-import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,26 +16,8 @@ import myxtts
 from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.config.settings import run_settings
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import new_hasher
-from myxtts.training.stages.base import Stage, arrays_of
-from myxtts.training.step import TrainStep
-
-logger = logging.getLogger(__name__)
-
-TRAINED = "trained"
-"""Tensor file of a run with weight averages: the weights that training continues with. `model`, which everything else
-reads, then holds the averages: what was validated and what speaks."""
-
-
-class SavedPart(Protocol):
-    """Something that a checkpoint keeps besides weights and positions."""
-
-    def state(self) -> dict:
-        """What it is now, as JSON values."""
-
-    def restore(self, state: dict) -> None:
-        """Takes up what `state` gave."""
 
 
 @dataclass
@@ -58,25 +38,15 @@ class TrainingState:
     """`(main validation loss, step)` so far."""
     finished: bool = False
     """Whether the stage's last step was taken, at the checkpoint written or read last."""
-    parts: dict[str, SavedPart] = field(default_factory=dict)
-    """What else a checkpoint keeps, by name."""
-
-    def register(self, name: str, part: SavedPart) -> None:
-        """From now on checkpoints keep `part.state()`, and a resumed run hands it to `part.restore`."""
-        self.parts[name] = part
+    parts: dict[str, Any] = field(default_factory=dict)
+    """What else a checkpoint keeps, by name: `state()` gives it as JSON values, `restore(state)` takes it up."""
 
     def as_dict(self) -> dict:
         """The state as JSON values."""
+        data = {"position": self.position, "data": self.data_digest}
+        losses = {"history": list(self.history), "best": self.best}
         parts = {name: part.state() for name, part in self.parts.items()}
-        return {
-            "finished": self.finished,
-            "lineage": self.lineage,
-            "history": list(self.history),
-            "best": self.best,
-            "position": self.position,
-            "data": self.data_digest,
-            "parts": parts,
-        }
+        return {"finished": self.finished, "lineage": self.lineage, **losses, **data, "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
         """Takes up what `as_dict` gave at `step`.
@@ -88,80 +58,18 @@ class TrainingState:
             raise CheckpointError(f"{where} holds weights but no run to continue. Start from them with --init-from.")
         if saved["lineage"] != self.lineage:
             raise CheckpointError(
-                f"{where} was trained on the codes of another DVAE than the one there is now, so training on would teach "
-                "it another language of codes. Train the stage anew with --reset-training, or bring the DVAE back."
+                f"{where} was trained on the codes of another DVAE than the one there is now, so training on would teach"
+                " it another language of codes. Train the stage anew with --reset-training, or bring the DVAE back."
             )
-        missing = self.parts.keys() - saved["parts"].keys()
+        missing = ", ".join(sorted(self.parts.keys() - saved["parts"].keys()))
         if missing:
-            raise CheckpointError(
-                f"{where} was written without {', '.join(sorted(missing))}. Turn that off, or start anew with "
-                "--reset-training."
-            )
+            way_out = "Turn that off, or start anew with --reset-training."
+            raise CheckpointError(f"{where} was written without {missing}. {way_out}")
         self.step, self.position, self.history = step, saved["position"], saved["history"]
         self.best = tuple(saved["best"]) if saved["best"] else None
         self.data_digest, self.finished = saved["data"], saved["finished"]
         for name, part in self.parts.items():
             part.restore(saved["parts"][name])
-
-
-def snapshot(
-    state: TrainingState,
-    stage: Stage,
-    train_step: TrainStep,
-    averaged: Callable[[], AbstractContextManager],
-    config: XTTSConfig,
-    ledger: list | None,
-) -> tuple[dict, dict]:
-    """Copies a run's state to the host, between two steps.
-
-    Args:
-        state, stage, train_step, config: Of the run.
-        averaged: Context in which the model has the weights that are validated and spoken with.
-        ledger: Rows of the switches' ledger, or None before it is there.
-
-    Returns:
-        `(tensors, state)` as `CheckpointStore.write` takes them; training goes on without changing them.
-    """
-    tensors = {"optimizer": arrays_of(train_step.state_variables())}
-    with averaged():
-        tensors |= stage.weight_arrays()
-    keeps_averages = bool(train_step.averages())
-    if keeps_averages:
-        tensors[TRAINED] = arrays_of(train_step.trainable())
-    saved = {
-        "stage": stage.name,
-        **state.as_dict(),
-        "bad_steps_in_row": train_step.bad_steps_in_row,
-        "averaged": keeps_averages,
-        "ledger": ledger,
-        "versions": _versions(),
-        "config": config.to_dict(),
-    }
-    return tensors, saved
-
-
-def restore(
-    state: TrainingState, stage: Stage, train_step: TrainStep, config: XTTSConfig, store: CheckpointStore, step: int
-) -> dict:
-    """Puts a checkpoint into a run; returns what it holds besides tensors.
-
-    Raises:
-        CheckpointError: It is damaged, of another model, or was trained on the codes of another DVAE.
-    """
-    saved, where = store.read_state(step), str(store.path(step))
-    state.restore(step, saved, where)
-    trained = [TRAINED] if saved.get("averaged") else []
-    tensors, _ = store.read(step, (*stage.weight_files(), "optimizer", *trained))
-    stage.assign_weights(tensors, where)
-    assign_by_name(train_step.state_variables(), tensors["optimizer"], where)
-    for rule in train_step.rules:
-        if rule.averages is not None:
-            rule.averages.restart()
-    if trained:
-        assign_by_name(train_step.trainable(), tensors[TRAINED], where)
-    for line in _differences(saved, config):
-        logger.info("%s", line)
-    return saved
 
 
 def data_digest(clips: Iterable) -> str:
@@ -172,11 +80,12 @@ def data_digest(clips: Iterable) -> str:
     return hasher.hexdigest()
 
 
-def _versions():
+def versions() -> dict[str, str]:
+    """Of what decides the last bits of a loss."""
     return {"myxtts": myxtts.__version__, "tensorflow": tf.__version__, "keras": keras.__version__}
 
 
-def _differences(saved, config) -> Iterator[str]:
+def differences(saved: dict, config: XTTSConfig) -> Iterator[str]:
     """Lines on what makes the losses from here on other than those of an unbroken run."""
     before, now = (_flat(json.loads(json.dumps(one.to_dict()))) for one in (config_from_dict(saved["config"]), config))
     without_effect = run_settings(XTTSConfig)
@@ -187,8 +96,8 @@ def _differences(saved, config) -> Iterator[str]:
     ]
     if changed:
         yield f"Settings changed since the checkpoint: {'; '.join(changed)}"
-    if saved["versions"] != _versions():
-        yield f"The checkpoint was written with {saved['versions']}; now it is {_versions()}: last bits may differ."
+    if saved["versions"] != versions():
+        yield f"The checkpoint was written with {saved['versions']}; now it is {versions()}: last bits may differ."
 
 
 def _flat(values, where=""):

@@ -5,6 +5,10 @@ reduced once, then checked, clipped and applied. Keras's own shortcuts do not fi
 scaling look at one replica, and its accumulation averages micro-batches whatever their number of tokens.
 """
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
 import tensorflow as tf
 
 from myxtts.config.stages import StageConfig
@@ -18,9 +22,6 @@ class TrainStep:
     To be made in the strategy's scope and on the model device, since every variable stays where it is made.
 
     Args:
-        updates: What `Stage.updates` returned.
-        strategy: `tf.distribute.Strategy`.
-        stage_config: `StageConfig` with its learning rate set.
         accumulation: Batches per update.
         precision: Dtype policy of the model; `mixed_float16` turns dynamic loss scaling on.
         xla: Compile the gradients, and on one device the updates. XLA compiles once per shape of batch.
@@ -59,33 +60,39 @@ class TrainStep:
         for rule in self.rules:
             rule.compile(self.xla)
         # XLA compiles for each shape in any case; with the shape known when traced, loops over it can be unrolled.
-        known = dict(reduce_retracing=not self.xla)
-        self._whole = tf.function(self._whole_step, **known)
-        self._counts = [tf.function(self._make(rule, self._counts_step), reduce_retracing=True) for rule in self.rules]
-        self._accumulate = [tf.function(self._make(rule, self._accumulate_step), **known) for rule in self.rules]
-        self._finish = [tf.function(self._make(rule, self._finish_step), reduce_retracing=True) for rule in self.rules]
+        self._whole = tf.function(self._whole_step, reduce_retracing=not self.xla)
+        self._accumulate = self._traced(self._accumulate_step, not self.xla)
+        self._counts, self._finish = self._traced(self._counts_step), self._traced(self._finish_step)
 
-    @staticmethod
-    def _make(rule, function):
-        return lambda *arguments: function(rule, *arguments)
+    def _traced(self, function, reduce_retracing=True):
+        return [tf.function(partial(function, rule), reduce_retracing=reduce_retracing) for rule in self.rules]
+
+    def _of_rules(self, variables):
+        return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
 
     def state_variables(self) -> dict[str, tf.Variable]:
         """Everything a checkpoint needs besides the weights, by name."""
-        return {name: v for rule in self.rules for name, v in rule.state_variables().items()}
+        return self._of_rules(UpdateRule.state_variables)
 
     def accumulators(self) -> dict[str, tf.Variable]:
         """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""
-        return {name: v for rule in self.rules for name, v in rule.accumulators().items()}
+        return self._of_rules(UpdateRule.accumulators)
 
     def averages(self) -> dict[str, tf.Variable]:
         """Averages of the weights by name; empty where none are kept."""
-        return {
-            name: v for rule in self.rules if rule.averages for name, v in rule.named(rule.averages.variables()).items()
-        }
+        return self._of_rules(lambda rule: rule.averages.variables() if rule.averages else {})
 
     def trainable(self) -> dict[str, tf.Variable]:
         """Weights that the updates change, by name."""
-        return {name: v for rule in self.rules for name, v in rule.named(dict(zip(rule.names, rule.variables))).items()}
+        return self._of_rules(lambda rule: dict(zip(rule.names, rule.variables)))
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Within the block the model has the weights that are validated and spoken with: their averages, if any."""
+        with ExitStack() as stack:
+            for averages in filter(None, (rule.averages for rule in self.rules)):
+                stack.enter_context(averages.in_place_of_weights())
+            yield
 
     @property
     def bad_steps(self) -> int:
@@ -103,8 +110,7 @@ class TrainStep:
         return self.most_compilations(len(self._compiled_shapes)) if self._compiled_shapes else 0
 
     def most_compilations(self, num_shapes: int) -> int:
-        """Programs that XLA makes for batches of `num_shapes` shapes: of each update the gradients' for each, on each
-        replica, and the update's, which is compiled where there is one replica."""
+        """Programs that XLA makes for so many shapes of batch: gradients on each replica, and on one the update."""
         replicas = self.strategy.num_replicas_in_sync
         return len(self.rules) * (num_shapes * replicas + (replicas == 1))
 
@@ -134,18 +140,16 @@ class TrainStep:
         """Takes one optimizer step.
 
         Args:
-            batches: One batch, or several to sum the gradients of, on the model device; distributed where there are
-                several replicas.
-            learning_rate: Of this step.
+            batches: One batch, or several to sum the gradients of, on the model devices.
             seed: `(2,)` int32, of dropout; the second number may grow by one per micro-batch.
 
         Returns:
-            A dictionary of scalar tensors: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. Where
+            Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. Where
             several updates take turns, the figures of each come under its name (`generator/loss`), `loss` and
             `gradient_norm` are those of the last, and `finite` says whether all of them were applied.
         """
-        # What stands outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which
-        # is the data device where there are two.
+        # What is outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which is
+        # the data device where there are two.
         with tf.device(self.strategy.extended.worker_devices[0]):
             for rule in self.rules:
                 rule.set_learning_rate(learning_rate)
@@ -153,9 +157,8 @@ class TrainStep:
         self.micro_batches = len(batches)
         self._begun += len(self.rules)
         if self.xla:
-            first = self.rules[0].first
-            shapes = (tuple(tuple(field.shape) for field in tf.nest.flatten(first(batch))) for batch in batches)
-            self._compiled_shapes.update(shapes)
+            fields = (tf.nest.flatten(self.rules[0].first(batch)) for batch in batches)
+            self._compiled_shapes.update(tuple(tuple(field.shape) for field in batch) for batch in fields)
         return self._together(figures)
 
     def _together(self, figures):

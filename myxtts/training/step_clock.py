@@ -1,6 +1,7 @@
 """How long steps take, how evenly, and how long they waited for data."""
 
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,24 +13,21 @@ VARIATION_WARNING = 0.30
 class StepClock:
     """Times optimizer steps. Validation, checkpoints and samples are left out through `paused`."""
 
-    def __init__(self, warmup_steps=3):
+    def __init__(self, warmup_steps: int = 3):
         self.warmup_steps = warmup_steps
-        self.step_times = []
+        self.step_times: list[float] = []
         """Seconds of each step after the first few, which trace and compile."""
-        self._pipeline = None
-        self._skipped = 0
-        self._waited = 0.0
-        self._last = None
-        self._reported = 0
+        self._pipeline = self._last = None
+        self._skipped = self._reported = 0
         self._fills = []
 
-    def start(self, pipeline):
+    def start(self, pipeline) -> None:
         """Starts timing the steps fed by `pipeline`."""
         self._pipeline = pipeline
         self._last = time.perf_counter()
         self._wait_before = pipeline.wait_seconds
 
-    def tick(self):
+    def tick(self) -> None:
         """A step has ended."""
         now = time.perf_counter()
         if self._skipped < self.warmup_steps:
@@ -41,14 +39,14 @@ class StepClock:
         self._last = now
 
     @contextmanager
-    def paused(self):
+    def paused(self) -> Iterator[None]:
         """Time spent inside belongs to no step."""
         began = time.perf_counter()
         yield
         if self._last is not None:
             self._last += time.perf_counter() - began
 
-    def report(self, whole_run=False):
+    def report(self, whole_run: bool = False) -> dict[str, float]:
         """Figures since the last report, or of the whole run.
 
         Returns:
@@ -63,9 +61,7 @@ class StepClock:
             return {}
         waited = self._pipeline.wait_seconds - self._wait_before
         return {
-            "avg_ms": 1e3 * times.mean(),
-            "std_ms": 1e3 * times.std(),
-            "steps_per_second": 1.0 / times.mean(),
+            **{"avg_ms": 1e3 * times.mean(), "std_ms": 1e3 * times.std(), "steps_per_second": 1.0 / times.mean()},
             "variation": times.std() / times.mean(),
             "stall": min(1.0, waited / sum(self.step_times)),
             "buffer": float(np.mean(self._fills[first:])),

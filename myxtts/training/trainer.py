@@ -4,7 +4,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 
@@ -28,9 +27,9 @@ from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_
 from myxtts.training.evaluation import Evaluator
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
+from myxtts.training.optimizers import warmup_cosine
 from myxtts.training.overtraining import OvertrainingDetector
 from myxtts.training.replicas import Replicas
-from myxtts.training.schedules import learning_rate
 from myxtts.training.state import TrainingState, data_digest
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
@@ -42,14 +41,12 @@ class XTTSTrainer:
     """Trains one stage of XTTS.
 
     Args:
-        config: `XTTSConfig`, with `model.num_text_tokens` set.
-        model: `XTTS` with the stage's part, made on the model device; None makes one.
+        config: With `model.num_text_tokens` set.
+        model: With the stage's part, made on the model device; None makes one.
         resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
             where that has no checkpoint of this stage.
-        model_device: Device of the model; None takes the plan's.
-        stage: One of `config.stages.STAGES`.
+        model_device, plan: None takes the plan applied in this process, and its device.
         foundations: The frozen models of the stages it builds on, on the data device: `{"dvae": XTTS}` for the GPT.
-        plan: `DevicePlan`; None takes the one applied in this process.
         measured: What `Stage.measure` returned; a fresh start of a stage that measures something needs it.
         starting_weights: `{weight name: array}` of the stage's part that a fresh start takes instead of random ones.
         lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
@@ -76,15 +73,15 @@ class XTTSTrainer:
         self.data_device, self.model_device = self.plan.data_device, self.plan.model_device
         self.stage = STAGES[stage].load()(config, foundations or {})
         self._make_model(model, measured, starting_weights)
-        self.state = TrainingState(lineage=lineage or {})
-        self._make_watchers()
-        here = lambda: self.config  # noqa: E731  it changes with the batch size
-        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, here, self.averaged_weights)
+        self._make_watchers(lineage or {})
+        self.model: XTTS = self.stage.model
+        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config)
+        self.store: CheckpointStore = self.checkpointer.store
         if resume_checkpoint or not config.training.reset_training:
             self.checkpointer.resume(resume_checkpoint)
             self._adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
-        self.evaluator = Evaluator(self.stage, [rule.objective for rule in self.train_step.rules], self.model_device)
+        self.evaluator = Evaluator([rule.objective for rule in self.train_step.rules], self.model_device)
 
     def _make_model(self, model, measured, starting_weights):
         training, stage_config = self.config.training, self.stage_config
@@ -93,21 +90,18 @@ class XTTSTrainer:
         keras.utils.set_random_seed(training.seed)
         with self.replicas.scope():
             self.stage.build(model, self.switches, measured, starting_weights)
-            updates, accumulation = self.stage.updates(stage_config), training.gradient_accumulation
-            self.train_step = TrainStep(
-                *(updates, self.replicas.strategy, stage_config, accumulation, self.switches.precision),
-                **dict(xla=self.switches.xla, ema=self.switches.ema),
-            )
+            updates, options = self.stage.updates(stage_config), dict(xla=self.switches.xla, ema=self.switches.ema)
+            settings = stage_config, training.gradient_accumulation, self.switches.precision
+            self.train_step = TrainStep(updates, self.replicas.strategy, *settings, **options)
 
-    def _make_watchers(self):
+    def _make_watchers(self, lineage):
         training, batch_size = self.config.training, self.stage_config.batch_size
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         sizes = batch_size, training.gradient_accumulation, training.automatic_batch_size
         self.batching = Batching(self.train_step, self.replicas, *sizes)
-        self.state.register("divergence", self.divergence)
-        self.state.register("overtraining", self.overtraining)
-        self.state.register("micro_batches", self.batching)
+        parts = {"divergence": self.divergence, "overtraining": self.overtraining, "micro_batches": self.batching}
+        self.state = TrainingState(lineage, parts=parts)
         self.ledger = None
         """What the switches do, seen at the first step: `ledger.Ledger`."""
         self.stop_requested = threading.Event()
@@ -120,34 +114,14 @@ class XTTSTrainer:
         """False prepares each batch in the training loop, when it is asked for."""
 
     @property
-    def model(self) -> XTTS:
-        """The model that is trained."""
-        return self.stage.model
-
-    @property
     def stage_config(self):
         """`StageConfig` of the stage, with nothing left out."""
         return self.config.stage(self.stage.name)
 
     @property
-    def store(self) -> CheckpointStore:
-        """Checkpoints of the stage."""
-        return self.checkpointer.store
-
-    @property
     def step(self) -> int:
         """Optimizer steps taken."""
         return self.state.step
-
-    @property
-    def history(self) -> list[dict]:
-        """Validation losses: `step` and each loss by name."""
-        return self.state.history
-
-    @property
-    def best(self) -> tuple[float, int] | None:
-        """`(main validation loss, step)` of the best validation so far."""
-        return self.state.best
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Optimizer steps of the whole stage."""
@@ -156,30 +130,22 @@ class XTTSTrainer:
         return max(1, self.config.training.epochs * batches_per_epoch // self.batching.accumulation)
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
-        """Trains until the stage's last step.
+        """Trains until the stage's last step; returns the last validation losses by name.
 
-        Args:
-            dataset: `SpeechDataset`.
-            callbacks: Objects with any of the methods of `callbacks.Callback`.
-
-        Returns:
-            The last validation losses by name.
+        Callbacks are objects with any of the methods of `callbacks.Callback`.
         """
         if self.config.training.automatic_batch_size:
             dataset = self._fit_batch_size(dataset)
-        order, name = dataset.order(self.stage.name), self.stage.name
+        order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
         total = self.total_steps(order.batches_per_epoch)
-        self._call = _caller(callbacks)
         self._call("on_start", self._start_report(total))
         self._take_up(dataset, total)
-        self._keeper = LedgerKeeper(
-            *(self.stage, self.train_step, self.switches, self.batching, self.config.training, self.model_device),
-            len(order.shapes),
-        )
+        observed = self.stage, self.train_step, self.switches, self.batching, self.model_device
+        self._keeper = LedgerKeeper(*observed, len(order.shapes))
         validation = {}
         if self.step >= total or self.overtraining.stopped:
             return validation
-        loader = dataset.validation_loader(name)
+        loader = dataset.validation_loader(self.stage.name)
         with self.checkpointer.writer:
             while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
                 try:
@@ -218,8 +184,8 @@ class XTTSTrainer:
         digest = data_digest(dataset.train)
         if self.state.data_digest not in (None, digest):
             logger.warning(
-                "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some may "
-                "come twice or not at all."
+                "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some "
+                "may come twice or not at all."
             )
         self.state.data_digest = digest
         if self.step >= total and not self.state.finished:
@@ -228,13 +194,11 @@ class XTTSTrainer:
 
     def _train_until(self, total, dataset, validation_loader):
         """Trains to the last step or until asked to stop; the last checkpoint is written when it returns."""
-        settings, state = self.config.training, self.state
-        accumulation = self.batching.accumulation
+        settings, state, accumulation = self.config.training, self.state, self.batching.accumulation
         stop = state.position + (total - state.step) * accumulation
-        validation = {}
+        validation, recent, at_end, stopping = {}, [], False, False
         with self.pipeline(dataset, state.position, stop) as batches:
             self._warm_up(batches)
-            recent, at_end, stopping = [], False, False
             self.clock.start(batches)
             while not (at_end or stopping):
                 group = list(islice(batches, accumulation))
@@ -246,11 +210,10 @@ class XTTSTrainer:
                 self.checkpointer.writer.poll()
                 self._watch(group, losses, dataset)
                 self._call("on_step", state.step)
-                at_end = state.step == total
+                at_end, is_best = state.step == total, False
                 if self._is_due(settings.log_every_steps) or at_end:
                     self._log(recent, total)
                     recent = []
-                is_best = False
                 if self._is_due(settings.validate_every_steps) or at_end:
                     validation, is_best = self._validate(validation_loader)
                 if self.overtraining.stopped:
@@ -259,7 +222,7 @@ class XTTSTrainer:
                 if self._is_due(settings.checkpoint_every_steps) or is_best or at_end or stopping:
                     self.save(last=at_end or stopping, finished=at_end)
                 if settings.sample_every_steps and (self._is_due(settings.sample_every_steps) or at_end):
-                    with self.clock.paused(), self.averaged_weights():
+                    with self.clock.paused(), self.train_step.averaged_weights():
                         self._call("on_sample", state.step)
         return validation
 
@@ -288,28 +251,17 @@ class XTTSTrainer:
                 self.ledger.require()
         return losses
 
-    @contextmanager
-    def averaged_weights(self):
-        """A `with` block in which the model has the weights that are validated and spoken with: under `--ema` their
-        averages, else its own."""
-        with ExitStack() as stack:
-            for rule in self.train_step.rules:
-                stack.enter_context(rule.averages.in_place_of_weights() if rule.averages else nullcontext())
-            yield
-
     def _learning_rate(self, total):
-        return learning_rate(self.stage_config, self.step, total) * self.divergence.rate_scale
+        settings = self.stage_config
+        shape = total, settings.warmup_steps, settings.final_learning_rate
+        return warmup_cosine(self.step, settings.learning_rate, *shape) * self.divergence.rate_scale
 
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
     ) -> DevicePipeline | SynchronousPipeline:
         """Prepared batches `start` to `stop` of a dataset on the model device, to be used in a `with` block.
 
-        Args:
-            dataset: `SpeechDataset`.
-            start: Position of the first batch.
-            stop: Position after the last one.
-            watch: `(phase, call) -> call`, put around `preprocess` and `transfer` by whoever wants to time them.
+        `watch` is `(phase, call) -> call`, put around `preprocess` and `transfer` by whoever wants to time them.
         """
         make = DevicePipeline if self.enable_async_pipeline else SynchronousPipeline
         # One buffer is being prepared and one trained on; a step with accumulation takes several batches from the rest.
@@ -322,7 +274,7 @@ class XTTSTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop)
 
     def _log(self, recent, total):
-        # The means of the steps that counted; those that were skipped are counted too.
+        # The means of the steps that counted.
         counted = [step for step in recent if bool(step["finite"])] or recent
         names = [name for name in recent[0] if not name.endswith("finite")]
         losses = {name: float(np.mean([float(step[name]) for step in counted])) for name in names}
@@ -340,14 +292,14 @@ class XTTSTrainer:
         folder, rate = self.config.training.checkpoint_dir, float(self.train_step.rules[0].optimizer.learning_rate)
         found = write_divergence(folder, self.stage.name, self.step, rate, self.train_step.trainable(), named)
         raise TrainingDiverged(
-            f"{self.divergence.limit} steps in a row had a loss or gradient that is not finite; step {self.step} was the "
-            f"last. The clips and the terms that broke are listed in {found}. Lower --lr, train in float32, or take the "
-            "clips out; the last good checkpoint is untouched."
+            f"{self.divergence.limit} steps in a row had a loss or gradient that is not finite; step {self.step} was "
+            f"the last. The clips and the terms that broke are listed in {found}. Lower --lr, train in float32, or take "
+            "the clips out; the last good checkpoint is untouched."
         )
 
     def evaluate(self, loader) -> dict[str, float]:
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
-        with self.averaged_weights():
+        with self.train_step.averaged_weights():
             return self.evaluator(loader, self.preparation, self.config.training.max_validation_batches)
 
     def _validate(self, loader):
@@ -375,26 +327,20 @@ class XTTSTrainer:
             self.config = with_batch(self.config, self.stage.name, *sizes)
 
     def _fit_batch_size(self, dataset):
-        """The data set with the largest batches that fit, found by trial; a resumed run keeps those of its checkpoint."""
+        """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
         name = self.stage.name
         if self.step == 0:
 
             def make_batch(size):
                 return self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
 
-            trial = measured_trial(self.train_step, self.stage, make_batch, self.batching.make_accumulators)
-            self.batching.fit(memory_budget(self.config.training.memory_budget_mb, self.model_device), trial)
+            budget = memory_budget(self.config.training.memory_budget_mb, self.model_device)
+            self.batching.fit(budget, measured_trial(self.batching, self.stage, make_batch))
             self._adopt_batching()
-        return dataset.with_config(
-            with_batch(dataset.config, name, self.batching.batch_size, self.batching.accumulation)
-        )
+        sizes = self.batching.batch_size, self.batching.accumulation
+        return dataset.with_config(with_batch(dataset.config, name, *sizes))
 
-
-def _caller(callbacks):
-    def call(method, *arguments):
-        for callback in callbacks:
-            handler = getattr(callback, method, None)
-            if handler is not None:
-                handler(*arguments)
-
-    return call
+    def _call(self, method, *arguments):
+        for callback in self._callbacks:
+            if hasattr(callback, method):
+                getattr(callback, method)(*arguments)

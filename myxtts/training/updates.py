@@ -20,8 +20,6 @@ class UpdateRule:
     To be made in the strategy's scope and on the model device, since every variable stays where it is made.
 
     Args:
-        update: Name, objective and settings.
-        strategy: `tf.distribute.Strategy`.
         scaled: Whether the loss is scaled dynamically, as float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages; 0 for none.
         stage_learning_rate: Peak learning rate of the stage, which this update's own keeps its ratio to.
@@ -65,15 +63,14 @@ class UpdateRule:
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def state_variables(self) -> dict[str, tf.Variable]:
-        """Everything a checkpoint needs besides the weights, by name."""
-        named = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
-        for name in ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row"):
-            named[name] = getattr(self, name)
-        return self.named(named)
+        """Everything a checkpoint needs besides the weights, by name within the update."""
+        slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
+        scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
+        return slots | {name: getattr(self, name) for name in scalars}
 
     def accumulators(self) -> dict[str, tf.Variable]:
         """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""
-        return self.named({f"accumulator/{name}": v for name, v in zip(self.names, self._accumulators)})
+        return {f"accumulator/{name}": v for name, v in zip(self.names, self._accumulators)}
 
     def make_accumulators(self) -> None:
         """Makes what sums of gradients over several batches need; to be called in the strategy's scope."""

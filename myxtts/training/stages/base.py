@@ -40,11 +40,9 @@ class Objective(ABC):
 
     @abstractmethod
     def loss_sums(self, batch, seed=None) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Sum of each loss over a batch, and what else the batch leaves behind (`apply_statistics`).
+        """Sum of each loss over a prepared batch, and what else the batch leaves behind (`apply_statistics`).
 
-        Args:
-            batch: As the stage's preparation made it.
-            seed: `(2,)` int32 of dropout; None at validation, without dropout.
+        `seed` is `(2,)` int32, of dropout; None at validation, without dropout.
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
@@ -52,7 +50,7 @@ class Objective(ABC):
 
 
 class Update(NamedTuple):
-    """One update of a step. Those of a stage take turns in their order: each sees the weights that the one before left."""
+    """One update of a step. Those of a stage take turns: each sees the weights that the one before left."""
 
     name: str
     """Prefix of its state in checkpoints and of its figures; empty for the only update of a stage."""
@@ -64,9 +62,7 @@ class Update(NamedTuple):
 class Stage(ABC):
     """One stage of training, for one run.
 
-    Args:
-        config: `XTTSConfig` with `model.num_text_tokens` set.
-        foundations: The frozen models of the stages it builds on, by stage, on the data device.
+    `foundations` are the frozen models of the stages it builds on, by stage, on the data device.
     """
 
     name: str
@@ -89,8 +85,7 @@ class Stage(ABC):
                 f"The {self.name} stage builds on a trained {missing[0].upper()}. Give it as "
                 f"foundations={{{missing[0]!r}: model}}, an XTTS with that part on the data device."
             )
-        self.config = config
-        self.foundations = foundations
+        self.config, self.foundations = config, foundations
         self.model: XTTS | None = None
 
     @classmethod
@@ -101,11 +96,8 @@ class Stage(ABC):
     def build(self, model: XTTS | None, switches: Switches, measured: Any, starting: dict[str, np.ndarray] | None):
         """Makes the model or takes the one given; to be called in the strategy's scope, on the model device.
 
-        Args:
-            model: `XTTS` with this stage's part, or None.
-            switches: What is applied of the training switches.
-            measured: From `measure`, or None where a checkpoint brings it.
-            starting: Weights that a fresh run starts from instead of random ones, by name, or None.
+        `measured` is from `measure`, or None where a checkpoint brings it; `starting` are the weights by name that a
+        fresh run starts from instead of random ones.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         self.begin(switches, measured)
@@ -121,14 +113,9 @@ class Stage(ABC):
 
     @abstractmethod
     def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
-        """What makes the stage's batches of waveforms, on the data device.
+        """What makes the stage's batches of waveforms on the data device; see `preparation.Preparation`.
 
-        Args:
-            device: The data device.
-            shares_device: Whether the model is trained there as well.
-
-        Returns:
-            `(WaveBatch, position) -> batch`; see `preparation.Preparation`.
+        `shares_device` says whether the model is trained there as well.
         """
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
@@ -139,7 +126,7 @@ class Stage(ABC):
         return {}
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """The weights as a checkpoint keeps them: `{file: {name: array}}`; `model` is what speaks and what others build on."""
+        """The weights as a checkpoint keeps them, `{file: {name: array}}`; `model` is what speaks and is built on."""
         return {"model": arrays_of(self.model.part_weights(self.part))}
 
     def weight_files(self) -> Iterable[str]:

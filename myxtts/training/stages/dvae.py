@@ -1,13 +1,14 @@
 """The DVAE stage: mel spectrograms to audio codes and back."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
-from myxtts.data.batch import DVAEBatch
+from myxtts.data.batch import DVAEBatch, WaveBatch
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.losses import masked_squared_error
 from myxtts.training.preparation import Preparation
@@ -126,7 +127,7 @@ class DVAEPreparation(Preparation):
         return DVAEBatch(batch.index, mel[:, :frames], lengths)
 
 
-def measure_mel_stats(loader, num_batches: int) -> tuple[np.ndarray, np.ndarray]:
+def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:
     """Scale and mean of each mel band over the first batches.
 
     The scale plays the part of the released `mel_stats.pth`, which divides the log-mel of both front-ends. A band
@@ -136,8 +137,7 @@ def measure_mel_stats(loader, num_batches: int) -> tuple[np.ndarray, np.ndarray]
         Standard deviation of the log-mel, `(num_mels,)` float32 and at least `SMALLEST_MEL_SCALE`; and the mean of the
         normalized log-mel, which the DVAE's output starts from.
     """
-    extractor = MelSpectrogram(DVAE_MEL)
-    frames = []
+    extractor, frames = MelSpectrogram(DVAE_MEL), []
     for position in range(num_batches):
         batch = loader(position)
         mel = extractor(tf.constant(batch.wav))

@@ -65,9 +65,7 @@ class GPTObjective(Objective):
     """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
 
     def __init__(self, model: XTTS, config: XTTSConfig, lora: LoRA | None = None):
-        self.gpt = model.gpt
-        self.lora = lora
-        self.config = config
+        self.gpt, self.lora, self.config = model.gpt, lora, config
         self.loss_weights = {"text": config.training.text_loss_weight, "codes": config.training.code_loss_weight}
 
     def trainable(self):
@@ -86,15 +84,11 @@ class GPTObjective(Objective):
             "codes": tf.reduce_sum(tf.cast(audio_mask, tf.float32)),
         }
 
-    def latents(self, batch):
-        """Conditioning latents of a batch, `(B, num_latents, width)`."""
-        return self.gpt.mel_to_latents(batch.conditioning_mel)
-
     def loss_sums(self, batch, seed=None):
         streams, audio_mask = self._streams(batch)
-        text_logits, audio_logits = self.gpt(
-            self.latents(batch), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed
-        )
+        latents = self.gpt.mel_to_latents(batch.conditioning_mel)
+        inputs = latents, streams.text_inputs, streams.audio_inputs
+        text_logits, audio_logits = self.gpt(*inputs, key_mask=streams.key_mask, seed=seed)
         smoothing = self.config.training.label_smoothing if seed is not None else 0.0
         sums = {
             "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),
@@ -126,14 +120,11 @@ class GPTPreparation(Preparation):
         return GPTBatch(batch.index, batch.text, batch.text_lengths, conditioning_mel, codes, lengths, span)
 
 
-def conditioning_target_mask(mask, conditioning_codes):
-    """Takes the codes that the conditioning clip shows out of the loss, in every row.
+def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
+    """Takes the codes that the conditioning clip shows out of the targets that count, `(B, T)` bool, in every row.
 
-    The reference means to do this but does it to the last row only and in units of 256 samples.
-
-    Args:
-        mask: `(B, T)` bool, targets that count.
-        conditioning_codes: `(B, 2)` int32, first and last + 1 code shown.
+    `conditioning_codes` is `(B, 2)` int32, first and last + 1 code shown. The reference means to do this but does it to
+    the last row only and in units of 256 samples.
     """
     position = tf.range(tf.shape(mask)[1])[None]
     shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])

@@ -11,9 +11,11 @@ from logical_devices import on_logical_devices, plan_of
 from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.cli import train
-from myxtts.training import batch_size
-from myxtts.training.batch_size import MicroBatches, OutOfMemory, fit_batch_size, longest_batch
-from myxtts.training.preparation import measure_mel_stats
+from myxtts.devices.device_plan import plan_devices
+from myxtts.training import batching
+from myxtts.training.batching import Batching, OutOfMemory, longest_batch
+from myxtts.training.replicas import Replicas
+from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
 
 SETTINGS = dict(dvae={"max_steps": 4, "crop_seconds": 0.4}, training={"validate_every_steps": 4})
@@ -25,11 +27,12 @@ def exhausted(*_):
 
 def out_of_memory_above(monkeypatch, step, clips):
     """Lets a train step fail as a GPU does, after its gradients, for batches of more than `clips`."""
-    for name in ("_whole", "_accumulate"):
-        function = getattr(step, name)
-        monkeypatch.setattr(
-            step, name, lambda batch, *rest, f=function: exhausted() if len(batch.index) > clips else f(batch, *rest)
-        )
+
+    def failing(function):
+        return lambda batch, *rest: exhausted() if len(batch.index) > clips else function(batch, *rest)
+
+    monkeypatch.setattr(step, "_whole", failing(step._whole))
+    monkeypatch.setattr(step, "_accumulate", [failing(function) for function in step._accumulate])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,19 +82,11 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
 
 
 class Stub:
-    """What `MicroBatches` needs of a trainer, around a train step that may fail."""
+    """A train step that may fail, and notes what it was given."""
 
-    def __init__(self, fails, whole=True, batch_size=6):
-        self.strategy, self.model_devices, self.model_device = (
-            tf.distribute.OneDeviceStrategy("/CPU:0"),
-            ["/CPU:0"],
-            "/CPU:0",
-        )
-        self.stage_config = types.SimpleNamespace(batch_size=batch_size)
-        self.step, self.made = 7, 0
-        self.taken = []
-        self.whole, self.fails = whole, fails
-        self.train_step = self
+    def __init__(self, fails, whole=True):
+        self.fails, self.whole = fails, whole
+        self.made, self.taken = 0, []
 
     def __call__(self, batches, learning_rate, seed):
         if max(len(batch) for (batch,) in batches) > self.fails:
@@ -112,25 +107,30 @@ class Rows(NamedTuple):
     rows: object
 
 
+def batching_of(train_step):
+    """`Batching` of batches of six on one device."""
+    return Batching(train_step, Replicas(plan_devices(num_gpus=0)), 6, 1)
+
+
 def test_batch_is_split_further_until_it_fits_and_stays_split():
-    trainer = Stub(fails=2)
-    micro = MicroBatches(trainer)
+    step = Stub(fails=2)
+    batching = batching_of(step)
     group = [Rows(tf.range(6)), Rows(tf.range(6, 12))]
-    assert micro.step(group, 0.1, (0, 0)) == "losses"
-    assert trainer.taken == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
-    assert (micro.parts, micro.clips, trainer.made) == (3, 2, 2)
+    assert batching.take_step(group, 0.1, (0, 0)) == "losses"
+    assert step.taken == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+    assert (batching.parts, batching.clips, step.made) == (3, 2, 2)
 
 
 @pytest.mark.parametrize(
     "stub, words",
     [
-        (Stub(fails=0), "no memory for one clip at a time"),
-        (Stub(fails=0, whole=False), "while step 8 changed the weights.*--batch-size 3"),
+        (Stub(fails=0), "/CPU:0 has no memory for even one clip at a time"),
+        (Stub(fails=0, whole=False), "while step 8 was changing the weights.*--batch-size 3"),
     ],
 )
 def test_out_of_memory_that_cannot_be_mended_is_one_sentence(stub, words):
     with pytest.raises(OutOfMemory, match=words):
-        MicroBatches(stub).step([Rows(tf.range(6))], 0.1, (0, 0))
+        batching_of(stub).take_step([Rows(tf.range(6))], 0.1, (0, 7))
 
 
 def run_state(trainer):
@@ -154,7 +154,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
 
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "myxtts"):
         patch.setattr(type(trainer.train_step), "__call__", step)
-        fitted = fit_batch_size(trainer, dataset)
+        fitted = trainer._fit_batch_size(dataset)
     assert tried == [1, 2, 4]
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (2, 2)
     assert fitted.order("dvae").batch_size == 2 and dataset.order("dvae").batch_size == 4
@@ -177,12 +177,11 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
         training={**SETTINGS["training"], "gradient_accumulation": 2},
     )
     recorders = Recorder(trainer, 2), Recorder(), Recorder()
-    monkeypatch.setattr("myxtts.training.trainer.fit_batch_size", lambda trainer, dataset: fitted)
+    monkeypatch.setattr(trainer, "_fit_batch_size", lambda dataset: fitted)
     trainer.train(dataset, [recorders[0]])
-    monkeypatch.setattr("myxtts.training.trainer.fit_batch_size", fit_batch_size)
     again = open_run(tiny_corpus, tmp_path, **settings)
     dvae_trainer(again).train(again, [recorders[1]])
-    XTTSTrainer(by_hand.config, stage="dvae", mel_stats=stats).train(by_hand, [recorders[2]])
+    XTTSTrainer(by_hand.config, stage="dvae", measured=stats).train(by_hand, [recorders[2]])
     assert {**recorders[0].losses, **recorders[1].losses} == recorders[2].losses
     assert recorders[1].ledgers[0].row("batch size").effective == "2 x 2"
 
@@ -199,27 +198,16 @@ def test_trials_on_a_cpu_stay_in_the_memory_budget(
     tiny_corpus, tmp_path, monkeypatch, caplog, budget_mb, taken_mb, found, words
 ):
     dataset = open_run(tiny_corpus, tmp_path, training={"automatic_batch_size": True, "memory_budget_mb": budget_mb})
-    trainer = types.SimpleNamespace(
-        step=0,
-        stage="dvae",
-        config=dataset.config,
-        model_devices=("/CPU:0",),
-        model_device="/CPU:0",
-        stage_config=dataset.config.stage("dvae"),
-    )
-    trainer.use_batch = lambda size, accumulation: setattr(
-        trainer, "stage_config", batch_size.with_batch(dataset.config, "dvae", size, accumulation).stage("dvae")
-    )
-    monkeypatch.setattr(batch_size, "resident_bytes", lambda: 0)
-    monkeypatch.setattr(batch_size, "_trial", lambda trainer, dataset, size, parts: taken_mb(size) * 2**20)
+    trainer = dvae_trainer(dataset)
+    monkeypatch.setattr(batching, "resident_bytes", lambda: 0)
+    monkeypatch.setattr("myxtts.training.trainer.measured_trial", lambda *_: lambda size, _: taken_mb(size) * 2**20)
     with caplog.at_level(logging.INFO, "myxtts"):
-        fit_batch_size(trainer, dataset)
-    assert trainer.stage_config.batch_size == found
+        trainer._fit_batch_size(dataset)
+    assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (found, 4 // found)
     assert words in caplog.messages[-1]
-    dataset.config.training.memory_budget_mb = 10
+    trainer.config.training.memory_budget_mb = 10
     with pytest.raises(OutOfMemory, match="not even 1 clip at once.*--memory-budget"):
-        trainer.stage_config = dataset.config.stage("dvae")
-        fit_batch_size(trainer, dataset)
+        trainer._fit_batch_size(dataset)
 
 
 def test_trial_batch_is_as_long_as_any_of_the_data_set(tiny_corpus, tmp_path):
@@ -237,17 +225,11 @@ def test_trial_batch_is_as_long_as_any_of_the_data_set(tiny_corpus, tmp_path):
 @on_logical_devices
 def mirrored_split():
     """Shards of a batch of eight on two replicas, split in two."""
-    trainer = types.SimpleNamespace(model_devices=plan_of("mirrored").model_devices)
-    trainer.strategy = tf.distribute.MirroredStrategy(trainer.model_devices, tf.distribute.ReductionToOneDevice())
-    shards = [Rows(tf.range(4)), Rows(tf.range(4, 8))]
-    batch = trainer.strategy.experimental_distribute_values_from_function(
-        lambda context: shards[context.replica_id_in_sync_group]
-    )
-    micro = MicroBatches(trainer)
-    micro.parts = 2
+    replicas = Replicas(plan_of("mirrored"))
+    batch = replicas.distribute([Rows(tf.range(4)), Rows(tf.range(4, 8))])
     return [
-        [(part[0].numpy().tolist(), part[0].device[-6:]) for part in trainer.strategy.experimental_local_results(piece)]
-        for piece in micro._split(batch)
+        [(part[0].numpy().tolist(), part[0].device[-6:]) for part in replicas.local(piece)]
+        for piece in replicas.split(batch, 2)
     ]
 
 
