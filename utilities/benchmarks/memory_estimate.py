@@ -60,7 +60,9 @@ def measure(stage, size, shapes, optimizations):
     import tensorflow as tf
 
     from myxtts.models.xtts import XTTS
-    from myxtts.training.objectives import DVAEObjective, GPTObjective
+    from myxtts.training.stages.base import Update
+    from myxtts.training.stages.dvae import DVAEObjective
+    from myxtts.training.stages.gpt import GPTObjective
     from myxtts.training.step import TrainStep
 
     def built(model_config):
@@ -70,10 +72,10 @@ def measure(stage, size, shapes, optimizations):
             model = XTTS(model_config, parts=(stage,), precision=optimizations.precision)
             if stage == "gpt":
                 model.gpt.set_memory_use(optimizations.attention, optimizations.gradient_checkpointing)
-            objective = {"gpt": GPTObjective, "dvae": DVAEObjective}[stage](model, config)
-            return TrainStep(
-                objective, strategy, config.stage(stage), optimizations.accumulation, optimizations.precision
-            )
+            objective = GPTObjective(model, config) if stage == "gpt" else DVAEObjective(model)
+            settings = config.stage(stage)
+            updates = [Update("", objective, settings)]
+            return TrainStep(updates, strategy, settings, optimizations.accumulation, optimizations.precision)
 
     built(
         ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8)
