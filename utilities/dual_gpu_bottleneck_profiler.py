@@ -299,9 +299,10 @@ def main(argv=None):
 
 def _main(argv):
     arguments = parse(argv)
-    from myxtts.cli.train import config_from_arguments, set_up
+    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     from myxtts.training.measurement import open_trainer
 
     with tempfile.TemporaryDirectory() as folder:

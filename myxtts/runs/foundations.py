@@ -14,12 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models that a stage builds on from the run's folder.
-
-    Args:
-        config: Of the run.
-        stage: Name of the stage.
-        device: Where they are to live: the data device.
+    """Loads the models that a stage builds on from the run's folder onto `device`, the data device.
 
     Returns:
         The models by name of their stage, and the stage's lineage: digests of their weights by the same names.
@@ -32,10 +27,8 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         store = CheckpointStore(Path(config.training.checkpoint_dir) / name)
         step = store.newest_sound(logger.warning)
         if step is None:
-            raise CheckpointError(
-                f"The {stage} stage needs a trained {name}, and {store.folder} has none. Leave --stage out, or train "
-                f"it first with --stage {name}."
-            )
+            lack = f"The {stage} stage needs a trained {name}, and {store.folder} has none"
+            raise CheckpointError(f"{lack}. Leave --stage out, or train it first with --stage {name}.")
         tensors, state = store.read(step, ("model",))
         if not state["finished"]:
             raise CheckpointError(

@@ -15,6 +15,7 @@ from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import PARTS
+from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.speakers import SPEAKERS_FILE
@@ -29,9 +30,8 @@ GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 def open_dataset(config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
     """Reads the recordings of a run and writes its `config.json` and `vocab.json`.
 
-    Args:
-        config: As asked for. The result's `config` is that of the run: with its origin and vocabulary.
-        progress: Called as `progress(done, total)` while recordings are checked.
+    The result's `config` is that of the run: with its origin and vocabulary. `progress(done, total)` is called while
+    recordings are checked.
 
     Raises:
         UserError: The folder holds another run, --init-from lacks something, or the recordings cannot be used.
@@ -75,10 +75,7 @@ def has_begun(config: XTTSConfig) -> bool:
 
 
 def with_origin(config: XTTSConfig) -> XTTSConfig:
-    """Tells a fresh start from another run's weights (`--init-from`) from resuming what it became.
-
-    Returns:
-        The configuration, with the full path of the run it began from, if any.
+    """The configuration with the full path of the run it began from, if any, be it asked for now or in the past.
 
     Raises:
         ConfigError: The folder holds a run that began otherwise, so that --init-from would be passed over.
@@ -108,8 +105,7 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
 def check_same_model(config: XTTSConfig):
     """Raises `ConfigError` where the folder holds a run of another model, whose `config.json` must stay."""
     home = Path(config.training.checkpoint_dir)
-    begun = any(CheckpointStore(home / stage).steps() for stage in STAGES)
-    if config.training.reset_training or not begun or not (home / "config.json").is_file():
+    if config.training.reset_training or not holds_run(home) or not (home / "config.json").is_file():
         return
     before, now = (dataclasses.asdict(model) for model in (_stored_config(home).model, config.model))
     differing = [name for name in now if before[name] != now[name] and name != "dropout"]
@@ -128,9 +124,6 @@ def _stored_config(folder):
 def adopt(config: XTTSConfig) -> XTTSConfig:
     """Takes shape, sampling settings, vocabulary, finished parts and voices from `training.init_from` into a fresh run.
 
-    Args:
-        config: With `training.init_from` set.
-
     Returns:
         The configuration with the source's model, sampling settings and, unless it names one, vocabulary.
 
@@ -140,13 +133,11 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     """
     source, home = Path(config.training.init_from), Path(config.training.checkpoint_dir)
     if source.resolve() == home.resolve():
-        raise ConfigError(
-            f"--checkpoint-dir must not be the folder of --init-from, which is only read. Received: {home}."
-        )
+        rule = "must not be the folder of --init-from, which is only read"
+        raise ConfigError(f"--checkpoint-dir {rule}. Received: {home}.")
     if not source.is_dir():
-        raise CheckpointError(
-            f"--init-from must be the folder of a run or of `myxtts convert`. {source} is not a folder."
-        )
+        rule = "must be the folder of a run or of `myxtts convert`"
+        raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
     stored, tuned = _stored_config(source), tuned_stages()
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on)
     for name in (*foundations, *tuned):
@@ -197,10 +188,8 @@ def _refuse_other_weights(source, home, name):
         return
     theirs, ours = (store.read(store.steps()[-1], ("model",))[0]["model"] for store in (theirs, ours))
     if theirs.keys() != ours.keys() or not all(np.array_equal(theirs[key], ours[key]) for key in ours):
-        raise CheckpointError(
-            f"{home} holds a {name} of its own, which the weights from --init-from do not know. Give another "
-            "--checkpoint-dir."
-        )
+        other = f"{home} holds a {name} of its own, which the weights from --init-from do not know"
+        raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
 
 
 def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
@@ -226,9 +215,7 @@ def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -
     if new:
         table, kernel, bias = (arrays[name] for name in GROWING)
         drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
-        head = np.zeros((len(kernel), new), kernel.dtype)
-        grown = [table, drawn], [kernel, head], [bias, np.full(new, bias.min(), bias.dtype)]
-        arrays |= {
-            name: np.concatenate(parts, axis=-1 if parts is grown[1] else 0) for name, parts in zip(GROWING, grown)
-        }
+        kernel = np.pad(kernel, ((0, 0), (0, new)))
+        bias = np.pad(bias, (0, new), constant_values=bias.min())
+        arrays |= dict(zip(GROWING, (np.concatenate([table, drawn]), kernel, bias)))
     return arrays

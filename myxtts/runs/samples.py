@@ -30,9 +30,7 @@ class SampleSpeaker(Callback):
         make_synthesizer: Gives one that shares the weights in training. Called once, since its traced functions cost
             seconds to make, and not before the first samples.
         device: To speak on: the model device, as the data device is preparing the next batches meanwhile.
-        folder: For wav files and mel pictures.
-        log_folder: For TensorBoard.
-        config: Of the run.
+        folder: For wav files and mel pictures; TensorBoard's go into `log_folder`.
     """
 
     def __init__(
@@ -64,10 +62,9 @@ class SampleSpeaker(Callback):
         if self._synthesizer is None:
             self._synthesizer = self._make_synthesizer()
             self._writer = tf.summary.create_file_writer(self._log_folder)
-        texts = [self._dataset.texts[clip.id] for clip in self._clips]
+        texts, languages = zip(*((self._dataset.texts[clip.id], clip.language) for clip in self._clips))
         with tf.device(self._device):
             voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
-            languages = [clip.language for clip in self._clips]
             speeches = self._synthesizer.speak_batch(texts, voices, languages, seed=self._seed)
         try:
             self._write(step, speeches)

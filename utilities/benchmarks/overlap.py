@@ -195,9 +195,10 @@ def main(argv=None):
     arguments = parse(argv)
     import_extra("psutil")
     os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS=str(THREADS), TF_CPP_MIN_LOG_LEVEL="3")
-    from myxtts.cli.train import config_from_arguments, set_up
+    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     # One bucket: every batch has one shape, that of the longest clip, so steps differ by chance alone.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, num_buckets=1))
     found = []

@@ -113,9 +113,10 @@ def main(argv=None):
     """Runs what was asked for; returns the exit code."""
     arguments = parse(argv)
     import_extra("psutil")
-    from myxtts.cli.train import config_from_arguments, set_up
+    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     from myxtts.training.measurement import open_trainer
 
     gpt = dataclasses.replace(config.training.gpt, max_steps=arguments.steps or 10**9)

@@ -284,9 +284,10 @@ def main(argv=None):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = parse(argv)
     import_extra("psutil")
-    from myxtts.cli.train import config_from_arguments, set_up
+    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     from hardware import append_table
 
     from myxtts.training.measurement import open_trainer
