@@ -73,7 +73,7 @@ def check_machine(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def report_data(arguments):
+def report_data(arguments: argparse.Namespace) -> int:
     """Inspects a data set and prints what is wrong with it."""
     from myxtts.data.doctor import ClipLimits, check_data, summarize, write_report
     from myxtts.utils.progress import clip_progress

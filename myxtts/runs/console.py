@@ -13,11 +13,7 @@ from myxtts.utils.progress import clip_progress
 
 
 class RunConsole(ConsoleProgress, RunListener):
-    """Prints what happens to a run, and the progress of each stage.
-
-    Args:
-        run: The run that it is put into the `callbacks` of.
-    """
+    """Prints what happens to the run that has it among its `callbacks`, and the progress of each stage."""
 
     def __init__(self, run: Run):
         super().__init__(run.monitor, run.plan.gpu_roles)
@@ -64,13 +60,13 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = sorted((home / "samples").glob("*.wav"))
-        print(f"\nCheckpoints:  {', '.join(f'{home}/{stage}' for stage in STAGES)}")
+        trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
+        print(f"\nCheckpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         print(f"TensorBoard:  tensorboard --logdir {logs or home / 'tensorboard'}")
         if samples:
             print(f"Spoken:       {samples[-1].parent}/ ({len(samples)} wav files, the newest {samples[-1].name})")
             print(f"Mel pictures: {samples[-1].parent}/*.png")
-        speaking = [name for name, entry in STAGES.items() if entry.load().speaks]
-        if any(CheckpointStore(home / name).steps() for name in speaking) and dataset.validation:
+        if any(STAGES[stage].load().speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
             voice = f"--reference-audio {clip.wav_path} --language {clip.language}"
             print(f"Speak with it:\n  myxtts say --checkpoint {home} {voice} \\")

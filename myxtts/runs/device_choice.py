@@ -43,12 +43,10 @@ class Measured(NamedTuple):
 
 def candidates(num_devices: int) -> list[Way]:
     """The ways to use so many devices; the first prepares data where there are several."""
-    ways = [Way("single", options={"virtual_devices": 0})]
-    if num_devices >= 2:
-        ways.append(Way("dual", {"data_gpu": 0, "model_gpu": 1}))
-    if num_devices >= 3:
-        ways.append(Way("mirrored", {"data_gpu": 0}, {"model_gpus": tuple(range(1, num_devices))}))
-    return ways
+    single = Way("single", options={"virtual_devices": 0})
+    dual = Way("dual", {"data_gpu": 0, "model_gpu": 1})
+    mirrored = Way("mirrored", {"data_gpu": 0}, {"model_gpus": tuple(range(1, num_devices))})
+    return [single, dual, mirrored][: max(1, num_devices)]
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
@@ -62,9 +60,9 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     """
     named = config.data.data_gpu is not None or config.data.model_gpu is not None
     if named or options.get("model_gpus") or options.get("memory_isolation"):
+        flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise UserError(
-            "--device-plan auto chooses the devices itself. Leave out --data-gpu, --model-gpu, --model-gpus and "
-            "--enable-memory-isolation, or leave out --device-plan."
+            f"--device-plan auto chooses the devices itself. Leave out {flags}, or leave out --device-plan."
         )
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
@@ -111,11 +109,10 @@ def choose(measured: Sequence[Measured]) -> tuple[Measured, list[str]]:
     single = next((seconds for way, seconds, _ in running if way.name == "single"), None)
     best, lines = min(running, key=lambda one: one.step_seconds), []
     for way, seconds, failure in measured:
-        if seconds is None:
-            lines.append(f"  {way.name}: does not run ({failure})")
-            continue
-        against = f", {single / seconds:.2f} x the speed of single" if single and way.name != "single" else ""
-        lines.append(f"  {way.name}: {1e3 * seconds:.1f} ms per step{against}")
+        found = f"{1e3 * seconds:.1f} ms per step" if seconds else f"does not run ({failure})"
+        if single and seconds and way.name != "single":
+            found += f", {single / seconds:.2f} x the speed of single"
+        lines.append(f"  {way.name}: {found}")
     slower = [way.name for way, seconds, _ in running if single and seconds > single]
     lines += [f"  {name} is slower than single here: handing data over costs more than it saves." for name in slower]
     rivals = f" of {len(running)} that run." if len(running) > 1 else "; it alone runs."

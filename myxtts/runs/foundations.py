@@ -31,11 +31,10 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
             raise CheckpointError(f"{lack}. Leave --stage out, or train it first with --stage {name}.")
         tensors, state = store.read(step, ("model",))
         if not state["finished"]:
-            raise CheckpointError(
-                f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes. The one "
-                f"in {store.folder} stopped at step {step}. Resume it with --stage {name}, or leave --stage out; to "
-                f"take it as it is, give --stage {name} --max-steps {step} once."
-            )
+            needed = f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes"
+            found = f"The one in {store.folder} stopped at step {step}"
+            way_out = f"Resume it with --stage {name}, or leave --stage out; to take it as it is, give"
+            raise CheckpointError(f"{needed}. {found}. {way_out} --stage {name} --max-steps {step} once.")
         part = STAGES[name].load().part
         with tf.device(device):
             models[name] = XTTS(config.model, parts=(part,))

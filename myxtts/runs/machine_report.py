@@ -21,7 +21,6 @@ from myxtts.planning.memory import RESERVED_GB, Optimizations, Shapes, largest_b
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
 """Length of the clips in the measured steps: about the mean of read-speech corpora."""
-VOCABULARY = 512
 FLAGS_OF_NOTE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 BUSY_LOAD = 0.5
 """Processes that ran or waited for a core in the last minute, before the measurement, from which figures suffer."""
@@ -47,11 +46,10 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
     from myxtts.devices.configuration import early_gpu_configuration
 
     plan = early_gpu_configuration()
-    found["tensorflow"] = tensorflow_build(plan.model_device)
+    found |= {"plan": plan.describe(), "tensorflow": tensorflow_build(plan.model_device)}
     from myxtts.training.measurement import PRODUCT_SIZE, product_rates
 
     found["precision"] = {"size": PRODUCT_SIZE, "flops": product_rates(plan.model_device)}
-    found["plan"] = plan.describe()
     found["automatic"] = automatic(config, plan, found, seconds > 0)
     found["training"] = training(config, plan, seconds) if seconds else None
     return found
@@ -122,7 +120,8 @@ def automatic(config: XTTSConfig, plan: DevicePlan, found: Findings, measures: b
 
 
 def _with_vocabulary(config):
-    return replace(config, model=replace(config.model, num_text_tokens=config.model.num_text_tokens or VOCABULARY))
+    tokens = config.model.num_text_tokens or config.data.vocabulary_size
+    return replace(config, model=replace(config.model, num_text_tokens=tokens))
 
 
 def training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
@@ -145,9 +144,8 @@ def gigabytes(count: float | None) -> str:
     return "unknown" if count is None else f"{count / BYTES_PER_GB:.1f} GB"
 
 
-def cores(count: int) -> str:
-    """`1 core` or `N cores`."""
-    return f"{count} core{'s' if count != 1 else ''}"
+def _counted(count, noun):
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def describe(found: Findings) -> str:
@@ -167,7 +165,7 @@ def _hardware(found):
     cpu, ram, nvidia = found["processor"], found["memory"], found["gpus"]
     quota = f", limited to {cpu['quota']:g} cores' worth of time" if cpu["quota"] else ""
     known = "unknown" if cpu["instructions"] is None else ", ".join(cpu["instructions"]) or "none of note"
-    yield f"Processor: {cpu['name']}, {cores(cpu['cores'])}{quota}; instructions: {known}"
+    yield f"Processor: {cpu['name']}, {_counted(cpu['cores'], 'core')}{quota}; instructions: {known}"
     total, limit, used, usable = (gigabytes(ram[name]) for name in ("total", "limit", "used_of_limit", "usable"))
     limited = f", limit of the container {limit}, {used} of it used" if ram["limit"] else ""
     yield f"Memory: {total}{limited}; {usable} can be used now"
@@ -225,11 +223,10 @@ def verdict(found: Findings) -> list[str]:
     if trained:
         batches = f"{trained['batch_size']} clips of {trained['clip_seconds']:g} s, {trained['precision']}"
         sound = f"{trained['audio_seconds_per_second']:.0f} s of recordings per second"
-        steps = f"median of {trained['steps']} step{'s' if trained['steps'] != 1 else ''}"
         speed = f"This machine will train `{trained['size']}` at about {trained['steps_per_second']:.2g} steps/s"
-        lines += [f"{speed} (batches of {batches}; {sound}; {steps})."]
+        lines += [f"{speed} (batches of {batches}; {sound}; median of {_counted(trained['steps'], 'step')})."]
         if cpu["load"] > BUSY_LOAD:
-            busy = f"Other work was running (load {cpu['load']:.1f} on {cores(cpu['cores'])})"
+            busy = f"Other work was running (load {cpu['load']:.1f} on {_counted(cpu['cores'], 'core')})"
             lines += [f"{busy}: alone it will be faster."]
     if nvidia and not found["tensorflow"]["gpus"]:
         unused = f"NVML sees {len(nvidia)} GPU(s) and TensorFlow can use none"

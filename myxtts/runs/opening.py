@@ -39,7 +39,8 @@ def open_dataset(config: XTTSConfig, progress: Callable[[int, int], None] | None
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)
     if config.training.init_from:
-        config = adopted(config) if has_begun(config) else adopt(config)
+        # A run that has begun does without its source, which may be gone by now.
+        config = _with_shape(config, _stored_config(home)) if has_begun(config) else adopt(config)
     dataset = SpeechDataset.open(config, progress)
     check_same_model(dataset.config)
     dataset.tokenizer.save(home / "vocab.json")
@@ -56,10 +57,9 @@ def finished(config: XTTSConfig, stage: str, step: int | None) -> bool:
     """Whether a stage whose newest checkpoint is of this step has nothing left to train."""
     if step is None:
         return False
-    state = CheckpointStore(Path(config.training.checkpoint_dir) / stage).read_state(step)
-    asked = config.stage(stage).max_steps
-    detector = state.get("parts", {}).get("overtraining")
-    ended = detector is not None and has_stopped(detector, config.training.overtraining_patience)
+    state, training = CheckpointStore(Path(config.training.checkpoint_dir) / stage).read_state(step), config.training
+    detector, asked = state.get("parts", {}).get("overtraining"), training.stages[stage].max_steps
+    ended = detector is not None and has_stopped(detector, training.overtraining_patience)
     return state["finished"] and (asked is None or step >= asked or ended)
 
 
@@ -87,16 +87,15 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
             continue
         state = CheckpointStore(home / name).read_state(step)
         if "position" not in state:
-            raise ConfigError(
-                f"--checkpoint-dir must be a folder of its own. {home} holds weights without a run, as `myxtts "
-                f"convert` writes them. Start from them with --init-from {home} and another --checkpoint-dir."
-            )
+            held = f"{home} holds weights without a run, as `myxtts convert` writes them"
+            way_out = f"Start from them with --init-from {home} and another --checkpoint-dir."
+            raise ConfigError(f"--checkpoint-dir must be a folder of its own. {held}. {way_out}")
         before = state["config"]["training"]["init_from"]
         if asked not in (None, before):
+            held = f"{home} holds one that began from {before or 'scratch'} and is at step {step}"
+            way_out = "Leave --init-from out to resume it, give another --checkpoint-dir"
             raise ConfigError(
-                f"--init-from starts a fresh run, and {home} holds one that began from {before or 'scratch'} and is "
-                f"at step {step}. Leave --init-from out to resume it, give another --checkpoint-dir, or "
-                "--reset-training to start anew."
+                f"--init-from starts a fresh run, and {held}. {way_out}, or --reset-training to start anew."
             )
         asked = before
     return replace(config, training=replace(config.training, init_from=asked))
@@ -111,10 +110,8 @@ def check_same_model(config: XTTSConfig):
     differing = [name for name in now if before[name] != now[name] and name != "dropout"]
     if differing:
         told = "; ".join(f"{name} {before[name]} there, {now[name]} here" for name in differing[:3])
-        raise ConfigError(
-            f"{home} holds a run of another model: {told}. Give the same --model-size and data, another "
-            "--checkpoint-dir, or --reset-training to start anew."
-        )
+        way_out = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
+        raise ConfigError(f"{home} holds a run of another model: {told}. {way_out}")
 
 
 def _stored_config(folder):
@@ -154,11 +151,6 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     return replace(_with_shape(config, stored), data=data)
 
 
-def adopted(config: XTTSConfig) -> XTTSConfig:
-    """The configuration of a run that has begun with `adopt`, without its source: that may be gone by now."""
-    return _with_shape(config, _stored_config(Path(config.training.checkpoint_dir)))
-
-
 def _with_shape(config, stored):
     return replace(config, model=replace(stored.model, dropout=config.model.dropout), sampling=stored.sampling)
 
@@ -168,10 +160,8 @@ def _require_trained(source, name, finished):
     if not store.steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
     if finished and not store.read_state(store.steps()[-1])["finished"]:
-        raise CheckpointError(
-            f"--init-from needs a {name} that is trained to the end, and the one in {source} is not. Train it there "
-            f"with --stage {name} --checkpoint-dir {source}."
-        )
+        needed = f"--init-from needs a {name} that is trained to the end, and the one in {source} is not"
+        raise CheckpointError(f"{needed}. Train it there with --stage {name} --checkpoint-dir {source}.")
 
 
 def _copy_newest(source, target):
@@ -208,10 +198,9 @@ def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -
         return arrays
     new = num_text_tokens - len(arrays[GROWING[0]])
     if new < 0:
-        raise CheckpointError(
-            f"The vocabulary has {num_text_tokens} tokens and the {stage} in {folder} knows {num_text_tokens - new}. "
-            "Leave --vocabulary out to take the one that belongs to it."
-        )
+        known = f"the {stage} in {folder} knows {num_text_tokens - new}"
+        way_out = "Leave --vocabulary out to take the one that belongs to it."
+        raise CheckpointError(f"The vocabulary has {num_text_tokens} tokens and {known}. {way_out}")
     if new:
         table, kernel, bias = (arrays[name] for name in GROWING)
         drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)

@@ -63,7 +63,5 @@ def require_run(config: XTTSConfig):
     if config.training.init_from:
         raise UserError("--resume continues a run and --init-from starts one: give one of the two.")
     if not holds_run(home):
-        raise UserError(
-            f"--resume needs a run to continue, and {home} holds no checkpoint. Name its --checkpoint-dir, or leave "
-            "--resume out to start one."
-        )
+        lack = f"--resume needs a run to continue, and {home} holds no checkpoint"
+        raise UserError(f"{lack}. Name its --checkpoint-dir, or leave --resume out to start one.")

@@ -28,9 +28,8 @@ def open_stage(
     if fresh and kind.takes_init_from and settings.init_from:
         weights = starting_weights(settings.init_from, stage, config.model.num_text_tokens, settings.seed)
     foundations, lineage = load_foundations(config, stage, plan.data_device)
-    measured = kind.measure(dataset) if fresh else None
-    options = dict(stage=stage, plan=plan, foundations=foundations, lineage=lineage)
-    options |= dict(measured=measured, starting_weights=weights)
+    start = dict(measured=kind.measure(dataset) if fresh else None, starting_weights=weights)
+    options = dict(stage=stage, plan=plan, foundations=foundations, lineage=lineage, **start)
     if plan.mode == "isolated":
         trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
     else:
