@@ -71,7 +71,7 @@ def events_of_a_dual_run(delay_seconds):
         )
         dataset = SpeechDataset.open(config)
         trainer = XTTSTrainer(dataset.config, stage="dvae", plan=plan)
-        make_pipeline, step = trainer.pipeline, trainer.train_step
+        make_pipeline, take_step = trainer.pipeline, trainer.batching.take_step
 
         def watch(phase, call):
             def watched(*arguments):
@@ -81,20 +81,16 @@ def events_of_a_dual_run(delay_seconds):
 
             return watched
 
-        class Step:
-            def __getattr__(self, name):
-                return getattr(step, name)
+        def take_step_watched(*arguments):
+            if not any(name == "train began" for name, _ in events):
+                time.sleep(0.1)  # a producer that did not wait would run on here
+            events.append(("train began", time.monotonic()))
+            losses = take_step(*arguments)
+            time.sleep(0.05)
+            events.append(("train ended", time.monotonic()))
+            return losses
 
-            def __call__(self, batches, *arguments):
-                if not any(name == "train began" for name, _ in events):
-                    time.sleep(0.1)  # a producer that did not wait would run on here
-                events.append(("train began", time.monotonic()))
-                losses = step(batches, *arguments)
-                time.sleep(0.05)
-                events.append(("train ended", time.monotonic()))
-                return losses
-
-        trainer.train_step = Step()
+        trainer.batching.take_step = take_step_watched
         trainer.pipeline = lambda dataset, start, stop: make_pipeline(dataset, start, stop, watch)
         began = time.monotonic()
         with contextlib.redirect_stdout(None):

@@ -5,7 +5,7 @@
 
 Takes the flags of train_main.py, so that what is profiled is what would be trained: the GPT stage on the files of
 --train-data, else on the sample corpus. Nothing is written but --json and --plot. Each phase is timed alone with the
-devices synchronised, so the phases add up; then the pipeline is timed as a whole.
+devices synchronized, so the phases add up; then the pipeline is timed as a whole.
 """
 
 import argparse
@@ -224,13 +224,13 @@ class Profile:
         lanes = {"preprocess": (1, "tab:blue"), "transfer": (1, "tab:orange"), "train": (0, "tab:green")}
         shown = sum(self.pipeline.step_times[:PLOTTED_STEPS])
         figure, axes = pyplot.subplots(figsize=(10, 2.6), dpi=100)
-        for phase, (lane, colour) in lanes.items():
+        for phase, (lane, color) in lanes.items():
             bars = [
                 (1e3 * max(start, 0.0), 1e3 * (min(end, shown) - max(start, 0.0)))
                 for name, start, end in self.pipeline.spans
                 if name == phase and end > 0 and start < shown
             ]
-            axes.broken_barh(bars, (lane - 0.35, 0.7), facecolors=colour, edgecolor="white", label=phase)
+            axes.broken_barh(bars, (lane - 0.35, 0.7), facecolors=color, edgecolor="white", label=phase)
         axes.set(
             yticks=(0, 1),
             yticklabels=(f"model {self.plan.model_device}", f"data {self.plan.data_device}"),
@@ -299,9 +299,10 @@ def main(argv=None):
 
 def _main(argv):
     arguments = parse(argv)
-    from myxtts.cli.train import config_from_arguments, set_up
+    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     from myxtts.training.measurement import open_trainer
 
     with tempfile.TemporaryDirectory() as folder:

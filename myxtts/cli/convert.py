@@ -19,13 +19,11 @@ _RELEASED_FILES = {
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts convert`."""
-    parser = argparse.ArgumentParser(
-        prog="myxtts convert",
-        description="Convert an XTTS v2 checkpoint or a fine-tune of one, and back.",
-        epilog="Files that are not named are taken from the folder of model.pth if they have their released names: "
-        + ", ".join(name for name, _ in _RELEASED_FILES.values())
-        + ".",
-    )
+    parser = argparse.ArgumentParser(prog="myxtts convert")
+    parser.description = "Convert an XTTS v2 checkpoint or a fine-tune of one, and back."
+    names = ", ".join(name for name, _ in _RELEASED_FILES.values())
+    unnamed = "Files that are not named are taken from the folder of model.pth if they have their released names"
+    parser.epilog = f"{unnamed}: {names}."
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint to make a folder of")
     direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder to make a model.pth of")
@@ -57,9 +55,8 @@ def _to_ours(arguments):
             flag = "--from-coqui" if option == "model" else f"--{option.replace('_', '-')}"
             raise UserError(f"{flag} must be a file. {path} is not one.")
     if files["vocab"] is None:
-        raise UserError(
-            f"--vocab must be the model's vocab.json. None was given, and {files['model']} comes without one."
-        )
+        alone = f"None was given, and {files['model']} comes without one"
+        raise UserError(f"--vocab must be the model's vocab.json. {alone}.")
     config, coverage = import_coqui(CoquiFiles(**files), arguments.output)
     _print_coverage(coverage)
     for option, path in files.items():
@@ -67,15 +64,12 @@ def _to_ours(arguments):
     if not any(row.weight and row.weight.startswith("dvae: dvae/") for row in coverage):
         print("There is no DVAE: the model can speak, but training it needs --dvae.")
     model, sampling = config.model, config.sampling
-    print(
-        f"Wrote {arguments.output}: {model.layers} layers of width {model.width}, {model.heads} heads, "
-        f"{model.num_text_tokens} text tokens, {model.num_codes} codes"
-    )
-    print(
-        f"Speech by default: temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}, "
-        f"repetition penalty {sampling.repetition_penalty}, voice from {sampling.reference_seconds:g} s in pieces of "
-        f"{sampling.reference_chunk_seconds:g} s"
-    )
+    shape = f"{model.layers} layers of width {model.width}, {model.heads} heads"
+    print(f"Wrote {arguments.output}: {shape}, {model.num_text_tokens} text tokens, {model.num_codes} codes")
+    drawn = f"temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}"
+    voice = f"{sampling.reference_seconds:g} s in pieces of {sampling.reference_chunk_seconds:g} s"
+    penalty = f"repetition penalty {sampling.repetition_penalty}"
+    print(f"Speech by default: {drawn}, {penalty}, voice from {voice}")
     return 0
 
 

@@ -73,19 +73,14 @@ def check_machine(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def report_data(arguments):
+def report_data(arguments: argparse.Namespace) -> int:
     """Inspects a data set and prints what is wrong with it."""
     from myxtts.data.doctor import ClipLimits, check_data, summarize, write_report
     from myxtts.utils.progress import clip_progress
 
-    inspection, leaks = check_data(
-        arguments.folder,
-        arguments.validation,
-        limits=ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds),
-        language=arguments.language,
-        vocabulary=arguments.vocabulary,
-        progress=clip_progress,
-    )
+    limits = ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds)
+    options = dict(limits=limits, language=arguments.language, vocabulary=arguments.vocabulary)
+    inspection, leaks = check_data(arguments.folder, arguments.validation, **options, progress=clip_progress)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)
     print(f"every clip and its reason: {arguments.report}")

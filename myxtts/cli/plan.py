@@ -7,9 +7,8 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
+from myxtts.cli import train
 from myxtts.cli.errors import exits_with_sentence
-from myxtts.cli.train import build_parser as build_training_parser
-from myxtts.cli.train import config_from_arguments
 from myxtts.config.checks import require
 from myxtts.planning.memory import RESERVED_GB
 from myxtts.planning.report import describe, memory_report
@@ -24,9 +23,8 @@ DEFAULT_STAGE = "gpt"
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of train_main.py and those of this command."""
-    parser = build_training_parser()
+    parser = train.build_parser()
     parser.prog = "myxtts plan"
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
         f"Predict the memory of training a stage ({DEFAULT_STAGE} unless --stage names one) with the same flags as\n"
         "train_main.py: by what it is for, with and without each optimization, and the largest batch for usual GPUs."
@@ -46,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Plans and prints; returns the exit code."""
     arguments = build_parser().parse_args(argv)
-    config = config_from_arguments(arguments)
+    config = train.config_from_arguments(arguments)
     seconds, gpus = arguments.clip_seconds, arguments.gpu_memory or GPU_GB
     require(seconds is None or seconds > 0, "--clip-seconds", "above 0", f"{seconds or 0:g}")
     require(arguments.text_tokens > 0, "--text-tokens", "above 0", arguments.text_tokens)

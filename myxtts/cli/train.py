@@ -8,7 +8,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
-from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB, DevicePlan
+from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
 SAMPLE_CONFIG = Path(__file__).resolve().parents[2] / "configs" / "sample.yaml"
 """What a run without data and without a configuration takes."""
@@ -80,6 +80,8 @@ each other. `[…]` begins a group."""
 
 def _kinds():
     """Options of `argparse` by the kind of a flag; for another kind, it is the metavar."""
+    gpus = _value("GPU numbers such as 1,2,3", lambda text: tuple(map(int, text.split(","))))
+    batch_size = _value("a number of clips, or auto", lambda text: text if text == "auto" else int(text))
     return {
         "yes": dict(action="store_true", default=None),
         "fixed": dict(action="store_true", dest="static_shapes", default=None),
@@ -89,8 +91,8 @@ def _kinds():
         "float": dict(type=float),
         "MB": dict(type=int, metavar="MB"),
         "N": dict(type=int, metavar="N"),
-        "gpus": dict(type=_indices, metavar="I,J,…"),
-        "batch": dict(type=_batch_size, metavar="N|auto"),
+        "gpus": dict(type=gpus, metavar="I,J,…"),
+        "batch": dict(type=batch_size, metavar="N|auto"),
         "decay": dict(type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),
@@ -100,20 +102,14 @@ def _kinds():
     }
 
 
-def _batch_size(text):
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number of clips, or auto. Received: {text}") from None
+def _value(rule, parse):
+    def value(text):
+        try:
+            return parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {rule}. Received: {text}") from None
 
-
-def _indices(text):
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be GPU numbers such as 1,2,3. Received: {text}") from None
+    return value
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -186,14 +182,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def set_up_options(arguments: argparse.Namespace) -> dict:
     """The arguments of `runs.setup.set_up` that the command line gives, but for the configuration."""
-    names = ("model_gpus", "data_gpu_memory", "model_gpu_memory", "virtual_devices")
-    isolation, download = bool(arguments.enable_memory_isolation), bool(arguments.download_ljspeech)
-    given = {name: getattr(arguments, name) for name in names}
-    return {**given, "memory_isolation": isolation, "download": download}
-
-
-def set_up(config: XTTSConfig, arguments: argparse.Namespace) -> tuple[XTTSConfig, DevicePlan]:
-    """Devices, before anything that could start TensorFlow, and then recordings: see `runs.setup.set_up`."""
-    from myxtts.runs import setup
-
-    return setup.set_up(config, **set_up_options(arguments))
+    names = "model_gpus", "data_gpu_memory", "model_gpu_memory", "virtual_devices"
+    switches = dict(memory_isolation=arguments.enable_memory_isolation, download=arguments.download_ljspeech)
+    return {name: getattr(arguments, name) for name in names} | {name: bool(on) for name, on in switches.items()}

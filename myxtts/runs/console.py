@@ -13,11 +13,7 @@ from myxtts.utils.progress import clip_progress
 
 
 class RunConsole(ConsoleProgress, RunListener):
-    """Prints what happens to a run, and the progress of each stage.
-
-    Args:
-        run: The run that it is put into the `callbacks` of.
-    """
+    """Prints what happens to the run that has it among its `callbacks`, and the progress of each stage."""
 
     def __init__(self, run: Run):
         super().__init__(run.monitor, run.plan.gpu_roles)
@@ -27,12 +23,10 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         buffer_size, models = config.data.pipeline_buffer_size, ", ".join(plan.model_devices)
         if plan.is_dual:
-            print("Intelligent GPU Pipeline: Multi-GPU Mode")
-            print(f"Data Processing GPU: {plan.data_gpu}")
+            print(f"Intelligent GPU Pipeline: Multi-GPU Mode\nData Processing GPU: {plan.data_gpu}")
         else:
             print("Intelligent GPU Pipeline: Single-GPU Buffered Mode")
-            print(f"Buffer Size: {buffer_size}")
-            print("Smart Prefetching: Enabled")
+            print(f"Buffer Size: {buffer_size}\nSmart Prefetching: Enabled")
         print(f"Prefetching to {plan.data_device} with buffer_size={buffer_size}")
         if plan.is_dual:
             print(f"Multi-GPU Mode: Model will be placed on {models}")
@@ -47,11 +41,9 @@ class RunConsole(ConsoleProgress, RunListener):
 
     def on_corpus(self, dataset):
         self._inspection.close()
-        speakers = {clip.speaker for clip in dataset.train}
-        print(
-            f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}, "
-            f"speakers: {len(speakers)}, text tokens: {dataset.tokenizer.num_tokens}"
-        )
+        counts = f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}"
+        speakers = len({clip.speaker for clip in dataset.train})
+        print(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
 
     def on_stage_skipped(self, stage: str):
         print(f"Stage {stage}: trained already; --stage {stage} with a larger --max-steps trains it further")
@@ -68,16 +60,14 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = sorted((home / "samples").glob("*.wav"))
-        print(f"\nCheckpoints:  {', '.join(f'{home}/{stage}' for stage in STAGES)}")
+        trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
+        print(f"\nCheckpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         print(f"TensorBoard:  tensorboard --logdir {logs or home / 'tensorboard'}")
         if samples:
             print(f"Spoken:       {samples[-1].parent}/ ({len(samples)} wav files, the newest {samples[-1].name})")
             print(f"Mel pictures: {samples[-1].parent}/*.png")
-        speaking = [name for name, entry in STAGES.items() if entry.load().speaks]
-        if any(CheckpointStore(home / name).steps() for name in speaking) and dataset.validation:
+        if any(STAGES[stage].load().speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
-            print(
-                "Speak with it:\n"
-                f"  myxtts say --checkpoint {home} --reference-audio {clip.wav_path} --language {clip.language} \\\n"
-                f'    --text "{dataset.texts[clip.id]}" --output out.wav'
-            )
+            voice = f"--reference-audio {clip.wav_path} --language {clip.language}"
+            print(f"Speak with it:\n  myxtts say --checkpoint {home} {voice} \\")
+            print(f'    --text "{dataset.texts[clip.id]}" --output out.wav')

@@ -19,6 +19,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, count_gpus
 from myxtts.runs.setup import set_up
+from myxtts.storage.files import read_json, write_json
 
 MEASURED_STEPS = 12
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,32 +43,26 @@ class Measured(NamedTuple):
 
 def candidates(num_devices: int) -> list[Way]:
     """The ways to use so many devices; the first prepares data where there are several."""
-    ways = [Way("single", options={"virtual_devices": 0})]
-    if num_devices >= 2:
-        ways.append(Way("dual", {"data_gpu": 0, "model_gpu": 1}))
-    if num_devices >= 3:
-        ways.append(Way("mirrored", {"data_gpu": 0}, {"model_gpus": tuple(range(1, num_devices))}))
-    return ways
+    single = Way("single", options={"virtual_devices": 0})
+    dual = Way("dual", {"data_gpu": 0, "model_gpu": 1})
+    mirrored = Way("mirrored", {"data_gpu": 0}, {"model_gpus": tuple(range(1, num_devices))})
+    return [single, dual, mirrored][: max(1, num_devices)]
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
     """Prints what was measured and which devices were chosen, and why.
 
-    Args:
-        config: Of the run, without devices.
-        options: Keyword arguments of `setup.set_up`, without devices but virtual ones.
-
     Returns:
-        Both, asking for the quickest devices.
+        The configuration and the keyword arguments of `setup.set_up`, now asking for the quickest devices.
 
     Raises:
         UserError: Devices were also named, or none of the ways to use them runs.
     """
-    named = (config.data.data_gpu, config.data.model_gpu)
-    if named != (None, None) or options.get("model_gpus") or options.get("memory_isolation"):
+    named = config.data.data_gpu is not None or config.data.model_gpu is not None
+    if named or options.get("model_gpus") or options.get("memory_isolation"):
+        flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise UserError(
-            "--device-plan auto chooses the devices itself. Leave out --data-gpu, --model-gpu, --model-gpus and "
-            "--enable-memory-isolation, or leave out --device-plan."
+            f"--device-plan auto chooses the devices itself. Leave out {flags}, or leave out --device-plan."
         )
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
@@ -93,7 +88,7 @@ def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Meas
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
-        request.write_text(json.dumps({"config": config.to_dict(), "options": options}))
+        write_json(request, {"config": config.to_dict(), "options": options})
         command = [sys.executable, "-m", "myxtts.runs.device_choice", str(request)]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
@@ -111,26 +106,22 @@ def choose(measured: Sequence[Measured]) -> tuple[Measured, list[str]]:
     running = [one for one in measured if one.step_seconds is not None]
     if not running:
         raise UserError(f"No device plan runs. {measured[0].way.name}: {measured[0].failure}")
-    single = next((one for one in running if one.way.name == "single"), None)
+    single = next((seconds for way, seconds, _ in running if way.name == "single"), None)
     best, lines = min(running, key=lambda one: one.step_seconds), []
-    for one in measured:
-        if one.step_seconds is None:
-            lines.append(f"  {one.way.name}: does not run ({one.failure})")
-            continue
-        compared = single not in (None, one)
-        against = f", {single.step_seconds / one.step_seconds:.2f} x the speed of single" if compared else ""
-        lines.append(f"  {one.way.name}: {1e3 * one.step_seconds:.1f} ms per step{against}")
-    for one in running if single else ():
-        if one.step_seconds > single.step_seconds:
-            name = one.way.name
-            lines.append(f"  {name} is slower than single here: handing data over costs more than it saves.")
+    for way, seconds, failure in measured:
+        found = f"{1e3 * seconds:.1f} ms per step" if seconds else f"does not run ({failure})"
+        if single and seconds and way.name != "single":
+            found += f", {single / seconds:.2f} x the speed of single"
+        lines.append(f"  {way.name}: {found}")
+    slower = [way.name for way, seconds, _ in running if single and seconds > single]
+    lines += [f"  {name} is slower than single here: handing data over costs more than it saves." for name in slower]
     rivals = f" of {len(running)} that run." if len(running) > 1 else "; it alone runs."
     return best, [*lines, f"Device plan auto: {best.way.name}, the quickest{rivals}"]
 
 
 def measure_here(path: str | Path):
     """Body of the measuring process: reads what `measure` wrote, prints one line of JSON last."""
-    request = json.loads(Path(path).read_text())
+    request = read_json(path)
     config, plan = set_up(config_from_dict(request["config"]), **request["options"])
     from myxtts.training.measurement import measure_pipeline, open_trainer
 

@@ -14,12 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models that a stage builds on from the run's folder.
-
-    Args:
-        config: Of the run.
-        stage: Name of the stage.
-        device: Where they are to live: the data device.
+    """Loads the models that a stage builds on from the run's folder onto `device`, the data device.
 
     Returns:
         The models by name of their stage, and the stage's lineage: digests of their weights by the same names.
@@ -32,17 +27,14 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         store = CheckpointStore(Path(config.training.checkpoint_dir) / name)
         step = store.newest_sound(logger.warning)
         if step is None:
-            raise CheckpointError(
-                f"The {stage} stage needs a trained {name}, and {store.folder} has none. Leave --stage out, or train "
-                f"it first with --stage {name}."
-            )
+            lack = f"The {stage} stage needs a trained {name}, and {store.folder} has none"
+            raise CheckpointError(f"{lack}. Leave --stage out, or train it first with --stage {name}.")
         tensors, state = store.read(step, ("model",))
         if not state["finished"]:
-            raise CheckpointError(
-                f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes. The one "
-                f"in {store.folder} stopped at step {step}. Resume it with --stage {name}, or leave --stage out; to "
-                f"take it as it is, give --stage {name} --max-steps {step} once."
-            )
+            needed = f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes"
+            found = f"The one in {store.folder} stopped at step {step}"
+            way_out = f"Resume it with --stage {name}, or leave --stage out; to take it as it is, give"
+            raise CheckpointError(f"{needed}. {found}. {way_out} --stage {name} --max-steps {step} once.")
         part = STAGES[name].load().part
         with tf.device(device):
             models[name] = XTTS(config.model, parts=(part,))

@@ -18,10 +18,9 @@ from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus,
 from myxtts.devices.machine import BYTES_PER_GB, probe_disk, probe_files, read_memory, read_processor
 from myxtts.planning.memory import RESERVED_GB, Optimizations, Shapes, largest_batch
 
-PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "librosa", "soundfile", "tokenizers", "safetensors")
+PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
 """Length of the clips in the measured steps: about the mean of read-speech corpora."""
-VOCABULARY = 512
 FLAGS_OF_NOTE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 BUSY_LOAD = 0.5
 """Processes that ran or waited for a core in the last minute, before the measurement, from which figures suffer."""
@@ -36,10 +35,8 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
     """Looks at everything and measures. TensorFlow is imported and configured for the default device plan.
 
     Args:
-        config: Of the training that is asked about.
         seconds: Length of the measurement of training steps; 0 leaves it out.
-        folder: Where the run would write.
-        data_files: Recordings whose reading speed is measured.
+        folder: Where the run would write; its disk is measured, and the reading of `data_files`.
     """
     ram = read_memory()
     found = {"versions": versions(), "processor": processor(), "memory": {**asdict(ram), "usable": ram.usable}}
@@ -49,11 +46,10 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
     from myxtts.devices.configuration import early_gpu_configuration
 
     plan = early_gpu_configuration()
-    found["tensorflow"] = tensorflow_build(plan.model_device)
+    found |= {"plan": plan.describe(), "tensorflow": tensorflow_build(plan.model_device)}
     from myxtts.training.measurement import PRODUCT_SIZE, product_rates
 
     found["precision"] = {"size": PRODUCT_SIZE, "flops": product_rates(plan.model_device)}
-    found["plan"] = plan.describe()
     found["automatic"] = automatic(config, plan, found, seconds > 0)
     found["training"] = training(config, plan, seconds) if seconds else None
     return found
@@ -61,12 +57,10 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 def versions() -> Findings:
     """Versions of Python, the system and the packages that matter; None for one that is not installed."""
-    found = {"python": platform.python_version(), "system": platform.platform()}
+    found = {"python": platform.python_version(), "system": platform.platform(), **dict.fromkeys(PACKAGES)}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
     return found
 
 
@@ -119,17 +113,15 @@ def automatic(config: XTTSConfig, plan: DevicePlan, found: Findings, measures: b
     if found["tensorflow"]["gpus"]:
         memories = [BYTES_PER_MB * gpu["memory_mb"] for gpu in listed or ()]
         room = int(min(memories) - RESERVED_GB * BYTES_PER_GB) if memories else None
-    shapes, model = Shapes.of_data(config.data, batch=1), _with_vocabulary(config).model
-    fits = {
-        name: largest_batch(model, shapes, Optimizations(precision=name), room)
-        for name in dict.fromkeys(("float32", policy))
-        if room is not None
-    }
+    shapes, model, fits = Shapes.of_data(config.data, batch=1), _with_vocabulary(config).model, {}
+    for name in ("float32", policy) if room is not None else ():
+        fits[name] = largest_batch(model, shapes, Optimizations(precision=name), room)
     return {**chosen, "room": room, "clip_seconds": config.data.max_seconds, "largest_batch": fits or None}
 
 
 def _with_vocabulary(config):
-    return replace(config, model=replace(config.model, num_text_tokens=config.model.num_text_tokens or VOCABULARY))
+    tokens = config.model.num_text_tokens or config.data.vocabulary_size
+    return replace(config, model=replace(config.model, num_text_tokens=tokens))
 
 
 def training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
@@ -152,9 +144,8 @@ def gigabytes(count: float | None) -> str:
     return "unknown" if count is None else f"{count / BYTES_PER_GB:.1f} GB"
 
 
-def cores(count: int) -> str:
-    """`1 core` or `N cores`."""
-    return f"{count} core{'s' if count != 1 else ''}"
+def _counted(count, noun):
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def describe(found: Findings) -> str:
@@ -174,10 +165,10 @@ def _hardware(found):
     cpu, ram, nvidia = found["processor"], found["memory"], found["gpus"]
     quota = f", limited to {cpu['quota']:g} cores' worth of time" if cpu["quota"] else ""
     known = "unknown" if cpu["instructions"] is None else ", ".join(cpu["instructions"]) or "none of note"
-    yield f"Processor: {cpu['name']}, {cores(cpu['cores'])}{quota}; instructions: {known}"
-    used = f"{gigabytes(ram['limit'])}, {gigabytes(ram['used_of_limit'])} of it used"
-    limit = f", limit of the container {used}" if ram["limit"] else ""
-    yield f"Memory: {gigabytes(ram['total'])}{limit}; {gigabytes(ram['usable'])} can be used now"
+    yield f"Processor: {cpu['name']}, {_counted(cpu['cores'], 'core')}{quota}; instructions: {known}"
+    total, limit, used, usable = (gigabytes(ram[name]) for name in ("total", "limit", "used_of_limit", "usable"))
+    limited = f", limit of the container {limit}, {used} of it used" if ram["limit"] else ""
+    yield f"Memory: {total}{limited}; {usable} can be used now"
     if nvidia["listed"] is None:
         yield f"NVIDIA GPUs: unknown ({nvidia['reason']})"
     else:
@@ -194,16 +185,13 @@ def _disk(disk):
 def _tensorflow(found):
     build, rates = found["tensorflow"], found["precision"]["flops"]
     cuda = f" {build['cuda']}, cuDNN {build['cudnn']}" if build["cuda"] else ""
-    used = []
-    for gpu in build["gpus"]:
-        capability = ".".join(map(str, gpu["compute_capability"] or ["unknown"]))
-        used.append(f"{gpu['name'] or 'unnamed'} (compute capability {capability})")
-    yield f"Built for {build['built_for']}{cuda}; uses {', '.join(used) or 'the CPU, no GPU'}"
+    capabilities = [".".join(map(str, gpu["compute_capability"] or ["unknown"])) for gpu in build["gpus"]]
+    names = [gpu["name"] or "unnamed" for gpu in build["gpus"]]
+    used = ", ".join(f"{name} (compute capability {capability})" for name, capability in zip(names, capabilities))
+    yield f"Built for {build['built_for']}{cuda}; uses {used or 'the CPU, no GPU'}"
     yield f"XLA: {'fails: ' + build['xla_fails'] if build['xla_fails'] else 'compiles'}"
-    shown = []
-    for name, rate in rates.items():
-        gain = "" if name == "float32" else f" ({rate / rates['float32']:.1f} x)"
-        shown.append(f"{name} {rate / 1e9:.0f} GFLOP/s{gain}")
+    gains = {name: f" ({rate / rates['float32']:.1f} x)" for name, rate in rates.items() if name != "float32"}
+    shown = (f"{name} {rate / 1e9:.0f} GFLOP/s{gains.get(name, '')}" for name, rate in rates.items())
     yield f"Matrix products of {found['precision']['size']}: {', '.join(shown)}"
 
 
@@ -215,49 +203,41 @@ def choices(found: Findings) -> list[str]:
         plan = f"{count} GPUs; measures single, dual{' and mirrored' if count > 2 else ''} and takes the quickest"
     lines = [f"Devices without flags: {found['plan']}", f"--device-plan auto: {plan}"]
     lines += [f"--precision auto: {auto['precision']} ({auto['precision_reason']})"]
-    chosen, plain = rates[auto["precision"].removeprefix("mixed_")], rates["float32"]
+    chosen, plain = rates[auto["precision"].removeprefix("mixed_")] / 1e9, rates["float32"] / 1e9
     if chosen < plain:
-        lines += [
-            f"  but its matrix products were measured slower than those of float32: {chosen / 1e9:.0f} against "
-            f"{plain / 1e9:.0f} GFLOP/s. Compare --precision {auto['precision']} with float32."
-        ]
+        slower = (
+            f"  but its matrix products were measured slower than those of float32: {chosen:.0f} against {plain:.0f}"
+        )
+        lines += [f"{slower} GFLOP/s. Compare --precision {auto['precision']} with float32."]
     lines += [f"--attention auto: {auto['attention'] or 'unknown'} ({auto['attention_reason']})"]
     if auto["largest_batch"] is None:
         return [*lines, "Largest batch: unknown, as the memory of the GPU is"]
     fits = ", ".join(f"{batch} in {name}" for name, batch in auto["largest_batch"].items())
-    return [
-        *lines,
-        f"Largest batch of clips up to {auto['clip_seconds']:g} s that the memory plan fits into "
-        f"{gigabytes(auto['room'])}: {fits} (`myxtts plan` has the rest)",
-    ]
+    largest = f"Largest batch of clips up to {auto['clip_seconds']:g} s that the memory plan fits into"
+    return [*lines, f"{largest} {gigabytes(auto['room'])}: {fits} (`myxtts plan` has the rest)"]
 
 
 def verdict(found: Findings) -> list[str]:
     """What to expect and what to mend, a sentence each."""
     lines, trained, cpu, nvidia = [], found["training"], found["processor"], found["gpus"]["listed"]
     if trained:
-        lines += [
-            f"This machine will train `{trained['size']}` at about {trained['steps_per_second']:.2g} steps/s "
-            f"(batches of {trained['batch_size']} clips of {trained['clip_seconds']:g} s, {trained['precision']}; "
-            f"{trained['audio_seconds_per_second']:.0f} s of recordings per second; median of {trained['steps']} "
-            f"step{'s' if trained['steps'] != 1 else ''})."
-        ]
-    if trained and cpu["load"] > BUSY_LOAD:
-        lines += [f"Other work was running (load {cpu['load']:.1f} on {cores(cpu['cores'])}): alone it will be faster."]
+        batches = f"{trained['batch_size']} clips of {trained['clip_seconds']:g} s, {trained['precision']}"
+        sound = f"{trained['audio_seconds_per_second']:.0f} s of recordings per second"
+        speed = f"This machine will train `{trained['size']}` at about {trained['steps_per_second']:.2g} steps/s"
+        lines += [f"{speed} (batches of {batches}; {sound}; median of {_counted(trained['steps'], 'step')})."]
+        if cpu["load"] > BUSY_LOAD:
+            busy = f"Other work was running (load {cpu['load']:.1f} on {_counted(cpu['cores'], 'core')})"
+            lines += [f"{busy}: alone it will be faster."]
     if nvidia and not found["tensorflow"]["gpus"]:
-        lines += [
-            f"NVML sees {len(nvidia)} GPU(s) and TensorFlow can use none: pip install 'tensorflow[and-cuda]', or "
-            f"look at {ACCELERATOR_VARIABLES[0]}."
-        ]
+        unused = f"NVML sees {len(nvidia)} GPU(s) and TensorFlow can use none"
+        lines += [f"{unused}: pip install 'tensorflow[and-cuda]', or look at {ACCELERATOR_VARIABLES[0]}."]
     elif not found["tensorflow"]["gpus"]:
         lines += ["There is no GPU to train on: `nano` and `tiny` are what a CPU can train."]
     for disk in found["disks"]:
-        speed = disk["read_per_second"]
+        folder, speed = disk["folder"], disk["read_per_second"]
         if speed is None:
-            lines += [f"Reading from {disk['folder']} was {disk['note']}."]
+            lines += [f"Reading from {folder} was {disk['note']}."]
         elif speed < SLOW_DISK:
-            lines += [
-                f"The disk of {disk['folder']} reads {speed / 2**20:.0f} MB/s: training will wait for recordings that "
-                "do not fit into data.cache_mb."
-            ]
+            slow = f"The disk of {folder} reads {speed / 2**20:.0f} MB/s"
+            lines += [f"{slow}: training will wait for recordings that do not fit into data.cache_mb."]
     return lines

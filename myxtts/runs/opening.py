@@ -15,6 +15,7 @@ from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import PARTS
+from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.speakers import SPEAKERS_FILE
@@ -29,9 +30,8 @@ GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 def open_dataset(config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
     """Reads the recordings of a run and writes its `config.json` and `vocab.json`.
 
-    Args:
-        config: As asked for. The result's `config` is that of the run: with its origin and vocabulary.
-        progress: Called as `progress(done, total)` while recordings are checked.
+    The result's `config` is that of the run: with its origin and vocabulary. `progress(done, total)` is called while
+    recordings are checked.
 
     Raises:
         UserError: The folder holds another run, --init-from lacks something, or the recordings cannot be used.
@@ -39,7 +39,8 @@ def open_dataset(config: XTTSConfig, progress: Callable[[int, int], None] | None
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)
     if config.training.init_from:
-        config = adopted(config) if has_begun(config) else adopt(config)
+        # A run that has begun does without its source, which may be gone by now.
+        config = _with_shape(config, _stored_config(home)) if has_begun(config) else adopt(config)
     dataset = SpeechDataset.open(config, progress)
     check_same_model(dataset.config)
     dataset.tokenizer.save(home / "vocab.json")
@@ -56,10 +57,9 @@ def finished(config: XTTSConfig, stage: str, step: int | None) -> bool:
     """Whether a stage whose newest checkpoint is of this step has nothing left to train."""
     if step is None:
         return False
-    state = CheckpointStore(Path(config.training.checkpoint_dir) / stage).read_state(step)
-    asked = config.stage(stage).max_steps
-    detector = state.get("parts", {}).get("overtraining")
-    ended = detector is not None and has_stopped(detector, config.training.overtraining_patience)
+    state, training = CheckpointStore(Path(config.training.checkpoint_dir) / stage).read_state(step), config.training
+    detector, asked = state.get("parts", {}).get("overtraining"), training.stages[stage].max_steps
+    ended = detector is not None and has_stopped(detector, training.overtraining_patience)
     return state["finished"] and (asked is None or step >= asked or ended)
 
 
@@ -75,10 +75,7 @@ def has_begun(config: XTTSConfig) -> bool:
 
 
 def with_origin(config: XTTSConfig) -> XTTSConfig:
-    """Tells a fresh start from another run's weights (`--init-from`) from resuming what it became.
-
-    Returns:
-        The configuration, with the full path of the run it began from, if any.
+    """The configuration with the full path of the run it began from, if any, be it asked for now or in the past.
 
     Raises:
         ConfigError: The folder holds a run that began otherwise, so that --init-from would be passed over.
@@ -90,16 +87,15 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
             continue
         state = CheckpointStore(home / name).read_state(step)
         if "position" not in state:
-            raise ConfigError(
-                f"--checkpoint-dir must be a folder of its own. {home} holds weights without a run, as `myxtts "
-                f"convert` writes them. Start from them with --init-from {home} and another --checkpoint-dir."
-            )
+            held = f"{home} holds weights without a run, as `myxtts convert` writes them"
+            way_out = f"Start from them with --init-from {home} and another --checkpoint-dir."
+            raise ConfigError(f"--checkpoint-dir must be a folder of its own. {held}. {way_out}")
         before = state["config"]["training"]["init_from"]
         if asked not in (None, before):
+            held = f"{home} holds one that began from {before or 'scratch'} and is at step {step}"
+            way_out = "Leave --init-from out to resume it, give another --checkpoint-dir"
             raise ConfigError(
-                f"--init-from starts a fresh run, and {home} holds one that began from {before or 'scratch'} and is "
-                f"at step {step}. Leave --init-from out to resume it, give another --checkpoint-dir, or "
-                "--reset-training to start anew."
+                f"--init-from starts a fresh run, and {held}. {way_out}, or --reset-training to start anew."
             )
         asked = before
     return replace(config, training=replace(config.training, init_from=asked))
@@ -108,17 +104,14 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
 def check_same_model(config: XTTSConfig):
     """Raises `ConfigError` where the folder holds a run of another model, whose `config.json` must stay."""
     home = Path(config.training.checkpoint_dir)
-    begun = any(CheckpointStore(home / stage).steps() for stage in STAGES)
-    if config.training.reset_training or not begun or not (home / "config.json").is_file():
+    if config.training.reset_training or not holds_run(home) or not (home / "config.json").is_file():
         return
     before, now = (dataclasses.asdict(model) for model in (_stored_config(home).model, config.model))
     differing = [name for name in now if before[name] != now[name] and name != "dropout"]
     if differing:
         told = "; ".join(f"{name} {before[name]} there, {now[name]} here" for name in differing[:3])
-        raise ConfigError(
-            f"{home} holds a run of another model: {told}. Give the same --model-size and data, another "
-            "--checkpoint-dir, or --reset-training to start anew."
-        )
+        way_out = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
+        raise ConfigError(f"{home} holds a run of another model: {told}. {way_out}")
 
 
 def _stored_config(folder):
@@ -127,9 +120,6 @@ def _stored_config(folder):
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
     """Takes shape, sampling settings, vocabulary, finished parts and voices from `training.init_from` into a fresh run.
-
-    Args:
-        config: With `training.init_from` set.
 
     Returns:
         The configuration with the source's model, sampling settings and, unless it names one, vocabulary.
@@ -140,13 +130,11 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     """
     source, home = Path(config.training.init_from), Path(config.training.checkpoint_dir)
     if source.resolve() == home.resolve():
-        raise ConfigError(
-            f"--checkpoint-dir must not be the folder of --init-from, which is only read. Received: {home}."
-        )
+        rule = "must not be the folder of --init-from, which is only read"
+        raise ConfigError(f"--checkpoint-dir {rule}. Received: {home}.")
     if not source.is_dir():
-        raise CheckpointError(
-            f"--init-from must be the folder of a run or of `myxtts convert`. {source} is not a folder."
-        )
+        rule = "must be the folder of a run or of `myxtts convert`"
+        raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
     stored, tuned = _stored_config(source), tuned_stages()
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on)
     for name in (*foundations, *tuned):
@@ -163,11 +151,6 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     return replace(_with_shape(config, stored), data=data)
 
 
-def adopted(config: XTTSConfig) -> XTTSConfig:
-    """The configuration of a run that has begun with `adopt`, without its source: that may be gone by now."""
-    return _with_shape(config, _stored_config(Path(config.training.checkpoint_dir)))
-
-
 def _with_shape(config, stored):
     return replace(config, model=replace(stored.model, dropout=config.model.dropout), sampling=stored.sampling)
 
@@ -177,10 +160,8 @@ def _require_trained(source, name, finished):
     if not store.steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
     if finished and not store.read_state(store.steps()[-1])["finished"]:
-        raise CheckpointError(
-            f"--init-from needs a {name} that is trained to the end, and the one in {source} is not. Train it there "
-            f"with --stage {name} --checkpoint-dir {source}."
-        )
+        needed = f"--init-from needs a {name} that is trained to the end, and the one in {source} is not"
+        raise CheckpointError(f"{needed}. Train it there with --stage {name} --checkpoint-dir {source}.")
 
 
 def _copy_newest(source, target):
@@ -197,10 +178,8 @@ def _refuse_other_weights(source, home, name):
         return
     theirs, ours = (store.read(store.steps()[-1], ("model",))[0]["model"] for store in (theirs, ours))
     if theirs.keys() != ours.keys() or not all(np.array_equal(theirs[key], ours[key]) for key in ours):
-        raise CheckpointError(
-            f"{home} holds a {name} of its own, which the weights from --init-from do not know. Give another "
-            "--checkpoint-dir."
-        )
+        other = f"{home} holds a {name} of its own, which the weights from --init-from do not know"
+        raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
 
 
 def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
@@ -219,16 +198,13 @@ def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -
         return arrays
     new = num_text_tokens - len(arrays[GROWING[0]])
     if new < 0:
-        raise CheckpointError(
-            f"The vocabulary has {num_text_tokens} tokens and the {stage} in {folder} knows {num_text_tokens - new}. "
-            "Leave --vocabulary out to take the one that belongs to it."
-        )
+        known = f"the {stage} in {folder} knows {num_text_tokens - new}"
+        way_out = "Leave --vocabulary out to take the one that belongs to it."
+        raise CheckpointError(f"The vocabulary has {num_text_tokens} tokens and {known}. {way_out}")
     if new:
         table, kernel, bias = (arrays[name] for name in GROWING)
         drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
-        head = np.zeros((len(kernel), new), kernel.dtype)
-        grown = [table, drawn], [kernel, head], [bias, np.full(new, bias.min(), bias.dtype)]
-        arrays |= {
-            name: np.concatenate(parts, axis=-1 if parts is grown[1] else 0) for name, parts in zip(GROWING, grown)
-        }
+        kernel = np.pad(kernel, ((0, 0), (0, new)))
+        bias = np.pad(bias, (0, new), constant_values=bias.min())
+        arrays |= dict(zip(GROWING, (np.concatenate([table, drawn]), kernel, bias)))
     return arrays

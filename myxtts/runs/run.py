@@ -56,7 +56,6 @@ class Run:
 
     Args:
         config: With `data.train_data` set; `training.checkpoint_dir` is the folder.
-        plan: Applied.
         callbacks: Those who follow the run: objects with any methods of `RunListener` and of
             `training.callbacks.Callback`. More can be added to `callbacks` before `train`.
     """
@@ -83,8 +82,8 @@ class Run:
     def history(self) -> dict[str, list[dict[str, float]]]:
         """Validation losses by stage, up to its newest checkpoint, with the `step` of each."""
         stores = {stage: CheckpointStore(self.folder / stage) for stage in STAGES}
-        states = {stage: store.read_state(store.steps()[-1]) for stage, store in stores.items() if store.steps()}
-        return {stage: state.get("history", []) for stage, state in states.items()}
+        trained = {stage: store for stage, store in stores.items() if store.steps()}
+        return {stage: store.read_state(store.steps()[-1]).get("history", []) for stage, store in trained.items()}
 
     @property
     def best(self) -> dict[str, int]:
@@ -106,9 +105,6 @@ class Run:
 
         Returns:
             Whether all are trained; False after a stop.
-
-        Raises:
-            UserError: Something the user can mend.
         """
         try:
             with own_run_folder(self.folder), _logs_to(self.folder / "train.log"):
@@ -141,10 +137,8 @@ class Run:
         from myxtts.runs.stage import open_stage
 
         self._tell("on_stage", stage, dataset.order(stage))
-        if anew:
-            aside = CheckpointStore(self.folder / stage).set_aside()
-            if aside:
-                self._tell("on_set_aside", stage, aside)
+        if anew and (aside := CheckpointStore(self.folder / stage).set_aside()):
+            self._tell("on_set_aside", stage, aside)
         self._begun.add(stage)
         self.trainer = None  # not two models at a time
         config = replace(self.config, training=replace(self.config.training, reset_training=anew))

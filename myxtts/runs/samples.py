@@ -26,13 +26,10 @@ class SampleSpeaker(Callback):
     """Speaks validation sentences, each in the voice of another recording of its speaker where there is one.
 
     Args:
-        dataset: Whose validation clips are spoken.
         make_synthesizer: Gives one that shares the weights in training. Called once, since its traced functions cost
             seconds to make, and not before the first samples.
         device: To speak on: the model device, as the data device is preparing the next batches meanwhile.
-        folder: For wav files and mel pictures.
-        log_folder: For TensorBoard.
-        config: Of the run.
+        folder: For wav files and mel pictures; TensorBoard's go into `log_folder`.
     """
 
     def __init__(
@@ -65,9 +62,9 @@ class SampleSpeaker(Callback):
             self._synthesizer = self._make_synthesizer()
             self._writer = tf.summary.create_file_writer(self._log_folder)
         texts = [self._dataset.texts[clip.id] for clip in self._clips]
+        languages = [clip.language for clip in self._clips]
         with tf.device(self._device):
             voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
-            languages = [clip.language for clip in self._clips]
             speeches = self._synthesizer.speak_batch(texts, voices, languages, seed=self._seed)
         try:
             self._write(step, speeches)
@@ -82,10 +79,9 @@ class SampleSpeaker(Callback):
                 stem = self.folder / f"step_{step:06d}_{clip.id.replace('/', '_')}"
                 write_wav(f"{stem}.wav", speech.samples, speech.sample_rate)
                 draw_mel(speech.mel, clip.id, f"{stem}.png")
-                picture = pyplot.imread(f"{stem}.png")[None]
                 # TensorBoard shows one kind of thing under a tag.
                 tf.summary.audio(f"speech/{clip.id}", speech.samples[None, :, None], speech.sample_rate)
-                tf.summary.image(f"mel/{clip.id}", picture)
+                tf.summary.image(f"mel/{clip.id}", pyplot.imread(f"{stem}.png")[None])
         self._writer.flush()
 
 

@@ -23,7 +23,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
     Args:
         config: Of the run; `data.data_gpu` and `data.model_gpu` name the devices.
         download: Fetch LJSpeech into `data.train_data` when it is missing.
-        devices: What else `devices.configuration.early_gpu_configuration` takes, such as `virtual_devices`.
+        devices: What else `early_gpu_configuration` takes, such as `virtual_devices`.
 
     Returns:
         The configuration with its training set, and the plan that was applied.
@@ -52,13 +52,16 @@ def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = p
     return replace(config, data=replace(config.data, train_data=str(folder)))
 
 
+def holds_run(folder: Path) -> bool:
+    """Whether a stage has a checkpoint in the folder."""
+    return any(CheckpointStore(folder / stage).steps() for stage in STAGES)
+
+
 def require_run(config: XTTSConfig):
     """Raises `UserError` unless the configuration's folder holds a run to resume (`--resume`)."""
     home = Path(config.training.checkpoint_dir)
     if config.training.init_from:
         raise UserError("--resume continues a run and --init-from starts one: give one of the two.")
-    if not any(CheckpointStore(home / stage).steps() for stage in STAGES):
-        raise UserError(
-            f"--resume needs a run to continue, and {home} holds no checkpoint. Name its --checkpoint-dir, or leave "
-            "--resume out to start one."
-        )
+    if not holds_run(home):
+        lack = f"--resume needs a run to continue, and {home} holds no checkpoint"
+        raise UserError(f"{lack}. Name its --checkpoint-dir, or leave --resume out to start one.")

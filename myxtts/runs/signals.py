@@ -12,10 +12,8 @@ from contextlib import contextmanager
 def stops_on_signals(trainer) -> Iterator[None]:
     """Ctrl-C and SIGTERM let the trainer finish its step and write a checkpoint; a second one stops at once.
 
-    Before there is a step, such as while the first is traced, the first signal ends the block.
-
-    Args:
-        trainer: Its `stop_requested` is set; `under_way` says whether it has taken a step.
+    Before there is a step, such as while the first is traced, the first signal ends the block. A signal sets the
+    trainer's `stop_requested`; its `under_way` says whether it has taken a step.
     """
 
     class NoStepYet(KeyboardInterrupt):
@@ -25,11 +23,8 @@ def stops_on_signals(trainer) -> Iterator[None]:
         if trainer.stop_requested.is_set():
             raise KeyboardInterrupt
         trainer.stop_requested.set()
-        follows = (
-            "finishing the step and writing a checkpoint; once more stops at once"
-            if trainer.under_way
-            else "stopping before the first step"
-        )
+        last = "finishing the step and writing a checkpoint; once more stops at once"
+        follows = last if trainer.under_way else "stopping before the first step"
         # Not `print`: the signal may have struck in the middle of one, which cannot be entered twice.
         os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
         if not trainer.under_way:

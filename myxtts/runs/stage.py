@@ -21,26 +21,15 @@ def open_stage(
 ) -> tuple[XTTSTrainer, list]:
     """Makes the trainer of a stage, resumed or fresh, and the callbacks that write logs and samples.
 
-    Args:
-        config: Of the run.
-        stage: Name of the stage.
-        plan: Applied.
-        dataset: Of the run.
-        fresh: The stage has no checkpoint to resume; it starts from `training.init_from`, if it can, or from scratch.
+    A `fresh` stage has no checkpoint to resume; it starts from `training.init_from`, if it can, or from scratch.
     """
     kind, settings = STAGES[stage].load(), config.training
     weights = None
     if fresh and kind.takes_init_from and settings.init_from:
         weights = starting_weights(settings.init_from, stage, config.model.num_text_tokens, settings.seed)
     foundations, lineage = load_foundations(config, stage, plan.data_device)
-    options = dict(
-        stage=stage,
-        foundations=foundations,
-        plan=plan,
-        measured=kind.measure(dataset) if fresh else None,
-        starting_weights=weights,
-        lineage=lineage,
-    )
+    start = dict(measured=kind.measure(dataset) if fresh else None, starting_weights=weights)
+    options = dict(stage=stage, plan=plan, foundations=foundations, lineage=lineage, **start)
     if plan.mode == "isolated":
         trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
     else:

@@ -35,10 +35,10 @@ def measure(corpus, folder, steps_between):
 
         def step():
             began = time.perf_counter()
-            take_step(trainer, next(batches), trainer.position)
+            take_step(trainer, next(batches), trainer.state.position)
             sync()
-            trainer.position += 1
-            trainer.step += 1
+            trainer.state.position += 1
+            trainer.state.step += 1
             return time.perf_counter() - began
 
         step(), step()  # the first one traces
@@ -49,7 +49,7 @@ def measure(corpus, folder, steps_between):
         slowed = 0.0
         for _ in range(STEPS_WHILE_WRITING):
             slowed += max(0.0, step() - alone)
-        trainer.writer.wait()
+        trainer.checkpointer.writer.wait()
         written = time.perf_counter() - began
     size = sum(file.stat().st_size for file in trainer.store.path(saved).iterdir())
     lost = pause + slowed

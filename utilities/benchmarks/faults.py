@@ -41,7 +41,7 @@ from fault_inputs import damage_checkpoints, judge_inputs  # noqa: E402
 from hardware import append_table  # noqa: E402
 
 from myxtts.cli import train  # noqa: E402
-from myxtts.runs import stage  # noqa: E402  brings TensorFlow, which takes most of a start
+from myxtts.runs import stage as run_stage  # noqa: E402  brings TensorFlow, which takes most of a start
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
 from myxtts.training.callbacks import TensorBoardWriter  # noqa: E402
 
@@ -127,7 +127,7 @@ class TrainingRun:
             os.dup2(log, 1)
             os.dup2(log, 2)
             LossRecorder.file = self.losses_file
-            stage.TensorBoardWriter = LossRecorder
+            run_stage.TensorBoardWriter = LossRecorder
             code = train.main(self.argv)
         except BaseException:  # the end of a process, where nobody else would print it
             traceback.print_exc()

@@ -192,8 +192,9 @@ class Step:
         from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
         from myxtts.models.xtts import XTTS
         from myxtts.training.gradient_order import recompute
-        from myxtts.training.objectives import GPTObjective
         from myxtts.training.optimizations import settle_switches
+        from myxtts.training.stages.base import Update
+        from myxtts.training.stages.gpt import GPTObjective
         from myxtts.training.step import TrainStep
 
         self.tf, self.rss_before = tf, resident_bytes()
@@ -209,15 +210,10 @@ class Step:
         with strategy.scope(), tf.device(device):
             model = XTTS(model_config, parts=("gpt",), precision=switches.precision)
             model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
-            self.step = TrainStep(
-                GPTObjective(model, config),
-                strategy,
-                config.stage("gpt"),
-                accumulation,
-                switches.precision,
-                xla=switches.xla,
-                ema=switches.ema,
-            )
+            settings = config.stage("gpt")
+            updates = [Update("", GPTObjective(model, config), settings)]
+            options = dict(precision=switches.precision, xla=switches.xla, ema=switches.ema)
+            self.step = TrainStep(updates, strategy, settings, accumulation, **options)
             whole = gpt_batch(
                 model_config, batch, NUM_TEXT, tokens - model_config.num_latents - NUM_TEXT - 7, CONDITIONING_FRAMES
             )
@@ -275,7 +271,7 @@ class Step:
         blocks, clusters = len(recomputed_blocks(graph)), count_clusters(graph)
         found += [f"{blocks} blocks recomputed"] * bool(blocks) + [f"{clusters} XLA clusters"] * bool(clusters)
         found += [f"{self.step.micro_batches} micro-batches"] * (self.step.micro_batches > 1)
-        return ", ".join(found + ["averages"] * (self.step.averages is not None))
+        return ", ".join(found + ["averages"] * bool(self.step.averages()))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.models.layers.convolution import set_fewer_products  # noqa: E402
-from myxtts.training.objectives import GPTObjective  # noqa: E402
-from myxtts.training.preparation import Preparation  # noqa: E402
+from myxtts.training.stages.base import Update  # noqa: E402
+from myxtts.training.stages.gpt import GPTObjective, GPTPreparation  # noqa: E402
 from myxtts.training.step import TrainStep  # noqa: E402
 from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
@@ -49,7 +49,7 @@ class GivenLatents(GPTObjective):
             if not name.startswith(("conditioning_encoder/", "perceiver/"))
         }
 
-    def _latents(self, batch):
+    def latents(self, batch):
         return batch.conditioning_mel
 
 
@@ -79,18 +79,19 @@ class OurWorker:
             model = seeded_model(model_config, ("gpt",))
             model.gpt.set_memory_use()
             objective = (GPTObjective if with_encoder else GivenLatents)(model, config)
-            step = TrainStep(objective, strategy, config.stage("gpt"))
+            settings = config.stage("gpt")
+            step = TrainStep([Update("", objective, settings)], strategy, settings)
 
         def losses():
             sums, _ = objective.loss_sums(batch)
             counts = objective.counts(batch)
-            return np.array([sums[name] / counts[name] for name in ("text", "mel")])
+            return np.array([sums[name] / counts[name] for name in ("text", "codes")])
 
         return lambda: step([batch], 5e-6, (0, 0))["loss"].numpy(), losses
 
     def features(self):
         model = seeded_model(RELEASED, ("dvae",))
-        prepare = Preparation("gpt", model, "/device:CPU:0", augment=False, seed=0)
+        prepare = GPTPreparation(model, "/device:CPU:0", augment=False, seed=0)
         wav, conditioning = noise("wav", CLIP_SECONDS, 8), noise("conditioning", CONDITIONING_SECONDS, 8)
         ones = np.ones((8, 1), np.int32)
         batch = WaveBatch(

@@ -91,7 +91,7 @@ def fitting_width(config, plan, folder, share):
 
     from myxtts.models.xtts import XTTS
     from myxtts.training.measurement import measure_phases
-    from myxtts.training.preparation import Preparation
+    from myxtts.training.stages.gpt import GPTPreparation
 
     trainer, dataset = one_core_trainer(config, plan, folder)
     phases = measure_phases(trainer, dataset, CALIBRATION_STEPS)
@@ -100,7 +100,7 @@ def fitting_width(config, plan, folder, share):
     def too_long(step):
         with tf.device(plan.data_device):
             model = XTTS(with_dvae(trainer.config, step * WIDTH_STEP).model, parts=("dvae",))
-        prepare = OnOneCore(Preparation("gpt", model, plan.data_device, config.data.augment, config.training.seed))
+        prepare = OnOneCore(GPTPreparation(model, plan.data_device, config.data.augment, config.training.seed))
         prepare(waves[0], 0)  # traces
         times = []
         for position, wave in enumerate(waves):
@@ -140,7 +140,7 @@ def train_beside_parent(config, plan, folder):
     parent, step = os.getppid(), 0
     trainer, dataset = one_core_trainer(config, plan, folder)
     wave = next(iter(trainer.stream(dataset, 0, 1)))
-    batch = trainer.transfer(trainer.preparation(wave, 0))
+    batch = trainer.replicas.transfer(trainer.preparation(wave, 0))
     while os.getppid() == parent:
         take_step(trainer, batch, step)
         step += 1
@@ -195,9 +195,10 @@ def main(argv=None):
     arguments = parse(argv)
     import_extra("psutil")
     os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS=str(THREADS), TF_CPP_MIN_LOG_LEVEL="3")
-    from myxtts.cli.train import config_from_arguments, set_up
+    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     # One bucket: every batch has one shape, that of the longest clip, so steps differ by chance alone.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, num_buckets=1))
     found = []

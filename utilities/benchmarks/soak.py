@@ -62,17 +62,18 @@ def parse(argv):
 class Watcher:
     """Callback that notes the state of the process after each step, and ends the run when its time is over."""
 
-    def __init__(self, minutes):
+    def __init__(self, minutes, stop):
         self.seconds = minutes and 60.0 * minutes
+        self.stop = stop
         self.states = []
 
-    def on_start(self, trainer, total_steps, placement):
-        self.trainer, self.began = trainer, time.monotonic()
+    def on_start(self, start):
+        self.began = time.monotonic()
 
     def on_step(self, step):
         self.states.append(process_state())
         if self.seconds and time.monotonic() - self.began > self.seconds:
-            self.trainer.stop_requested.set()
+            self.stop()
 
     def on_log(self, step, losses, timing):
         rss, threads, _ = self.states[-1]
@@ -81,7 +82,7 @@ class Watcher:
 
 def soak(trainer, dataset, minutes):
     """Trains and compares memory and threads after warm-up with those at the end."""
-    threads_before, watcher = threading.active_count(), Watcher(minutes)
+    threads_before, watcher = threading.active_count(), Watcher(minutes, trainer.stop_requested.set)
     began = time.monotonic()
     with contextlib.redirect_stdout(sys.stderr):
         trainer.train(dataset, [watcher])
@@ -112,9 +113,10 @@ def main(argv=None):
     """Runs what was asked for; returns the exit code."""
     arguments = parse(argv)
     import_extra("psutil")
-    from myxtts.cli.train import config_from_arguments, set_up
+    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     from myxtts.training.measurement import open_trainer
 
     gpt = dataclasses.replace(config.training.gpt, max_steps=arguments.steps or 10**9)

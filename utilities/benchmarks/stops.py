@@ -102,7 +102,8 @@ class Saboteur:
 
     def __init__(self, trainer, dataset):
         self.trainer, self.dataset = trainer, dataset
-        self.train_loader, self.preparation, self.step = dataset.train_loader, trainer.preparation, trainer.train_step
+        self.train_loader, self.preparation = dataset.train_loader, trainer.preparation
+        self.take_step = trainer.batching.take_step
         self.struck = None
 
     def run(self, kind, at, seconds):
@@ -110,12 +111,12 @@ class Saboteur:
         from myxtts.runs.signals import stops_on_signals
 
         trainer, self.struck = self.trainer, time.monotonic()
-        trainer.step = trainer.position = 0
+        trainer.state.step = trainer.state.position = 0
         trainer.stop_requested.clear()
-        trainer.stage_config.max_steps = at + 1 if kind == "end of data" else LONGEST_RUN_STEPS * 1000
+        trainer.config.training.gpt.max_steps = at + 1 if kind == "end of data" else LONGEST_RUN_STEPS * 1000
         self.dataset.train_loader = lambda stage: self._breaking_loader(self.train_loader(stage), kind, at)
         trainer.preparation = self._breaking(self.preparation, kind == "features", at)
-        trainer.train_step = self._breaking(self.step, kind == "step", at, kind in ("reader", "features"))
+        trainer.batching.take_step = self._breaking(self.take_step, kind == "step", at, kind in ("reader", "features"))
         timer, error = threading.Timer(seconds, self._interrupt), None
         sys.unraisablehook = self._interrupt_again
         try:
@@ -283,9 +284,10 @@ def main(argv=None):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = parse(argv)
     import_extra("psutil")
-    from myxtts.cli.train import config_from_arguments, set_up
+    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), arguments)
+    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     from hardware import append_table
 
     from myxtts.training.measurement import open_trainer

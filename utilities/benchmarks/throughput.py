@@ -31,7 +31,8 @@ from myxtts.data.corpora import load_corpus  # noqa: E402
 from myxtts.data.doctor import inspect_corpus  # noqa: E402
 from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, wave_dataset  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
-from myxtts.training.objectives import GPTObjective  # noqa: E402
+from myxtts.training.stages.base import Update  # noqa: E402
+from myxtts.training.stages.gpt import GPTObjective  # noqa: E402
 from myxtts.training.step import TrainStep  # noqa: E402
 
 REPEATED_CLIPS = 500
@@ -144,7 +145,8 @@ def train_step(size, batch, num_text, num_codes, frames, repeats):
     with strategy.scope():
         model = XTTS(model_config, parts=("gpt",))
         model.gpt.set_memory_use()
-        step = TrainStep(GPTObjective(model, config), strategy, config.stage("gpt"))
+        settings = config.stage("gpt")
+        step = TrainStep([Update("", GPTObjective(model, config), settings)], strategy, settings)
     data = gpt_batch(model_config, batch, num_text, num_codes, frames)
     spent = best_of(lambda: step([data], 1e-4, (0, 0))["loss"].numpy(), repeats)
     flops = step_flops(model_config, batch, num_text, num_codes, frames)

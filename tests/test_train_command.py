@@ -1,0 +1,178 @@
+"""The training command: a run from recordings to speech, left alone, repeated, spoken with and stopped by signals."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import soundfile
+from command_helpers import sentence_of
+from test_run import untraced
+from tiny import make_tiny_corpus
+
+from myxtts.cli import say, train
+from myxtts.devices import configuration as devices
+from myxtts.runs.opening import finished, newest_step
+from myxtts.runs.signals import stops_on_signals
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def devices_as_before(monkeypatch):
+    monkeypatch.setattr(devices, "_applied", None)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_corpus, tiny_yaml, tmp_path_factory):
+    """Arguments and folder of a run of both stages."""
+    home = tmp_path_factory.mktemp("trained") / "run"
+    argv = ["--train-data", str(tiny_corpus), "--config", str(tiny_yaml), "--checkpoint-dir", str(home)]
+    devices._applied = None
+    with untraced():
+        assert train.main(argv) == 0
+    return argv, home
+
+
+def files_and_times(home):
+    return {path: path.stat().st_mtime_ns for stage in ("dvae", "gpt") for path in (home / stage).rglob("*")}
+
+
+def test_run_leaves_checkpoints_logs_pictures_and_speech(trained):
+    _, home = trained
+    for stage in ("dvae", "gpt"):
+        assert (home / stage / "step_00000002/model.safetensors").is_file()
+        assert list((home / "tensorboard" / stage).glob("events.*"))
+    assert json.loads((home / "config.json").read_text())["model"]["width"] == 16
+    wavs, pictures = sorted((home / "samples").glob("*.wav")), sorted((home / "samples").glob("*.png"))
+    assert len(wavs) == len(pictures) == 1
+    samples, rate = soundfile.read(wavs[0])
+    assert rate == 22050 and len(samples)
+
+
+def test_finished_stages_are_not_trained_again(trained, capsys):
+    argv, home = trained
+    before = files_and_times(home)
+    assert train.main(argv) == 0
+    said = capsys.readouterr().out
+    assert "Stage dvae: trained already" in said and "Stage gpt: trained already" in said
+    assert files_and_times(home) == before
+
+
+def test_run_of_another_size_leaves_the_run_alone(trained, capsys):
+    argv, home = trained
+    before = (home / "config.json").read_text()
+    other = [*argv, "--model-size", "tiny"]
+    line = sentence_of(capsys, train.main, *other)
+    assert "another model" in line and "--checkpoint-dir" in line
+    assert (home / "config.json").read_text() == before
+
+
+def test_say_speaks_with_what_was_trained(trained, tiny_corpus, tmp_path, capsys):
+    out, reference = str(tmp_path / "out.wav"), str(tiny_corpus / "wavs/low_one.wav")
+    argv = ["--checkpoint", str(trained[1]), "--text", "one two", "--reference-audio", reference, "--output", out]
+    assert say.main(argv) == 0
+    samples, rate = soundfile.read(out)
+    assert rate == 22050 and len(samples)
+    assert out in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"--checkpoint": "nowhere"}, ["--checkpoint", "nowhere is not a folder"]),
+        ({"--checkpoint": "."}, ["config.json", "is not there"]),
+        ({"--reference-audio": "nobody.wav"}, ["nobody.wav"]),
+        ({"--text": "  "}, ["no text"]),
+        ({"--language": "xx"}, ["xx"]),
+        ({"--temperature": "-1"}, ["--temperature", "-1"]),
+        ({"--top-p": "0"}, ["--top-p", "0"]),
+        ({"--top-k": "some"}, ["--top-k", "some"]),
+        ({"--output": "no/such/folder/out.wav"}, ["no/such/folder"]),
+    ],
+)
+def test_say_with_something_wrong_is_one_sentence(trained, tiny_corpus, tmp_path, monkeypatch, capsys, change, words):
+    monkeypatch.chdir(tmp_path)
+    given = {
+        "--checkpoint": trained[1],
+        "--text": "one",
+        "--reference-audio": tiny_corpus / "wavs/low_one.wav",
+        "--output": tmp_path / "out.wav",
+        **change,
+    }
+    line = sentence_of(capsys, say.main, *[part for item in given.items() for part in item])
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "out.wav").exists()
+
+
+def test_stage_whose_finished_checkpoint_is_damaged_is_not_finished(trained, tiny_yaml, tmp_path):
+    argv = ["--config", str(tiny_yaml), "--checkpoint-dir", str(tmp_path)]
+    config = train.config_from_arguments(train.build_parser().parse_args(argv))
+    shutil.copytree(trained[1] / "dvae", tmp_path / "dvae")
+    assert finished(config, "dvae", newest_step(tmp_path, "dvae"))
+    file = tmp_path / "dvae/step_00000002/model.safetensors"
+    file.write_bytes(file.read_bytes()[:-3])
+    assert not finished(config, "dvae", newest_step(tmp_path, "dvae"))
+    assert (tmp_path / "dvae/damaged_step_00000002").is_dir()
+
+
+def test_folder_of_recordings_is_not_changed_by_a_run(trained, tiny_corpus, tmp_path):
+    fresh = make_tiny_corpus(tmp_path / "fresh")
+    for folder in (tiny_corpus, fresh):
+        assert {path.relative_to(folder) for path in folder.rglob("*")} == {
+            path.relative_to(fresh) for path in fresh.rglob("*")
+        }
+    for path in fresh.rglob("*.*"):
+        assert (tiny_corpus / path.relative_to(fresh)).read_bytes() == path.read_bytes()
+
+
+def test_first_signal_asks_for_a_stop_and_the_second_stops_at_once():
+    trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=True)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stops_on_signals(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert trainer.stop_requested.wait(5)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signal_before_the_first_step_ends_the_run_at_once(capfd):
+    for interrupted_as in (None, RuntimeError("what TensorFlow makes of an interruption")):
+        trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=False)
+        with stops_on_signals(trainer):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
+                pytest.fail("went on")
+            except KeyboardInterrupt as interruption:
+                raise interrupted_as or interruption from None
+        assert trainer.stop_requested.is_set()
+        assert "SIGTERM: stopping before the first step" in capfd.readouterr().out
+    trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=False)
+    with pytest.raises(RuntimeError), stops_on_signals(trainer):
+        raise RuntimeError("without a signal")
+
+
+def test_process_that_gets_a_signal_while_it_traces_ends_well(tiny_corpus, tmp_path):
+    folders = "--train-data", str(tiny_corpus), "--checkpoint-dir", str(tmp_path / "run")
+    command = [sys.executable, "-u", "train_main.py", *folders, "--stage", "dvae", "--batch-size", "4"]
+    both = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen(command, cwd=ROOT, **both) as process:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("Placement audit"):
+                time.sleep(1)
+                process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, said
+    assert "SIGTERM: stopping before the first step\n" in said
+    assert f"Stopped. Run the same command again to resume from {tmp_path / 'run'}/dvae\n" == said[-1]
+    assert not (tmp_path / "run" / "dvae").exists() or not list((tmp_path / "run" / "dvae").glob("step_*"))
