@@ -8,8 +8,14 @@ PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 ATTENTIONS = ("standard", "memory-efficient")
 """Forms of attention; `auto` takes the one that the hardware runs no slower at the longest sequence."""
 
-SWITCHES = {"precision": "float32", "tf32": "auto", "gradient_checkpointing": False, "attention": "standard"}
-SWITCHES |= {"xla": False, "ema": 0.0}
+SWITCHES = {
+    "precision": "float32",
+    "tf32": "auto",
+    "gradient_checkpointing": False,
+    "attention": "standard",
+    "xla": False,
+    "ema": 0.0,
+}
 """The switches of `TrainingConfig` that a preset can set, and what they are without one."""
 
 PRESETS = {
