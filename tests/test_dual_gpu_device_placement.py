@@ -1,5 +1,5 @@
-"""Where everything lives when data and model have a device each: variables, slots, batches, operations; and who gets which
-GPU. Runs without a GPU: logical CPU devices compute, and a stand-in machine has the physical GPUs.
+"""Where everything lives when data and model have a device each: variables, slots, batches, operations; and who gets
+which GPU. Runs without a GPU: logical CPU devices compute, and a stand-in machine has the physical GPUs.
 
     python -m unittest tests.test_dual_gpu_device_placement -v
 """
@@ -28,10 +28,21 @@ from myxtts.devices.configuration import DeviceError, early_gpu_configuration  #
 
 ACCUMULATION = 2
 STEPS = 2
+TRAINING = {"gradient_accumulation": ACCUMULATION, "reset_training": True, "validate_every_steps": 100}
 
 
 def short_name(device):
     return "/" + device.rsplit("device:", 1)[-1]
+
+
+def operations_by_device(metadata):
+    """Kinds of operations that ran, by short name of the device."""
+    operations = {}
+    for function in metadata.function_graphs:
+        for graph in function.partition_graphs:
+            for node in graph.node:
+                operations.setdefault(short_name(node.device), set()).add(node.op.removeprefix("_Mkl"))
+    return operations
 
 
 @on_logical_devices
@@ -53,12 +64,7 @@ def watched(stage, precision="float32"):
             Path(folder) / "run",
             model={"layers": 1},
             data={"num_buckets": 1, "model_start_delay": 0.0},
-            training={
-                "gradient_accumulation": ACCUMULATION,
-                "precision": precision,
-                "reset_training": True,
-                "validate_every_steps": 100,
-            },
+            training={**TRAINING, "precision": precision},
             dvae={"max_steps": STEPS},
             gpt={"max_steps": STEPS},
         )
@@ -84,11 +90,7 @@ def watched(stage, precision="float32"):
         context.export_run_metadata()  # forgets what was run before
         with contextlib.redirect_stdout(None):
             trainer.train(dataset)
-        operations = {}
-        for function in context.export_run_metadata().function_graphs:
-            for graph in function.partition_graphs:
-                for node in graph.node:
-                    operations.setdefault(short_name(node.device), set()).add(node.op.removeprefix("_Mkl"))
+        operations = operations_by_device(context.export_run_metadata())
         context.disable_run_metadata()
         variables = {
             name: short_name((variable if callable(variable.value) else variable.value).device)

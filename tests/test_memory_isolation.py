@@ -1,4 +1,4 @@
-"""The trainer under memory isolation, and that the mode changes where a run computes and nothing of what it computes."""
+"""The trainer under memory isolation, and that the mode changes where a run computes and not what."""
 
 import contextlib
 import inspect

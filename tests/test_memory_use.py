@@ -182,8 +182,8 @@ def peak_bytes(function, length):
 
 
 def peak_of(traced, *tensors):
-    """Most bytes in use during a call of a function, beyond those before it: the least of several calls after the first,
-    since on a busy machine operations that hold memory may wait for one another."""
+    """Most bytes in use during a call of a function, beyond those before it: the least of several calls after the
+    first, since on a busy machine operations that hold memory may wait for one another."""
     peaks = []
     traced(*tensors)
     for _ in range(3):

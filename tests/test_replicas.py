@@ -1,9 +1,13 @@
-"""Two replicas equal one with the same global batch: accumulation, clipping, loss scaling, a bad gradient on one side."""
+"""Two replicas equal one with the same global batch: accumulation, clipping, loss scaling, a bad gradient on one."""
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
 from tiny import tiny_run_config, train_step_of
+
+from myxtts.config.config import StageConfig
 
 ROWS, WIDTH = 8, 5
 STEPS = 4
@@ -11,7 +15,7 @@ CLIP = 0.5
 
 
 def batches(num, bad_at=None):
-    """`num` global batches: rows of numbers, and how many of a row's numbers count. The two halves count differently."""
+    """`num` global batches: rows of numbers, and how many of a row's numbers count, which differs by half."""
     random = np.random.default_rng(0)
     made = []
     for index in range(num):
@@ -23,44 +27,40 @@ def batches(num, bad_at=None):
     return made
 
 
+class Regression:
+    """Mean over the counted numbers of the squared difference to a two-layer prediction."""
+
+    loss_weights = {"square": 2.0}
+
+    def __init__(self):
+        random = np.random.default_rng(1)
+        self.weights = {
+            name: keras.Variable(random.standard_normal(shape).astype("float32"), name=name)
+            for name, shape in (("kernel", (WIDTH, WIDTH)), ("bias", (WIDTH,)))
+        }
+        self.counted = tf.Variable(0.0)
+
+    def trainable(self):
+        return self.weights
+
+    def counts(self, batch):
+        return {"square": tf.reduce_sum(tf.cast(batch[1], tf.float32))}
+
+    def loss_sums(self, batch, seed=None):
+        values, lengths = batch
+        kernel, bias = (w.value for w in self.weights.values())
+        square = tf.where(tf.sequence_mask(lengths, WIDTH), (values @ kernel + bias - 3.0) ** 2, 0.0)
+        return {"square": tf.reduce_sum(square)}, {"counted": self.counts(batch)["square"]}
+
+    def apply_statistics(self, statistics):
+        self.counted.assign_add(statistics["counted"])
+
+
 def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
     """Losses, weights and state after `STEPS` steps of a small masked regression, as plain arrays.
 
-    It computes in float32 under either policy: `mixed_float16` turns the loss scaling on, and the comparison stays exact.
+    It computes in float32 under either policy: `mixed_float16` turns the loss scaling on; the comparison stays exact.
     """
-    import keras
-    import tensorflow as tf
-
-    from myxtts.config.config import StageConfig
-
-    class Regression:
-        """Mean over the counted numbers of the squared difference to a two-layer prediction."""
-
-        loss_weights = {"square": 2.0}
-
-        def __init__(self):
-            random = np.random.default_rng(1)
-            self.weights = {
-                name: keras.Variable(random.standard_normal(shape).astype("float32"), name=name)
-                for name, shape in (("kernel", (WIDTH, WIDTH)), ("bias", (WIDTH,)))
-            }
-            self.counted = tf.Variable(0.0)
-
-        def trainable(self):
-            return self.weights
-
-        def counts(self, batch):
-            return {"square": tf.reduce_sum(tf.cast(batch[1], tf.float32))}
-
-        def loss_sums(self, batch, seed=None):
-            values, lengths = batch
-            kernel, bias = (w.value for w in self.weights.values())
-            square = tf.where(tf.sequence_mask(lengths, WIDTH), (values @ kernel + bias - 3.0) ** 2, 0.0)
-            return {"square": tf.reduce_sum(square)}, {"counted": self.counts(batch)["square"]}
-
-        def apply_statistics(self, statistics):
-            self.counted.assign_add(statistics["counted"])
-
     devices = plan_of("mirrored").model_devices[:num_replicas]
     strategy = (
         tf.distribute.OneDeviceStrategy(devices[0])
@@ -69,14 +69,8 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
     )
     with strategy.scope():
         objective = Regression()
-        step = train_step_of(
-            objective,
-            strategy,
-            StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1),
-            accumulation,
-            precision,
-            ema=ema,
-        )
+        settings = StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1)
+        step = train_step_of(objective, strategy, settings, accumulation, precision, ema=ema)
 
     def placed(batch):
         if num_replicas == 1:
@@ -135,7 +129,6 @@ def test_two_replicas_equal_one_with_the_same_global_batch(accumulation, precisi
 def real_stage(mode, stage, recompute):
     """Losses and weights of three steps of a real stage on a made-up batch, on one model device or on two; the line of
     the placement audit, and where the batch was. `recompute` as `training.gradient_checkpointing`."""
-    import tensorflow as tf
     from test_stages import dvae_batch, gpt_batch
 
     from myxtts.devices.configuration import require_placement

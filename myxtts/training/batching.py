@@ -204,10 +204,7 @@ def _foreseen(trials, size):
 
 
 def measured_trial(batching: Batching, stage: Stage, make_batch: Callable[[int], NamedTuple]) -> Trial:
-    """A trial that puts every weight, slot and counter back afterwards.
-
-    `make_batch` makes a batch of so many of the longest clips on the model device.
-    """
+    """A trial, on so many of the longest clips as `make_batch` makes them, that leaves all variables as they were."""
     train_step = batching.train_step
 
     def trial(size, parts):

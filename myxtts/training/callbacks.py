@@ -190,8 +190,7 @@ class TensorBoardWriter(Callback):
     """Writes losses, learning rate and timing to TensorBoard, by stage."""
 
     def __init__(self, folder: str):
-        self.folder = folder
-        self._writer = None
+        self.folder, self._writer = folder, None
 
     def on_start(self, start):
         self._writer = tf.summary.create_file_writer(f"{self.folder}/{start.stage}")

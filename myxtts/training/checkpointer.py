@@ -57,10 +57,8 @@ class Checkpointer:
     def resume(self, folder: str | None = None) -> None:
         """Takes up the newest sound checkpoint, if there is one.
 
-        `folder` is of another run, which must have one; None for the run's own.
-
-        Raises:
-            CheckpointError: It is of another model, or was trained on the codes of another DVAE.
+        `folder` is of another run, which must have one; None for the run's own. A checkpoint of another model, or one
+        trained on the codes of another DVAE, raises a `CheckpointError`.
         """
         store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
         step = store.newest_sound(logger.warning)

@@ -69,11 +69,7 @@ class DevicePipeline(_Batches):
         return self
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits the head start, and then until the buffer is full or the data has ended.
-
-        Raises:
-            PipelineStuck: After `timeout_seconds`, naming the stage that the producer is in.
-        """
+        """Waits the head start, then until the buffer is full or the data has ended; else raises `PipelineStuck`."""
         self.start()
         self._stop.wait(head_start_seconds)
         deadline = time.monotonic() + timeout_seconds

@@ -30,9 +30,8 @@ class DivergenceGuard:
         self.returns = 0
         """Times that the run has gone back."""
         self._every = max(1, limit // 4)
-        self._unread = []
+        self._unread, self._in_row = [], 0
         self._row = deque(maxlen=limit)
-        self._in_row = 0
 
     def state(self) -> dict:
         """What goes into a checkpoint, as JSON values."""

@@ -1,5 +1,6 @@
 """Validation losses of a stage."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -21,15 +22,15 @@ class Evaluator:
         With fewer batches than there are they still show all lengths: the loader's order goes from short to long.
         """
         batches = loader.order.batches_per_epoch
-        totals, counts = {}, {}
+        totals, counts = Counter(), Counter()
         for position in np.linspace(0, batches - 1, min(batches, max_batches)).round().astype(int):
             wave = tf.nest.map_structure(tf.constant, loader(position))
             batch = copy_to(prepare(wave), self.device)
             with tf.device(self.device):
                 sums, number = self._function(batch)(batch)
             for name in sums:
-                totals[name] = totals.get(name, 0.0) + float(sums[name])
-                counts[name] = counts.get(name, 0.0) + float(number[name])
+                totals[name] += float(sums[name])
+                counts[name] += float(number[name])
         return {name: totals[name] / max(counts[name], 1.0) for name in totals}
 
     def _function(self, example):

@@ -26,15 +26,12 @@ class LedgerDifference(ConfigError):
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One switch."""
+    """One switch: what was asked for and by whom, what was observed, what that rests on and why it differs."""
 
     optimization: str
     requested: str
-    """What was asked for, and by whom."""
     effective: str
-    """What was observed."""
     reason: str
-    """What the observation rests on, and why it differs where it does."""
     as_requested: bool
 
 
@@ -73,10 +70,7 @@ class Ledger:
 
 
 class LedgerKeeper:
-    """Looks at a train step before its first call in this process and after it.
-
-    `num_shapes` is how many shapes its batches can have.
-    """
+    """Looks at a train step, whose batches have up to `num_shapes` shapes, before its first call here and after it."""
 
     def __init__(
         self, stage: Stage, train_step: TrainStep, switches: Switches, batching: Batching, device: str, num_shapes: int

@@ -21,10 +21,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Whether AdamW leaves a weight undecayed: biases, norms and embedding tables, as in the XTTS recipe.
-
-    The perceiver's latents and its `gamma` are decayed there.
-    """
+    """Whether a weight is left undecayed, as in the XTTS recipe: biases, norms (not the perceiver's), embeddings."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

@@ -25,8 +25,7 @@ class OvertrainingDetector:
         self.stopped = False
         """Whether the patience has run out."""
         self._best = self._training_at_best = math.inf
-        self._best_step = 0
-        self._unread = []
+        self._best_step, self._unread = 0, []
         self._sum, self._count = 0.0, 0
 
     def watch(self, loss: tf.Tensor, finite: tf.Tensor) -> None:

@@ -24,7 +24,9 @@ class Preparation(ABC):
         self.model, self.device = model, device
         self.augment, self.seed = augment, seed
         self.mel = MelSpectrogram(DVAE_MEL)
-        self._prepare = tf.function(self.make_batch, input_signature=[wave_signature(), tf.TensorSpec((), tf.int32)])
+        # Of any sizes, so that it is traced once for all of them.
+        wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))
+        self._prepare = tf.function(self.make_batch, input_signature=[wave, tf.TensorSpec((), tf.int32)])
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
         """Prepares a batch on any device; its position in training seeds the augmentation, None leaves that out."""
@@ -41,10 +43,9 @@ class Preparation(ABC):
         on = tf.logical_and(self.augment, position >= 0)
         change = draw_change(tf.shape(batch.wav)[0], self.mel.spec.num_mels, self.seed, position, on)
         change = change._replace(speed=limit_speed(change.speed, batch.wav_lengths, tf.shape(batch.wav)[1]))
-        if not self.augment:
-            return batch.wav, batch.wav_lengths, change
-        wav, lengths = change_speed(batch.wav, batch.wav_lengths, change.speed)
-        return wav, lengths, change
+        if self.augment:
+            return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
+        return batch.wav, batch.wav_lengths, change
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
         """Normalized log-mel of `wav`, `(B, T, num_mels)`, with the level and equalization of the change."""
@@ -53,8 +54,3 @@ class Preparation(ABC):
         # Silence stays silence at any level.
         changed = tf.where(log_mel > floor + 1e-3, tf.maximum(log_mel + change.offset, floor), log_mel)
         return self.model.normalize_mel(changed if self.augment else log_mel)
-
-
-def wave_signature() -> WaveBatch:
-    """`WaveBatch` of any sizes, so that a function is traced once for all of them."""
-    return WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))

@@ -13,8 +13,7 @@ class Replicas:
     """The model devices of a plan under their `tf.distribute` strategy."""
 
     def __init__(self, plan: DevicePlan):
-        self.data_device = plan.data_device
-        self.devices = plan.model_devices
+        self.data_device, self.devices = plan.data_device, plan.model_devices
         self.strategy = (
             tf.distribute.OneDeviceStrategy(self.devices[0])
             if len(self.devices) == 1

@@ -58,8 +58,8 @@ class TrainingState:
             raise CheckpointError(f"{where} holds weights but no run to continue. Start from them with --init-from.")
         if saved["lineage"] != self.lineage:
             raise CheckpointError(
-                f"{where} was trained on the codes of another DVAE than the one there is now, so training on would teach"
-                " it another language of codes. Train the stage anew with --reset-training, or bring the DVAE back."
+                f"{where} was trained on the codes of another DVAE than the one there is now, so training on would "
+                "teach another language of codes. Train the stage anew with --reset-training, or bring the DVAE back."
             )
         missing = ", ".join(sorted(self.parts.keys() - saved["parts"].keys()))
         if missing:

@@ -47,8 +47,7 @@ class TrainStep:
             self.make_accumulators()
         self.micro_batches = 0
         """Batches whose gradients went into the last update."""
-        self.xla = xla
-        self._begun = 0
+        self.xla, self._begun = xla, 0
         self.forget_traces()
 
     def forget_traces(self) -> None:

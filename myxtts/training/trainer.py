@@ -125,9 +125,8 @@ class XTTSTrainer:
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Optimizer steps of the whole stage."""
-        if self.stage_config.max_steps is not None:
-            return self.stage_config.max_steps
-        return max(1, self.config.training.epochs * batches_per_epoch // self.batching.accumulation)
+        epochs = self.config.training.epochs
+        return self.stage_config.max_steps or max(1, epochs * batches_per_epoch // self.batching.accumulation)
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
         """Trains until the stage's last step; returns the last validation losses by name.
@@ -293,8 +292,8 @@ class XTTSTrainer:
         found = write_divergence(folder, self.stage.name, self.step, rate, self.train_step.trainable(), named)
         raise TrainingDiverged(
             f"{self.divergence.limit} steps in a row had a loss or gradient that is not finite; step {self.step} was "
-            f"the last. The clips and the terms that broke are listed in {found}. Lower --lr, train in float32, or take "
-            "the clips out; the last good checkpoint is untouched."
+            f"the last. The clips and the terms that broke are listed in {found}. Lower --lr, train in float32, or "
+            "take the clips out; the last good checkpoint is untouched."
         )
 
     def evaluate(self, loader) -> dict[str, float]:

@@ -60,10 +60,7 @@ class Update(NamedTuple):
 
 
 class Stage(ABC):
-    """One stage of training, for one run.
-
-    `foundations` are the frozen models of the stages it builds on, by stage, on the data device.
-    """
+    """One stage of training, for one run; `foundations` are frozen models by stage, on the data device."""
 
     name: str
     """Key in `config.stages.STAGES`."""
@@ -113,10 +110,7 @@ class Stage(ABC):
 
     @abstractmethod
     def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
-        """What makes the stage's batches of waveforms on the data device; see `preparation.Preparation`.
-
-        `shares_device` says whether the model is trained there as well.
-        """
+        """The `Preparation` on the data device, which `shares_device` if the model is trained there as well."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
         """Called on the model device before each step, with its (first) batch."""

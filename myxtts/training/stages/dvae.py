@@ -27,6 +27,8 @@ class DVAEStage(Stage):
 
     name = part = "dvae"
     main_loss = "reconstruction"
+    front: XTTS | None = None
+    """The mel scale on the data device, once there is a preparation."""
 
     @classmethod
     def measure(cls, dataset):
@@ -44,17 +46,14 @@ class DVAEStage(Stage):
         return [Update("", DVAEObjective(self.model), settings)]
 
     def make_preparation(self, device, shares_device):
-        if shares_device:
-            self.front = self.model
-        else:
-            with tf.device(device):
-                self.front = XTTS(self.config.model, parts=())  # for the mel scale alone
-            self.front.mel_stats.assign(self.model.mel_stats.numpy())
+        with tf.device(device):
+            self.front = self.model if shares_device else XTTS(self.config.model, parts=())  # for the mel scale alone
+        self.front.mel_stats.assign(self.model.mel_stats.numpy())
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
 
     def assign_weights(self, tensors, where):
         super().assign_weights(tensors, where)
-        if getattr(self, "front", self.model) is not self.model:
+        if self.front is not None:
             self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
     def prepare_step(self, batch, step, seed):
