@@ -60,6 +60,7 @@ def measure(stage, size, shapes, optimizations):
     import tensorflow as tf
 
     from myxtts.models.xtts import XTTS
+    from myxtts.training.gradient_order import recompute
     from myxtts.training.stages.base import Update
     from myxtts.training.stages.dvae import DVAEObjective
     from myxtts.training.stages.gpt import GPTObjective
@@ -71,7 +72,9 @@ def measure(stage, size, shapes, optimizations):
         with strategy.scope():
             model = XTTS(model_config, parts=(stage,), precision=optimizations.precision)
             if stage == "gpt":
-                model.gpt.set_memory_use(optimizations.attention, optimizations.gradient_checkpointing)
+                model.gpt.set_memory_use(
+                    optimizations.attention, recompute if optimizations.gradient_checkpointing else None
+                )
             objective = GPTObjective(model, config) if stage == "gpt" else DVAEObjective(model)
             settings = config.stage(stage)
             updates = [Update("", objective, settings)]
