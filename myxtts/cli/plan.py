@@ -1,7 +1,6 @@
 """`myxtts plan`: how much memory training would take, under each optimization, and the largest batch per GPU.
 
-Everything is arithmetic on the settings (`myxtts/planning`); no TensorFlow is imported and nothing is measured.
-"""
+Everything is arithmetic on the settings (`myxtts/planning`); no TensorFlow is imported and nothing is measured."""
 
 import argparse
 from collections.abc import Sequence

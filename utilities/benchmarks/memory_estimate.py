@@ -68,18 +68,21 @@ def measure(stage, size, shapes, optimizations):
 
     def built(model_config):
         config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
-        settings, precision = config.stage(stage), optimizations.precision
         strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[0].name)
         with strategy.scope():
-            model = XTTS(model_config, parts=(stage,), precision=precision)
+            model = XTTS(model_config, parts=(stage,), precision=optimizations.precision)
             if stage == "gpt":
-                checkpointing = recompute if optimizations.gradient_checkpointing else None
-                model.gpt.set_memory_use(optimizations.attention, checkpointing)
+                model.gpt.set_memory_use(
+                    optimizations.attention, recompute if optimizations.gradient_checkpointing else None
+                )
             objective = GPTObjective(model, config) if stage == "gpt" else DVAEObjective(model)
-            update = Update("", objective, settings)
-            return TrainStep([update], strategy, settings, optimizations.accumulation, precision)
+            settings = config.stage(stage)
+            updates = [Update("", objective, settings)]
+            return TrainStep(updates, strategy, settings, optimizations.accumulation, optimizations.precision)
 
-    built(ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8))  # Keras imports and caches at a first model
+    built(
+        ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8)
+    )  # what Keras imports and caches at its first model
     before = resident_bytes()
     model_config = ModelConfig(size, num_text_tokens=VOCABULARY)
     step = built(model_config)
