@@ -321,7 +321,7 @@ class RefusedDevicesTest(unittest.TestCase):
         said = self.refused("--data-gpu", "0", "--model-gpu", "0", "--enable-memory-isolation", memory_mb=16000)
         self.assertIn("must fit in its 16000 MB", said)
 
-    def test_runtime_that_is_initialised_already(self):
+    def test_runtime_that_is_initialized_already(self):
         with stand_in_machine(2):
             import tensorflow
 

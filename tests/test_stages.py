@@ -236,7 +236,7 @@ def test_preparation_makes_what_the_model_takes(dvae_model):
     np.testing.assert_array_equal(dvae.mel_lengths, [48, 32, 48])
     gpt = GPTPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave)
     assert gpt.conditioning_mel.shape == (3, 1 + 6000 // 256, 80)
-    # All but the last code, which sees one more frame: that of the centred window at the end.
+    # All but the last code, which sees one more frame: that of the centered window at the end.
     np.testing.assert_array_equal(gpt.codes[:, :-1], dvae_model.dvae.encode(dvae.mel)[:, :-1])
 
 

@@ -78,11 +78,11 @@ def tiny_run_config(
     )
 
 
-def voiced(seconds, pitch_hz, colour, seed=0, sample_rate=MODEL_SAMPLE_RATE):
-    """A buzz with a moving formant, `(S,)` float32: not speech, but with pitch, colour and a course over time."""
+def voiced(seconds, pitch_hz, color, seed=0, sample_rate=MODEL_SAMPLE_RATE):
+    """A buzz with a moving formant, `(S,)` float32: not speech, but with pitch, color and a course over time."""
     time = np.arange(int(seconds * sample_rate)) / sample_rate
     random = np.random.default_rng(seed)
-    formant_hz = 500.0 + 400.0 * colour + 300.0 * np.sin(2 * np.pi * time / max(seconds, 1e-3))
+    formant_hz = 500.0 + 400.0 * color + 300.0 * np.sin(2 * np.pi * time / max(seconds, 1e-3))
     sound = np.zeros_like(time)
     for harmonic in range(1, 16):
         hz = harmonic * pitch_hz

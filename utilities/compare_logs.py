@@ -169,12 +169,12 @@ def _summarize(steps):
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
     if means and len(means) == len(stds):
         # Law of total variance: the spread within the lines, and the spread between them.
-        centre = summary["mean_step_ms"]
+        center = summary["mean_step_ms"]
         summary["std_step_ms"] = math.sqrt(
-            sum(std**2 + (mean - centre) ** 2 for mean, std in zip(means, stds)) / len(means)
+            sum(std**2 + (mean - center) ** 2 for mean, std in zip(means, stds)) / len(means)
         )
-        if centre:
-            summary["variation_percent"] = 100 * summary["std_step_ms"] / centre
+        if center:
+            summary["variation_percent"] = 100 * summary["std_step_ms"] / center
     if means and summary["mean_step_ms"] > 0 and len(means) == len(columns["steps_per_second"]):
         summary["steps_per_second"] = 1000 / summary["mean_step_ms"]  # a mean of rates would count fast lines twice
     for name in ("data_memory_mb", "model_memory_mb"):

@@ -132,16 +132,16 @@ def main():
             )
     if left_out:
         figures = [
-            ("left-out pairs recognised, in the right voice", digits & voices, 0.75),
-            ("left-out pairs recognised", digits, 0.75),
+            ("left-out pairs recognized, in the right voice", digits & voices, 0.75),
+            ("left-out pairs recognized", digits, 0.75),
             ("left-out pairs in the right voice", voices, 0.75),
         ]
     else:
-        figures = [("digits recognised", digits, 0.92), ("voices told apart", voices, 0.85)]
+        figures = [("digits recognized", digits, 0.92), ("voices told apart", voices, 0.85)]
     for name, right, goal in figures:
         print(f"{name}: {100 * right.mean():.1f} % of {len(right)} (goal: {100 * goal:.0f} %)")
     by_digit = {digit: digits[[d == digit for _, d, _, _ in spoken]].mean() for digit in sorted({d for _, d in pairs})}
-    print("recognised by digit: " + ", ".join(f"{digit} {100 * share:.0f} %" for digit, share in by_digit.items()))
+    print("recognized by digit: " + ", ".join(f"{digit} {100 * share:.0f} %" for digit, share in by_digit.items()))
     by_voice = {name: voices[[s == name for s, _, _, _ in spoken]].mean() for name in speakers}
     print("told apart by voice: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in by_voice.items()))
     return 0 if all(right.mean() >= goal for _, right, goal in figures) else 1

@@ -44,7 +44,7 @@ class GPTStage(Stage):
         return GPTPreparation(self.foundations["dvae"], device, data.augment, seed)
 
     def weight_arrays(self):
-        """The weights with merged kernels, and under LoRA the adapters beside them."""
+        """The weights with merged kernels, and under LoRA and the adapters."""
         if self.lora is None:
             return super().weight_arrays()
         plain, adapters = self.lora.split(self.model.part_weights(self.part))
