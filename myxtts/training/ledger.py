@@ -83,8 +83,8 @@ class LedgerKeeper:
     def ledger(self, figures: dict) -> Ledger:
         """The `Ledger`; to be called after a step that was applied, with what it returned."""
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
-        for switch, look in {"gradient_checkpointing": self._recomputation, "attention": self._attention}.items():
-            rows += [look()] if switch in self.stage.switches else []
+        looks = {"gradient_checkpointing": self._recomputation, "attention": self._attention}
+        rows += [look() for switch, look in looks.items() if switch in self.stage.switches]
         rows += [self._xla(), self._averages(), self._accumulation(), self._batch()]
         return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
 

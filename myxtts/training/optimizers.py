@@ -1,6 +1,4 @@
-"""AdamW as XTTS was trained with it, and its learning rate over a stage."""
-
-import math
+"""AdamW as XTTS was trained with it."""
 
 import keras
 import tensorflow as tf
@@ -24,18 +22,6 @@ def no_weight_decay(name: str) -> bool:
     """Whether a weight is left undecayed, as in the XTTS recipe: biases, norms (not the perceiver's), embeddings."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
-
-
-def warmup_cosine(step: int, peak: float, total_steps: int, warmup_steps: int, final_share: float) -> float:
-    """Linear rise to `peak`, then half a cosine down to `final_share * peak` (Loshchilov and Hutter 2017).
-
-    Beyond `total_steps` the rate stays at its end value; the rise takes at most a tenth of the stage.
-    """
-    warmup = min(warmup_steps, total_steps // 10)
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-    return peak * (final_share + (1.0 - final_share) * 0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
 class AdamW(keras.optimizers.AdamW):

@@ -27,9 +27,9 @@ from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_
 from myxtts.training.evaluation import Evaluator
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
-from myxtts.training.optimizers import warmup_cosine
 from myxtts.training.overtraining import OvertrainingDetector
 from myxtts.training.replicas import Replicas
+from myxtts.training.schedules import learning_rate
 from myxtts.training.state import TrainingState, data_digest
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
@@ -251,9 +251,7 @@ class XTTSTrainer:
         return losses
 
     def _learning_rate(self, total):
-        settings = self.stage_config
-        shape = total, settings.warmup_steps, settings.final_learning_rate
-        return warmup_cosine(self.step, settings.learning_rate, *shape) * self.divergence.rate_scale
+        return learning_rate(self.stage_config, self.step, total) * self.divergence.rate_scale
 
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
