@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -71,32 +72,34 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
         yield temporary
         if target.exists():
             shutil.copymode(target, temporary)
-        _sync(temporary)
+        sync_path(temporary)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def write_whole_folder(path: AnyPath, sync: bool = True) -> Iterator[Path]:
+def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty folder that takes the place of `path` when the block ends; when it raises, `path` is as it was.
 
-    `sync` waits until all files are on the disk, which takes milliseconds for each.
+    `sync` waits until all files are on the disk, which takes milliseconds for each. Between two renames the folder that
+    is replaced has another name, and after a kill there nobody knows it but who chose it: `replaced_name`.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
-    replaced = temporary.with_suffix(".old.tmp")
+    replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)
     temporary.mkdir()
     try:
         yield temporary
         for written in (*temporary.rglob("*"), temporary) if sync else ():
-            _sync(written)
+            sync_path(written)
         if path.exists():
+            shutil.rmtree(replaced, ignore_errors=True)  # left by a kill after it had been replaced
             os.replace(path, replaced)
         os.replace(temporary, path)
         if sync:
-            _sync(path.parent)
+            sync_path(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         if replaced.exists() and not path.exists():
@@ -145,12 +148,19 @@ def read_json(path: AnyPath) -> Any:
         raise CheckpointError(f"{path} is damaged: {error}.") from None
 
 
+def free_path(path: Path) -> Path:
+    """`path` itself, or the first of `path_2`, `path_3`, ... that nothing has as its name."""
+    paths = itertools.chain([path], (path.with_name(f"{path.name}_{number}") for number in itertools.count(2)))
+    return next(free for free in paths if not os.path.lexists(free))
+
+
 def _temporary_path(path):
     """A name next to `path` that nobody else has."""
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.tmp")
 
 
-def _sync(path):
+def sync_path(path: AnyPath) -> None:
+    """Waits until a file's content, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

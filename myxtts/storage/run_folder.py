@@ -1,21 +1,25 @@
-"""The folder of a run: fit to be written to, and written to by one run at a time."""
+"""The folder of a run: fit to be written to, written to by one run at a time, and set aside as one."""
 
 import fcntl
 import logging
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from myxtts.storage.files import AnyPath, CheckpointError, remove_leftovers
+from myxtts.storage.files import AnyPath, CheckpointError, free_path, remove_leftovers, sync_path, write_whole_folder
 
 logger = logging.getLogger(__name__)
+
+GATHERED = ".before_reset"
+"""Holds what is about to be set aside, until it is all of a run."""
 
 
 @contextmanager
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
-    """Makes a run's folder if need be, keeps other runs out of it, and clears what a killed run left half written.
+    """Makes a run's folder if need be, keeps other runs out of it, clears or undoes what a killed one left half done.
 
     The lock is the kernel's, on the folder itself: it ends with the process however that ends, and leaves no file.
 
@@ -33,11 +37,49 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
     try:
         _lock(descriptor, folder)
+        _put_back(folder)
         for place in (folder, folder / "samples"):
             remove_leftovers(place)
         yield folder
     finally:
         os.close(descriptor)
+
+
+def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
+    """Moves files and folders of a run, where they are there, into `before_reset` or the next free such name.
+
+    All of them are moved or, after an error or at the next start (`own_run_folder`) after a kill, none. What the next
+    run shares stays, and is copied there as well.
+
+    Returns:
+        The new folder, which is one of a run.
+    """
+    gathered = folder / GATHERED
+    with write_whole_folder(gathered) as new:
+        for name in shared:
+            shutil.copytree(folder / name, new / name)
+    try:
+        for name in filter(lambda name: os.path.lexists(folder / name), names):
+            os.replace(folder / name, gathered / name)
+        aside = gathered.replace(free_path(folder / "before_reset"))
+    except BaseException:
+        for name in shared:
+            shutil.rmtree(gathered / name, ignore_errors=True)
+        _put_back(folder)
+        raise
+    sync_path(folder)
+    return aside
+
+
+def _put_back(folder):
+    gathered = folder / GATHERED
+    if not gathered.is_dir() or gathered.is_symlink():
+        return
+    for entry in list(gathered.iterdir()):
+        if not os.path.lexists(folder / entry.name):
+            entry.replace(folder / entry.name)
+    # A kill leaves the copies of what was shared; whose they are is for the user to say, so nothing is deleted.
+    gathered.replace(free_path(folder / "before_reset")) if any(gathered.iterdir()) else gathered.rmdir()
 
 
 def _lock(descriptor, folder):
