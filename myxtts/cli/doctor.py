@@ -4,7 +4,7 @@ wrong with which clip."""
 import argparse
 from pathlib import Path
 
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.storage.files import write_json
@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def check_machine(arguments: argparse.Namespace) -> int:
     """Looks at the machine, measures and prints."""
+    require_output("--json", arguments.json)
     from myxtts.config.loading import config_from_dict
     from myxtts.runs.machine_report import describe, examine
 
@@ -75,9 +76,13 @@ def check_machine(arguments: argparse.Namespace) -> int:
 
 def report_data(arguments: argparse.Namespace) -> int:
     """Inspects a data set and prints what is wrong with it."""
-    from myxtts.data.doctor import ClipLimits, check_data, summarize, write_report
+    require_output("--report", arguments.report)
+    from myxtts.data.doctor import ClipLimits, check_data, is_foreign, summarize, write_report
     from myxtts.utils.progress import clip_progress
 
+    if is_foreign(arguments.report):
+        problem = f"must be a new file or an earlier report. {arguments.report} is another file"
+        raise UserError(f"--report {problem}, which is kept. Name another --report.")
     limits = ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds)
     options = dict(limits=limits, language=arguments.language, vocabulary=arguments.vocabulary)
     inspection, leaks = check_data(arguments.folder, arguments.validation, **options, progress=clip_progress)

@@ -28,6 +28,10 @@ _CUT_SECONDS = 0.02
 _CUT_LEVEL = 0.5
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
+# At the start of a cell, a spreadsheet takes these for a formula; so it does where they are full-width.
+_FORMULA = re.compile("[=+\\-@\t\uff1d\uff0b\uff0d\uff20]")
+_COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
+
 Progress = Callable[[int, int], None]
 """Called with how many clips are done, and of how many."""
 
@@ -171,14 +175,27 @@ def write_report(inspection: Inspection, path: str | Path):
         warnings[warning.id].append(warning)
     with write_whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("id", "verdict", "reason", "detail", "path", "line", "seconds"))
+        writer.writerow(_COLUMNS)
+
+        def write(*cells):
+            # An apostrophe makes a spreadsheet take the cell for text.
+            writer.writerow(f"'{cell}" if _FORMULA.match(str(cell)) else cell for cell in cells)
+
         for clip in inspection.rejections:
-            writer.writerow((clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, ""))
+            write(clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, "")
         for clip in inspection.accepted:
             found = warnings[clip.id]
             reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
             verdict, path = "warning" if found else "accepted", _relative(inspection.root, clip)
-            writer.writerow((clip.id, verdict, reasons, details, path, clip.line, f"{clip.seconds:.3f}"))
+            write(clip.id, verdict, reasons, details, path, clip.line, f"{clip.seconds:.3f}")
+
+
+def is_foreign(path: str | Path) -> bool:
+    """Whether a file with something in it is there that `write_report` did not write."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(1_024).split(b"\r\n")[0] not in (b"", ",".join(_COLUMNS).encode())
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from myxtts.config.config import ModelConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.models.xtts import XTTS
@@ -42,6 +44,9 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
         weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
         files, _ = read_part(store, steps[part], ("model", *stats))
         arrays = {name: array for file in files.values() for name, array in file.items()}
+        if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+            held = f"{store.path(steps[part])} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}"
+            raise CheckpointError(f"{held}: it cannot speak. Take another checkpoint with --which, or train it again.")
         assign_by_name(weights, arrays, str(store.path(steps[part])))
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):

@@ -4,12 +4,13 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
 MAX_JSON_BYTES = 64 * 2**20
 """A run's settings, history and manifest take a few hundred kilobytes; a larger file is not ours."""
+
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.myxtts(\.old)?\.tmp", re.DOTALL)
 
 
 class CheckpointError(UserError):
@@ -59,7 +63,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
                 shutil.copyfileobj(source, device)
         return
     target = Path(os.path.realpath(path))
-    temporary = _temporary_path(target)
+    temporary = temporary_path(target)
     try:
         # Private from the start where the file it replaces is: nobody may read it while it is made.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
@@ -85,7 +89,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True) -> Iterator[Path]:
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_path(path)
+    temporary = temporary_path(path)
     replaced = temporary.with_suffix(".old.tmp")
     temporary.mkdir()
     try:
@@ -106,9 +110,14 @@ def write_whole_folder(path: AnyPath, sync: bool = True) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: AnyPath) -> None:
-    """Removes what killed processes left half written in a folder. To be called while nobody writes there."""
-    for leftover in Path(folder).glob(".*.tmp"):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    """Removes what killed processes left half written under names of `temporary_path`, as far as it can be removed.
+
+    To be called while nobody writes there. Links are not followed, nor are they removed: none was made here.
+    """
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(".*.myxtts*.tmp"):
+        if _TEMPORARY.fullmatch(leftover.name) and not leftover.is_symlink():
+            with suppress(OSError):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def write_text(path: AnyPath, text: str) -> None:
@@ -145,9 +154,9 @@ def read_json(path: AnyPath) -> Any:
         raise CheckpointError(f"{path} is damaged: {error}.") from None
 
 
-def _temporary_path(path):
-    """A name next to `path` that nobody else has."""
-    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.tmp")
+def temporary_path(path: Path) -> Path:
+    """A name next to `path` that nobody else has, and that `remove_leftovers` knows."""
+    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.myxtts.tmp")
 
 
 def _sync(path):

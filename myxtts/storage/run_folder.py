@@ -6,11 +6,17 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
+from myxtts.config.stages import STAGES
 from myxtts.storage.files import AnyPath, CheckpointError, remove_leftovers
 
 logger = logging.getLogger(__name__)
+
+_WRITTEN = "config.json vocab.json speakers.safetensors train.log samples tensorboard decoder"
+_WRITTEN_PATTERNS = "inspected_*.json clips_*.csv diverged_*.json"
+"""What a run writes into its folder, but for its stages."""
 
 
 @contextmanager
@@ -20,7 +26,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     The lock is the kernel's, on the folder itself: it ends with the process however that ends, and leaves no file.
 
     Raises:
-        CheckpointError: It cannot be written to, or another run writes to it.
+        CheckpointError: It cannot be written to, another run writes to it, or something in it leads elsewhere.
     """
     folder = Path(folder)
     try:
@@ -33,11 +39,22 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
     try:
         _lock(descriptor, folder)
-        for place in (folder, folder / "samples"):
+        _refuse_links(folder)
+        for place in (folder.resolve(), folder / "samples"):
             remove_leftovers(place)
         yield folder
     finally:
         os.close(descriptor)
+
+
+def _refuse_links(folder):
+    """A folder that somebody else made may hold links, by which a run would write to files that are not its own."""
+    places = [folder / name for name in (*_WRITTEN.split(), *STAGES)]
+    places += chain.from_iterable(map(folder.glob, _WRITTEN_PATTERNS.split()))
+    for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
+        if path.is_symlink() or path.exists() and not (path.is_file() or path.is_dir()):
+            problem = f"{path} is a link, a pipe or a device, and a run writes to plain files in its own folder"
+            raise CheckpointError(f"{problem}. Put the file or folder itself there, or name another --checkpoint-dir.")
 
 
 def _lock(descriptor, folder):
