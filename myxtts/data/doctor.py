@@ -173,21 +173,16 @@ def write_report(inspection: Inspection, path: str | Path):
     warnings = defaultdict(list)
     for warning in inspection.warnings:
         warnings[warning.id].append(warning)
+    rows = [(clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, "") for clip in inspection.rejections]
+    for clip in inspection.accepted:
+        found = warnings[clip.id]
+        reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
+        verdict, audio = "warning" if found else "accepted", _relative(inspection.root, clip)
+        rows.append((clip.id, verdict, reasons, details, audio, clip.line, f"{clip.seconds:.3f}"))
     with write_whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_COLUMNS)
-
-        def write(*cells):
-            # An apostrophe makes a spreadsheet take the cell for text.
-            writer.writerow(f"'{cell}" if _FORMULA.match(str(cell)) else cell for cell in cells)
-
-        for clip in inspection.rejections:
-            write(clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, "")
-        for clip in inspection.accepted:
-            found = warnings[clip.id]
-            reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
-            verdict, path = "warning" if found else "accepted", _relative(inspection.root, clip)
-            write(clip.id, verdict, reasons, details, path, clip.line, f"{clip.seconds:.3f}")
+        # An apostrophe makes a spreadsheet take the cell for text.
+        cells = ((f"'{cell}" if _FORMULA.match(str(cell)) else cell for cell in row) for row in rows)
+        csv.writer(file).writerows((_COLUMNS, *cells))
 
 
 def is_foreign(path: str | Path) -> bool:

@@ -66,10 +66,9 @@ class RunConsole(ConsoleProgress, RunListener):
         print(f"\nCheckpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         print(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
         if samples:
-            print(
-                f"Spoken:       {samples[-1].parent}/ ({len(samples)} wav files, the newest {printable(samples[-1].name)})"
-            )
-            print(f"Mel pictures: {samples[-1].parent}/*.png")
+            newest = printable(samples[-1].name)
+            print(f"Spoken:       {home}/samples/ ({len(samples)} wav files, the newest {newest})")
+            print(f"Mel pictures: {home}/samples/*.png")
         if any(STAGES[stage].load().speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
             voice = f"--reference-audio {_quoted(clip.wav_path)} --language {_quoted(clip.language)}"

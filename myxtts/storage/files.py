@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -20,9 +19,6 @@ AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
 MAX_JSON_BYTES = 64 * 2**20
 """A run's settings, history and manifest take a few hundred kilobytes; a larger file is not ours."""
-
-
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.myxtts(\.old)?\.tmp", re.DOTALL)
 
 
 class CheckpointError(UserError):
@@ -114,8 +110,9 @@ def remove_leftovers(folder: AnyPath) -> None:
 
     To be called while nobody writes there. Links are not followed, nor are they removed: none was made here.
     """
-    for leftover in () if os.path.islink(folder) else Path(folder).glob(".*.myxtts*.tmp"):
-        if _TEMPORARY.fullmatch(leftover.name) and not leftover.is_symlink():
+    ours = f".*.{12 * '[0-9a-f]'}.myxtts*.tmp"
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(ours):
+        if not leftover.is_symlink():
             with suppress(OSError):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 

@@ -14,8 +14,8 @@ from myxtts.storage.files import AnyPath, CheckpointError, remove_leftovers
 
 logger = logging.getLogger(__name__)
 
-_WRITTEN = "config.json vocab.json speakers.safetensors train.log samples tensorboard decoder"
-_WRITTEN_PATTERNS = "inspected_*.json clips_*.csv diverged_*.json"
+_WRITTEN = """config.json vocab.json speakers.safetensors train.log inspected_*.json clips_*.csv diverged_*.json
+samples tensorboard decoder""".split()
 """What a run writes into its folder, but for its stages."""
 
 
@@ -49,10 +49,9 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
 
 def _refuse_links(folder):
     """A folder that somebody else made may hold links, by which a run would write to files that are not its own."""
-    places = [folder / name for name in (*_WRITTEN.split(), *STAGES)]
-    places += chain.from_iterable(map(folder.glob, _WRITTEN_PATTERNS.split()))
+    places = [path for path in folder.iterdir() if any(map(path.match, (*_WRITTEN, *STAGES)))]
     for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
-        if path.is_symlink() or path.exists() and not (path.is_file() or path.is_dir()):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
             problem = f"{path} is a link, a pipe or a device, and a run writes to plain files in its own folder"
             raise CheckpointError(f"{problem}. Put the file or folder itself there, or name another --checkpoint-dir.")
 
