@@ -15,11 +15,11 @@ LARGEST_DATA_SAMPLE = 400
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts doctor`."""
-    parser = argparse.ArgumentParser(
-        prog="myxtts doctor",
-        description="Check before training. Without a subject: the machine, what TensorFlow can use of it, what the "
-        "automatic settings would choose, and how fast it trains.",
+    parser = argparse.ArgumentParser(prog="myxtts doctor")
+    machine = (
+        "the machine, what TensorFlow can use of it, what the automatic settings would choose, and how fast it trains"
     )
+    parser.description = f"Check before training. Without a subject: {machine}."
     add, folder = parser.add_argument, dict(metavar="DIR")
     add("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure (default: tiny)")
     add("--batch-size", type=int, default=16, help="clips per batch (default: 16)")
@@ -81,8 +81,7 @@ def report_data(arguments: argparse.Namespace) -> int:
     from myxtts.utils.progress import clip_progress
 
     if is_foreign(arguments.report):
-        problem = f"must be a new file or an earlier report. {arguments.report} is another file"
-        raise UserError(f"--report {problem}, which is kept. Name another --report.")
+        raise UserError(f"--report must be a new file or an earlier report. {arguments.report} is another; it is kept.")
     limits = ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds)
     options = dict(limits=limits, language=arguments.language, vocabulary=arguments.vocabulary)
     inspection, leaks = check_data(arguments.folder, arguments.validation, **options, progress=clip_progress)
