@@ -122,10 +122,10 @@ def test_disk_that_fills_up_is_an_os_error_and_leaves_the_old_checkpoints_alone(
 def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):
     store.write(1, tensors(), {})
     # As after a kill: the temporary folder of another process stays behind.
-    left_over = store.folder / ".step_00000002.999999999.tmp"
+    left_over = files.temporary_path(store.folder / "step_00000002")
     left_over.mkdir()
     (left_over / "model.safetensors").write_bytes(b"half")
-    (store.folder / ".best.json.999999999.tmp").write_text("{")
+    files.temporary_path(store.folder / "best.json").write_text("{")
     assert store.newest_sound(pytest.fail) == 1
     files.remove_leftovers(store.folder)
     assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}

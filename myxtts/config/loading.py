@@ -8,7 +8,7 @@ from typing import get_args, get_origin
 
 import yaml
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import UNPRINTABLE, ConfigError, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.settings import nearest
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
@@ -30,7 +30,7 @@ def config_from_dict(values: dict) -> XTTSConfig:
     values = _mapping(values, "The configuration")
     for name in values:
         if name not in sections:
-            raise ConfigError(f"{name} is not a setting.{nearest(str(name), sections)}")
+            raise ConfigError(f"{printable(str(name))} is not a setting.{nearest(str(name), sections)}")
     return XTTSConfig(**{name: _section(cls, values.get(name) or {}, name) for name, cls in sections.items()})
 
 
@@ -62,7 +62,7 @@ def _typed(cls, values, where):
     kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
     for name in _mapping(values, where):
         if name not in kinds:
-            raise ConfigError(f"{where}.{name} is not a setting.{nearest(str(name), kinds)}")
+            raise ConfigError(f"{where}.{printable(str(name))} is not a setting.{nearest(str(name), kinds)}")
     return {name: _value(kinds[name], value, f"{where}.{name}") for name, value in values.items()}
 
 
@@ -90,6 +90,8 @@ def _value(kind, value, where):
     is_of_kind = isinstance(value, (int, float) if kind is float else kind)
     if not is_of_kind or isinstance(value, bool) != (kind is bool):
         raise ConfigError(f"{where} must be {_TYPE_NAMES[kind]}. Received: {value!r}.")
+    if kind is str and UNPRINTABLE.search(value):
+        raise ConfigError(f"{where} must be text without control or direction characters. Received: {value!r}.")
     return float(value) if kind is float else value
 
 

@@ -184,7 +184,7 @@ class CheckpointStore:
         for step in steps:
             if step not in kept:
                 # Renamed first: a kill in between must not leave half a checkpoint under a checkpoint's name.
-                going = self.folder / f".step_{step:08d}.{os.getpid()}.going.tmp"
+                going = files.temporary_path(self.path(step))
                 os.replace(self.path(step), going)
                 shutil.rmtree(going)
 

@@ -10,7 +10,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
                 shutil.copyfileobj(source, device)
         return
     target = Path(os.path.realpath(path))
-    temporary = _temporary_path(target)
+    temporary = temporary_path(target)
     try:
         # Private from the start where the file it replaces is: nobody may read it while it is made.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
@@ -87,7 +87,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_path(path)
+    temporary = temporary_path(path)
     replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)
     temporary.mkdir()
     try:
@@ -109,9 +109,15 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
 
 def remove_leftovers(folder: AnyPath) -> None:
-    """Removes what killed processes left half written in a folder. To be called while nobody writes there."""
-    for leftover in Path(folder).glob(".*.tmp"):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    """Removes what killed processes left half written under names of `temporary_path`, as far as it can be removed.
+
+    To be called while nobody writes there. Links are not followed, nor are they removed: none was made here.
+    """
+    ours = f".*.{12 * '[0-9a-f]'}.myxtts*.tmp"
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(ours):
+        if not leftover.is_symlink():
+            with suppress(OSError):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def write_text(path: AnyPath, text: str) -> None:
@@ -154,9 +160,9 @@ def free_path(path: Path) -> Path:
     return next(free for free in paths if not os.path.lexists(free))
 
 
-def _temporary_path(path):
-    """A name next to `path` that nobody else has."""
-    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.tmp")
+def temporary_path(path: Path) -> Path:
+    """A name next to `path` that nobody else has, and that `remove_leftovers` knows."""
+    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.myxtts.tmp")
 
 
 def sync_path(path: AnyPath) -> None:

@@ -7,14 +7,19 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
+from myxtts.config.stages import STAGES
 from myxtts.storage.files import AnyPath, CheckpointError, free_path, remove_leftovers, sync_path, write_whole_folder
 
 logger = logging.getLogger(__name__)
 
 GATHERED = ".before_reset"
 """Holds what is about to be set aside, until it is all of a run."""
+_WRITTEN = """config.json vocab.json speakers.safetensors train.log inspected_*.json clips_*.csv diverged_*.json
+samples tensorboard decoder""".split()
+"""What a run writes into its folder, but for its stages."""
 
 
 @contextmanager
@@ -24,7 +29,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     The lock is the kernel's, on the folder itself: it ends with the process however that ends, and leaves no file.
 
     Raises:
-        CheckpointError: It cannot be written to, or another run writes to it.
+        CheckpointError: It cannot be written to, another run writes to it, or something in it leads elsewhere.
     """
     folder = Path(folder)
     try:
@@ -37,8 +42,9 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
     try:
         _lock(descriptor, folder)
+        _refuse_links(folder)
         _put_back(folder)
-        for place in (folder, folder / "samples"):
+        for place in (folder.resolve(), folder / "samples"):
             remove_leftovers(place)
         yield folder
     finally:
@@ -80,6 +86,15 @@ def _put_back(folder):
             entry.replace(folder / entry.name)
     # A kill leaves the copies of what was shared; whose they are is for the user to say, so nothing is deleted.
     gathered.replace(free_path(folder / "before_reset")) if any(gathered.iterdir()) else gathered.rmdir()
+
+
+def _refuse_links(folder):
+    """A folder that somebody else made may hold links, by which a run would write to files that are not its own."""
+    places = [path for path in folder.iterdir() if any(map(path.match, (*_WRITTEN, *STAGES)))]
+    for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            problem = f"{path} is a link, a pipe or a device, and a run writes to plain files in its own folder"
+            raise CheckpointError(f"{problem}. Put the file or folder itself there, or name another --checkpoint-dir.")
 
 
 def _lock(descriptor, folder):
