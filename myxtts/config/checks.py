@@ -1,4 +1,7 @@
-"""What a setting must hold, and the sentence for one that does not."""
+"""What a setting must hold, the sentence for one that does not, and how files that nobody vouches for are read."""
+
+import stat
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -16,3 +19,31 @@ def require(holds: bool, setting: str, rule: str, value: object, way_out: str = 
     """Raises `ConfigError` naming the setting, its rule and the value unless the rule holds."""
     if not holds:
         raise ConfigError(f"{setting} must be {rule}. Received: {value}. {way_out}".rstrip())
+
+
+def brief(value: object) -> str:
+    """A foreign value for a message: plain ones cut short, of others the type alone, as their `repr` may never end."""
+    if type(value) is int and value.bit_length() > 256:
+        return f"a whole number of {value.bit_length()} bits"
+    if value is None or type(value) in (bool, int, float):
+        return repr(value)
+    if type(value) in (str, bytes):
+        return repr(value[:80])
+    if type(value) in (list, tuple) and len(value) <= 8 and all(type(one) in (bool, int, float) for one in value):
+        return f"({', '.join(map(brief, value))})"
+    return f"a {type(value).__name__:.40}"
+
+
+def read_bounded(path: Path, max_bytes: int) -> str:
+    """Text of a regular file of at most `max_bytes`. Raises OSError, or ValueError with what to say after its name."""
+    # Checked before it is opened: opening a pipe would wait forever for a writer.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise IsADirectoryError("is a folder") if path.is_dir() else ValueError("is not a regular file")
+    with open(path, "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"has {path.stat().st_size} bytes; at most {max_bytes} are read")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 text: {error}") from None
