@@ -38,7 +38,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
     """Text of a regular file of at most `max_bytes`. Raises OSError, or ValueError with what to say after its name."""
     # Checked before it is opened: opening a pipe would wait forever for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
-        raise IsADirectoryError("is a folder") if path.is_dir() else ValueError("is not a regular file")
+        raise ValueError("is a folder" if path.is_dir() else "is not a regular file")
     with open(path, "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

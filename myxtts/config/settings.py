@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import math
 import operator
 from collections.abc import Callable, Collection
 from typing import Any

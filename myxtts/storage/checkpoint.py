@@ -13,6 +13,7 @@ and none is opened through a link that leads elsewhere.
 import itertools
 import json
 import logging
+import operator
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from myxtts.config.checks import brief
 from myxtts.storage import files
 from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, digest_file, read_json, write_json
 from myxtts.storage.tensor_file import read_tensors, tensor_names
@@ -114,8 +116,8 @@ class CheckpointStore:
         """The step marked best, or None."""
         path = self.folder / "best.json"
         try:
-            return int(read_json(path)["step"]) if path.is_file() else None
-        except (KeyError, TypeError, ValueError) as error:
+            return operator.index(read_json(path)["step"]) if path.is_file() else None
+        except (LookupError, TypeError, ValueError) as error:
             logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
             return None
 
@@ -215,7 +217,10 @@ class CheckpointStore:
 
     def read_state(self, step: int) -> dict:
         """What a checkpoint holds besides tensors."""
-        return read_json(self.path(step) / STATE)
+        state = read_json(self.path(step) / STATE)
+        if not isinstance(state, dict):
+            raise CheckpointError(f"{self.path(step) / STATE} must hold a mapping. Received: {brief(state)}.")
+        return state
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:
