@@ -12,6 +12,7 @@ and none is opened through a link that leads elsewhere.
 
 import json
 import logging
+import operator
 import os
 import re
 import shutil
@@ -146,8 +147,8 @@ class CheckpointStore:
         """What `best.json` says, which older checkpoints rely on."""
         path = self.folder / "best.json"
         try:
-            return read_json(path)["step"] if path.exists() else None
-        except (KeyError, TypeError, ValueError) as error:
+            return operator.index(read_json(path)["step"]) if path.exists() else None
+        except (LookupError, TypeError, ValueError) as error:
             logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
             return None
 

@@ -7,18 +7,17 @@ import json
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, read_bounded
 
 AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
-MAX_JSON_BYTES = 64 * 2**20
+MAX_JSON_BYTES = 32 * 2**20
 """A run's settings, history and manifest take a few hundred kilobytes; a larger file is not ours."""
 
 
@@ -139,18 +138,15 @@ def read_json(path: AnyPath) -> Any:
     """
     path = Path(path)
     try:
-        status = os.stat(path)
-        # Checked before it is opened: opening a pipe would wait forever for a writer.
-        if not stat.S_ISREG(status.st_mode):
-            raise CheckpointError(f"{path} is not a regular file.")
-        if status.st_size > MAX_JSON_BYTES:
-            limit = f"at most {MAX_JSON_BYTES} are read. No training run wrote it."
-            raise CheckpointError(f"{path} has {status.st_size} bytes; {limit}")
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = read_bounded(path, MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         hint = "Is this the folder of a training run or of `myxtts convert`?"
         raise CheckpointError(f"{path} is not there. {hint}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ValueError as error:
+        raise CheckpointError(f"{path} {error}. No training run wrote it.") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise CheckpointError(f"{path} is damaged: {error}.") from None
 
 

@@ -56,7 +56,10 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
         CheckpointError: The file is missing or damaged.
     """
     with _open(path) as file:
-        return [file.get_tensor(name) for name in (file.keys() if names is None else names)]
+        try:
+            return [file.get_tensor(name) for name in (file.keys() if names is None else names)]
+        except (AttributeError, TypeError, SafetensorError) as error:  # NumPy has no bfloat16 and no float8
+            raise CheckpointError(f"{path} cannot be read: {error}. MyXTTS stores float32 and whole numbers.") from None
 
 
 def _open(path):
