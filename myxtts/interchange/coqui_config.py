@@ -144,7 +144,7 @@ def model_config(
         conditioning_blocks=size.count(r"gpt\.conditioning_encoder\.attn\.(\d{1,6})\."),
         conditioning_heads=heads,
         num_latents=size(f"{perceiver}.latents"),
-        perceiver_depth=size.count(rf"{re.escape(perceiver)}\.layers\.(\d{1, 6})\."),
+        perceiver_depth=size.count(rf"{re.escape(perceiver)}\.layers\.(\d{{1,6}})\."),
         perceiver_heads=size(f"{perceiver}.layers.0.0.to_q.weight") // _HEAD_WIDTH,
         perceiver_head_width=_HEAD_WIDTH,
         num_mels=size("gpt.conditioning_encoder.init.weight", 1),

@@ -57,7 +57,10 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
     """
     with _open(path) as file:
         try:
-            return [file.get_tensor(name) for name in (file.keys() if names is None else names)]
+            arrays = [file.get_tensor(name) for name in (file.keys() if names is None else names)]
+            if foreign := [array.dtype for array in arrays if array.dtype.isbuiltin != 1]:  # bfloat16, if registered
+                raise TypeError(f"data type '{foreign[0]}' not understood")
+            return arrays
         except (AttributeError, TypeError, SafetensorError) as error:  # NumPy has no bfloat16 and no float8
             raise CheckpointError(f"{path} cannot be read: {error}. MyXTTS stores float32 and whole numbers.") from None
 
