@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable
 
+from myxtts.config.checks import UserError
 from myxtts.storage import checkpoint
 
 OPERATIONS = [
@@ -72,7 +73,7 @@ def crash_everywhere(monkeypatch, prepare: Callable, act: Callable, check: Calla
                 CrashPoints(patch, at, mode)
                 try:
                     outcome = act(prepared)
-                except (Killed, OSError) as error:
+                except (Killed, OSError, UserError) as error:
                     outcome = error
             try:
                 check(prepared, outcome)
