@@ -43,7 +43,7 @@ class DataConfig(Settings):
     """Parallel readers."""
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Memory for decoded recordings kept between epochs."""
-    batch_size: int = setting(16, at_least=1, at_most=65536)
+    batch_size: int = setting(16, at_least=1)
     """Clips per batch."""
     conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)
     """Shortest and longest conditioning clip; shortened for corpora of shorter clips."""

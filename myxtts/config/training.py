@@ -20,7 +20,7 @@ class TrainingConfig(Settings):
     """Passes over the training set of a stage that has no `max_steps`."""
     stages: dict[str, StageConfig] = setting(factory=dict)
     """How each stage is trained. In YAML and in Python each goes by its own name: `gpt: {max_steps: 9}`."""
-    gradient_accumulation: int = setting(1, at_least=1, at_most=65536)
+    gradient_accumulation: int = setting(1, at_least=1)
     """Batches per optimizer step."""
     text_loss_weight: float = setting(0.01, at_least=0)
     """Weight of the text cross-entropy (XTTS: 0.01)."""

@@ -145,9 +145,8 @@ def _read_zip(path, data):
             storages[key] = content(f"data/{key}")
         claimed = num_values * dtype.itemsize
         if claimed > storages[key].size:
-            raise HostileCheckpointError(
-                f"{path} claims {claimed} bytes for storage {key:.40}, of {storages[key].size}."
-            )
+            held = f"for storage {key:.40}, of {storages[key].size}"
+            raise HostileCheckpointError(f"{path} claims {claimed} bytes {held}.")
         return storages[key][:claimed].view(dtype)
 
     return _Unpickler(path, pickled, load_storage).load()
@@ -209,9 +208,8 @@ class _Unpickler(pickle.Unpickler):
             "numpy.dtype": _NumpyScalarType,
             "numpy.core.multiarray.scalar": _NumpyScalarType.read,
             "numpy._core.multiarray.scalar": _NumpyScalarType.read,
-            "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode(
-                "latin1"
-            ),  # how protocol 2 spells a byte string
+            # How protocol 2 spells a byte string.
+            "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
         }
         self._globals = {name: _Function(function) for name, function in functions.items()}
 
@@ -228,8 +226,8 @@ class _Unpickler(pickle.Unpickler):
             name = brief(getattr(storage_class, "class_name", storage_class))
             raise DamagedCheckpointError(f"{self._path} refers to {name}, which is no known tensor storage.")
         if type(key) is not str or type(num_values) is not int or not 0 <= num_values < 2**62:
-            claim = f"{self._path} claims a storage {brief(key)} of {brief(num_values)} values"
-            raise HostileCheckpointError(f"{claim}.")
+            claim = f"a storage {brief(key)} of {brief(num_values)} values"
+            raise HostileCheckpointError(f"{self._path} claims {claim}.")
         return self._load_storage(dtype, key, num_values)
 
     def _rebuild_tensor(self, storage, offset, size, stride, *_):

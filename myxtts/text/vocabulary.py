@@ -153,9 +153,8 @@ class Vocabulary:
             merge_parts = merge.split(" ") if isinstance(merge, str) else merge
             pair = tuple(merge_parts) if isinstance(merge_parts, list) else ()
             known = len(pair) == 2 and all(isinstance(part, str) and part in tokens for part in pair)
-            require(
-                known and "".join(pair) in tokens, f"the merge {brief(merge)} does not join two tokens into a third"
-            )
+            known = known and "".join(pair) in tokens
+            require(known, f"the merge {brief(merge)} does not join two tokens into a third")
             pairs.append(pair)
         return cls(tokens, pairs, tuple(special_tokens))
 
