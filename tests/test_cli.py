@@ -39,7 +39,7 @@ def argv(tiny_corpus, tiny_yaml, tmp_path):
     "argv, words",
     [
         (["--model-size", "huge"], ["--model-size", "huge", "nano"]),
-        (["--batch-size", "0"], ["data.batch_size", "from 1 to 65536", "0"]),
+        (["--batch-size", "0"], ["data.batch_size", "1 or more", "0"]),
         (["--batch-size", "many"], ["--batch-size", "many"]),
         (["--lr", "-1"], ["learning_rate", "-1"]),
         (["--epochs", "0"], ["training.epochs", "0"]),
