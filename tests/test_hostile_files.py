@@ -281,9 +281,13 @@ def test_vocabulary_that_is_odd_json_is_a_sentence(text):
 
 
 @pytest.mark.parametrize("content", ['{"step": 1e400}', '{"step": "1"}', '{"step": NaN}', "[]", "9" * 5000, '{"a": 1}'])
-def test_mark_of_the_best_that_is_no_step_counts_for_nothing(content, tmp_path, caplog):
+def test_mark_of_the_best_that_is_no_step_counts_for_nothing(content, tmp_path, caplog, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    store.write(1, {}, {})
     (tmp_path / "best.json").write_text(content)
-    assert CheckpointStore(tmp_path).best_step() is None
+    # Older checkpoints do not say themselves which is the best.
+    monkeypatch.setattr(CheckpointStore, "read_state", lambda self, step: {"step": step})
+    assert store.best_step() is None
     assert "best.json cannot be used" in caplog.text
 
 
@@ -292,7 +296,7 @@ def test_state_that_is_no_mapping_is_a_sentence(content, tmp_path):
     store = CheckpointStore(tmp_path)
     store.write(1, {}, {})
     (store.path(1) / "state.json").write_text(content)
-    with pytest.raises(CheckpointError, match="state.json must hold a mapping"):
+    with pytest.raises(CheckpointError, match="state.json has .* bytes instead of|state.json has been altered"):
         store.read_state(1)
 
 
