@@ -16,6 +16,7 @@ from myxtts.storage.checkpoint import (
     CheckpointStore,
     CheckpointVersionError,
     assign_by_name,
+    read_manifest,
     write_manifest,
 )
 
@@ -41,7 +42,7 @@ def test_what_is_read_is_what_was_written(store):
             assert read[file][name].shape == array.shape, name
             assert read[file][name].dtype == array.dtype
             np.testing.assert_array_equal(read[file][name], array)
-    assert state == {"step": 12, "history": [{"mel": 1.5}], "best": None}
+    assert state == {"step": 12, "best_step": None, "history": [{"mel": 1.5}], "best": None}
 
 
 def test_array_in_other_memory_order_is_kept(store):
@@ -121,10 +122,10 @@ def test_disk_that_fills_up_is_an_os_error_and_leaves_the_old_checkpoints_alone(
 def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):
     store.write(1, tensors(), {})
     # As after a kill: the temporary folder of another process stays behind.
-    left_over = store.folder / ".step_00000002.999999999.tmp"
+    left_over = files.temporary_path(store.folder / "step_00000002")
     left_over.mkdir()
     (left_over / "model.safetensors").write_bytes(b"half")
-    (store.folder / ".best.json.999999999.tmp").write_text("{")
+    files.temporary_path(store.folder / "best.json").write_text("{")
     assert store.newest_sound(pytest.fail) == 1
     files.remove_leftovers(store.folder)
     assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
@@ -235,7 +236,8 @@ def test_tensor_file_that_claims_more_than_it_has_is_refused(store):
     path = store.path(1) / "model.safetensors"
     header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
-    write_manifest(store.path(1), {path.name: {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}})
+    entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
+    write_manifest(store.path(1), read_manifest(store.path(1)) | {path.name: entry})
     with pytest.raises(CheckpointError, match="model.safetensors cannot be read"):
         store.read(1, ("model",))
 
@@ -249,10 +251,90 @@ def test_file_that_the_manifest_does_not_name_is_not_read(store):
 
 def test_damaged_mark_of_the_best_is_named_and_stops_nothing(store, caplog):
     store.write(1, tensors(), {}, best=True)
-    (store.folder / "best.json").write_text('{"step": "x')
-    assert store.best_step() is None and "best.json cannot be used" in caplog.text
+    for content in ('{"step": "x', '{"step": 1e400}', '{"step": 7}', "[]"):
+        (store.folder / "best.json").write_text(content)
+        assert store.best_step() == 1  # the checkpoint says it
+    assert store.newest_sound(pytest.fail) == 1 and "best.json cannot be used" in caplog.text
+    assert json.loads((store.folder / "best.json").read_text()) == {"step": 1}
     store.write(2, tensors(), {}, best=True)
     assert store.best_step() == 2
+
+
+def without_mark(store, step):
+    """Makes a checkpoint one that was written before checkpoints said which is the best."""
+    state = {name: value for name, value in store.read_state(step).items() if name != "best_step"}
+    path = store.path(step) / "state.json"
+    path.write_text(json.dumps(state))
+    entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
+    write_manifest(store.path(step), read_manifest(store.path(step)) | {path.name: entry})
+
+
+def test_best_of_older_checkpoints_is_the_one_that_the_list_names_and_is_kept(store, caplog):
+    for step in (1, 2):
+        store.write(step, tensors(step), {}, best=step == 1)
+        without_mark(store, step)
+    assert store.best_step() == 1
+    for content in ('{"step": "x', '{"step": 1e400}', '{"step": 7}', '{"step": [1]}', "[]"):
+        (store.folder / "best.json").write_text(content)
+        assert store.best_step() is None
+    assert "best.json cannot be used" in caplog.text
+    (store.folder / "best.json").write_text('{"step": 1}')
+    for step in (3, 4, 5):
+        store.write(step, tensors(step), {})
+    assert store.steps() == [1, 4, 5] and store.best_step() == 1
+
+
+def test_damaged_newest_checkpoint_leaves_the_best_to_the_one_before(store):
+    for step in (1, 2, 3):
+        store.write(step, tensors(step), {}, best=step == 1)
+    damage(store.path(3), "flipped bit")
+    assert store.best_step() == 1
+    (store.path(3) / "state.json").write_text('{"step": 3, "best_step": 2}')
+    assert store.best_step() == 1
+
+
+def test_checkpoint_under_the_name_of_another_step_is_set_aside_and_named(store):
+    for step in (1, 2):
+        store.write(step, tensors(step), {})
+    store.path(2).replace(store.folder / "step_00000240")
+    with pytest.raises(CheckpointError, match="step_00000240.state.json is of step 2 and not of step 240"):
+        store.read(240, ("model",))
+    with pytest.raises(CheckpointError, match="is of step 2 and not of step 240"):
+        store.read_state(240)
+    said = []
+    assert store.newest_sound(said.append) == 1 and "damaged_step_00000240" in said[0]
+    assert (store.folder / "damaged_step_00000240").is_dir()
+
+
+@pytest.mark.parametrize("content", ["[]", "7", "{}", '{"step": [1]}', '{"step": "%s"}' % ("x" * 9999)])
+def test_state_that_is_no_state_is_one_sentence(store, content):
+    store.write(1, tensors(), {})
+    path = store.path(1) / "state.json"
+    path.write_text(content)
+    entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
+    write_manifest(store.path(1), read_manifest(store.path(1)) | {path.name: entry})
+    with pytest.raises(CheckpointError, match="state.json is of .* not of step 1") as error:
+        store.verify(1)
+    assert len(str(error.value)) < 400
+
+
+def test_what_is_set_aside_replaces_nothing_that_was_set_aside_before(store):
+    for value in (1.0, 2.0, 3.0):
+        store.write(4, tensors(value), {})
+        store.put_away(4, "diverged")
+    kept = sorted(store.folder.glob("diverged_step_00000004*"))
+    assert [path.name for path in kept] == [f"diverged_step_00000004{end}" for end in ("", "_2", "_3")]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_all_files_of_a_checkpoint_have_the_permissions_that_the_umask_gives(store, umask):
+    before = os.umask(umask)
+    try:
+        store.write(1, tensors(), {}, best=True)
+    finally:
+        os.umask(before)
+    files_of_it = [path for path in store.folder.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files_of_it} == {0o666 & ~umask} and len(files_of_it) == 5
 
 
 def test_a_kill_while_an_old_checkpoint_goes_leaves_no_half_of_it(store, monkeypatch):

@@ -1,5 +1,6 @@
 """The command line: flags and files become settings, and one sentence says what a user got wrong."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -65,13 +66,18 @@ def test_bad_flag_is_one_sentence(capsys, tiny_corpus, tmp_path, argv, words):
         ("model: " + 2000 * "[", ["cannot be read"]),
         ("modell: {}", ["Did you mean model?"]),
         ("data: {batch_size: two}", ["data.batch_size", "whole number"]),
+        ('data: {batch_size: "\\e[2J"}', [r"'\x1b[2J'"]),
+        ('"\\e]0;owned\\a": 1', [r"\x1b]0;owned\x07 is not a setting"]),
+        ('data: {vocabulary: "\\e[2J"}', ["data.vocabulary", r"'\x1b[2J'"]),
+        ('training: {stage: "\\u202e"}', ["training.stage", r"'\u202e'"]),
+        ('include: "\\e[2J.yaml"', ["include:", r"'\x1b[2J.yaml'"]),
     ],
 )
 def test_corrupt_config_is_one_sentence(capsys, tmp_path, content, words):
     path = tmp_path / "bad.yaml"
     path.write_text(content)
     line = sentence_of(capsys, train.main, "--config", path, "--train-data", tmp_path)
-    assert all(word in line for word in words), line
+    assert all(word in line for word in words) and line.isprintable(), line
 
 
 def test_bad_data_folder_is_one_sentence(capsys, tmp_path, argv):
@@ -118,6 +124,41 @@ def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, erro
     assert train.main([]) == code
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said
+
+
+FILE_COMMANDS = {
+    "say --checkpoint none --text one --speaker Ann": "--output",
+    "plan --model-size nano": "--json",
+    "doctor --seconds 0": "--json",
+    "doctor data none": "--report",
+}
+FOLDER_COMMANDS = dict.fromkeys(["convert --from-coqui none", "convert --to-coqui none"], "--output")
+"""They make the folders that lack."""
+
+
+@pytest.mark.parametrize(
+    "command, output",
+    [
+        *itertools.product(FILE_COMMANDS, ["", "none/a", "file/a", "folder", "link"]),
+        *itertools.product(FOLDER_COMMANDS, ["", "file/a", "file/a/b"]),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_sentence_before_the_work(capsys, tmp_path, monkeypatch, command, output):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("none/a")
+    for work in ("cli.plan.memory_report", "runs.machine_report.examine"):
+        monkeypatch.setattr(f"myxtts.{work}", mock.Mock(side_effect=AssertionError("the work began")))
+    flag = {**FILE_COMMANDS, **FOLDER_COMMANDS}[command]
+    line = sentence_of(capsys, myxtts_command.main, *command.split(), flag, output)
+    assert line.startswith(f"Error: {flag} must ") and output in line, line
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "file", "link"}
+
+
+def test_plan_writes_through_a_device(capsys):
+    assert myxtts_command.main(["plan", "--model-size", "nano", "--json", "/dev/null"]) == 0
+    assert Path("/dev/null").is_char_device()
 
 
 def test_download_without_a_folder_is_one_sentence(capsys, tiny_yaml):

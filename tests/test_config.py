@@ -282,6 +282,10 @@ def test_unknown_setting_names_the_nearest_known_one(values, words):
         ({"training": {"gradient_accumulation": 0}}, ["training.gradient_accumulation", "0"]),
         ({"sampling": {"temperature": -0.1}}, ["--temperature", "-0.1"]),
         ({"sampling": {"top_p": 0}}, ["--top-p", "0"]),
+        ({"training": {"checkpoint_dir": "a\x1b[2Jb"}}, ["training.checkpoint_dir", "control", r"'a\x1b[2Jb'"]),
+        ({"data": {"train_data": "a\u202eb"}}, ["data.train_data", "direction", r"'a\u202eb'"]),
+        ({"\x1b[2J": 1}, [r"\x1b[2J is not a setting"]),
+        ({"data": {"\u2067x\n": 1}}, [r"data.\u2067x\n is not a setting"]),
         ({"sampling": {"repetition_penalty": 0}}, ["--repetition-penalty", "0"]),
     ],
 )
@@ -289,6 +293,7 @@ def test_bad_value_is_named_with_its_rule(values, words):
     with pytest.raises(ConfigError) as error:
         config_from_dict(values)
     assert all(word in str(error.value) for word in words), str(error.value)
+    assert str(error.value).isprintable()
 
 
 def test_number_without_a_point_is_a_number():

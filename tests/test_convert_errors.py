@@ -49,7 +49,7 @@ FLAWS = {
         {name: m[name][:20] for name in ("gpt.text_embedding.weight", "gpt.text_head.weight", "gpt.text_head.bias")}
     ),
     "holds gpt.mel_head.bias twice": lambda m: m.update({"xtts.gpt.mel_head.bias": m["gpt.mel_head.bias"]}),
-    "gpt.extra is something else": lambda m: m.update({"gpt.extra": "text"}),
+    "'gpt.extra' is something else": lambda m: m.update({"gpt.extra": "text"}),
 }
 
 

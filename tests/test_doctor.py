@@ -9,13 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from command_helpers import sentence_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.cli import doctor as doctor_command
 from myxtts.data import doctor
-from myxtts.data.corpora import load_corpus
-from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
+from myxtts.data.corpora import Rejection, load_corpus
+from myxtts.data.doctor import (
+    ClipLimits,
+    ClipWarning,
+    InspectedUtterance,
+    Inspection,
+    inspect_corpus,
+    summarize,
+    write_report,
+)
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -234,6 +243,37 @@ def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_
     code, lines = run(clean.root, "--strict", "--validation", other.root)
     assert code == 1 and lines[-2] == "leakage: validation clip a is also trained on as a (same id)"
     assert run(clean.root, "--validation", other.root)[0] == 0
+
+
+def test_command_keeps_a_file_in_the_place_of_its_report_that_it_did_not_write(tmp_path, monkeypatch, capsys):
+    root = make_corpus(tmp_path / "set", {"a": ("hello there", speech(), 22050)}).root
+    monkeypatch.chdir(tmp_path)
+    Path("doctor.csv").write_text("name,phone\nDr. No,007\n")
+    for argv in ([], ["--report", "./doctor.csv"], ["--report", "set/metadata.csv"]):
+        assert "--report must be a new file or an earlier report" in sentence_of(
+            capsys, doctor_command.main, "data", root, *argv
+        )
+    assert Path("doctor.csv").read_text() == "name,phone\nDr. No,007\n"
+    assert (root / "metadata.csv").read_text() == "a|hello there|\n"
+    Path("doctor.csv").write_text("")
+    for _ in range(2):  # an empty file holds nothing to keep, and then it is a report
+        assert doctor_command.main(["data", str(root)]) == 0
+        assert Path("doctor.csv").read_text().startswith("id,verdict,")
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", "\uff1d"])
+def test_no_cell_of_the_report_is_a_formula(tmp_path, start):
+    name = f"{start}cmd'!A1"
+    clips = ({"id": name, "wav_path": tmp_path / f"{name}.wav", "text": "x", "speaker": "", "language": "en"},)
+    accepted = tuple(InspectedUtterance(**clip, num_samples=1, seconds=1.0) for clip in clips)
+    warnings = (ClipWarning(name, None, name, f"{start}reason", f"{start}detail"),)
+    rejections = (Rejection(name, 1, name, f"{start}reason", f"{start}detail"),)
+    write_report(Inspection(tmp_path, accepted, rejections, warnings, ()), tmp_path / "report.csv")
+    with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == 2 * [f"'{name}"] and rows[1]["path"] == f"'{name}.wav"
+    assert all(row[column] == f"'{start}{column}" for row in rows for column in ("reason", "detail"))
+    assert [row["line"] for row in rows] == ["1", ""] and rows[1]["seconds"] == "1.000"
 
 
 def test_command_rejects_text_that_the_vocabulary_cannot_write(tmp_path, capsys):

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from myxtts.storage.files import (
     write_whole,
     write_whole_folder,
 )
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def fail(*arguments, **keywords):
@@ -69,7 +73,7 @@ def test_the_content_is_on_the_disk_before_it_takes_its_place(tmp_path, monkeypa
 
 def test_only_the_writers_own_temporary_file_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0" * 12)
-    mine = tmp_path / ".a.txt.000000000000.tmp"
+    mine = files.temporary_path(tmp_path / "a.txt")
     mine.write_text("mine")
     with pytest.raises(FileExistsError), write_whole(tmp_path / "a.txt"):
         pass
@@ -221,13 +225,49 @@ def test_a_failed_folder_leaves_the_old_one_and_no_other(tmp_path, monkeypatch, 
     assert not before or names(path) == {"old"}
 
 
-def test_leftovers_are_removed_and_nothing_else(tmp_path):
-    (tmp_path / ".folder.1f.tmp" / "inner").mkdir(parents=True)
-    for name in (".a.json.1f.tmp", "a.json", "notes.tmp", ".hidden"):
-        (tmp_path / name).write_text("x")
+KILLED_WRITER = """
+import os, pathlib, sys
+from myxtts.storage.files import write_whole, write_whole_folder
+with write_whole(sys.argv[1] + "/a.json"), write_whole_folder(sys.argv[1] + "/folder", sync=False) as new:
+    (new / "inner").mkdir()
+    if sys.argv[2] == "in the block":
+        os._exit(0)
+    replace = os.replace
+    os.replace = lambda source, target: (replace(source, target), os._exit(0))
+"""
+
+
+@pytest.mark.parametrize("when", ["in the block", "once the old folder was moved"])
+def test_what_a_killed_writer_left_is_removed(tmp_path, when):
+    (tmp_path / "folder").mkdir()
+    subprocess.run([sys.executable, "-c", KILLED_WRITER, str(tmp_path), when], check=True, cwd=ROOT)
+    assert names(tmp_path) - {"folder"}
     remove_leftovers(tmp_path)
-    assert names(tmp_path) == {"a.json", "notes.tmp", ".hidden"}
-    remove_leftovers(tmp_path / "none")
+    assert names(tmp_path) <= {"folder"}
+
+
+def test_temporary_files_of_others_and_what_links_lead_to_stay(tmp_path):
+    home, other = tmp_path / "home", tmp_path / "other"
+    for folder in (home / ".folder.tmp" / "inner", other):
+        folder.mkdir(parents=True)
+    ours = files.temporary_path(other / "a.json")
+    for path in (home / ".a.json.tmp", home / ".a.0123456789ab.tmp", home / ".myxtts.tmp", home / "a.json", ours):
+        path.write_text("x")
+    files.temporary_path(home / "link").symlink_to(other)
+    (tmp_path / "linked").symlink_to(other)
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (home, tmp_path / "linked", tmp_path / "none"):
+        remove_leftovers(folder)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_leftover_that_cannot_be_removed_stops_nothing(tmp_path, monkeypatch):
+    leftovers = [files.temporary_path(tmp_path / name) for name in ("a", "b")]
+    leftovers[0].mkdir()
+    leftovers[1].write_text("x")
+    monkeypatch.setattr(files.shutil, "rmtree", fail)
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == {leftovers[0].name}
 
 
 def test_digests_are_blake2b_of_the_content(tmp_path):

@@ -1,6 +1,7 @@
 """A run without a command line: a front end starts, follows, stops and resumes it through `Run` alone."""
 
 import contextlib
+import itertools
 import json
 import logging
 import sys
@@ -8,14 +9,18 @@ import threading
 
 import pytest
 import tensorflow as tf
+from crash_points import crash_everywhere
 from tiny import tiny_run_config
 
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.configuration import plan_devices
 from myxtts.runs.foundations import load_foundations
-from myxtts.runs.opening import check_same_model
+from myxtts.runs.opening import check_same_model, open_dataset
 from myxtts.runs.run import Run, RunListener
+from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.files import write_text
+from myxtts.storage.run_folder import own_run_folder
 
 PLAN = plan_devices(num_gpus=0)
 NUM_TRAINED = 10
@@ -107,7 +112,66 @@ def test_stopped_run_that_started_anew_is_resumed_and_not_set_aside_again(tiny_c
     page.on_step = lambda step: page.run.stop() if step == 1 else None
     assert not page.run.train()
     assert page.run.train() and [one[0] for one in page.shown if isinstance(one, tuple)] == [1, 2]
-    assert not list(tmp_path.glob("dvae_before_reset_*"))
+    assert not list(tmp_path.glob("before_reset*"))
+
+
+class Dataset:
+    """Of a run whose recordings have been read: settings and a vocabulary."""
+
+    def __init__(self, config):
+        self.config, self.tokenizer = config, self
+
+    def save(self, path):
+        write_text(path, "new words")
+
+
+@pytest.mark.parametrize("stage", ["all", "gpt"])
+def test_reset_run_is_whole_in_one_place_after_a_crash_anywhere_before_it_starts_anew(tmp_path, monkeypatch, stage):
+    monkeypatch.setattr("myxtts.runs.opening.SpeechDataset.open", lambda config, progress: Dataset(config))
+    numbers = itertools.count()
+
+    def make():
+        home = tmp_path / str(next(numbers))
+        for part in ("dvae", "gpt"):
+            CheckpointStore(home / part).write(2, {}, {"finished": True}, best=True)
+        (home / "config.json").write_text("old settings")
+        (home / "vocab.json").write_text("old words")
+        return home
+
+    def act(home):
+        config = dvae_config(None, home, 2, reset_training=True, stage=stage)
+        with own_run_folder(home):
+            return open_dataset(config).config.training.reset_training
+
+    def check(home, outcome):
+        assert holds_run(home) or (home / "before_reset").is_dir()
+        with own_run_folder(home):
+            pass
+        aside = home / "before_reset"
+        whole = aside if (aside / "config.json").is_file() else home
+        assert (whole / "config.json").read_text() == "old settings" and (
+            whole / "vocab.json"
+        ).read_text() == "old words"
+        assert [CheckpointStore(whole / part).newest_sound(pytest.fail) for part in ("dvae", "gpt")] == [2, 2]
+        assert [CheckpointStore(whole / part).best_step() for part in ("dvae", "gpt")] == [2, 2]
+        assert CheckpointStore(home / "dvae").steps() == [2] or stage == "all"
+        if outcome is False:
+            assert whole == aside and (home / "vocab.json").read_text() == "new words"
+            assert not CheckpointStore(home / "gpt").steps()
+            assert json.loads((home / "config.json").read_text())["training"]["reset_training"] is False
+
+    assert crash_everywhere(monkeypatch, make, act, check) > 10
+
+
+def test_reset_run_says_what_it_set_aside_and_trains_from_the_first_step(tiny_corpus, tmp_path):
+    assert Page(dvae_config(tiny_corpus, tmp_path, 2)).run.train()
+    page, told = Page(dvae_config(tiny_corpus, tmp_path, 1, reset_training=True)), []
+    page.on_set_aside = lambda *arguments: told.append(arguments)
+    assert page.run.train() and [one[0] for one in page.shown if isinstance(one, tuple)] == [1]
+    assert told == [("dvae", tmp_path / "before_reset/dvae")]
+    assert CheckpointStore(tmp_path / "before_reset/dvae").steps() == [2]
+    assert {"config.json", "vocab.json"} <= {path.name for path in (tmp_path / "before_reset").iterdir()}
+    assert CheckpointStore(tmp_path / "dvae").steps() == [1]
 
 
 def test_second_run_in_the_folder_is_refused_and_the_log_is_kept(tiny_corpus, tmp_path):

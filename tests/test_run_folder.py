@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from myxtts.storage.checkpoint import CheckpointError
+from myxtts.storage.files import temporary_path
 from myxtts.storage.run_folder import own_run_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,10 +40,51 @@ def test_second_run_in_the_same_folder_is_refused_until_the_first_is_dead(tmp_pa
 
 def test_what_a_killed_run_left_half_written_is_cleared_and_nothing_else(tmp_path):
     (tmp_path / "samples").mkdir()
-    for name in (".config.json.7.tmp", "samples/.a.wav.1f.tmp", "config.json", "notes.tmp", ".hidden"):
+    kept = {"config.json", "notes.tmp", ".hidden", ".mine.tmp"}
+    for name in (".folder.tmp", "samples"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    for path in (temporary_path(tmp_path / "config.json"), temporary_path(tmp_path / "samples/a.wav")):
+        path.write_text("x")
+    for name in kept:
         (tmp_path / name).write_text("x")
     with own_run_folder(tmp_path) as folder:
-        assert {path.name for path in folder.rglob("*")} == {"samples", "config.json", "notes.tmp", ".hidden"}
+        assert {path.name for path in folder.rglob("*")} == {"samples", ".folder.tmp", *kept}
+
+
+@pytest.mark.parametrize(
+    "place",
+    "train.log config.json vocab.json gpt dvae decoder samples tensorboard gpt/best.json gpt/step_00000002 "
+    "samples/step_000001_a.wav tensorboard/gpt clips_train.csv inspected_1f.json".split(),
+)
+@pytest.mark.parametrize("kind", ["file", "folder", "nothing"])
+def test_link_in_a_received_folder_is_refused_and_not_followed(tmp_path, place, kind):
+    victim, link = tmp_path / "victim", tmp_path / "run" / place
+    if kind == "folder":
+        victim.mkdir()
+        temporary_path(victim / "a").write_text("mine")
+    elif kind == "file":
+        victim.write_text("mine")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError, match=f"{place} is a link.*--checkpoint-dir"), own_run_folder(tmp_path / "run"):
+        pytest.fail("the run began")
+    assert sorted(tmp_path.rglob("*")) == before and (kind != "file" or victim.read_text() == "mine")
+
+
+def test_pipe_in_the_place_of_the_log_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "train.log")
+    with pytest.raises(CheckpointError, match="train.log is a link, a pipe"), own_run_folder(tmp_path):
+        pytest.fail("the run began")
+
+
+def test_run_folder_that_is_a_link_and_links_of_the_users_own_are_fine(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "data").symlink_to(tmp_path)
+    (tmp_path / "checkpoints").symlink_to("disk")
+    temporary_path(tmp_path / "disk" / "config.json").write_text("x")
+    with own_run_folder(tmp_path / "checkpoints"):
+        assert [path.name for path in (tmp_path / "disk").iterdir()] == ["data"]
 
 
 def test_folder_that_cannot_be_written_to_is_one_sentence(tmp_path, monkeypatch):

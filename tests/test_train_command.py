@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import soundfile
 from command_helpers import sentence_of
@@ -21,6 +22,7 @@ from myxtts.cli import say, train
 from myxtts.devices import configuration as devices
 from myxtts.runs.opening import finished, newest_step
 from myxtts.runs.signals import stops_on_signals
+from myxtts.storage.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -109,6 +111,20 @@ def test_say_with_something_wrong_is_one_sentence(trained, tiny_corpus, tmp_path
     }
     line = sentence_of(capsys, say.main, *[part for item in given.items() for part in item])
     assert all(word in line for word in words), line
+    assert not (tmp_path / "out.wav").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_say_with_weights_that_are_not_finite_is_one_sentence(trained, tiny_corpus, tmp_path, capsys, value):
+    home = shutil.copytree(trained[1], tmp_path / "run")
+    store = CheckpointStore(home / "gpt")
+    (tensors, state), voice = store.read(2, ("model",)), tiny_corpus / "wavs/low_one.wav"
+    name = "gpt/audio_head/bias"
+    tensors["model"][name] = np.full_like(tensors["model"][name], value)
+    store.write(2, tensors, state)
+    argv = ["--checkpoint", home, "--text", "one", "--reference-audio", voice, "--output", tmp_path / "out.wav"]
+    line = sentence_of(capsys, say.main, *argv)
+    assert all(word in line for word in ("step_00000002", "NaN or infinity in 1 weights", name, "--which")), line
     assert not (tmp_path / "out.wav").exists()
 
 

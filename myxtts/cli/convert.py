@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError
 
 _RELEASED_FILES = {
@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint to make a folder of")
     direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder to make a model.pth of")
-    parser.add_argument("--output", required=True, type=Path, help="folder, or with --to-coqui file, to write")
+    parser.add_argument("--output", required=True, help="folder, or with --to-coqui file, to write")
     released = parser.add_argument_group("files that go with --from-coqui")
     for option, (name, what) in _RELEASED_FILES.items():
         released.add_argument(f"--{option.replace('_', '-')}", metavar=name, type=Path, help=what)
@@ -40,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Converts; returns the exit code."""
     arguments = build_parser().parse_args(argv)
+    require_output("--output", arguments.output, makes_folders=True)
     return _to_ours(arguments) if arguments.from_coqui else _to_coqui(arguments)
 
 

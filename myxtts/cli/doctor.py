@@ -4,7 +4,7 @@ wrong with which clip."""
 import argparse
 from pathlib import Path
 
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.storage.files import write_json
@@ -15,11 +15,11 @@ LARGEST_DATA_SAMPLE = 400
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts doctor`."""
-    parser = argparse.ArgumentParser(
-        prog="myxtts doctor",
-        description="Check before training. Without a subject: the machine, what TensorFlow can use of it, what the "
-        "automatic settings would choose, and how fast it trains.",
+    parser = argparse.ArgumentParser(prog="myxtts doctor")
+    machine = (
+        "the machine, what TensorFlow can use of it, what the automatic settings would choose, and how fast it trains"
     )
+    parser.description = f"Check before training. Without a subject: {machine}."
     add, folder = parser.add_argument, dict(metavar="DIR")
     add("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure (default: tiny)")
     add("--batch-size", type=int, default=16, help="clips per batch (default: 16)")
@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def check_machine(arguments: argparse.Namespace) -> int:
     """Looks at the machine, measures and prints."""
+    require_output("--json", arguments.json)
     from myxtts.config.loading import config_from_dict
     from myxtts.runs.machine_report import describe, examine
 
@@ -75,9 +76,12 @@ def check_machine(arguments: argparse.Namespace) -> int:
 
 def report_data(arguments: argparse.Namespace) -> int:
     """Inspects a data set and prints what is wrong with it."""
-    from myxtts.data.doctor import ClipLimits, check_data, summarize, write_report
+    require_output("--report", arguments.report)
+    from myxtts.data.doctor import ClipLimits, check_data, is_foreign, summarize, write_report
     from myxtts.utils.progress import clip_progress
 
+    if is_foreign(arguments.report):
+        raise UserError(f"--report must be a new file or an earlier report. {arguments.report} is another; it is kept.")
     limits = ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds)
     options = dict(limits=limits, language=arguments.language, vocabulary=arguments.vocabulary)
     inspection, leaks = check_data(arguments.folder, arguments.validation, **options, progress=clip_progress)

@@ -1,10 +1,11 @@
 """Errors that a user can mend end a command with one sentence and exit code 2, not with a traceback."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, printable
 
 
 def exits_with_sentence(main: Callable) -> Callable:
@@ -18,7 +19,25 @@ def exits_with_sentence(main: Callable) -> Callable:
             print("Stopped at once.", file=sys.stderr, flush=True)
             return 130
         except (UserError, OSError) as error:  # OSError: a disk that is full, gone or read-only
-            print(f"Error: {error}", file=sys.stderr, flush=True)
+            print(*map(printable, f"Error: {error}".split("\n")), sep="\n", file=sys.stderr, flush=True)
             return 2
 
     return wrapped
+
+
+def require_output(flag: str, path: str | None, makes_folders: bool = False) -> None:
+    """Raises `UserError` unless a file can be written at `path`, before the work that would be lost; None passes.
+
+    With `makes_folders` the output may be a folder, and those above it need not be there.
+    """
+    if path is None:
+        return
+    target = os.path.realpath(path)
+    if not path or os.path.isdir(target) and not makes_folders:
+        raise UserError(f"{flag} must name a file. Received: {path!r}.")
+    place = os.path.dirname(target)
+    while makes_folders and not os.path.exists(place):
+        place = os.path.dirname(place)
+    is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))
+    if not os.access(target if is_device else f"{place}/.", os.W_OK):
+        raise UserError(f"{flag} must be in a folder that is there and can be written to. {path} is not.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from myxtts.cli import train
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.planning.memory import RESERVED_GB
 from myxtts.planning.report import describe, memory_report
@@ -43,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Plans and prints; returns the exit code."""
     arguments = build_parser().parse_args(argv)
+    require_output("--json", arguments.json)
     config = train.config_from_arguments(arguments)
     seconds, gpus = arguments.clip_seconds, arguments.gpu_memory or GPU_GB
     require(seconds is None or seconds > 0, "--clip-seconds", "above 0", f"{seconds or 0:g}")

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence, require_output
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Speaks and writes one wav file."""
     arguments = build_parser().parse_args(argv)
+    require_output("--output", arguments.output)
     from myxtts.audio.files import write_wav
     from myxtts.inference.synthesizer import Synthesizer, Voice
     from myxtts.storage.speakers import read_speaker

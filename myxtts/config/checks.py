@@ -1,4 +1,11 @@
-"""What a setting must hold, and the sentence for one that does not."""
+"""What a setting must hold, the sentence for one that does not, and files and texts from elsewhere read with care."""
+
+import re
+import stat
+from pathlib import Path
+
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal might obey or cannot show: controls, lone surrogates, line separators and marks of direction."""
 
 
 class UserError(ValueError):
@@ -12,7 +19,40 @@ class ConfigError(UserError):
     """A setting that breaks a rule; the message names the setting, the rule, the value and the way out."""
 
 
+def printable(text: str) -> str:
+    """`text` with what is `UNPRINTABLE` spelled out, so that a hostile name cannot steer the terminal that shows it."""
+    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def require(holds: bool, setting: str, rule: str, value: object, way_out: str = "") -> None:
     """Raises `ConfigError` naming the setting, its rule and the value unless the rule holds."""
     if not holds:
         raise ConfigError(f"{setting} must be {rule}. Received: {value}. {way_out}".rstrip())
+
+
+def brief(value: object) -> str:
+    """A foreign value for a message: plain ones cut short, of others the type alone, as their `repr` may never end."""
+    if type(value) is int and value.bit_length() > 256:
+        return f"a whole number of {value.bit_length()} bits"
+    if value is None or type(value) in (bool, int, float):
+        return repr(value)
+    if type(value) in (str, bytes):
+        return repr(value[:80])
+    if type(value) in (list, tuple) and len(value) <= 8 and all(type(one) in (bool, int, float) for one in value):
+        return f"({', '.join(map(brief, value))})"
+    return f"a {type(value).__name__:.40}"
+
+
+def read_bounded(path: Path, max_bytes: int) -> str:
+    """Text of a regular file of at most `max_bytes`. Raises OSError, or ValueError with what to say after its name."""
+    # Checked before it is opened: opening a pipe would wait forever for a writer.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("is a folder" if path.is_dir() else "is not a regular file")
+    with open(path, "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"has {path.stat().st_size} bytes; at most {max_bytes} are read")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 text: {error}") from None

@@ -37,15 +37,15 @@ class DataConfig(Settings):
     """Clips with more mel frames are left out; the fixed length under static shapes. None takes `max_seconds` alone."""
     static_shapes: bool = False
     """Pad every batch to one shape, so that the train step is traced once."""
-    num_buckets: int = setting(8, at_least=1)
+    num_buckets: int = setting(8, at_least=1, at_most=1000)
     """Length buckets when shapes are not static."""
-    num_workers: int = setting(8, at_least=1, of_run=True)
+    num_workers: int = setting(8, at_least=1, at_most=1024, of_run=True)
     """Parallel readers."""
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Memory for decoded recordings kept between epochs."""
     batch_size: int = setting(16, at_least=1)
     """Clips per batch."""
-    conditioning_seconds: tuple[float, float] = (3.0, 6.0)
+    conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)
     """Shortest and longest conditioning clip; shortened for corpora of shorter clips."""
     conditioning_source: str = setting(
         "speaker", one_of=("speaker", "clip"), hint="`speaker` suits training from scratch."
@@ -62,7 +62,7 @@ class DataConfig(Settings):
     """Physical GPU that loads and prepares data; with `model_gpu` it turns on Multi-GPU Mode."""
     model_gpu: int | None = setting(None, at_least=0, of_run=True)
     """Physical GPU that trains the model."""
-    pipeline_buffer_size: int = setting(50, at_least=1, of_run=True)
+    pipeline_buffer_size: int = setting(50, at_least=1, at_most=65536, of_run=True)
     """Prefetch buffer in batches."""
     model_start_delay: float = setting(2.0, at_least=0, of_run=True)
     """Multi-GPU Mode: least head start of the data pipeline, in seconds."""

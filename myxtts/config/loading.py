@@ -1,6 +1,8 @@
 """YAML files and dictionaries -> `XTTSConfig`, with unknown names refused and the nearest known one offered."""
 
+import itertools
 import logging
+import os
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType
@@ -8,7 +10,7 @@ from typing import get_args, get_origin
 
 import yaml
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, read_bounded
 from myxtts.config.config import XTTSConfig
 from myxtts.config.settings import nearest
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
@@ -18,6 +20,13 @@ logger = logging.getLogger(__name__)
 
 RENAMED = {"training.mel_loss_weight": "code_loss_weight", "model.vocoder_channels": "decoder_channels"}
 """Settings that had another name once: files that hold the old one are read, and the log says the new one."""
+_MAX_FILE_BYTES = 64 * 2**10
+_MAX_FILES = 100
+_MAX_VALUES = 10_000
+"""Limits on one YAML file, on the files read through `include:`, and on a file's values with each alias written out;
+the shipped ones take a hundredth of each."""
+_SENSELESS = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+"""What PyYAML raises, besides its own error, for values that are not of their tag: `!!int ""`."""
 
 
 def config_from_dict(values: dict) -> XTTSConfig:
@@ -30,7 +39,7 @@ def config_from_dict(values: dict) -> XTTSConfig:
     values = _mapping(values, "The configuration")
     for name in values:
         if name not in sections:
-            raise ConfigError(f"{name} is not a setting.{nearest(str(name), sections)}")
+            raise ConfigError(f"{printable(str(name))} is not a setting.{nearest(str(name), sections)}")
     return XTTSConfig(**{name: _section(cls, values.get(name) or {}, name) for name, cls in sections.items()})
 
 
@@ -53,16 +62,17 @@ def _current_name(name, where):
 
 def _mapping(values, where):
     if not isinstance(values, dict):
-        raise ConfigError(f"{where} must be a mapping of settings. Received: {values!r}.")
-    return values
+        raise ConfigError(f"{where} must be a mapping of settings. Received: {brief(values)}.")
+    return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}
 
 
 def _typed(cls, values, where):
     """`values` as a mapping of settings of `cls`, each of the type that its field declares."""
     kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
-    for name in _mapping(values, where):
+    values = _mapping(values, where)
+    for name in values:
         if name not in kinds:
-            raise ConfigError(f"{where}.{name} is not a setting.{nearest(str(name), kinds)}")
+            raise ConfigError(f"{where}.{printable(str(name))} is not a setting.{nearest(str(name), kinds)}")
     return {name: _value(kinds[name], value, f"{where}.{name}") for name, value in values.items()}
 
 
@@ -79,7 +89,7 @@ def _value(kind, value, where):
         repeated = parts[-1] is Ellipsis
         if not isinstance(value, (list, tuple)) or not (repeated or len(value) == len(parts)):
             how_many = "" if repeated else f"{len(parts)} "
-            raise ConfigError(f"{where} must be a list of {how_many}numbers. Received: {value!r}.")
+            raise ConfigError(f"{where} must be a list of {how_many}numbers. Received: {brief(value)}.")
         return tuple(_value(parts[0], item, where) for item in value)
     if kind is float and isinstance(value, str):
         # YAML 1.1 reads 1e-3, without a point, as text.
@@ -88,39 +98,64 @@ def _value(kind, value, where):
         except ValueError:
             pass
     is_of_kind = isinstance(value, (int, float) if kind is float else kind)
+    if kind is str and is_of_kind and UNPRINTABLE.search(value):
+        raise ConfigError(f"{where} must be text without control or direction characters. Received: {brief(value)}.")
     if not is_of_kind or isinstance(value, bool) != (kind is bool):
-        raise ConfigError(f"{where} must be {_TYPE_NAMES[kind]}. Received: {value!r}.")
-    return float(value) if kind is float else value
+        raise ConfigError(f"{where} must be {_TYPE_NAMES[kind]}. Received: {brief(value)}.")
+    try:
+        return float(value) if kind is float else value
+    except OverflowError:
+        raise ConfigError(f"{where} must be at most 1e308. Received: {brief(value)}.") from None
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Refuses a file whose aliases, written out, would be more values than anyone writes, or would never end."""
+
+    def construct_document(self, node):
+        waiting, count = [node], 0
+        while waiting:
+            children, count = waiting.pop().value, count + 1
+            if isinstance(children, list):
+                waiting += (part for child in children for part in (child if type(child) is tuple else (child,)))
+            if count + len(waiting) > _MAX_VALUES:
+                raise yaml.YAMLError(f"with its aliases written out it has more than {_MAX_VALUES} values")
+        return super().construct_document(node)
 
 
 def read_yaml(path: str | Path) -> dict:
-    """A YAML file as nested mappings, with the files it names under `include:` underneath.
+    """A YAML file as nested mappings, with the files it names under `include:`, from its folder, underneath.
 
     Raises:
-        ConfigError: The file is missing, not YAML, not a mapping, or includes itself.
+        ConfigError: The file is missing, not YAML, too large, not a mapping, or includes itself or one from elsewhere.
     """
-    return _read_yaml(Path(path), ())
+    path = Path(path)
+    return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))
 
 
-def _read_yaml(path, above):
-    if path.resolve() in above:
+def _read_yaml(path, root, above, files):
+    if (resolved := os.path.realpath(path)) in above:
         raise ConfigError(f"{path} includes itself, through {' -> '.join(map(str, above))}.")
+    if next(files) > _MAX_FILES:
+        raise ConfigError(f"--config must include at most {_MAX_FILES} files in all. {path} is one more.")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        values = yaml.load(read_bounded(path, _MAX_FILE_BYTES), _BoundedLoader) or {}
     except FileNotFoundError:
         raise ConfigError(f"--config must be a YAML file. {path} is not there.") from None
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason}.") from None
+    except (*_SENSELESS, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)  # the error's own text quotes the file, which may be anyone's
+        reason = f"{error.problem} in line {mark.line + 1}" if mark else " ".join(str(error).split())
+        raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason:.300}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings. Received: {type(values).__name__}.")
     included = values.pop("include", [])
     included = [included] if isinstance(included, str) else included
     if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
-        raise ConfigError(f"include: in {path} must be a file name or a list of them. Received: {included!r}.")
+        raise ConfigError(f"include: in {path} must be a file name or a list of them. Received: {brief(included)}.")
     merged = {}
     for name in included:
-        merged = merge(merged, _read_yaml(path.parent / name, (*above, path.resolve())))
+        if UNPRINTABLE.search(name) or not Path(os.path.realpath(path.parent / name)).is_relative_to(root):
+            raise ConfigError(f"include: in {path} must be in {root} or below. Received: {brief(name)}. Copy it there.")
+        merged = merge(merged, _read_yaml(path.parent / name, root, (*above, resolved), files))
     return merge(merged, values)
 
 

@@ -30,51 +30,51 @@ class ModelConfig(Settings):
 
     size: str = "tiny"
     """Name of the capacity preset these numbers came from."""
-    num_text_tokens: int = setting(0, at_least=0)
+    num_text_tokens: int = setting(0, at_least=0, at_most=1000000)
     """Rows of the text table: highest token id + 1. 0 until a tokenizer is known."""
     start_text_token: int = 3
     """Id of `[START]`."""
     stop_text_token: int = 0
     """Id of `[STOP]`."""
-    max_text_tokens: int = setting(200, at_least=1)
+    max_text_tokens: int = setting(200, at_least=1, at_most=100000)
     """Longest text in tokens, language tag included."""
-    max_audio_tokens: int = setting(260, at_least=1)
+    max_audio_tokens: int = setting(260, at_least=1, at_most=100000)
     """Longest clip in audio codes, generation included (605 in XTTS v2)."""
-    layers: int = setting(6, at_least=1)
+    layers: int = setting(6, at_least=1, at_most=1000)
     """Transformer blocks of the GPT."""
-    width: int = setting(256, at_least=1)
+    width: int = setting(256, at_least=1, at_most=65536)
     """Channels of the GPT, of its conditioning latents and of the waveform decoder's input."""
     heads: int = setting(4, at_least=1)
     """Attention heads of the GPT."""
     dropout: float = setting(0.1, at_least=0, below=1, hint="XTTS v2 uses 0.1.")
     """Dropout on summed embeddings, attention probabilities and residual branches (XTTS v2: 0.1)."""
-    conditioning_blocks: int = setting(4, at_least=0)
+    conditioning_blocks: int = setting(4, at_least=0, at_most=1000)
     """Attention blocks of the conditioning encoder."""
     conditioning_heads: int = setting(4, at_least=1)
     """Attention heads of the conditioning encoder."""
-    num_latents: int = setting(32, at_least=1)
+    num_latents: int = setting(32, at_least=1, at_most=10000)
     """Conditioning latents that the perceiver resampler gives."""
-    perceiver_depth: int = setting(2, at_least=0)
+    perceiver_depth: int = setting(2, at_least=0, at_most=1000)
     """Layers of the perceiver resampler."""
-    perceiver_heads: int = setting(4, at_least=1)
+    perceiver_heads: int = setting(4, at_least=1, at_most=10000)
     """Attention heads of the perceiver."""
-    perceiver_head_width: int = setting(64, at_least=1)
+    perceiver_head_width: int = setting(64, at_least=1, at_most=65536)
     """Width of one perceiver head."""
-    num_mels: int = setting(NUM_MELS, at_least=1)
+    num_mels: int = setting(NUM_MELS, at_least=1, at_most=10000)
     """Mel bands."""
-    num_codes: int = setting(1024, at_least=2, hint="XTTS v2 has 1024.")
+    num_codes: int = setting(1024, at_least=2, at_most=1_000_000, hint="XTTS v2 has 1024.")
     """Codebook entries; the GPT's audio vocabulary has two more, start and stop."""
-    dvae_hidden: int = setting(256, at_least=1)
+    dvae_hidden: int = setting(256, at_least=1, at_most=65536)
     """Channels of the DVAE's first convolution; the residual blocks have twice as many."""
-    dvae_residual_blocks: int = setting(3, at_least=0)
+    dvae_residual_blocks: int = setting(3, at_least=0, at_most=1000)
     """Residual blocks on each side of the DVAE."""
-    codebook_width: int = setting(256, at_least=1)
+    codebook_width: int = setting(256, at_least=1, at_most=65536)
     """Length of a codebook vector."""
-    decoder_channels: int = setting(256, at_least=1)
+    decoder_channels: int = setting(256, at_least=1, at_most=65536)
     """Channels of HiFi-GAN after its first convolution (512 in XTTS v2)."""
-    speaker_channels: tuple[int, ...] = (16, 32, 64, 128)
+    speaker_channels: tuple[int, ...] = setting((16, 32, 64, 128), at_least=1, at_most=65536)
     """Channels of the four speaker-encoder layers (32, 64, 128, 256 in XTTS v2)."""
-    speaker_width: int = setting(512, at_least=1)
+    speaker_width: int = setting(512, at_least=1, at_most=65536)
     """Length of a speaker vector."""
 
     def __init__(self, size="tiny", **values):

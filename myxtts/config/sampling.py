@@ -19,8 +19,8 @@ class SamplingConfig(Settings):
     """Nucleus: the smallest set of codes whose probabilities reach this sum; 1 keeps all."""
     repetition_penalty: float = setting(1.2, above=0, flag="--repetition-penalty", hint="1.0 turns it off.")
     """Divides (or, below zero, multiplies) the scores of codes already drawn (released XTTS v2: 5.0)."""
-    reference_seconds: float = setting(30.0, above=0)
+    reference_seconds: float = setting(30.0, above=0, at_most=3600)
     """Most of the reference recordings that is listened to."""
-    reference_chunk_seconds: float | None = setting(None, above=0)
+    reference_chunk_seconds: float | None = setting(None, above=0, at_most=3600)
     """Length of the pieces whose latents are averaged (released XTTS v2: 4); None takes the longest conditioning clip
     of training."""

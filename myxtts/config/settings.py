@@ -6,7 +6,10 @@ import operator
 from collections.abc import Callable, Collection
 from typing import Any
 
-from myxtts.config.checks import ConfigError, require
+from myxtts.config.checks import ConfigError, brief, require
+
+MAX_NUMBER = 10**9
+"""Greatest absolute value of a setting that states no `at_most`: no run is so long, and no model or batch so large."""
 
 
 def setting(
@@ -73,9 +76,14 @@ class Settings:
     def __post_init__(self):
         for one in dataclasses.fields(self):
             value, rule = getattr(self, one.name), one.metadata.get("rule")
+            name = one.metadata.get("flag") or f"{self.section}.{one.name}"
             if rule and value is not None:
-                name = one.metadata["flag"] or f"{self.section}.{one.name}"
-                require(rule_holds(value, **rule), name, rule_in_words(**rule), value, one.metadata["hint"])
+                received = value if "one_of" in rule else brief(value)
+                require(rule_holds(value, **rule), name, rule_in_words(**rule), received, one.metadata["hint"])
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, (int, float)) and "at_most" not in (rule or {}):
+                    within = -MAX_NUMBER <= number <= MAX_NUMBER
+                    require(within, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
 
     def __setattr__(self, name, value):
         names = [one.name for one in dataclasses.fields(self)]
@@ -86,7 +94,7 @@ class Settings:
 
 def nearest(name: str, names: Collection[str]) -> str:
     """Completes a message about an unknown name: the nearest known one, or all of them."""
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name[:100], names, n=1)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
 
 

@@ -17,7 +17,7 @@ class StageConfig(Settings):
 
     max_steps: int | None = setting(None, at_least=1)
     """Optimizer steps; None trains for `training.epochs` epochs."""
-    batch_size: int | None = setting(None, at_least=1)
+    batch_size: int | None = setting(None, at_least=1, at_most=65536)
     """Clips per batch in this stage; None takes `data.batch_size`."""
     learning_rate: float | None = setting(None, above=0, hint="Leave it out to take the preset's.")
     """Peak learning rate; None takes the value that suits the model size."""

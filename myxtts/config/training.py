@@ -26,7 +26,7 @@ class TrainingConfig(Settings):
     """Weight of the text cross-entropy (XTTS: 0.01)."""
     code_loss_weight: float = setting(1.0, at_least=0)
     """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
-    lora_rank: int = setting(0, at_least=0)
+    lora_rank: int = setting(0, at_least=0, at_most=65536)
     """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
     label_smoothing: float = setting(0.0, at_least=0, below=1)
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
@@ -54,7 +54,7 @@ class TrainingConfig(Settings):
     """Memory that the trials of a CPU may take; None takes half of what is free."""
     overtraining_patience: int = setting(0, at_least=0, of_run=True)
     """Validations in a row that may turn up while the training loss falls before a stage ends; 0 only warns."""
-    seed: int = setting(0, at_least=0)
+    seed: int = setting(0, at_least=0, at_most=2**63 - 1)
     """Fixes initial weights, data order, augmentation, dropout and sample sentences."""
     checkpoint_dir: str = setting("./checkpoints", of_run=True)
     """Where checkpoints, logs and samples go."""
@@ -74,11 +74,11 @@ class TrainingConfig(Settings):
     """Newest checkpoints kept besides the best."""
     sample_every_steps: int = setting(1000, at_least=0, of_run=True)
     """GPT stage: steps between spoken sample sentences; 0 turns them off."""
-    num_samples: int = setting(3, at_least=1, of_run=True)
+    num_samples: int = setting(3, at_least=1, at_most=1000, of_run=True)
     """Sample sentences spoken each time."""
     max_validation_batches: int = setting(32, at_least=1)
     """Validation stops after this many batches."""
-    pipeline_depth: int = setting(3, at_least=3)
+    pipeline_depth: int = setting(3, at_least=3, at_most=1000)
     """Buffers between the data device and the model device: one being prepared, one trained on, the rest ready."""
     max_bad_steps: int = setting(20, at_least=1)
     """Steps in a row with a loss or gradient that is not finite after which a run counts as diverged."""

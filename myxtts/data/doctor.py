@@ -28,6 +28,10 @@ _CUT_SECONDS = 0.02
 _CUT_LEVEL = 0.5
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
+# At the start of a cell, a spreadsheet takes these for a formula; so it does where they are full-width.
+_FORMULA = re.compile("[=+\\-@\t\uff1d\uff0b\uff0d\uff20]")
+_COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
+
 Progress = Callable[[int, int], None]
 """Called with how many clips are done, and of how many."""
 
@@ -169,16 +173,24 @@ def write_report(inspection: Inspection, path: str | Path):
     warnings = defaultdict(list)
     for warning in inspection.warnings:
         warnings[warning.id].append(warning)
+    rows = [(clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, "") for clip in inspection.rejections]
+    for clip in inspection.accepted:
+        found = warnings[clip.id]
+        reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
+        verdict, audio = "warning" if found else "accepted", clip.wav_path.relative_to(inspection.root).as_posix()
+        rows.append((clip.id, verdict, reasons, details, audio, clip.line, f"{clip.seconds:.3f}"))
     with write_whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("id", "verdict", "reason", "detail", "path", "line", "seconds"))
-        for clip in inspection.rejections:
-            writer.writerow((clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, ""))
-        for clip in inspection.accepted:
-            found = warnings[clip.id]
-            reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
-            verdict, path = "warning" if found else "accepted", _relative(inspection.root, clip)
-            writer.writerow((clip.id, verdict, reasons, details, path, clip.line, f"{clip.seconds:.3f}"))
+        # An apostrophe makes a spreadsheet take the cell for text.
+        cells = ((f"'{cell}" if _FORMULA.match(str(cell)) else cell for cell in row) for row in rows)
+        csv.writer(file).writerows((_COLUMNS, *cells))
+
+
+def is_foreign(path: str | Path) -> bool:
+    """Whether a file with something in it is there that `write_report` did not write."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(1_024).split(b"\r\n")[0] not in (b"", ",".join(_COLUMNS).encode())
 
 
 @dataclass(frozen=True)
@@ -234,9 +246,8 @@ def _refusal(utterance, verdict, limits, check_text):
     """Returns `"reason: sentence"` for a clip that cannot be used, else None."""
     if verdict.reason:
         return f"{verdict.reason}: {verdict.detail}"
-    is_certain, fault = _encoding_fault(utterance.text)
-    if is_certain:
-        return f"text wrongly encoded: {fault}"
+    if (fault := _encoding_fault(utterance.text))[0]:
+        return f"text wrongly encoded: {fault[1]}"
     seconds, length = verdict.num_samples / limits.sample_rate, len(utterance.text)
     if length / seconds > limits.max_characters_per_second:
         rate = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.3g} a second"
@@ -270,19 +281,15 @@ def _warnings(corpus, good, limits):
 
 def _finding(kind, corpus, utterance, message):
     reason, _, detail = message.partition(": ")
-    return kind(utterance.id, utterance.line, _relative(corpus.root, utterance), reason, detail or message)
-
-
-def _relative(root, utterance):
-    return utterance.wav_path.relative_to(root).as_posix()
+    path = utterance.wav_path.relative_to(corpus.root).as_posix()
+    return kind(utterance.id, utterance.line, path, reason, detail or message)
 
 
 def _encoding_fault(text):
     """Signs of a text saved or read in the wrong encoding. Returns whether they are certain, and a sentence or ''."""
     if "\ufffd" in text:
         return True, "The text holds U+FFFD, which replaces letters that were lost."
-    control = _CONTROL_CHARACTER.search(text)
-    if control:
+    if control := _CONTROL_CHARACTER.search(text):
         return True, f"The text holds the control character U+{ord(control[0]):04X}."
     for encoding in ("cp1252", "latin-1"):
         try:
@@ -317,7 +324,7 @@ def _save_cache(path, key, cached, corpus, verdicts):
     found = zip((str(utterance.wav_path) for utterance in corpus.utterances), verdicts)
     clips |= {name: verdict for name, verdict in found if verdict.reason not in ("missing file", "unreadable")}
     if clips == cached:
-        return None
+        return
     entries = {name: vars(verdict) for name, verdict in clips.items()}
     content = json.dumps({"limits": key, "clips": entries}).encode()
     try:
@@ -325,7 +332,6 @@ def _save_cache(path, key, cached, corpus, verdicts):
             temporary.write_bytes(_digest_line(content) + b"\n" + content)
     except OSError as error:
         return f"The cache {path} could not be written: {error.strerror}."
-    return None
 
 
 def _digest_line(content):

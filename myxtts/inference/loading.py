@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from myxtts.config.config import ModelConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.models.xtts import XTTS
@@ -42,6 +44,9 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
         weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
         files, _ = read_part(store, steps[part], ("model", *stats))
         arrays = {name: array for file in files.values() for name, array in file.items()}
+        if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+            held = f"{store.path(steps[part])} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}"
+            raise CheckpointError(f"{held}: it cannot speak. Take another checkpoint with --which, or train it again.")
         assign_by_name(weights, arrays, str(store.path(steps[part])))
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
@@ -58,10 +63,8 @@ def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
     for part, instead in (("gpt", None), ("dvae", "decoder")):
         if part not in stores and instead not in stores:
             nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
-            raise CheckpointError(
-                f"{folder} has no trained {part}{nor}. "
-                f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
-            )
+            way_out = f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
+            raise CheckpointError(f"{folder} has no trained {part}{nor}. {way_out}")
     return stores
 
 
@@ -74,7 +77,6 @@ def _check_claims(config: ModelConfig, stores: dict[str, CheckpointStore]) -> No
         file = store.path(step) / "model.safetensors"
         claimed_mb, held_mb = 4 * claims[part] / 2**20, file.stat().st_size / 2**20
         if claimed_mb > 4 * held_mb + 1:  # weights may be kept in half precision
-            raise CheckpointError(
-                f"config.json describes a {part} of {claimed_mb:,.0f} MB, and {file} holds {held_mb:,.0f} MB. "
-                "They do not belong together: use the config.json that was written with these weights."
-            )
+            sizes = f"config.json describes a {part} of {claimed_mb:,.0f} MB, and {file} holds {held_mb:,.0f} MB"
+            way_out = "They do not belong together: use the config.json that was written with these weights."
+            raise CheckpointError(f"{sizes}. {way_out}")

@@ -1,18 +1,19 @@
 """The settings of a released XTTS checkpoint and ours, in both directions."""
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from myxtts.config.checks import brief
 from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, XTTSConfig
 from myxtts.config.model import SPEAKER_BLOCKS
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.config.settings import MAX_NUMBER
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.interchange.torch_checkpoint import StubObject
-from myxtts.storage.files import CheckpointError
+from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
@@ -53,19 +54,24 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
     settings = _plain(stored)
     if path is not None:
         try:
-            settings = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"--config must be the config.json of an XTTS model. {path}: {error}.") from None
+            settings = read_json(path)
+        except CheckpointError as error:
+            raise CheckpointError(f"--config must be the config.json of an XTTS model. {error}") from None
     given = settings if isinstance(settings, dict) else {}
     settings = _RELEASED | {name: value for name, value in given.items() if value is not None}
     arguments = settings["model_args"]
     if not isinstance(arguments, dict):
-        raise CheckpointError(f"model_args must be a mapping of settings. Received: {arguments!r}.")
+        raise CheckpointError(f"model_args must be a mapping of settings. Received: {brief(arguments)}.")
+    numbers = {name: value for name, value in settings.items() if name in _RELEASED and name != "model_args"}
+    for name, value in (numbers | {"gpt_n_heads": arguments.get("gpt_n_heads") or 1}).items():
+        kind = int if name in ("top_k", "gpt_n_heads") else (int, float)
+        if not isinstance(value, kind) or isinstance(value, bool) or not abs(value) <= MAX_NUMBER:
+            raise CheckpointError(f"{name} must be a number of at most {MAX_NUMBER:,}. Received: {brief(value)}.")
     for name, known in _FIXED_ARGUMENTS.items():
         value = arguments.get(name)
         if value is not None and value != known:
             rule = f"model_args.{name} must be {known}, as in XTTS v2"
-            raise CheckpointError(f"{rule}. Received: {value}. This is a checkpoint of another model.")
+            raise CheckpointError(f"{rule}. Received: {brief(value)}. This is a checkpoint of another model.")
     return settings
 
 
@@ -132,13 +138,13 @@ def model_config(
         stop_text_token=tokenizer.stop_id,
         max_text_tokens=size("gpt.text_pos_embedding.emb.weight") - 2,
         max_audio_tokens=size("gpt.mel_pos_embedding.emb.weight") - 3,
-        layers=size.count(r"gpt\.gpt\.h\.(\d+)\."),
+        layers=size.count(r"gpt\.gpt\.h\.(\d{1,6})\."),
         width=width,
         heads=heads,
-        conditioning_blocks=size.count(r"gpt\.conditioning_encoder\.attn\.(\d+)\."),
+        conditioning_blocks=size.count(r"gpt\.conditioning_encoder\.attn\.(\d{1,6})\."),
         conditioning_heads=heads,
         num_latents=size(f"{perceiver}.latents"),
-        perceiver_depth=size.count(rf"{re.escape(perceiver)}\.layers\.(\d+)\."),
+        perceiver_depth=size.count(rf"{re.escape(perceiver)}\.layers\.(\d{{1,6}})\."),
         perceiver_heads=size(f"{perceiver}.layers.0.0.to_q.weight") // _HEAD_WIDTH,
         perceiver_head_width=_HEAD_WIDTH,
         num_mels=size("gpt.conditioning_encoder.init.weight", 1),
@@ -155,7 +161,7 @@ def _dvae_values(shapes):
     if shapes is None:
         return dict(dvae_hidden=512, codebook_width=512)
     size = _Sizes(shapes, "the DVAE")
-    blocks = size.count(r"encoder\.(\d+)\.net\.0\.weight") - 2
+    blocks = size.count(r"encoder\.(\d{1,6})\.net\.0\.weight") - 2
     widths = dict(dvae_hidden=size("encoder.0.0.weight"), codebook_width=size("codebook.embed"))
     return widths | dict(dvae_residual_blocks=blocks)
 

@@ -57,7 +57,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         files["speakers_xtts.pth"] = voices
     written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
     for path in written:
-        if path.exists():
+        if os.path.lexists(path):
             raise CheckpointError(f"{path} is already there. Give an --output in another folder.")
     output.parent.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 from myxtts.interchange import coqui
@@ -118,7 +119,7 @@ def _tensors(stored, path):
         raise CheckpointError(f"{path} must hold tensors by name. Received: {type(stored).__name__}.")
     for name, value in stored.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
-            raise CheckpointError(f"{path} must hold tensors by name. {name} is something else.")
+            raise CheckpointError(f"{path} must hold tensors by name. {brief(name)} is something else.")
     return dict(stored)
 
 
@@ -218,7 +219,7 @@ def _read_speakers(path, model):
         shapes = tuple(getattr(value, "shape", None) for value in values)
         if shapes != expected:
             rule = f"{path}: a voice must be latents {expected[0]} and a vector {expected[1]}"
-            raise CheckpointError(f"{rule}. Received for {name}: {shapes}.")
+            raise CheckpointError(f"{rule}. Received for {brief(name)}: {shapes[:4]}.")
         latents, vector = (np.asarray(value, np.float32) for value in values)
         speakers[str(name)] = latents, vector[..., 0]
     return speakers

@@ -10,7 +10,6 @@ import itertools
 import math
 import os
 import pickle
-import pickletools
 import struct
 import zipfile
 import zlib
@@ -22,7 +21,8 @@ from typing import Any
 import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
 import numpy as np
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import brief
+from myxtts.interchange.pickle_scan import MAX_PICKLE_BYTES, HostileCheckpointError, TorchCheckpointError, scan_pickle
 from myxtts.storage.files import write_whole
 
 _CODES = "Float:f4 Double:f8 Half:f2 BFloat16:bfloat16 Long:i8 Int:i4 Short:i2 Char:i1 Byte:u1 Bool:?"
@@ -30,8 +30,6 @@ _DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") f
 """Dtype of each class of tensor storages."""
 _NUMPY_NUMBERS = {code: np.dtype(code) for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split()}
 _STORAGE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_MAX_PICKLE_BYTES = 64 * 2**20
-"""Limit on the pickle alone, without tensor data; that of the released XTTS v2 model takes a hundredth of it."""
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _MAX_AXES = 64
 _CHUNK_BYTES = 2**20
@@ -40,27 +38,10 @@ _ALIGNMENT = 64
 _SENSELESS = (ArithmeticError, AttributeError, EOFError, LookupError, NotImplementedError, TypeError, ValueError)
 _SIGNS_OF_DAMAGE = (*_SENSELESS, pickle.UnpicklingError, struct.error, zipfile.BadZipFile)
 """What unpickling and unzipping raise over bytes that make no sense."""
-_OPCODES = frozenset(
-    "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
-    "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
-    "EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS EMPTY_SET "
-    "ADDITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD "
-    "BINPERSID".split()
-)
-"""What torch.save and a plain object's state need. All ways to call other than REDUCE are left out, and so are the ways
-to grow memory without data behind it."""
-
-
-class TorchCheckpointError(UserError):
-    """A PyTorch checkpoint that cannot be read."""
 
 
 class DamagedCheckpointError(TorchCheckpointError):
     """The file is cut short, altered, or not a PyTorch checkpoint at all."""
-
-
-class HostileCheckpointError(TorchCheckpointError):
-    """The file asks to call a function that no checkpoint needs, or claims sizes that it does not have."""
 
 
 class StubObject:
@@ -105,7 +86,7 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     except TorchCheckpointError:  # it says more than the signs of damage, of which it is one
         raise
     except _SIGNS_OF_DAMAGE as error:
-        raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint: {error}.") from error
+        raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint: {error!s:.200}.") from error
 
 
 def write_torch_checkpoint(path: str | os.PathLike, checkpoint: Any) -> None:
@@ -128,9 +109,9 @@ def _read_zip(path, data):
         entries = {}
         for entry in archive.infolist():
             if entry.filename in entries:
-                raise HostileCheckpointError(f"{path} has two entries named {entry.filename!r}.")
+                raise HostileCheckpointError(f"{path} has two entries named {brief(entry.filename)}.")
             if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-                problem = f"{path} has a compressed entry, {entry.filename!r}, which PyTorch never writes"
+                problem = f"{path} has a compressed entry, {brief(entry.filename)}, which PyTorch never writes"
                 raise HostileCheckpointError(f"{problem}. Save it anew.")
             entries[entry.filename] = entry
     if sum(entry.file_size for entry in entries.values()) > data.size:
@@ -142,7 +123,7 @@ def _read_zip(path, data):
 
     def content(name):
         if (entry := entries.get(root + name)) is None:
-            raise DamagedCheckpointError(f"{path} has no entry {root + name!r}.")
+            raise DamagedCheckpointError(f"{path} has no entry {brief(root + name)}.")
         header = data[entry.header_offset :][:30].tobytes()
         signature, name_length, extra_length = struct.unpack("<4s22xHH", header)
         start = entry.header_offset + 30 + name_length + extra_length
@@ -156,7 +137,7 @@ def _read_zip(path, data):
     if root + "byteorder" in entries and content("byteorder").tobytes() != b"little":
         raise DamagedCheckpointError(f"{path} was written on a big-endian machine, which is not supported.")
     pickled = content("data.pkl").tobytes()
-    _check_opcodes(path, pickled)
+    scan_pickle(pickled, str(path))
     storages = {}
 
     def load_storage(dtype, key, num_values):
@@ -164,7 +145,8 @@ def _read_zip(path, data):
             storages[key] = content(f"data/{key}")
         claimed = num_values * dtype.itemsize
         if claimed > storages[key].size:
-            raise HostileCheckpointError(f"{path} claims {claimed} bytes for storage {key}, of {storages[key].size}.")
+            held = f"for storage {key:.40}, of {storages[key].size}"
+            raise HostileCheckpointError(f"{path} claims {claimed} bytes {held}.")
         return storages[key][:claimed].view(dtype)
 
     return _Unpickler(path, pickled, load_storage).load()
@@ -174,8 +156,8 @@ def _read_legacy(path, data):
     """Before PyTorch 1.6: five pickles in a row, then each storage with its length in front."""
     pickles, start = [], 0
     for _ in range(5):
-        pickled = data[start : start + _MAX_PICKLE_BYTES].tobytes()
-        length = _check_opcodes(path, pickled)
+        pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
+        length = scan_pickle(pickled, str(path))
         pickles.append(pickled[:length])
         start += length
         if len(pickles) == 1 and _Unpickler(path, pickles[0]).load() != _LEGACY_MAGIC:
@@ -185,9 +167,9 @@ def _read_legacy(path, data):
 
     def note_claim(dtype, key, num_values):
         if num_values * dtype.itemsize > data.size:
-            raise HostileCheckpointError(f"{path} claims {num_values} values for storage {key}, more than it has.")
+            raise HostileCheckpointError(f"{path} claims {num_values} values for storage {key:.40}, more than it has.")
         claims[key] = (dtype, num_values)
-        return np.empty(num_values, dtype)
+        return data[: num_values * dtype.itemsize].view(dtype)  # of the right size, which is all that counts yet
 
     _Unpickler(path, pickles[3], note_claim).load()
     storages = {}
@@ -196,7 +178,7 @@ def _read_legacy(path, data):
         (stored,) = struct.unpack("<q", data[start : start + 8].tobytes())
         begin, start = start + 8, start + 8 + num_values * dtype.itemsize
         if stored != num_values or start > data.size:
-            raise DamagedCheckpointError(f"{path} is cut short or altered at storage {key}.")
+            raise DamagedCheckpointError(f"{path} is cut short or altered at storage {key:.40}.")
         storages[key] = data[begin:start].view(dtype)
     return _Unpickler(path, pickles[3], lambda dtype, key, num_values: storages[key]).load()
 
@@ -212,21 +194,6 @@ def _checksum(path, start, num_bytes):
     return checksum
 
 
-def _check_opcodes(path, pickled):
-    """Refuses opcodes that no checkpoint has and memo slots without end; returns the length of the first pickle."""
-    if len(pickled) > _MAX_PICKLE_BYTES:
-        limit = f"over the limit of {_MAX_PICKLE_BYTES}; tensors do not count"
-        raise HostileCheckpointError(f"{path} has a pickle of {len(pickled)} bytes, {limit}.")
-    stream = io.BytesIO(pickled)
-    for count, (opcode, argument, _position) in enumerate(pickletools.genops(stream)):
-        if opcode.name not in _OPCODES:
-            raise HostileCheckpointError(f"{path} uses the pickle opcode {opcode.name}, which no checkpoint needs.")
-        # The unpickler allocates as many slots as the highest one asked for.
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > count:
-            raise HostileCheckpointError(f"{path} asks for {argument} memo slots after {count} opcodes.")
-    return stream.tell()
-
-
 class _Unpickler(pickle.Unpickler):
     """Unpickles containers and tensors; `load_storage(dtype, key, num_values)` gives the values of a storage, 1-D."""
 
@@ -236,14 +203,15 @@ class _Unpickler(pickle.Unpickler):
         functions = {
             "torch._utils._rebuild_tensor_v2": self._rebuild_tensor,
             "torch._utils._rebuild_tensor": self._rebuild_tensor,
-            "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+            "torch._utils._rebuild_parameter": lambda tensor, *_: _of_kind(np.ndarray, tensor),
+            "collections.OrderedDict": lambda pairs=(): OrderedDict((_of_kind(str, name), one) for name, one in pairs),
             "numpy.dtype": _NumpyScalarType,
             "numpy.core.multiarray.scalar": _NumpyScalarType.read,
             "numpy._core.multiarray.scalar": _NumpyScalarType.read,
-            "_codecs.encode": lambda text, _encoding: text.encode("latin1"),  # how protocol 2 spells a byte string
+            # How protocol 2 spells a byte string.
+            "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
         }
-        self._globals = {"collections.OrderedDict": OrderedDict}
-        self._globals |= {name: _Function(function) for name, function in functions.items()}
+        self._globals = {name: _Function(function) for name, function in functions.items()}
 
     def find_class(self, module, name):
         full_name = f"{module}.{name}"
@@ -255,9 +223,11 @@ class _Unpickler(pickle.Unpickler):
         kind, storage_class, key, _location, num_values, *_view = pid
         dtype = _DTYPES.get(getattr(storage_class, "class_name", "").removeprefix("torch."))
         if kind != "storage" or dtype is None or self._load_storage is None:
-            raise DamagedCheckpointError(f"{self._path} refers to {storage_class!r}, which is no known tensor storage.")
-        if type(key) is not str or type(num_values) is not int or num_values < 0:
-            raise HostileCheckpointError(f"{self._path} claims a storage {key!r} of {num_values!r} values.")
+            name = brief(getattr(storage_class, "class_name", storage_class))
+            raise DamagedCheckpointError(f"{self._path} refers to {name}, which is no known tensor storage.")
+        if type(key) is not str or type(num_values) is not int or not 0 <= num_values < 2**62:
+            claim = f"a storage {brief(key)} of {brief(num_values)} values"
+            raise HostileCheckpointError(f"{self._path} claims {claim}.")
         return self._load_storage(dtype, key, num_values)
 
     def _rebuild_tensor(self, storage, offset, size, stride, *_):
@@ -266,9 +236,10 @@ class _Unpickler(pickle.Unpickler):
         integers = (offset, *size, *stride)
         valid = len(size) <= _MAX_AXES and all(type(value) is int and 0 <= value < 2**62 for value in integers)
         if not isinstance(storage, np.ndarray) or not valid:
-            raise HostileCheckpointError(f"{self._path} has a tensor of offset {offset}, size {size}, stride {stride}.")
+            view = f"offset {brief(offset)}, size {brief(size)}, stride {brief(stride)}"
+            raise HostileCheckpointError(f"{self._path} has a tensor of {view}.")
         if math.prod(size) > storage.size:
-            claim = f"claims a tensor of size {size} in a storage of {storage.size} values"
+            claim = f"claims a tensor of size {brief(size)} in a storage of {storage.size} values"
             raise HostileCheckpointError(f"{self._path} {claim}.")
         itemsize = storage.dtype.itemsize
         byte_strides = tuple(itemsize * step for step in stride)
@@ -280,22 +251,29 @@ class _StubClass(type):
 
     def __call__(cls, *_args, **_kwargs):
         way_out = "if you trust its origin, save its weights alone, as a state dict, and convert that"
-        problem = f"{cls._path} asks to call {cls.class_name}. Nothing was run"
+        problem = f"{cls._path} asks to call {cls.class_name:.200}. Nothing was run"
         raise HostileCheckpointError(f"{problem}. Do not use this file; {way_out}.")
+
+
+def _of_kind(kind, value):
+    """`value`, which must be of a class: others could be costly to hash, or shared behind the scan's back."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
+    return value
 
 
 class _Function(partial):
     """A function that a pickle may call but not alter."""
 
     def __setstate__(self, state):
-        raise HostileCheckpointError(f"The checkpoint asks to change a function by {state!r:.100}.")
+        raise HostileCheckpointError(f"The checkpoint asks to change a function by {brief(state)}.")
 
 
 class _NumpyScalarType:
     """Type of a NumPy number, such as a loss that a trainer stored beside the weights."""
 
     def __init__(self, code, *_):
-        self.dtype = _NUMPY_NUMBERS[code]
+        self.dtype = _NUMPY_NUMBERS[_of_kind(str, code)]
 
     def __setstate__(self, state):
         self.dtype = self.dtype.newbyteorder(state[1])

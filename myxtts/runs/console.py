@@ -1,8 +1,10 @@
 """What a run prints: the lines that users look for."""
 
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 
+from myxtts.config.checks import UNPRINTABLE, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
@@ -62,12 +64,19 @@ class RunConsole(ConsoleProgress, RunListener):
         samples = sorted((home / "samples").glob("*.wav"))
         trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
         print(f"\nCheckpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
-        print(f"TensorBoard:  tensorboard --logdir {logs or home / 'tensorboard'}")
+        print(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
         if samples:
-            print(f"Spoken:       {samples[-1].parent}/ ({len(samples)} wav files, the newest {samples[-1].name})")
-            print(f"Mel pictures: {samples[-1].parent}/*.png")
+            newest = printable(samples[-1].name)
+            print(f"Spoken:       {home}/samples/ ({len(samples)} wav files, the newest {newest})")
+            print(f"Mel pictures: {home}/samples/*.png")
         if any(STAGES[stage].load().speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
-            voice = f"--reference-audio {clip.wav_path} --language {clip.language}"
-            print(f"Speak with it:\n  myxtts say --checkpoint {home} {voice} \\")
-            print(f'    --text "{dataset.texts[clip.id]}" --output out.wav')
+            voice = f"--reference-audio {_quoted(clip.wav_path)} --language {_quoted(clip.language)}"
+            print(f"Speak with it:\n  myxtts say --checkpoint {_quoted(home)} {voice} \\")
+            # With `=`, as a text that begins with a hyphen would be taken for an option.
+            print(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
+
+
+def _quoted(text):
+    """`text` for a command line that a user may paste into a shell: what recordings say must not run."""
+    return shlex.quote(UNPRINTABLE.sub("", str(text)))

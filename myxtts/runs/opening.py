@@ -18,6 +18,7 @@ from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
+from myxtts.storage.run_folder import set_aside
 from myxtts.storage.speakers import SPEAKERS_FILE
 from myxtts.training.overtraining import has_stopped
 
@@ -25,27 +26,56 @@ logger = logging.getLogger(__name__)
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 """Weights with a row (or a column) per text token."""
+RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, "samples", "tensorboard")
+"""What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 
 
-def open_dataset(config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
-    """Reads the recordings of a run and writes its `config.json` and `vocab.json`.
+def open_dataset(
+    config: XTTSConfig, progress: Callable[[int, int], None] | None = None, on_set_aside: Callable | None = None
+) -> SpeechDataset:
+    """Reads the recordings of a run, sets aside what it is to replace, and writes its `config.json` and `vocab.json`.
 
-    The result's `config` is that of the run: with its origin and vocabulary. `progress(done, total)` is called while
-    recordings are checked.
+    The result's `config` is that of the run: with its origin and vocabulary, and nothing left to reset.
+    `progress(done, total)` is called while recordings are checked, `on_set_aside(stage, folder)` for each stage moved.
 
     Raises:
         UserError: The folder holds another run, --init-from lacks something, or the recordings cannot be used.
     """
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)
+    is_adopted = bool(config.training.init_from) and not has_begun(config)
     if config.training.init_from:
         # A run that has begun does without its source, which may be gone by now.
-        config = _with_shape(config, _stored_config(home)) if has_begun(config) else adopt(config)
+        config = adopt(config) if is_adopted else _with_shape(config, _stored_config(home))
     dataset = SpeechDataset.open(config, progress)
     check_same_model(dataset.config)
+    if config.training.reset_training:
+        _set_aside(config, on_set_aside)
+        dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
+    if is_adopted:
+        _take_parts(Path(config.training.init_from), home)
     dataset.tokenizer.save(home / "vocab.json")
     write_json(home / "config.json", dataset.config.to_dict())
     return dataset
+
+
+def _kept_stages(training):
+    """The stages that a reset does not concern: those before the one that is asked for."""
+    names = list(STAGES)
+    return [] if training.stage == "all" else names[: names.index(training.stage)]
+
+
+def _set_aside(config, on_set_aside):
+    """Moves the run in the folder out of the way as one, with the settings and the vocabulary that it needs."""
+    home, kept = Path(config.training.checkpoint_dir), _kept_stages(config.training)
+    if not holds_run(home):
+        return
+    moved = [name for name in dict.fromkeys((*STAGES, *PARTS)) if name not in kept]
+    trained = [name for name in moved if name in STAGES and CheckpointStore(home / name).steps()]
+    shared = [name for name in kept if (home / name).is_dir()]
+    aside = set_aside(home, (*moved, *RUN_FILES), shared)
+    for stage in trained if on_set_aside else ():
+        on_set_aside(stage, aside / stage)
 
 
 def newest_step(folder: Path, stage: str) -> int | None:
@@ -119,10 +149,7 @@ def _stored_config(folder):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Takes shape, sampling settings, vocabulary, finished parts and voices from `training.init_from` into a fresh run.
-
-    Returns:
-        The configuration with the source's model, sampling settings and, unless it names one, vocabulary.
+    """The configuration with the model, sampling settings and, unless it names one, vocabulary of `training.init_from`.
 
     Raises:
         CheckpointError: The source lacks something.
@@ -139,16 +166,20 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on)
     for name in (*foundations, *tuned):
         _require_trained(source, name, finished=name in foundations)
-    home.mkdir(parents=True, exist_ok=True)
     for name in foundations:
-        _refuse_other_weights(source, home, name)
+        if not config.training.reset_training or name in _kept_stages(config.training):
+            _refuse_other_weights(source, home, name)
+    data = replace(config.data, vocabulary=config.data.vocabulary or str(source / "vocab.json"))
+    return replace(_with_shape(config, stored), data=data)
+
+
+def _take_parts(source, home):
+    """Copies finished parts and voices of another run into a fresh one."""
     for name in dict.fromkeys((*STAGES, *PARTS)):
-        if name not in tuned:
+        if name not in tuned_stages():
             _copy_newest(CheckpointStore(source / name), CheckpointStore(home / name))
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
-    data = replace(config.data, vocabulary=config.data.vocabulary or str(source / "vocab.json"))
-    return replace(_with_shape(config, stored), data=data)
 
 
 def _with_shape(config, stored):
@@ -192,8 +223,8 @@ def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -
         CheckpointError: The other run knows more tokens than that.
     """
     store = CheckpointStore(Path(folder) / stage)
-    best, steps = store.best_step(), store.steps()
-    arrays = store.read(best if best in steps else steps[-1], ("model",))[0]["model"]
+    best = store.best_step()
+    arrays = store.read(store.steps()[-1] if best is None else best, ("model",))[0]["model"]
     if GROWING[0] not in arrays:
         return arrays
     new = num_text_tokens - len(arrays[GROWING[0]])

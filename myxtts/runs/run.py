@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from myxtts.config.config import XTTSConfig
@@ -42,7 +42,7 @@ class RunListener:
         """The stage is next; `order` is the `data.buckets.BatchOrder` of its batches."""
 
     def on_set_aside(self, stage: str, folder):
-        """Earlier checkpoints of the stage were moved into a folder, for it starts anew."""
+        """Earlier checkpoints of the stage were moved into a folder, with all of their run, for it starts anew."""
 
     def on_stopped(self, stage: str):
         """The run stops in this stage, as it was asked to."""
@@ -71,7 +71,6 @@ class Run:
         self.trainer = None
         """`XTTSTrainer` of the stage that is trained, or was trained last."""
         self._stop = threading.Event()
-        self._begun = set()
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), download=False, **devices) -> "Run":
@@ -116,33 +115,29 @@ class Run:
         from myxtts.runs.opening import finished, newest_step, open_dataset
 
         self._tell("on_pipeline", self.config, self.plan)
-        dataset = open_dataset(self.config, lambda done, total: self._tell("on_inspection", done, total))
+        tells = (partial(self._tell, event) for event in ("on_inspection", "on_set_aside"))
+        dataset = open_dataset(self.config, *tells)
         self.config = dataset.config
         self._tell("on_corpus", dataset)
         training = self.config.training
         with self.monitor:
             for stage in STAGES if training.stage == "all" else (training.stage,):
-                anew = training.reset_training and stage not in self._begun
-                step = None if anew else newest_step(self.folder, stage)
+                step = newest_step(self.folder, stage)
                 if training.stage == "all" and finished(self.config, stage, step):
                     self._tell("on_stage_skipped", stage)
-                elif self._stop.is_set() or not self._train_stage(stage, dataset, anew, step, guard):
+                elif self._stop.is_set() or not self._train_stage(stage, dataset, step is None, guard):
                     self._tell("on_stopped", stage)
                     return False
         self._tell("on_finished", dataset)
         return True
 
-    def _train_stage(self, stage, dataset, anew, step, guard):
+    def _train_stage(self, stage, dataset, fresh, guard):
         """Trains one stage; returns whether nobody stopped it."""
         from myxtts.runs.stage import open_stage
 
         self._tell("on_stage", stage, dataset.order(stage))
-        if anew and (aside := CheckpointStore(self.folder / stage).set_aside()):
-            self._tell("on_set_aside", stage, aside)
-        self._begun.add(stage)
         self.trainer = None  # not two models at a time
-        config = replace(self.config, training=replace(self.config.training, reset_training=anew))
-        self.trainer, writers = open_stage(config, stage, self.plan, dataset, fresh=step is None)
+        self.trainer, writers = open_stage(self.config, stage, self.plan, dataset, fresh)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
         with guard(self.trainer):

@@ -13,6 +13,7 @@ from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.run_folder import GATHERED
 
 SAMPLE_CORPUS = Path("sample_corpus")
 
@@ -53,8 +54,8 @@ def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = p
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a stage has a checkpoint in the folder."""
-    return any(CheckpointStore(folder / stage).steps() for stage in STAGES)
+    """Whether a stage has a checkpoint in the folder, or will have one again when the run is opened."""
+    return any(CheckpointStore(place / stage).steps() for place in (folder, folder / GATHERED) for stage in STAGES)
 
 
 def require_run(config: XTTSConfig):

@@ -4,19 +4,20 @@ A run's folder holds one folder per stage, in it one folder per kept step:
 
     RUN/config.json  RUN/vocab.json
     RUN/gpt/step_00001000/{model.safetensors, optimizer.safetensors, state.json, manifest.json}
-    RUN/gpt/best.json    {"step": 1000}
+    RUN/gpt/best.json    {"step": 1000}, for other programs: `state.json` says it, so that it appears with its folder
 
 Nothing in a folder is believed: a manifest with checksums, itself under a checksum, names plain files of known sizes,
 and none is opened through a link that leads elsewhere.
 """
 
-import itertools
 import json
 import logging
+import operator
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from myxtts.storage import files
-from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, digest_file, read_json, write_json
+from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, digest_file, free_path, read_json, write_json
 from myxtts.storage.tensor_file import read_tensors, tensor_names
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ FORMAT = 1
 """Number of the layout above; a checkpoint of another one is refused, not guessed at."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
-_STEP = re.compile(r"step_(\d{8})$")
+_STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
+"""Folder of a checkpoint, and that of one being replaced: all there is after a kill between two renames."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 
 
@@ -81,12 +83,28 @@ def _manifest_digest(number, entries):
 
 
 def _save_tensors(path, arrays):
+    path.touch()  # with the permissions that the umask gives; the library makes private files
+    mode = path.stat().st_mode
     try:
         # Not `ascontiguousarray`, which makes a scalar an array of one.
         save_file({key: np.asarray(value, order="C") for key, value in arrays.items()}, path)
     except SafetensorError as error:
         # The library hides what the operating system said: a full disk, a folder that is gone.
         raise OSError(f"{path.name}: {error}") from error
+    path.chmod(mode & 0o777)
+
+
+def _check_file(file, entry):
+    if entry is None:
+        raise CheckpointError(f"{file} is not part of the checkpoint.")
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing from the checkpoint.")
+    if file.is_symlink():
+        raise CheckpointError(f"{file} is a link; it was not followed. Put the file itself there.")
+    if (size := file.stat().st_size) != entry["bytes"]:
+        raise CheckpointError(f"{file} has {size} bytes instead of {entry['bytes']}.")
+    if digest_file(file) != entry["blake2b"]:
+        raise CheckpointError(f"{file} has been altered: its checksum does not match the manifest.")
 
 
 class CheckpointStore:
@@ -99,7 +117,9 @@ class CheckpointStore:
 
     def path(self, step: int) -> Path:
         """Folder of the checkpoint at `step`."""
-        return self.folder / f"step_{step:08d}"
+        path = self.folder / f"step_{step:08d}"
+        replaced = path.with_name(f".{path.name}.replaced")
+        return replaced if replaced.is_dir() and not path.exists() else path
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, in ascending order."""
@@ -107,17 +127,35 @@ class CheckpointStore:
 
     def _folders(self):
         """Steps that have a folder, in ascending order; one without a manifest has been damaged."""
-        found = (_STEP.match(entry.name) for entry in self.folder.glob("step_*") if entry.is_dir())
-        return sorted(int(match[1]) for match in found if match)
+        found = (_STEP.fullmatch(entry.name) for entry in self.folder.glob("*step_*") if entry.is_dir())
+        return sorted({int(match[1] or match[2]) for match in found if match})
 
     def best_step(self) -> int | None:
-        """The step marked best, or None."""
+        """The step of the best checkpoint, or None: the newest one that can be read says which it is."""
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                state = self.read_state(step)
+            except CheckpointError as error:
+                logger.warning("%s The checkpoint before it says which is the best.", error)
+                continue
+            best = state["best_step"] if "best_step" in state else self._listed_best()
+            return next((step for step in steps if step == best), None)
+        return None
+
+    def _listed_best(self):
+        """What `best.json` says, which older checkpoints rely on."""
         path = self.folder / "best.json"
         try:
-            return int(read_json(path)["step"]) if path.is_file() else None
-        except (KeyError, TypeError, ValueError) as error:
+            return operator.index(read_json(path)["step"]) if path.exists() else None
+        except (LookupError, TypeError, ValueError) as error:
             logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
             return None
+
+    def _list_best(self):
+        best = self.best_step()
+        if best is not None and best != self._listed_best():
+            write_json(self.folder / "best.json", {"step": best})
 
     def write(self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False) -> Path:
         """Writes one checkpoint, removes those no longer kept, and returns its folder.
@@ -129,15 +167,16 @@ class CheckpointStore:
             OSError: It could not be written; earlier checkpoints are as they were.
         """
         self._sound.pop(step, None)
-        with files.write_whole_folder(self.path(step)) as folder:
+        says = {"step": step, "best_step": step if best else self.best_step()}
+        path = self.folder / f"step_{step:08d}"
+        with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
             for name, arrays in tensors.items():
                 _save_tensors(folder / f"{name}.safetensors", arrays)
-            write_json(folder / STATE, {"step": step, **state})
+            write_json(folder / STATE, says | state | says)
             written = sorted(folder.iterdir())
             write_manifest(folder, {f.name: {"bytes": f.stat().st_size, "blake2b": digest_file(f)} for f in written})
-        if best:
-            write_json(self.folder / "best.json", {"step": step})
         self._prune()
+        self._list_best()
         return self.path(step)
 
     def _prune(self):
@@ -146,16 +185,9 @@ class CheckpointStore:
         for step in steps:
             if step not in kept:
                 # Renamed first: a kill in between must not leave half a checkpoint under a checkpoint's name.
-                going = self.folder / f".step_{step:08d}.{os.getpid()}.going.tmp"
+                going = files.temporary_path(self.path(step))
                 os.replace(self.path(step), going)
                 shutil.rmtree(going)
-
-    def set_aside(self) -> Path | None:
-        """Renames the stage's folder, so that a fresh start loses nothing; returns its new path, if it had to."""
-        if not self.steps():
-            return None
-        asides = (self.folder.with_name(f"{self.folder.name}_before_reset_{number}") for number in itertools.count(1))
-        return self.folder.replace(next(aside for aside in asides if not aside.exists()))
 
     def verify(self, step: int) -> None:
         """Raises `CheckpointError` naming the first file of a checkpoint that is missing, cut short or altered."""
@@ -163,15 +195,8 @@ class CheckpointStore:
         folder = self.path(step)
         entries = read_manifest(folder)
         for name, entry in entries.items():
-            file, size = folder / name, entry["bytes"]
-            if not file.is_file():
-                raise CheckpointError(f"{file} is missing from the checkpoint.")
-            if file.is_symlink():
-                raise CheckpointError(f"{file} is a link; it was not followed. Put the file itself there.")
-            if file.stat().st_size != size:
-                raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}.")
-            if digest_file(file) != entry["blake2b"]:
-                raise CheckpointError(f"{file} has been altered: its checksum does not match the manifest.")
+            _check_file(folder / name, entry)
+        self.read_state(step)
         self._sound[step] = entries
 
     def digest(self, step: int, name: str = "model") -> str:
@@ -184,22 +209,30 @@ class CheckpointStore:
         Raises:
             CheckpointVersionError: It is whole, but has another format; it stays where it is.
         """
-        for step in reversed(self._folders()):
+        while steps := self._folders():
+            step = steps[-1]
             try:
                 self.verify(step)
-                return step
             except CheckpointVersionError:
                 raise
             except CheckpointError as error:
                 warn(f"{error} It was set aside as {self.put_away(step, 'damaged')}; the checkpoint before it is used.")
+            else:
+                with suppress(OSError):  # tidiness only, and the folder may be another's
+                    self._tidy()
+                return step
         return None
+
+    def _tidy(self):
+        """Ends what a kill cut short: names of replaced checkpoints, and `best.json`."""
+        for replaced in self.folder.glob(".step_*.replaced"):
+            path = replaced.with_name(replaced.stem[1:])
+            shutil.rmtree(replaced) if path.exists() else replaced.replace(path)
+        self._list_best()
 
     def put_away(self, step: int, why: str) -> Path:
         """Renames a checkpoint so that no run takes it for one; returns its new path, `{why}_step_…`."""
-        path = self.path(step)
-        aside = path.with_name(f"{why}_{path.name}")
-        shutil.rmtree(aside, ignore_errors=True)
-        return path.replace(aside)
+        return self.path(step).replace(free_path(self.folder / f"{why}_step_{step:08d}"))
 
     def read(self, step: int, names: Iterable[str]) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
         """Tensors of the files `names` of a checkpoint, `{file name: {tensor name: array}}`, and its state."""
@@ -209,13 +242,23 @@ class CheckpointStore:
         for name in names:
             path = self.path(step) / f"{name}.safetensors"
             if path.name not in self._sound[step]:
-                raise CheckpointError(f"{path} is not part of the checkpoint.")
+                _check_file(path, None)
             tensors[name] = dict(zip(tensor_names(path), read_tensors(path)))
         return tensors, self.read_state(step)
 
     def read_state(self, step: int) -> dict:
-        """What a checkpoint holds besides tensors."""
-        return read_json(self.path(step) / STATE)
+        """What a checkpoint holds besides tensors.
+
+        Raises:
+            CheckpointError: It is damaged, or of another step than the folder's name says.
+        """
+        path = self.path(step) / STATE
+        _check_file(path, read_manifest(path.parent).get(STATE))
+        state = read_json(path)
+        if not isinstance(state, dict) or state.get("step") != step:
+            found = f"step {state.get('step')!s:.20}" if isinstance(state, dict) else "no step at all"
+            raise CheckpointError(f"{path} is of {found} and not of step {step}: the folder was renamed or damaged.")
+        return state
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:

@@ -2,22 +2,22 @@
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, read_bounded
 
 AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
-MAX_JSON_BYTES = 64 * 2**20
+MAX_JSON_BYTES = 32 * 2**20
 """A run's settings, history and manifest take a few hundred kilobytes; a larger file is not ours."""
 
 
@@ -59,7 +59,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
                 shutil.copyfileobj(source, device)
         return
     target = Path(os.path.realpath(path))
-    temporary = _temporary_path(target)
+    temporary = temporary_path(target)
     try:
         # Private from the start where the file it replaces is: nobody may read it while it is made.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
@@ -71,32 +71,34 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
         yield temporary
         if target.exists():
             shutil.copymode(target, temporary)
-        _sync(temporary)
+        sync_path(temporary)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def write_whole_folder(path: AnyPath, sync: bool = True) -> Iterator[Path]:
+def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty folder that takes the place of `path` when the block ends; when it raises, `path` is as it was.
 
-    `sync` waits until all files are on the disk, which takes milliseconds for each.
+    `sync` waits until all files are on the disk, which takes milliseconds for each. Between two renames the folder that
+    is replaced has another name, and after a kill there nobody knows it but who chose it: `replaced_name`.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_path(path)
-    replaced = temporary.with_suffix(".old.tmp")
+    temporary = temporary_path(path)
+    replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)
     temporary.mkdir()
     try:
         yield temporary
         for written in (*temporary.rglob("*"), temporary) if sync else ():
-            _sync(written)
+            sync_path(written)
         if path.exists():
+            shutil.rmtree(replaced, ignore_errors=True)  # left by a kill after it had been replaced
             os.replace(path, replaced)
         os.replace(temporary, path)
         if sync:
-            _sync(path.parent)
+            sync_path(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         if replaced.exists() and not path.exists():
@@ -106,9 +108,15 @@ def write_whole_folder(path: AnyPath, sync: bool = True) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: AnyPath) -> None:
-    """Removes what killed processes left half written in a folder. To be called while nobody writes there."""
-    for leftover in Path(folder).glob(".*.tmp"):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    """Removes what killed processes left half written under names of `temporary_path`, as far as it can be removed.
+
+    To be called while nobody writes there. Links are not followed, nor are they removed: none was made here.
+    """
+    ours = f".*.{12 * '[0-9a-f]'}.myxtts*.tmp"
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(ours):
+        if not leftover.is_symlink():
+            with suppress(OSError):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def write_text(path: AnyPath, text: str) -> None:
@@ -130,27 +138,31 @@ def read_json(path: AnyPath) -> Any:
     """
     path = Path(path)
     try:
-        status = os.stat(path)
-        # Checked before it is opened: opening a pipe would wait forever for a writer.
-        if not stat.S_ISREG(status.st_mode):
-            raise CheckpointError(f"{path} is not a regular file.")
-        if status.st_size > MAX_JSON_BYTES:
-            limit = f"at most {MAX_JSON_BYTES} are read. No training run wrote it."
-            raise CheckpointError(f"{path} has {status.st_size} bytes; {limit}")
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = read_bounded(path, MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         hint = "Is this the folder of a training run or of `myxtts convert`?"
         raise CheckpointError(f"{path} is not there. {hint}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ValueError as error:
+        raise CheckpointError(f"{path} {error}. No training run wrote it.") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise CheckpointError(f"{path} is damaged: {error}.") from None
 
 
-def _temporary_path(path):
-    """A name next to `path` that nobody else has."""
-    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.tmp")
+def free_path(path: Path) -> Path:
+    """`path` itself, or the first of `path_2`, `path_3`, ... that nothing has as its name."""
+    paths = itertools.chain([path], (path.with_name(f"{path.name}_{number}") for number in itertools.count(2)))
+    return next(free for free in paths if not os.path.lexists(free))
 
 
-def _sync(path):
+def temporary_path(path: Path) -> Path:
+    """A name next to `path` that nobody else has, and that `remove_leftovers` knows."""
+    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.myxtts.tmp")
+
+
+def sync_path(path: AnyPath) -> None:
+    """Waits until a file's content, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,26 +1,35 @@
-"""The folder of a run: fit to be written to, and written to by one run at a time."""
+"""The folder of a run: fit to be written to, written to by one run at a time, and set aside as one."""
 
 import fcntl
 import logging
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
-from myxtts.storage.files import AnyPath, CheckpointError, remove_leftovers
+from myxtts.config.stages import STAGES
+from myxtts.storage.files import AnyPath, CheckpointError, free_path, remove_leftovers, sync_path, write_whole_folder
 
 logger = logging.getLogger(__name__)
+
+GATHERED = ".before_reset"
+"""Holds what is about to be set aside, until it is all of a run."""
+_WRITTEN = """config.json vocab.json speakers.safetensors train.log inspected_*.json clips_*.csv diverged_*.json
+samples tensorboard decoder""".split()
+"""What a run writes into its folder, but for its stages."""
 
 
 @contextmanager
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
-    """Makes a run's folder if need be, keeps other runs out of it, and clears what a killed run left half written.
+    """Makes a run's folder if need be, keeps other runs out of it, clears or undoes what a killed one left half done.
 
     The lock is the kernel's, on the folder itself: it ends with the process however that ends, and leaves no file.
 
     Raises:
-        CheckpointError: It cannot be written to, or another run writes to it.
+        CheckpointError: It cannot be written to, another run writes to it, or something in it leads elsewhere.
     """
     folder = Path(folder)
     try:
@@ -33,11 +42,59 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
     try:
         _lock(descriptor, folder)
-        for place in (folder, folder / "samples"):
+        _refuse_links(folder)
+        _put_back(folder)
+        for place in (folder.resolve(), folder / "samples"):
             remove_leftovers(place)
         yield folder
     finally:
         os.close(descriptor)
+
+
+def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
+    """Moves files and folders of a run, where they are there, into `before_reset` or the next free such name.
+
+    All of them are moved or, after an error or at the next start (`own_run_folder`) after a kill, none. What the next
+    run shares stays, and is copied there as well.
+
+    Returns:
+        The new folder, which is one of a run.
+    """
+    gathered = folder / GATHERED
+    with write_whole_folder(gathered) as new:
+        for name in shared:
+            shutil.copytree(folder / name, new / name)
+    try:
+        for name in filter(lambda name: os.path.lexists(folder / name), names):
+            os.replace(folder / name, gathered / name)
+        aside = gathered.replace(free_path(folder / "before_reset"))
+    except BaseException:
+        for name in shared:
+            shutil.rmtree(gathered / name, ignore_errors=True)
+        _put_back(folder)
+        raise
+    sync_path(folder)
+    return aside
+
+
+def _put_back(folder):
+    gathered = folder / GATHERED
+    if not gathered.is_dir() or gathered.is_symlink():
+        return
+    for entry in list(gathered.iterdir()):
+        if not os.path.lexists(folder / entry.name):
+            entry.replace(folder / entry.name)
+    # A kill leaves the copies of what was shared; whose they are is for the user to say, so nothing is deleted.
+    gathered.replace(free_path(folder / "before_reset")) if any(gathered.iterdir()) else gathered.rmdir()
+
+
+def _refuse_links(folder):
+    """A folder that somebody else made may hold links, by which a run would write to files that are not its own."""
+    places = [path for path in folder.iterdir() if any(map(path.match, (*_WRITTEN, *STAGES)))]
+    for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            problem = f"{path} is a link, a pipe or a device, and a run writes to plain files in its own folder"
+            raise CheckpointError(f"{problem}. Put the file or folder itself there, or name another --checkpoint-dir.")
 
 
 def _lock(descriptor, folder):

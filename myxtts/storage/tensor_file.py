@@ -56,7 +56,13 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
         CheckpointError: The file is missing or damaged.
     """
     with _open(path) as file:
-        return [file.get_tensor(name) for name in (file.keys() if names is None else names)]
+        try:
+            arrays = [file.get_tensor(name) for name in (file.keys() if names is None else names)]
+            if foreign := [array.dtype for array in arrays if array.dtype.isbuiltin != 1]:  # bfloat16, if registered
+                raise TypeError(f"data type '{foreign[0]}' not understood")
+            return arrays
+        except (AttributeError, TypeError, SafetensorError) as error:  # NumPy has no bfloat16 and no float8
+            raise CheckpointError(f"{path} cannot be read: {error}. MyXTTS stores float32 and whole numbers.") from None
 
 
 def _open(path):

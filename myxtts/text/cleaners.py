@@ -22,6 +22,7 @@ def clean_text(text: str, language: str) -> str:
         ImportError: The text needs an optional package that is not installed; the message says which.
     """
     language = get_language(language)
+    text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)  # half characters, which no library takes
     if not language.romanizes_as_written:
         text = language.normalize(text.replace('"', "")).lower()
         text = _expand_abbreviations(language.expand_numbers(text), language)

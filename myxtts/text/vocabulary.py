@@ -6,6 +6,7 @@ Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Wo
 import itertools
 import json
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from typing import Self
 
 from tokenizers.models import BPE
 
+from myxtts.config.checks import UserError, brief, read_bounded
+
 STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
 
 # Some hundred times the released vocabulary (6,681 tokens, 0.4 MB). Each id is a row of the model's text table, so a
 # hostile file could otherwise ask for any amount of memory.
-_MAX_FILE_MB = 64
+_MAX_FILE_BYTES = 32 * 2**20
 _MAX_TOKEN_ID = 500_000
+_MAX_SPECIAL_TOKENS = 1000
+_MAX_SPECIAL_CHARACTERS = 100
 # Parts of the format that XTTS vocabularies leave empty; each of them would change the ids.
 _UNUSED_PARTS = "normalizer post_processor truncation padding"
 _UNUSED_MODEL_PARTS = "dropout continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges"
@@ -88,35 +93,33 @@ class Vocabulary:
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: It is not an XTTS vocabulary; the message says what is wrong.
+            UserError: It is not an XTTS vocabulary; the message says what is wrong.
         """
         path = Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"Vocabulary file not found: {path}. It is the JSON file of a trained tokenizer.")
-        if not path.is_file():
-            raise ValueError(f"Vocabulary must be a file. Received the folder {path}.")
-        if (size := path.stat().st_size / 2**20) > _MAX_FILE_MB:
-            raise ValueError(f"Vocabulary file {path} must be at most {_MAX_FILE_MB} MB. It has {size:.0f} MB.")
         try:
-            return cls.parse(path.read_text(encoding="utf-8"), str(path))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"Vocabulary file {path} is not UTF-8 text: {error}.") from error
+            text = read_bounded(path, _MAX_FILE_BYTES)
+        except FileNotFoundError:
+            problem = f"Vocabulary file not found: {path}. It is the JSON file of a trained tokenizer."
+            raise FileNotFoundError(problem) from None
+        except ValueError as error:
+            raise UserError(f"Vocabulary file {path} {error}.") from None
+        return cls.parse(text, str(path))
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Reads a vocabulary from JSON text; `source` names it in errors. Raises ValueError as `read` does."""
+        """Reads a vocabulary from JSON text; `source` names it in errors. Raises UserError as `read` does."""
         try:
             document = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"Vocabulary {source} is not JSON: {error}.") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"Vocabulary {source} is not JSON: {error}.") from error
 
         def require(condition: bool, fault: str) -> None:
             if not condition:
-                raise ValueError(f"Vocabulary {source} is not an XTTS tokenizer file: {fault}.")
+                raise UserError(f"Vocabulary {source} is not an XTTS tokenizer file: {fault}.")
 
         require(isinstance(document, dict) and isinstance(document.get("model"), dict), 'it has no "model"')
         model = document["model"]
-        require(model.get("type", "BPE") == "BPE", f'the model type must be "BPE", not {model.get("type")!r}')
+        require(model.get("type", "BPE") == "BPE", f'the model type must be "BPE", not {brief(model.get("type"))}')
         for part in _UNUSED_PARTS.split():
             require(not document.get(part), f'"{part}" must be empty')
         for part in _UNUSED_MODEL_PARTS.split():
@@ -127,15 +130,20 @@ class Vocabulary:
         tokens, merges, added = model.get("vocab"), model.get("merges"), document.get("added_tokens")
         complete = isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list)
         require(complete, '"model.vocab", "model.merges" or "added_tokens" is missing')
+        few = len(added) <= _MAX_SPECIAL_TOKENS
+        require(few, f"it has {len(added)} added tokens, and {_MAX_SPECIAL_TOKENS} are the most")
         special_tokens, tokens = [], dict(tokens)
         for entry in added:
             content, token_id = (entry.get("content"), entry.get("id")) if isinstance(entry, dict) else (None, None)
-            require(isinstance(content, str) and content != "", f"an added token has no content: {entry!r:.80}")
-            require(tokens.setdefault(content, token_id) == token_id, f"the added token {content!r} has two ids")
+            sound = isinstance(content, str) and 0 < len(content) <= _MAX_SPECIAL_CHARACTERS
+            require(sound, f"an added token must have 1 to {_MAX_SPECIAL_CHARACTERS} characters: {brief(content)}")
+            require(tokens.setdefault(content, token_id) == token_id, f"the added token {brief(content)} has two ids")
             special_tokens.append(content)
         for token, token_id in tokens.items():
-            fault = f"the id of {token!r:.40} must be a whole number from 0 to {_MAX_TOKEN_ID}, not {token_id!r:.40}"
+            fault = f"the id of {brief(token)} must be a whole number from 0 to {_MAX_TOKEN_ID}, not {brief(token_id)}"
             require(type(token_id) is int and 0 <= token_id <= _MAX_TOKEN_ID, fault)
+        surrogates = re.search("[\ud800-\udfff]", "".join(tokens))
+        require(not surrogates, "a token has half a character (a lone surrogate)")
         require(len(set(tokens.values())) == len(tokens), "two tokens have the same id")
         for token in (STOP, UNKNOWN, SPACE, START):
             require(token in special_tokens, f"the control token {token} is missing")
@@ -145,7 +153,8 @@ class Vocabulary:
             merge_parts = merge.split(" ") if isinstance(merge, str) else merge
             pair = tuple(merge_parts) if isinstance(merge_parts, list) else ()
             known = len(pair) == 2 and all(isinstance(part, str) and part in tokens for part in pair)
-            require(known and "".join(pair) in tokens, f"the merge {merge!r:.80} does not join two tokens into a third")
+            known = known and "".join(pair) in tokens
+            require(known, f"the merge {brief(merge)} does not join two tokens into a third")
             pairs.append(pair)
         return cls(tokens, pairs, tuple(special_tokens))
 

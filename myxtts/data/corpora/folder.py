@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UNPRINTABLE, UserError, printable
 
 MAX_LIST_BYTES = 256 * 2**20
 MAX_LINES = 2_000_000
@@ -21,8 +21,6 @@ MAX_NAME_CHARACTERS = 512
 _BYTE_ORDER_MARK = "\ufeff"
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
 _MARKED_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
-# Unicode's category Cc, and surrogates (Cs): what a file name that is not UTF-8 decodes to.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class CorpusError(UserError):
@@ -96,7 +94,7 @@ class CorpusFolder:
         A name that is missing, malformed, or leads outside raises `ClipRefused`.
         """
         if not is_name(name):
-            detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control characters."
+            detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control or direction characters."
             raise ClipRefused("bad id", detail)
         name = name.replace("\\", "/").removeprefix(f"{self.root.as_posix()}/")
         parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -156,12 +154,7 @@ def parts_to_id(parts: list[str]) -> str:
 
 def is_name(text: str) -> bool:
     """Whether `text` is short enough for a name and holds nothing that a terminal might obey or cannot show."""
-    return len(text) <= MAX_NAME_CHARACTERS and not _CONTROL.search(text)
-
-
-def printable(text: str) -> str:
-    """`text` with control characters spelled out, so that a hostile name cannot steer the terminal that shows it."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return len(text) <= MAX_NAME_CHARACTERS and not UNPRINTABLE.search(text)
 
 
 def _file_key(name):

@@ -71,7 +71,7 @@ def _line_to_utterance(reading, table, line, number):
         raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
     language = cells.get("language") or listed[1]
     if not (is_name(speaker) and is_name(language)):
-        raise ClipRefused("bad label", "Its speaker or language is too long or holds control characters.")
+        raise ClipRefused("bad label", "Its speaker or language is too long or holds control or direction characters.")
     language = language.lower().replace("_", "-") or reading.language
     return Utterance(prefix + name, wav_path, text, speaker or own_speaker, language, number)
 

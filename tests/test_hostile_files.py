@@ -1,0 +1,320 @@
+"""Small files made to hang, crash or be quoted: refused with a sentence, in bounded time and memory.
+
+What could take forever runs in a process of its own with limits on its processor time and memory.
+"""
+
+import json
+import os
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_torch_checkpoint import tensor_opcodes, write_zip
+
+from myxtts.config.checks import ConfigError, UserError
+from myxtts.config.loading import config_from_dict, read_yaml
+from myxtts.interchange.pickle_scan import HostileCheckpointError, scan_pickle
+from myxtts.interchange.torch_checkpoint import TorchCheckpointError, read_torch_checkpoint
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import CheckpointError, read_json
+from myxtts.storage.tensor_file import read_tensors
+from myxtts.text.cleaners import clean_text
+from myxtts.text.tokenizer import XTTSTokenizer
+from myxtts.text.vocabulary import Vocabulary
+
+READERS = {
+    "pth": "from myxtts.interchange.torch_checkpoint import read_torch_checkpoint as read",
+    "yaml": "from myxtts.config.loading import read_yaml as read",
+    "json": "from myxtts.text.tokenizer import XTTSTokenizer; read = XTTSTokenizer.from_file",
+}
+
+
+def refusal(path):
+    """The sentence with which a process of 20 s of processor time and 2 GB refuses a file."""
+    program = f"""
+import sys
+from myxtts.config.checks import UserError
+{READERS[path.suffix[1:]]}
+try:
+    read(sys.argv[1])
+except UserError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+        resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30,) * 2)
+
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, str(path)]
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(
+        command, preexec_fn=limit, capture_output=True, text=True, timeout=120, env=environment, cwd=root
+    )
+    assert done.returncode == 2, done.stderr
+    assert len(done.stdout) < 1000 and "Traceback" not in done.stderr
+    return done.stdout
+
+
+DOUBLED = b"N" + b"2\x86" * 60
+"""A tuple of two of the tuple before, sixty times: 2^60 values in 121 bytes."""
+AS_KEY = b"\x80\x02}" + DOUBLED + b"Ns."
+HOSTILE_PICKLES = {
+    "doubled_key": (AS_KEY, "repeats its values"),
+    "doubled_set": (b"\x80\x04\x8f(" + DOUBLED + b"\x90.", "repeats its values"),
+    "doubled_pairs": (b"\x80\x02ccollections\nOrderedDict\n](" + DOUBLED + b"N\x86e\x85R.", "repeats its values"),
+    "deep_key": (b"\x80\x02}" + b"N" + b"\x85" * 200_000 + b"Ns.", "nested more than 100"),
+    "deep_list": (b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".", "nested more than 100"),
+    "doubled_storage_type": (
+        b"\x80\x02(X\x07\x00\x00\x00storage" + DOUBLED + b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ.",
+        "repeats its values",
+    ),
+    "doubled_state": (b"\x80\x02cbuiltins\nNoSuch\n)\x81" + DOUBLED + b"b.", "repeats its values"),
+    "holds_itself": (b"\x80\x02]q\x00h\x00a.", "changes a value that another one holds"),
+    "repeated_text": (b"\x80\x02](X\x00\x00\x10\x00" + b"a" * 2**20 + b"q\x00" + b"h\x00" * 1000 + b"e.", "repeats"),
+    "colliding_keys": (
+        b"\x80\x02}(" + b"".join(pickle.dumps(k * (2**61 - 1), 2)[2:-1] + b"N" for k in range(5001)) + b"u.",
+        "keys that are not text",
+    ),
+    "many_classes": (b"\x80\x02](" + b"".join(b"ca\nb%d\n" % n for n in range(50_000)) + b"e.", "repeats its values"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_PICKLES)
+def test_pickle_that_costs_more_than_its_size_is_refused(name, tmp_path):
+    pickled, message = HOSTILE_PICKLES[name]
+    with pytest.raises(HostileCheckpointError, match=message) as error:
+        scan_pickle(pickled, "model.pth")
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("name", ["doubled_key", "deep_key", "doubled_storage_type"])
+def test_checkpoint_file_that_would_hang_or_crash_is_refused_in_its_limits(name, tmp_path):
+    pickled, message = HOSTILE_PICKLES[name]
+    assert message in refusal(write_zip(tmp_path / "model.pth", pickled))
+
+
+def test_values_that_recur_in_a_sound_pickle_are_read(tmp_path):
+    shape, settings = (1, 2), {"rate": 22050}
+    value = {"a": shape, "b": shape, "c": [settings, settings], 5: {7: shape}}
+    assert read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickle.dumps(value, 2))) == value
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02cnumpy\ndtype\n" + b"N\x85\x85R.",
+        b"\x80\x02ctorch._utils\n_rebuild_parameter\n]\x85R.",
+        b"\x80\x02ccollections\nOrderedDict\n](NN\x86e\x85R.",
+        b"\x80\x02" + tensor_opcodes(2**80, 0, (1,), (1,)) + b".",
+        b"\x80\x02(X\x07\x00\x00\x00storage" + b"]NNK\x01tQ.",
+    ],
+)
+def test_argument_of_the_wrong_kind_is_a_sentence(pickled, tmp_path):
+    with pytest.raises(TorchCheckpointError) as error:
+        read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, [bytes(8)]))
+    assert len(str(error.value)) < 400
+
+
+BOMB = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 1}]\n" for n in range(25))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        BOMB,
+        BOMB.replace("[", "{x: ").replace("]", "}").replace(", *", ", y: *"),
+        "model: &m\n  width: *m\n",
+        "m0: &m0 {a: 1}\n" + "".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}\n" for n in range(1, 60)),
+    ],
+)
+def test_yaml_whose_aliases_have_no_end_is_refused_in_its_limits(content, tmp_path):
+    path = tmp_path / "bomb.yaml"
+    path.write_text(content)
+    assert "cannot be read" in refusal(path)
+
+
+def test_aliases_that_people_write_are_read(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("training:\n  dvae: &stage {max_steps: 3}\n  gpt: {<<: *stage, batch_size: 2}\n")
+    gpt = config_from_dict(read_yaml(path)).training.gpt
+    assert (gpt.max_steps, gpt.batch_size) == (3, 2)
+
+
+def test_file_that_is_not_regular_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe.yaml", "zero.yaml", "pipe.json"):
+        target = "/dev/zero" if name.startswith("zero") else tmp_path / "pipe"
+        (tmp_path / name).symlink_to(target)
+        assert "not a regular file" in refusal(tmp_path / name)
+    (tmp_path / "run.yaml").write_text("include: pipe\n")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        read_yaml(tmp_path / "run.yaml")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        read_json(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../secret.yaml", "link.yaml", "/etc/hostname", "a\\0b", "\\ud800"])
+def test_include_stays_in_the_folder_of_the_configuration(name, tmp_path):
+    (tmp_path / "secret.yaml").write_text("token hunter2\n  bad: [\n")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    (tmp_path / "runs" / "run.yaml").write_text(f'include: "{name}"\n')
+    with pytest.raises(ConfigError, match="include: in .* must be in .*runs or below") as error:
+        read_yaml(tmp_path / "runs" / "run.yaml")
+    assert "hunter2" not in str(error.value)
+
+
+def test_includes_that_double_are_counted(tmp_path):
+    for n in range(40):
+        (tmp_path / f"{n}.yaml").write_text(f"include: [{n + 1}.yaml, {n + 1}.yaml]\n")
+    (tmp_path / "40.yaml").write_text("")
+    with pytest.raises(ConfigError, match="at most 100 files"):
+        read_yaml(tmp_path / "0.yaml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a: " + "x" * 70_000,
+        "a: " + "9" * 5000,
+        "a: 2020-99-99",
+        'a: !!int ""',
+        "a: !!bool maybe",
+        "a: !!timestamp soon",
+        "? [1, 2]\n: 3",
+        "a: &a b\n*c : d",
+        "[" * 5000,
+    ],
+)
+def test_yaml_that_makes_no_sense_is_one_short_sentence(content, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match="cannot be read") as error:
+        read_yaml(path)
+    assert len(str(error.value)) < 500 and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "section, name, value",
+    [
+        ("model", "width", "1000000000000000"),
+        ("model", "layers", "1000000000"),
+        ("model", "speaker_channels", "[16, 32, 64, 1000000000000]"),
+        ("model", "start_text_token", "10000000000"),
+        ("data", "batch_size", "100000000000000000000"),
+        ("data", "batch_size", "0x" + "f" * 5000),
+        ("data", "max_seconds", ".inf"),
+        ("data", "min_seconds", ".nan"),
+        ("data", "conditioning_seconds", "[3, .inf]"),
+        ("data", "model_start_delay", ".inf"),
+        ("data", "max_mel_frames", "4" + "0" * 30),
+        ("training", "epochs", "1000000000000"),
+        ("training", "text_loss_weight", ".inf"),
+        ("training", "code_loss_weight", "1e400"),
+        ("training", "code_loss_weight", "0x" + "f" * 300),
+        ("training", "seed", "9" * 30),
+        ("training", "checkpoint_dir", '"a\\0b"'),
+        ("training", "gpt", "{learning_rate: .inf}"),
+        ("training", "gpt", "{batch_size: 100000000000000000000}"),
+        ("sampling", "temperature", ".inf"),
+        ("sampling", "reference_seconds", ".inf"),
+        ("sampling", "top_k", "1" + "0" * 40),
+    ],
+)
+def test_infinite_or_absurd_number_is_refused(section, name, value, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{section}: {{{name}: {value}}}\n")
+    with pytest.raises(ConfigError, match="must be") as error:
+        config_from_dict(read_yaml(path))
+    assert len(str(error.value)) < 400
+
+
+def test_unknown_name_of_any_length_is_short_work():
+    for values in ({"x" * 10**6: {}}, {"data": {10**5000: 1}}, {"data": [0] * 10**6}):
+        with pytest.raises(ConfigError):
+            config_from_dict(values)
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return json.loads(XTTSTokenizer.train([("hello world hello", "en")]).to_json())
+
+
+def with_added_tokens(document, contents):
+    document = json.loads(json.dumps(document))
+    for number, content in enumerate(contents):
+        document["added_tokens"].append({"id": 1000 + number, "content": content})
+    return document
+
+
+@pytest.mark.parametrize(
+    "contents, message",
+    [
+        ([f"<{n}>" for n in range(100_000)], "added tokens, and 1000 are the most"),
+        (["x" * 10**6], "1 to 100 characters"),
+        (["\ud800"], "lone surrogate"),
+    ],
+)
+def test_added_tokens_without_measure_are_refused(contents, message, vocabulary):
+    with pytest.raises(UserError, match=message) as error:
+        Vocabulary.parse(json.dumps(with_added_tokens(vocabulary, contents)), "vocab.json")
+    assert len(str(error.value)) < 300
+
+
+def test_a_hundred_added_tokens_are_read(vocabulary):
+    document = with_added_tokens(vocabulary, [f"<{n}>" for n in range(100)])
+    assert len(Vocabulary.parse(json.dumps(document), "vocab.json").special_tokens) == 100 + len(
+        vocabulary["added_tokens"]
+    )
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, '{"model": ' + "9" * 5000 + "}", "1e400"])
+def test_vocabulary_that_is_odd_json_is_a_sentence(text):
+    with pytest.raises(UserError, match="Vocabulary vocab.json"):
+        Vocabulary.parse(text, "vocab.json")
+
+
+@pytest.mark.parametrize("content", ['{"step": 1e400}', '{"step": "1"}', '{"step": NaN}', "[]", "9" * 5000, '{"a": 1}'])
+def test_mark_of_the_best_that_is_no_step_counts_for_nothing(content, tmp_path, caplog, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    store.write(1, {}, {})
+    (tmp_path / "best.json").write_text(content)
+    # Older checkpoints do not say themselves which is the best.
+    monkeypatch.setattr(CheckpointStore, "read_state", lambda self, step: {"step": step})
+    assert store.best_step() is None
+    assert "best.json cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["[]", "5", '"text"', "null"])
+def test_state_that_is_no_mapping_is_a_sentence(content, tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.write(1, {}, {})
+    (store.path(1) / "state.json").write_text(content)
+    with pytest.raises(CheckpointError, match="state.json has .* bytes instead of|state.json has been altered"):
+        store.read_state(1)
+
+
+@pytest.mark.parametrize("dtype, num_bytes", [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1)])
+def test_tensor_of_a_type_that_numpy_lacks_is_a_sentence(dtype, num_bytes, tmp_path):
+    header = json.dumps({"a": {"dtype": dtype, "shape": [1], "data_offsets": [0, num_bytes]}}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(num_bytes))
+    with pytest.raises(CheckpointError, match="model.safetensors cannot be read"):
+        read_tensors(path)
+
+
+@pytest.mark.parametrize("language", ["ja", "zh", "ko", "en", "am"])
+def test_half_a_character_is_cleaned_like_an_unknown_one(language):
+    assert clean_text("a\ud800b", language) == clean_text("a\N{REPLACEMENT CHARACTER}b", language)
+
+
+def test_text_with_half_a_character_is_tokenized(vocabulary):
+    tokenizer = XTTSTokenizer(Vocabulary.parse(json.dumps(vocabulary), "vocab.json"))
+    assert tokenizer.encode("hello \udcff", "en") == tokenizer.encode("hello \N{REPLACEMENT CHARACTER}", "en")
+    assert tokenizer.check("hello \udcff", "en") == tokenizer.check("hello \N{REPLACEMENT CHARACTER}", "en")
