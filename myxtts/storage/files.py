@@ -116,7 +116,8 @@ def remove_leftovers(folder: AnyPath) -> None:
     for leftover in () if os.path.islink(folder) else Path(folder).glob(ours):
         if not leftover.is_symlink():
             with suppress(OSError):
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+                remove = shutil.rmtree if leftover.is_dir() else os.unlink
+                remove(leftover)
 
 
 def write_text(path: AnyPath, text: str) -> None:

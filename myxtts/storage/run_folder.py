@@ -85,7 +85,10 @@ def _put_back(folder):
         if not os.path.lexists(folder / entry.name):
             entry.replace(folder / entry.name)
     # A kill leaves the copies of what was shared; whose they are is for the user to say, so nothing is deleted.
-    gathered.replace(free_path(folder / "before_reset")) if any(gathered.iterdir()) else gathered.rmdir()
+    if any(gathered.iterdir()):
+        gathered.replace(free_path(folder / "before_reset"))
+    else:
+        gathered.rmdir()
 
 
 def _refuse_links(folder):
