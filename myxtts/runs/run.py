@@ -35,8 +35,8 @@ class RunListener:
     def on_corpus(self, dataset):
         """The recordings have been read: a `data.dataset.SpeechDataset`."""
 
-    def on_stage_skipped(self, stage: str):
-        """The stage was trained already."""
+    def on_agenda(self, agenda):
+        """What the run is about to do: a `runs.agenda.Agenda`. Nothing has been changed yet."""
 
     def on_stage(self, stage: str, order):
         """The stage is next; `order` is the `data.buckets.BatchOrder` of its batches."""
@@ -112,21 +112,19 @@ class Run:
             self._stop.clear()
 
     def _train(self, guard):
-        from myxtts.runs.opening import finished, newest_step, open_dataset
+        from myxtts.runs.opening import open_run
 
         self._tell("on_pipeline", self.config, self.plan)
-        tells = (partial(self._tell, event) for event in ("on_inspection", "on_set_aside"))
-        dataset = open_dataset(self.config, *tells)
+        tells = (partial(self._tell, event) for event in ("on_inspection", "on_agenda", "on_set_aside"))
+        dataset, agenda = open_run(self.config, *tells)
         self.config = dataset.config
         self._tell("on_corpus", dataset)
-        training = self.config.training
         with self.monitor:
-            for stage in STAGES if training.stage == "all" else (training.stage,):
-                step = newest_step(self.folder, stage)
-                if training.stage == "all" and finished(self.config, stage, step):
-                    self._tell("on_stage_skipped", stage)
-                elif self._stop.is_set() or not self._train_stage(stage, dataset, step is None, guard):
-                    self._tell("on_stopped", stage)
+            for work in agenda.works:
+                if not work.trains:
+                    continue
+                if self._stop.is_set() or not self._train_stage(work.stage, dataset, work.step is None, guard):
+                    self._tell("on_stopped", work.stage)
                     return False
         self._tell("on_finished", dataset)
         return True

@@ -29,7 +29,7 @@ from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
 from myxtts.training.overtraining import OvertrainingDetector
 from myxtts.training.replicas import Replicas
-from myxtts.training.schedules import learning_rate
+from myxtts.training.schedules import learning_rate, total_steps
 from myxtts.training.state import TrainingState, data_digest
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
@@ -125,8 +125,8 @@ class XTTSTrainer:
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Optimizer steps of the whole stage."""
-        epochs = self.config.training.epochs
-        return self.stage_config.max_steps or max(1, epochs * batches_per_epoch // self.batching.accumulation)
+        asked, epochs = self.stage_config.max_steps, self.config.training.epochs
+        return total_steps(asked, epochs, batches_per_epoch, self.batching.accumulation)
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
         """Trains until the stage's last step; returns the last validation losses by name.
