@@ -118,7 +118,7 @@ class OurWorker:
     def latents(self):
         sampling = SamplingConfig(reference_seconds=REFERENCE_SECONDS, reference_chunk_seconds=REFERENCE_CHUNK_SECONDS)
         config = XTTSConfig(model=RELEASED, data=RECIPE.data, sampling=sampling)
-        synthesizer = Synthesizer(seeded_model(RELEASED, ("dvae", "gpt", "decoder")), None, config)
+        synthesizer = Synthesizer(seeded_model(RELEASED, ("dvae", "gpt", "speaker", "decoder")), None, config)
         wav = noise("reference", REFERENCE_SECONDS)[0]
 
         def output():
