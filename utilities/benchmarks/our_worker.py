@@ -105,6 +105,8 @@ class OurWorker:
                     ones[:, 0],
                     conditioning,
                     np.zeros((8, 2), np.int32),
+                    np.zeros((8, 0), np.float32),
+                    *np.zeros((3, 8), np.int32),
                 ),
             )
         )
