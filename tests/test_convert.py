@@ -57,14 +57,14 @@ def test_converted_weights_fit_the_model_and_lie_right(released, converted):
         assign_by_name(model.part_weights(part), found[part], part)
     source = read_torch_checkpoint(released / "model.pth")["model"]
     dvae = read_torch_checkpoint(released / "dvae.pth")
-    gpt, decoder = found["gpt"], found["decoder"]
+    gpt, speaker, decoder = found["gpt"], found["speaker"], found["decoder"]
     np.testing.assert_array_equal(gpt["gpt/block_1/mlp_in/kernel"], source["gpt.gpt.h.1.mlp.c_fc.weight"])
     np.testing.assert_array_equal(gpt["gpt/text_head/kernel"], source["gpt.text_head.weight"].T)
     np.testing.assert_array_equal(found["dvae"]["dvae/quantizer/codebook"], dvae["codebook.embed"].T)
     kernel, weight = found["dvae"]["dvae/decoder_conv_1/kernel"], dvae["decoder.3.0.conv.weight"]
     assert kernel[2, 5, 1] == weight[1, 5, 2]
     # The speaker encoder's images are (mel, time) in PyTorch and (time, mel) here.
-    kernel = decoder["speaker_encoder/group_1_block_0/conv1/kernel"]
+    kernel = speaker["speaker_encoder/group_1_block_0/conv1/kernel"]
     assert kernel[0, 2, 3, 4] == source["hifigan_decoder.speaker_encoder.layer2.0.conv1.weight"][4, 3, 2, 0]
     up = "hifigan_decoder.waveform_decoder.ups.1.parametrizations.weight.original"
     direction = source[f"{up}1"][3].astype(np.float64)
