@@ -9,10 +9,10 @@ from keras import ops
 from myxtts.config.model import SPEAKER_NUM_MELS, ModelConfig
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.hifigan import HifiganGenerator
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Tensor
 from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.models.waveform_decoder import make_decoder
 
 PARTS = ("dvae", "gpt", "decoder")
 """Parts of the model, each with weights of its own in a checkpoint."""
@@ -56,7 +56,7 @@ class XTTS(keras.Model):
 
     def _make_decoder(self, config, dtype):
         channels, width = config.speaker_channels, config.speaker_width
-        decoder = HifiganGenerator(config.decoder_channels, name="decoder", dtype=dtype)
+        decoder = make_decoder(config, name="decoder", dtype=dtype)
         self.decoder = built(decoder, (None, None, config.width), (None, width))
         encoder = SpeakerEncoder(channels, embedding_width=width, name="speaker_encoder", dtype=dtype)
         self.speaker_encoder = built(encoder, (None, None, SPEAKER_NUM_MELS))
