@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import read_audio
+from myxtts.audio.files import AudioError, read_audio
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.config import XTTSConfig
@@ -18,7 +18,8 @@ from myxtts.models.xtts import XTTS
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""A shorter last piece of the reference is dropped when there are others."""
+"""A shorter last piece of the reference is dropped when there are others. The released model drops it in any case, so
+that less than this in all is no reference at all."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
@@ -47,9 +48,14 @@ class VoiceEncoder:
         self._to_speaker = tf.function(to_speaker, input_signature=wavs)
 
     def __call__(self, references: Recording | list[Recording]) -> Voice:
-        """Latents, and with a speaker encoder the speaker vector, of one or more recordings of a speaker."""
+        """Latents, and with a speaker encoder the speaker vector, of one or more recordings of a speaker.
+
+        Raises:
+            AudioError: A file cannot be used, or all of them together are shorter than `SHORTEST_CHUNK_SAMPLES`.
+        """
         references = [references] if isinstance(references, Recording) else references
         recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
+        self._check_length(references, sum(map(len, recordings)))
         # Pieces of one length go through the encoder together; the last may be shorter.
         batches = [np.stack(list(same)) for _, same in groupby(self.chunks(np.concatenate(recordings)), key=len)]
         latents = np.concatenate([self._to_latents(batch).numpy() for batch in batches], dtype=np.float32)
@@ -59,6 +65,18 @@ class VoiceEncoder:
         limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
         heard = [resample(one[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for one in recordings]
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
+
+    def _check_length(self, references, num_samples):
+        """Arrays come from a training set, whose clips were judged before: what is too short is said of files alone."""
+        files = [one for one in references if not isinstance(one, np.ndarray)]
+        seconds, least = num_samples / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
+        if files and seconds < least:
+            heard = f"a voice cannot be heard in {seconds:.2g} s; give {least:.2g} s or more, better several seconds."
+            raise AudioError(files[0], "too short", heard)
+        low, high = self.config.data.conditioning_seconds
+        if files and seconds < low:
+            known = f"the model was trained on {low:.2g} to {high:.2g} s of a voice, and the likeness will suffer"
+            logger.warning("The reference lasts %.2g s; %s. Give a longer recording.", seconds, known)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
         """Pieces of a recording `(S,)` for the conditioning encoder."""
