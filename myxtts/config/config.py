@@ -29,12 +29,18 @@ class XTTSConfig(Settings):
     def __post_init__(self):
         text, codes, frames = self.model.max_text_tokens, self.model.max_codes, self.data.max_mel_frames
         rule, way_out = f"at most model.max_text_tokens ({text})", "Lower it or raise model.max_text_tokens."
-        require(self.data.max_text_length <= text, "--max-text-length", rule, self.data.max_text_length, way_out)
+        require(
+            self.data.max_text_length <= text,
+            "data.max_text_length (--max-text-length)",
+            rule,
+            self.data.max_text_length,
+            way_out,
+        )
         way_out, most = "Lower it or raise model.max_audio_tokens.", MEL_FRAMES_PER_CODE * codes
-        fits = frames is None or frames <= most
-        require(fits, "--max-mel-frames", f"at most {most} for this model", frames, way_out)
+        fits, name = frames is None or frames <= most, "data.max_mel_frames (--max-mel-frames)"
+        require(fits, name, f"at most {most} for this model", frames, way_out)
         long_enough = self.max_samples > self.data.min_seconds * MODEL_SAMPLE_RATE
-        require(long_enough, "--max-mel-frames", "longer than data.min_seconds", frames, "Raise it.")
+        require(long_enough, name, "longer than data.min_seconds", frames, "Raise it.")
         fits = frames is not None or self.max_samples // CODE_STRIDE_SAMPLES + 1 <= codes
         rule = f"at most {codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE:.1f} s ({codes} codes) for this model"
         require(fits, "data.max_seconds", rule, self.data.max_seconds, way_out)
