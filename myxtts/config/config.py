@@ -1,7 +1,11 @@
 """The settings of a whole run: one dataclass per concern, each number with one home."""
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Self
 
 from myxtts.config.checks import ConfigError, UserError, require  # noqa: F401  users import the errors from here
 from myxtts.config.data import DataConfig
@@ -55,6 +59,23 @@ class XTTSConfig(Settings):
     def stage(self, name: str) -> StageConfig:
         """The `StageConfig` of `name`, with its defaults filled in from the size and the data settings."""
         return settle_stage_config(name, self.training.stages[name], self.data.batch_size, self.model.size)
+
+    @classmethod
+    def from_yaml(cls, path: str | PathLike) -> Self:
+        """The settings in a YAML file, and in those that it includes; the rest have their defaults.
+
+        Raises:
+            ConfigError: The file cannot be read, has an unknown setting or one that breaks a rule.
+        """
+        from myxtts.config.loading import config_from_dict, read_yaml  # not above: it imports this module
+
+        return config_from_dict(read_yaml(path))
+
+    def to_yaml(self, path: str | PathLike) -> None:
+        """Writes all settings as YAML, for `from_yaml` and `--config`."""
+        import yaml
+
+        Path(path).write_text(yaml.safe_dump(json.loads(json.dumps(self.to_dict())), sort_keys=False), "utf-8")
 
     def to_dict(self) -> dict:
         """Nested mappings of JSON types, as `config.loading.config_from_dict` and YAML files have them."""
