@@ -1,6 +1,5 @@
 """Training from Python: trainers made of a configuration alone or with a model, on the devices that were asked for."""
 
-
 import numpy as np
 import pytest
 from test_run import untraced

@@ -1,7 +1,6 @@
 """`python train_main.py`: flags become settings, devices and recordings are set up, a run is shown on the console."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.errors import exits_with_sentence
@@ -13,9 +12,6 @@ from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
 if TYPE_CHECKING:
     from myxtts.runs.run import Run
-
-SAMPLE_CONFIG = Path(__file__).resolve().parents[2] / "configs" / "sample.yaml"
-"""What a run without data and without a configuration takes."""
 
 FLAGS = f"""
 [data]
@@ -43,7 +39,7 @@ FLAGS = f"""
 --virtual-devices int - try the two-device pipeline on this many virtual devices
 --device-plan auto - measure the ways to use the devices present and take the quickest
 [training]
---config FILE - YAML file, see configs/; flags given here win over it
+--config FILE - YAML file, yours or one of configs/, which come with the package; flags given here win over it
 --model-size size model.size capacity preset (default: tiny)
 --stage stage training.stage what to train (default: all that is missing)
 --batch-size batch data.batch_size,stage.batch_size clips per batch; auto finds by trial how many fit at once, and
@@ -142,9 +138,10 @@ def build_parser() -> argparse.ArgumentParser:
 def config_from_arguments(arguments: argparse.Namespace, settings: dict | None = None) -> XTTSConfig:
     """The settings given, else those in `--config`, with the flags that were given on top."""
     from myxtts.config.loading import config_from_dict, merge, read_yaml
+    from myxtts.config.recipes import SAMPLE, find_recipe
 
-    path = arguments.config or (None if arguments.train_data else SAMPLE_CONFIG)
-    values, given = settings or (read_yaml(path) if path else {}), vars(arguments)
+    path = arguments.config or (None if arguments.train_data else SAMPLE)
+    values, given = settings or (read_yaml(find_recipe(path)) if path else {}), vars(arguments)
     for flag, settings in arguments.settings.items():
         for section, name in (setting.split(".") for setting in settings if given[flag] is not None):
             value = {section: {name: given[flag]}}

@@ -62,14 +62,15 @@ class XTTSConfig(Settings):
 
     @classmethod
     def from_yaml(cls, path: str | PathLike) -> Self:
-        """The settings in a YAML file, and in those that it includes; the rest have their defaults.
+        """The settings in a YAML file or recipe, and in those that it includes; the rest have their defaults.
 
         Raises:
             ConfigError: The file cannot be read, has an unknown setting or one that breaks a rule.
         """
         from myxtts.config.loading import config_from_dict, read_yaml  # not above: it imports this module
+        from myxtts.config.recipes import find_recipe
 
-        return config_from_dict(read_yaml(path))
+        return config_from_dict(read_yaml(find_recipe(path)))
 
     def to_yaml(self, path: str | PathLike) -> None:
         """Writes all settings as YAML, for `from_yaml` and `--config`."""
