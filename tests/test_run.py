@@ -14,13 +14,13 @@ from tiny import tiny_run_config
 
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.configuration import plan_devices
-from myxtts.runs.foundations import load_foundations
 from myxtts.runs.opening import check_same_model, open_run
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.training.foundations import load_foundations
 
 PLAN = plan_devices(num_gpus=0)
 NUM_TRAINED = 10
