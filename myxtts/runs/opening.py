@@ -14,19 +14,20 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.run_folder import set_aside
-from myxtts.storage.speakers import SPEAKERS_FILE
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 from myxtts.training.overtraining import has_stopped
 
 logger = logging.getLogger(__name__)
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 """Weights with a row (or a column) per text token."""
-RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, "samples", "tensorboard")
+RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 
 
@@ -55,6 +56,7 @@ def open_dataset(
     if is_adopted:
         _take_parts(Path(config.training.init_from), home)
     dataset.tokenizer.save(home / "vocab.json")
+    keep_speakers(home, dataset.train)
     write_json(home / "config.json", dataset.config.to_dict())
     return dataset
 
@@ -180,6 +182,8 @@ def _take_parts(source, home):
             _copy_newest(CheckpointStore(source / name), CheckpointStore(home / name))
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
+    if (source / SPEAKER_CLIPS).is_dir():
+        shutil.copytree(source / SPEAKER_CLIPS, home / SPEAKER_CLIPS, dirs_exist_ok=True)
 
 
 def _with_shape(config, stored):
