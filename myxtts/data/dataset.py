@@ -55,7 +55,7 @@ class SpeechDataset:
         called while recordings are checked.
         """
         try:
-            get_language(config.data.language)
+            config = replace(config, data=replace(config.data, language=get_language(config.data.language).code))
         except ValueError as error:
             raise ConfigError(f"--language: {error}") from error
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]

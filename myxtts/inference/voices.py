@@ -14,6 +14,7 @@ from myxtts.audio.resample import resample
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.models.xtts import XTTS
+from myxtts.storage.speakers import find_speaker, read_speaker
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,16 @@ class VoiceEncoder:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
         pieces = [samples[start : start + length] for start in range(0, len(samples), length)]
         return [piece for piece in pieces if len(piece) >= SHORTEST_CHUNK_SAMPLES] or pieces[:1]
+
+
+def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
+    """One of the voices that come with the model in `folder`, by name (`storage.speakers.read_speakers`).
+
+    Raises:
+        CheckpointError: There is no such voice.
+    """
+    clip = find_speaker(folder, name).clip
+    return Voice(*read_speaker(folder, name)) if clip is None else listen(clip)
 
 
 def _read(path: str | Path) -> np.ndarray:

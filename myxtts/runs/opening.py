@@ -14,6 +14,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import PARTS
 from myxtts.runs.agenda import Agenda, make_agenda
 from myxtts.runs.setup import holds_run
@@ -21,13 +22,13 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
 from myxtts.storage.run_folder import set_aside
-from myxtts.storage.speakers import SPEAKERS_FILE
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 
 logger = logging.getLogger(__name__)
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 """Weights with a row (or a column) per text token."""
-RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, "samples", "tensorboard")
+RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 
 
@@ -74,6 +75,7 @@ def open_run(
     for part in FORMER_HOMES:
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
     dataset.tokenizer.save(home / "vocab.json")
+    keep_speakers(home, dataset.train)
     write_json(home / "config.json", dataset.config.to_dict())
     return dataset, agenda
 
@@ -189,6 +191,8 @@ def _take_parts(source, home):
             copy_part(source, home, name)
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
+    if (source / SPEAKER_CLIPS).is_dir():
+        shutil.copytree(source / SPEAKER_CLIPS, home / SPEAKER_CLIPS, dirs_exist_ok=True)
 
 
 def _with_shape(config, stored):

@@ -12,12 +12,14 @@ user allows, sizes are limited, and every line ends up either as an utterance or
 import importlib
 import pkgutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from myxtts.config.checks import printable
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Rejection, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
 from myxtts.data.corpora.nearest import nothing_fits
+from myxtts.text.language_guess import guess_language
 
 SPEAKER_FOLDERS = "speaker-folders"
 ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".7z", ".rar", ".tgz")
@@ -74,8 +76,23 @@ def load_corpus(
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
         reading.notes.append(f"Links of yours lead outside the data set and were followed, to audio in {where}.")
+    _guess_language(reading)
     found = tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes)
     return Corpus(place_path, layout, *found, is_list=place.list_path is not None)
+
+
+def _guess_language(reading):
+    """Gives the clips whose language nothing tells the only one that their letters allow, with a note."""
+    untold = [utterance for utterance in reading.utterances if utterance.language == reading.language]
+    language, note = guess_language((utterance.text for utterance in untold), reading.language)
+    if note:
+        reading.notes.append(f"{note} {len(untold)} clips name no language.")
+    if language != reading.language:
+        changed = {utterance.id for utterance in untold}
+        reading.utterances[:] = [
+            replace(utterance, language=language) if utterance.id in changed else utterance
+            for utterance in reading.utterances
+        ]
 
 
 def _usual(formats):
