@@ -79,10 +79,11 @@ def outputs_of(models, mel, speaker_mel, text, text_mask, codes):
     latents = found["latents"] = gpt.mel_to_latents(mel)
     key_mask = ops.pad(text_mask, ((0, 0), (0, num_codes)), constant_values=True)
     found["text_logits"], found["audio_logits"] = gpt(latents, text, codes, key_mask=key_mask)
-    found["prefill"], state = gpt.prefill(latents, text, text_mask, start, num_codes)
+    found["prefill"], found["first_state"], state = gpt.prefill(latents, text, text_mask, start, num_codes)
     for index in range(num_codes):
         position = model.config.num_latents + text.shape[1] + 1
-        found[f"advance_{index}"], state = gpt.advance(codes[:, index], index, position, state)
+        row = position + index
+        found[f"advance_{index}"], _, state = gpt.advance(codes[:, index], index, row, state)
     found["states"] = gpt.codes_to_latents(latents, text, codes, start, text_mask)
     found["speaker"] = encoder(speaker_mel)
     found["waveform"] = decoder(found["states"], found["speaker"])
