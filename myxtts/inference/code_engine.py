@@ -21,8 +21,8 @@ FIRST_STEPS = 4
 FIRST_CODES = 8
 """Codes of the first sound: as many as a window of it needs ahead, and a few more."""
 WORTH_COMPILING_STEPS = 1000
-"""Steps of one shape after which XLA compiles it. On two cores compiling took the time that it saves in 300 steps of four
-rows of `small`, 800 of one row of `small`, and 1,800 of one row of `nano`."""
+"""Steps of one shape after which XLA compiles it. On two cores compiling took the time that it saves in 300 steps of
+four rows of `small`, 800 of one row of `small`, and 1,800 of one row of `nano`."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 """Rows of cache that a batch may have; beyond the last one, multiples of 256."""
 

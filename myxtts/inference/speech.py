@@ -1,13 +1,16 @@
 """What was spoken: samples, codes, and what was said when."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
+import soxr
 
 from myxtts.audio.encoding import write_audio
+from myxtts.storage.files import write_text
 
 FADE_SECONDS = 0.005
 """Ramp at both ends of a piece, so that its edge against silence is no click."""
@@ -61,6 +64,23 @@ class Speech:
         """Duration."""
         return len(self.samples) / self.sample_rate
 
+    def resampled(self, sample_rate: int) -> Self:
+        """The same at another rate, in Hz."""
+        samples = soxr.resample(self.samples, self.sample_rate, sample_rate, quality="HQ")
+        return replace(self, samples=samples, sample_rate=sample_rate)
+
+    def subtitles(self) -> str:
+        """What is said when, as SubRip (SRT)."""
+        blocks = []
+        for number, piece in enumerate(self.pieces, 1):
+            times = f"{_clock(piece.start_seconds)} --> {_clock(piece.end_seconds)}"
+            blocks.append(f"{number}\n{times}\n{' '.join(piece.text.split())}\n")
+        return "\n".join(blocks)
+
+    def save_subtitles(self, path: str | Path) -> None:
+        """Writes `subtitles` to a file."""
+        write_text(path, self.subtitles())
+
     def save(self, path: str | Path) -> None:
         """Writes a file in the format of its suffix: wav and flac with 16 bits, mp3, or ogg.
 
@@ -68,6 +88,13 @@ class Speech:
             AudioError: The suffix is another one, or the folder does not exist.
         """
         write_audio(path, self.samples, self.sample_rate)
+
+
+def _clock(seconds):
+    """`hours:minutes:seconds,milliseconds`."""
+    milliseconds = round(1000 * seconds)
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02},{milliseconds % 1000:03}"
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED_VOICES = 32
 """Voices that a loaded model keeps."""
+DECODERS = {"model": "decoder", "griffin-lim": "dvae"}
+"""What can make the sound, and the part of the model that it needs."""
 WARM_UPS = ("none", "short", "all")
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the file of one, or recordings to make one from."""
@@ -38,7 +40,7 @@ class Synthesizer:
     they ask for is drawn together.
 
     Args:
-        waveform: `decoder` or `griffin-lim`; None takes the model's decoder where there is one.
+        decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
         compiled: As in `CodeEngine`.
         remember_voices: As in `VoiceEncoder`.
     """
@@ -48,7 +50,7 @@ class Synthesizer:
         model: XTTS,
         tokenizer: XTTSTokenizer,
         config: XTTSConfig,
-        waveform: str | None = None,
+        decoder: str | None = None,
         compiled: bool | None = None,
         remember_voices: int = 0,
     ):
@@ -61,14 +63,16 @@ class Synthesizer:
         self.engine = CodeEngine(model.gpt, config.model, compiled)
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
-        self.to_waveform = self._make_waveform(waveform)
+        self.to_waveform = self._make_waveform(decoder)
 
-    def _make_waveform(self, wanted):
-        part = {"decoder": "decoder", "griffin-lim": "dvae", None: "decoder"}[wanted]
-        if wanted and part not in self.model.parts:
-            raise UserError(f"{wanted} needs a trained {part}. This model has: {', '.join(self.model.parts)}.")
-        speaks_by_decoder = part == "decoder" and part in self.model.parts
-        return LatentDecoder(self.model) if speaks_by_decoder else GriffinLim(self.codes_to_mel)
+    def _make_waveform(self, decoder):
+        if decoder not in (None, *DECODERS):
+            raise UserError(f"decoder must be one of {', '.join(DECODERS)}. Received: {decoder}.")
+        part = DECODERS.get(decoder)
+        if part and part not in self.model.parts:
+            raise UserError(f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(self.model.parts)}.")
+        by_latents = part == "decoder" or part is None and "decoder" in self.model.parts
+        return LatentDecoder(self.model) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", **options) -> Self:

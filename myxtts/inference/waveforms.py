@@ -76,9 +76,9 @@ class LatentDecoder:
 
     def __init__(self, model: XTTS):
         self.decoder = model.decoder
-        arrays = tf.TensorSpec([None, None, model.config.width], tf.float32), tf.TensorSpec([None, None], tf.float32)
-        number = tf.TensorSpec([], tf.int32)
-        self._to_samples = tf.function(self._window, input_signature=[*arrays, number, number])
+        latents = tf.TensorSpec([1, None, model.config.width], tf.float32)
+        speaker, number = tf.TensorSpec([1, model.config.speaker_width], tf.float32), tf.TensorSpec([], tf.int32)
+        self._to_samples = tf.function(self._window, input_signature=[latents, speaker, number, number])
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sound:
         """A sentence in a voice."""
