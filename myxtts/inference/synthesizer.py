@@ -17,7 +17,7 @@ from myxtts.inference.text_front import SpeechError, TextFront  # noqa: F401  ca
 from myxtts.inference.voices import Voice, VoiceEncoder
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder, SpokenText
 from myxtts.models.layers.convolution import set_fewer_products
-from myxtts.models.xtts import XTTS
+from myxtts.models.xtts import LAYERS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -45,16 +45,16 @@ class Speech:
 
 
 class Synthesizer:
-    """Speaks with a model that has a trained `gpt`, and a `decoder`, which then makes the sound, or a `dvae`.
+    """Speaks with a model that has a trained `gpt`, and `speaker` and `decoder`, which make the sound, or a `dvae`.
 
     `voice` turns recordings into a `Voice`; `generate` draws the codes of text ids.
     """
 
     def __init__(self, model: XTTS, tokenizer: XTTSTokenizer, config: XTTSConfig):
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        if "decoder" in model.parts:
-            for layer in (model.decoder, model.speaker_encoder):
-                set_fewer_products(layer, runs_on_cpu())
+        for part in ("speaker", "decoder"):
+            if part in model.parts:
+                set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
         self.voice = VoiceEncoder(model, config)
         self.generate = CodeGenerator(model.gpt, config.model)

@@ -190,7 +190,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     wrong = [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]
     if wrong:
-        way_out = "Models of the sizes small, normal and big, and converted ones, can be exported."
+        way_out = "Models of the sizes normal and big, small ones with decoder_type hifigan, and converted ones can be."
         raise CheckpointError(f"The reference's XTTS cannot have this model's shape: {', '.join(wrong)}. {way_out}")
     arguments = {f"gpt_{name}": getattr(model, name) for name in _SAME_BUT_GPT} | {
         "gpt_n_model_channels": model.width,
