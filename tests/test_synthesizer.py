@@ -281,7 +281,7 @@ def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_fol
 def with_decoder(synthesizer, tokenizer):
     """A synthesizer with the waveform decoder, of the same GPT and DVAE."""
     config = synthesizer.config
-    model = XTTS.assemble(config.model, synthesizer.model, XTTS(config.model, parts=("decoder",)))
+    model = XTTS.assemble(config.model, synthesizer.model, XTTS(config.model, parts=("speaker", "decoder")))
     return Synthesizer(model, tokenizer, config)
 
 
@@ -295,17 +295,6 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + 1)) < 300
     by_griffin_lim = synthesizer.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
-
-
-def test_decoder_weights_of_the_old_name_are_read(with_decoder, tokenizer, tmp_path):
-    folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
-    weights = {name: v.numpy() for name, v in with_decoder.model.part_weights("decoder").items()}
-    names = {name: f"vocoder/{name.removeprefix('decoder/')}" for name in weights if name.startswith("decoder/")}
-    old = {names.get(name, name): value for name, value in weights.items()}
-    assert sum(name.startswith("vocoder/") for name in old) > 10
-    CheckpointStore(folder / "decoder").write(9, {"model": old}, {"finished": True})
-    loaded = Synthesizer.load(folder).model.part_weights("decoder")
-    assert all(np.array_equal(loaded[name], value) for name, value in weights.items())
 
 
 def test_speaking_does_without_interchange():

@@ -134,11 +134,16 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
     Raises:
         AudioError: The file has vanished, cannot be decoded, is not finite, or is longer than `MAX_SECONDS`.
     """
+    return load_with_rate(path, sample_rate)[0]
+
+
+def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
+    """What `load_samples` gives, and the sample rate in Hz that the file has."""
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate
     mono, _ = _mix_to_mono(path, frames)
-    return _resample(path, mono, original_rate, sample_rate)
+    return _resample(path, mono, original_rate, sample_rate), original_rate
 
 
 def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:

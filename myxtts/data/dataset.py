@@ -42,6 +42,8 @@ class SpeechDataset:
 
     def __post_init__(self):
         self._cache = SampleCache(self.config.data.cache_mb)
+        self.speakers: tuple[str, ...] = tuple(sorted({clip.speaker for clip in self.train}))
+        """Of the training clips, in the order in which batches number them."""
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
@@ -110,8 +112,10 @@ class SpeechDataset:
         data, seed = self.config.data, self.config.training.seed
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding)
-        rule, crop = rule if STAGES[stage].conditioned else None, self._crop_samples(stage) if training else None
-        return BatchLoader(clips, order, self._cache, seed, rule, crop, MAX_SHIFT_SAMPLES * data.augment, training)
+        entry, shift = STAGES[stage], MAX_SHIFT_SAMPLES * data.augment
+        rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
+        fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None)
+        return BatchLoader(clips, order, self._cache, seed, rule, crop, shift, training, **fields)
 
     def _crop_samples(self, stage):
         seconds = self.config.stage(stage).crop_seconds

@@ -19,7 +19,7 @@ from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.layers.convolution import set_fewer_products
-from myxtts.models.xtts import XTTS
+from myxtts.models.xtts import LAYERS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ AnyVoice = Voice | Recording | list[Recording]
 
 
 class Synthesizer:
-    """Speaks with a model that has a trained `gpt`, and a `decoder`, which then makes the sound, or a `dvae`.
+    """Speaks with a model that has a trained `gpt`, and `speaker` and `decoder`, which make the sound, or a `dvae`.
 
     `voice` turns recordings into a `Voice`; `engine` draws the codes. Any number of threads may speak at once: what
     they ask for is drawn together.
@@ -55,9 +55,9 @@ class Synthesizer:
         remember_voices: int = 0,
     ):
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        if "decoder" in model.parts:
-            for layer in (model.decoder, model.speaker_encoder):
-                set_fewer_products(layer, runs_on_cpu())
+        for part in ("speaker", "decoder"):
+            if part in model.parts:
+                set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
         self.voice = VoiceEncoder(model, config, remember_voices)
         self.engine = CodeEngine(model.gpt, config.model, compiled)

@@ -40,7 +40,7 @@ class Voice:
     latents: np.ndarray
     """`(1, num_latents, width)` float32."""
     speaker: np.ndarray | None
-    """`(1, speaker_width)` float32 for the waveform decoder, or None without one."""
+    """`(1, speaker_width)` float32 for the waveform decoder, or None without a speaker encoder."""
 
     def save(self, path: str | Path) -> None:
         """Writes a file that `load` reads, whole or not at all."""
@@ -94,7 +94,7 @@ class VoiceEncoder:
         self._to_speaker = tf.function(to_speaker, input_signature=wavs)
 
     def __call__(self, references: Recording | list[Recording]) -> Voice:
-        """Latents, and with a waveform decoder the speaker vector, of one or more recordings of a speaker."""
+        """Latents, and with a speaker encoder the speaker vector, of one or more recordings of a speaker."""
         references = [references] if isinstance(references, Recording) else references
         recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
         content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
@@ -111,7 +111,7 @@ class VoiceEncoder:
         batches = [np.stack(list(same)) for _, same in groupby(self.chunks(np.concatenate(recordings)), key=len)]
         latents = np.concatenate([self._to_latents(batch).numpy() for batch in batches], dtype=np.float32)
         latents = latents.mean(axis=0, keepdims=True)
-        if "decoder" not in self.model.parts:
+        if "speaker" not in self.model.parts:
             return Voice(latents, None)
         limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
         heard = [resample(one[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for one in recordings]

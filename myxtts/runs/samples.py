@@ -8,11 +8,10 @@ import matplotlib
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import write_wav
+from myxtts.audio.files import load_samples, write_wav
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.pipeline import load_samples
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.training.callbacks import Callback
 
