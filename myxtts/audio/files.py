@@ -160,6 +160,14 @@ def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     Raises:
         AudioError: There is nothing to write, a sample is not finite, or the folder does not exist.
     """
+    samples = check_writable(path, samples)
+    with write_whole(path) as temporary, wave.open(str(temporary), "wb") as file:
+        file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
+        file.writeframes(to_pcm16(samples))
+
+
+def check_writable(path: AnyPath, samples: np.ndarray) -> np.ndarray:
+    """The samples as float32; raises as `write_wav` does."""
     samples = np.asarray(samples, np.float32)
     if samples.ndim != 1:
         raise ValueError(f"samples must have the shape (S,), one channel. Received: {samples.shape}.")
@@ -169,10 +177,12 @@ def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         raise AudioError(path, "not finite", "the samples to write hold NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    pcm = np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
-    with write_whole(path) as temporary, wave.open(str(temporary), "wb") as file:
-        file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
-        file.writeframes(pcm)
+    return samples
+
+
+def to_pcm16(samples: np.ndarray) -> bytes:
+    """16-bit little-endian PCM of `(S,)` floats; what lies beyond `[-1, 1]` is clipped."""
+    return np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
 
 
 def _regular_file_size(path):

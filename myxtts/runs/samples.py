@@ -64,7 +64,7 @@ class SampleSpeaker(Callback):
         languages = [clip.language for clip in self._clips]
         with tf.device(self._device):
             voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
-            speeches = self._synthesizer.speak_batch(texts, voices, languages, seed=self._seed)
+            speeches = self._synthesizer.batch(texts, voices, languages, seed=self._seed)
         try:
             self._write(step, speeches)
         except OSError as error:
