@@ -71,6 +71,8 @@ FLAGS = f"""
 --attention TEXT training.attention
  GPT stage: standard, memory-efficient, or auto for what costs no time here (default: standard)
 --xla on/off training.xla compile the train step, once per shape of batch (default: off)
+--deterministic yes training.deterministic
+ the same bits each time, on a GPU too, where some operations are slower for it (default: off)
 --ema decay training.ema validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY}
  without a number, 0 for off)
 --overtraining-patience N training.overtraining_patience end a stage at its best after N validations that turn up

@@ -48,6 +48,9 @@ class TrainingConfig(Settings):
     """Decay of the weight averages that are validated and spoken with; 0 turns them off, None takes the preset's."""
     strict: bool = setting(False, of_run=True)
     """A switch whose effect differs from what was asked for ends the run after its first step."""
+    deterministic: bool = False
+    """Take every sum in one order, so that equal runs on equal hardware give equal bits, on a GPU too; some operations
+    are slower for it."""
     automatic_batch_size: bool = setting(False, of_run=True)
     """Find by trial how many clips fit at once; `batch_size` times `gradient_accumulation` stays what it is."""
     memory_budget_mb: int | None = setting(None, at_least=1, of_run=True)

@@ -13,12 +13,13 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch
-from myxtts.data.buckets import BatchOrder, SequentialOrder
+from myxtts.data.buckets import BatchOrder, EpochStart, SequentialOrder
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.storage.files import digest_bytes
+from myxtts.storage.provenance import vocabulary_path
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -44,6 +45,7 @@ class SpeechDataset:
         self._cache = SampleCache(self.config.data.cache_mb)
         self.speakers: tuple[str, ...] = tuple(sorted({clip.speaker for clip in self.train}))
         """Of the training clips, in the order in which batches number them."""
+        self._starts: dict[str, EpochStart] = {}
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
@@ -80,15 +82,20 @@ class SpeechDataset:
         other.config = config
         return other
 
+    def beginning_at(self, stage: str, start: EpochStart) -> SpeechDataset:
+        """The same clips with the batches of one stage in an order that begins at `start`."""
+        other = copy.copy(self)
+        other._starts = {**self._starts, stage: start}
+        return other
+
     def order(self, stage: str) -> BatchOrder:
         """The training batches of a stage."""
         data, crop = self.config.data, self._crop_samples(stage)
         lengths = [min(clip.num_samples, crop or clip.num_samples) for clip in self.train]
         tokens = [len(clip.tokens) for clip in self.train]
         settings = self.config.stage(stage).batch_size, data.num_buckets, self.config.training.seed
-        return BatchOrder(
-            lengths, tokens, *settings, *self._fixed_shape(), extra_samples=MAX_SHIFT_SAMPLES * data.augment
-        )
+        more = dict(extra_samples=MAX_SHIFT_SAMPLES * data.augment, start=self._starts.get(stage, EpochStart()))
+        return BatchOrder(lengths, tokens, *settings, *self._fixed_shape(), **more)
 
     def train_loader(self, stage: str) -> BatchLoader:
         """Reads the training batches of a stage."""
@@ -153,7 +160,7 @@ def _divide(sides, inspection, share):
 
 def _tokenizer(config, utterances):
     """The run's own vocabulary; else the given one, grown by what it lacks for the corpus; else one trained on it."""
-    data, own = config.data, Path(config.training.checkpoint_dir) / "vocab.json"
+    data, own = config.data, vocabulary_path(Path(config.training.checkpoint_dir))
     is_own = own.is_file() and not config.training.reset_training
     texts = [(utterance.text, utterance.language) for utterance in utterances]
     if not (is_own or data.vocabulary):

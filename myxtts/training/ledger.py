@@ -9,7 +9,7 @@ from myxtts.config.checks import ConfigError
 from myxtts.devices.precision import rounds_to_tf32
 from myxtts.training.batching import Batching
 from myxtts.training.graph_facts import attention_forms, nodes, recomputed_blocks
-from myxtts.training.optimizations import Switches
+from myxtts.training.optimizations import Switches, is_deterministic
 from myxtts.training.stages.base import Stage
 from myxtts.training.step import TrainStep
 
@@ -85,7 +85,7 @@ class LedgerKeeper:
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         looks = {"gradient_checkpointing": self._recomputation, "attention": self._attention}
         rows += [look() for switch, look in looks.items() if switch in self.stage.switches]
-        rows += [self._xla(), self._averages(), self._accumulation(), self._batch()]
+        rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch()]
         return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
 
     def _asked(self, switch):
@@ -144,6 +144,12 @@ class LedgerKeeper:
             reason += f"; {self.step.compilations} programs compiled so far, {most}"
         reason = self.switches.reasons.get("xla", reason)
         return LedgerRow("XLA", requested, _on(clusters > 0), reason, value == (clusters > 0))
+
+    def _determinism(self):
+        value, seen = self.stage.config.training.deterministic, is_deterministic()
+        reason = f"TensorFlow takes sums in {'one order' if seen else 'any order that is quick'}"
+        requested = f"{_on(value)} ({'given' if value else 'default'})"
+        return LedgerRow("determinism", requested, _on(seen), reason, seen or not value)
 
     def _averages(self):
         value, source = self.switches.requested["ema"]

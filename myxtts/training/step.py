@@ -66,6 +66,27 @@ class TrainStep:
     def _traced(self, function, reduce_retracing=True):
         return [tf.function(partial(function, rule), reduce_retracing=reduce_retracing) for rule in self.rules]
 
+    def trace_for(self, examples: list) -> None:
+        """Traces for all shapes of batch that lie between those of the examples, which are batches or micro-batches.
+
+        Left to itself, a traced function is for the shapes that come first, and for any shapes from the second ones on.
+        A resumed run, where others come first, would take the same steps in other graphs, which round otherwise. XLA
+        compiles for each shape anyway.
+        """
+        if self.xla or tf.config.functions_run_eagerly():
+            return
+        specs = [tf.nest.map_structure(tf.type_spec_from_value, example) for example in examples]
+        batch = tf.nest.map_structure(lambda one, *more: one.most_specific_common_supertype(more), *specs)
+        seed = tf.TensorSpec((2,), tf.int32)
+        with tf.device(self.strategy.extended.worker_devices[0]):
+            if not self.accumulators():
+                self._whole.get_concrete_function(batch, seed)
+                return
+            for count, accumulate in zip(self._counts, self._accumulate):
+                counts = count.get_concrete_function(batch).structured_outputs
+                counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
+                accumulate.get_concrete_function(batch, counts, seed)
+
     def _of_rules(self, variables):
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
 

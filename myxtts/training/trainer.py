@@ -15,6 +15,7 @@ import tensorflow as tf
 from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
+from myxtts.data.buckets import EpochStart
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_for, require_placement
 from myxtts.devices.device_plan import DevicePlan
@@ -22,9 +23,10 @@ from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, with_batch
+from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, shortest_batch, with_batch
 from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.checkpointer import Checkpointer
+from myxtts.training.clip_record import OrderedClips
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
 from myxtts.training.evaluation import Evaluator
@@ -94,20 +96,25 @@ class XTTSTrainer:
         self.config = config
         self.stage = STAGES[stage].load()(config, foundations or {})
         self._given = model
-        self._make_model(model, measured, starting_weights)
+        resumed_folder = resume_checkpoint or (
+            None if config.training.reset_training else config.training.checkpoint_dir
+        )
+        self._make_model(model, measured, starting_weights, resumed_folder)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
-        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config)
+        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config, self.switches)
         self.store: CheckpointStore = self.checkpointer.store
-        if resume_checkpoint or not config.training.reset_training:
+        if resumed_folder:
             self.checkpointer.resume(resume_checkpoint)
             self._adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         self.evaluator = Evaluator([rule.objective for rule in self.train_step.rules], self.model_device)
 
-    def _make_model(self, model, measured, starting_weights):
+    def _make_model(self, model, measured, starting_weights, resumed_folder):
         training, stage_config = self.config.training, self.stage_config
-        self.switches = settle_switches(training, self.config.model, self.model_device, self.stage.switches)
+        before = CheckpointStore(f"{resumed_folder}/{self.stage.name}").newest_state() if resumed_folder else None
+        asked = training, self.config.model, self.model_device, self.stage.switches
+        self.switches = settle_switches(*asked, (before or {}).get("switches"))
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(training.seed)
         if model is not None:
@@ -179,13 +186,23 @@ class XTTSTrainer:
         order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
         total = self.total_steps(order.batches_per_epoch)
         self._call("on_start", self._start_report(total))
-        self._take_up(dataset, total)
+        remove_leftovers(self.store.folder)
+        dataset = self._take_up(dataset)
         self._measure(dataset)
+        self.checkpointer.vocabulary = dataset.tokenizer.to_json().encode()
+        if self.step >= total and not self.state.finished:
+            # Fewer steps were asked for than before: what there is counts as finished from now on.
+            self.save(last=True, finished=True)
         observed = self.stage, self.train_step, self.switches, self.batching, self.model_device
         self._keeper = LedgerKeeper(*observed, len(order.shapes))
         validation = {}
         if self.step >= total or self.overtraining.stopped:
             return validation
+        if len(order.shapes) > 1:
+            ends = (
+                pick(dataset, self.stage.name, self.batching.batch_size) for pick in (shortest_batch, longest_batch)
+            )
+            self.batching.trace_for([self.replicas.transfer(self.preparation(noise)) for noise in ends])
         loader = dataset.validation_loader(self.stage.name)
         with self.checkpointer.writer:
             while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
@@ -194,10 +211,12 @@ class XTTSTrainer:
                 except TrainingDiverged as error:
                     self.checkpointer.go_back(error, self.divergence)
                     self._adopt_batching()
+                    dataset = self._take_up(dataset)
             if self.overtraining.stopped:
                 detector = self.overtraining.state()
                 self.checkpointer.go_back_to_best()
                 self.overtraining.restore(detector)
+                self._take_up(dataset)
                 self.save(last=True, finished=True)
         self._call("on_end", self._end_report())
         return validation
@@ -220,18 +239,23 @@ class XTTSTrainer:
         timing = self.clock.report(whole_run=True)
         return StageEnd(self.stage.name, self.step, timing, step.traces, step.compilations, scale, step.bad_steps)
 
-    def _take_up(self, dataset, total):
-        remove_leftovers(self.store.folder)
-        digest = data_digest(dataset.train)
-        if self.state.data_digest not in (None, digest):
-            logger.warning(
+    def _take_up(self, dataset):
+        """The data set with its clips in an order that goes on where the state is."""
+        state, digest = self.state, data_digest(dataset.train)
+        clips, start, told = OrderedClips(dataset.train, dataset.order(self.stage.name)), EpochStart(), None
+        if state.record is not None:
+            start, told = clips.continuing(state.record)
+        elif state.data_digest not in (None, digest):
+            told = (
                 "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some "
-                "may come twice or not at all."
+                "may come twice or not at all, for the checkpoint is of a version that did not keep which it has had."
             )
-        self.state.data_digest = digest
-        if self.step >= total and not self.state.finished:
-            # Fewer steps were asked for than before: what there is counts as finished from now on.
-            self.save(last=True, finished=True)
+        if told:
+            logger.warning("%s", told)
+        dataset = dataset.beginning_at(self.stage.name, start)
+        clips.order = dataset.order(self.stage.name)
+        state.data_digest, state.clips = digest, clips
+        return dataset
 
     def _measure(self, dataset):
         """What a fresh start measures on the recordings, unless it was given."""
