@@ -1,6 +1,7 @@
 """Asking a run for more: what is trained, what stays as it is and what is refused, and that it is told before."""
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,6 +74,12 @@ def test_more_steps_train_the_last_stage_and_leave_what_it_rests_on(tiny_corpus,
     assert "Stage dvae: trained already, 1 step. It stays so, though 2 were asked for: gpt rests on it." in said
     assert "--reset-training --stage dvae starts it over" in said
     assert "Stage gpt: was trained for 1 step and goes on to step 2" in said
+    logged = (home / "train.log").read_text()
+    missing = [line for line in said.splitlines() if line not in logged]
+    assert not missing, "the log has every line that the terminal gets"
+    assert "It stays so" in logged and logged.count("Stage gpt: was trained for 1 step") == 1
+    result = r"Stage gpt: step 2, \S+ in this run; validation codes \S+ at the end, \S+ at its best, step"
+    assert re.search(result, said) and "Stage dvae: step 1; validation reconstruction" in said
 
 
 def test_more_epochs_are_more_steps(tiny_corpus, home):

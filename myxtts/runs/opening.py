@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
@@ -54,6 +54,9 @@ def open_run(
     """
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)
+    needs_origin, way_out = config.training.lora_rank and not config.training.init_from, "Add --init-from FOLDER."
+    rule = "0 without --init-from (training.init_from): adapters alone cannot learn what random weights lack"
+    require(not needs_origin, "training.lora_rank (--lora-rank)", rule, config.training.lora_rank, way_out)
     is_adopted = bool(config.training.init_from) and not has_begun(config)
     if config.training.init_from:
         # A run that has begun does without its source, which may be gone by now.
