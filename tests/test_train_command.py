@@ -86,6 +86,17 @@ def test_say_speaks_with_what_was_trained(trained, tiny_corpus, tmp_path, capsys
     assert out in capsys.readouterr().out
 
 
+def test_say_speaks_in_the_voices_of_the_training_by_name(trained, tmp_path, capsys):
+    home, out = str(trained[1]), str(tmp_path / "out.wav")
+    assert say.main(["--checkpoint", home, "--list-speakers"]) == 0
+    assert capsys.readouterr().out == "high\ten\nlow\ten\n"
+    with untraced():
+        assert say.main(["--checkpoint", home, "--text", "one", "--speaker", "low", "--output", out]) == 0
+    assert len(soundfile.read(out)[0])
+    line = sentence_of(capsys, say.main, "--checkpoint", home, "--text", "one", "--speaker", "lo", "--output", out)
+    assert "one of the model's 2 voices. Received: lo. Near it: low" in line
+
+
 @pytest.mark.parametrize(
     "change, words",
     [

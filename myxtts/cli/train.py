@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 FLAGS = f"""
 [data]
---train-data DIR data.train_data root of the training set (default: a sample corpus)
---val-data DIR data.val_data root of the validation set (default: a split of the training set)
+--train-data DIR data.train_data root of the training set, or a list of its clips (default: a sample corpus)
+--val-data DIR data.val_data root of the validation set, or a list (default: a split of the training set)
+--format NAME data.format format of the data, see docs/data.md (default: told by its content)
+--audio-root DIR... data.audio_roots a further folder in which lists may name audio; can be repeated
 --language TEXT data.language language of recordings whose set names none (default: en)
 --vocabulary FILE data.vocabulary tokenizer file (default: one trained on the corpus)
 --download-ljspeech yes - fetch LJSpeech into --train-data when it is missing
@@ -100,6 +102,7 @@ def _kinds():
         "gpus": dict(type=gpus, metavar="I,J,…"),
         "batch": dict(type=batch_size, metavar="N|auto"),
         "decay": dict(type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY"),
+        "DIR...": dict(action="append", metavar="DIR"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),
         "stage": dict(choices=(*STAGES, "all")),

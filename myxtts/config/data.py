@@ -15,9 +15,14 @@ class DataConfig(Settings):
     section = "data"
 
     train_data: str | None = setting(None, of_run=True)
-    """Root folder of the training set."""
+    """Root folder of the training set, or a list of its clips."""
     val_data: str | None = setting(None, of_run=True)
-    """Root folder of the validation set; None splits it off the training set."""
+    """Root folder of the validation set, or a list; None takes what the training set itself keeps for validation, or
+    else splits it off."""
+    format: str | None = setting(None, of_run=True)
+    """Name of the data sets' format (`docs/data.md`); None tells it from their content."""
+    audio_roots: tuple[str, ...] = setting((), of_run=True)
+    """Further folders in which lists may name audio, by a path below them or in full."""
     language: str = "en"
     """Language of recordings whose set names none."""
     vocabulary: str | None = setting(None, of_run=True)

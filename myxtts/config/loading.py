@@ -89,8 +89,8 @@ def _value(kind, value, where):
         parts = get_args(kind)
         repeated = parts[-1] is Ellipsis
         if not isinstance(value, (list, tuple)) or not (repeated or len(value) == len(parts)):
-            how_many = "" if repeated else f"{len(parts)} "
-            raise ConfigError(f"{where} must be a list of {how_many}numbers. Received: {brief(value)}.")
+            what = "texts" if parts[0] is str else "numbers" if repeated else f"{len(parts)} numbers"
+            raise ConfigError(f"{where} must be a list of {what}. Received: {brief(value)}.")
         return tuple(_value(parts[0], item, where) for item in value)
     if kind is float and isinstance(value, str):
         # YAML 1.1 reads 1e-3, without a point, as text.

@@ -6,10 +6,10 @@ import numpy as np
 
 from myxtts.config.config import ModelConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
-from myxtts.models.xtts import XTTS
+from myxtts.models.xtts import PARTS, XTTS
 from myxtts.planning.memory import count_dvae, count_gpt
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
-from myxtts.storage.parts import MEL_STATS, read_part
+from myxtts.storage.parts import MEL_STATS, part_store, read_part
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -42,7 +42,7 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
         # A GPT without its DVAE brings the statistics that the DVAE has otherwise.
         stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
         weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
-        files, _ = read_part(store, steps[part], ("model", *stats))
+        files, _ = read_part(store, steps[part], ("model", *stats), part)
         arrays = {name: array for file in files.values() for name, array in file.items()}
         if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
             held = f"{store.path(steps[part])} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}"
@@ -58,14 +58,22 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
 
 
 def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
-    """The stores that hold a checkpoint, by part; raises unless the parts together can speak."""
-    stores = {part: store for part in ("dvae", "gpt", "decoder") if (store := CheckpointStore(folder / part)).steps()}
+    """The stores of the parts that speak, by part; raises unless they can do so together."""
+    stores = {part: store for part in PARTS if (store := part_store(folder, part)).steps()}
     for part, instead in (("gpt", None), ("dvae", "decoder")):
         if part not in stores and instead not in stores:
             nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
-            way_out = f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
-            raise CheckpointError(f"{folder} has no trained {part}{nor}. {way_out}")
+            raise CheckpointError(f"{folder} has no trained {part}{nor}. {_training(part, folder)}")
+    if "decoder" not in stores:
+        stores.pop("speaker", None)  # Griffin-Lim does not ask whose voice it is
+    elif "speaker" not in stores:
+        lack = f"{folder} has a waveform decoder and no speaker encoder, which tells it whose voice to speak in"
+        raise CheckpointError(f"{lack}. {_training('speaker', folder)}")
     return stores
+
+
+def _training(part, folder):
+    return f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
 
 
 def _check_claims(config: ModelConfig, stores: dict[str, CheckpointStore]) -> None:

@@ -14,19 +14,21 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import PARTS
 from myxtts.runs.agenda import Agenda, make_agenda
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
+from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
 from myxtts.storage.run_folder import set_aside
-from myxtts.storage.speakers import SPEAKERS_FILE
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 
 logger = logging.getLogger(__name__)
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 """Weights with a row (or a column) per text token."""
-RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, "samples", "tensorboard")
+RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 
 
@@ -73,7 +75,10 @@ def open_run(
         dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
     if is_adopted:
         _take_parts(Path(config.training.init_from), home)
+    for part in FORMER_HOMES:
+        copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
     dataset.tokenizer.save(home / "vocab.json")
+    keep_speakers(home, dataset.train)
     write_json(home / "config.json", dataset.config.to_dict())
     return dataset, agenda
 
@@ -172,7 +177,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
         rule = "must be the folder of a run or of `myxtts convert`"
         raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
     stored, tuned = _stored_config(source), tuned_stages()
-    foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on)
+    foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         _require_trained(source, name, finished=name in foundations)
     for name in foundations:
@@ -186,9 +191,11 @@ def _take_parts(source, home):
     """Copies finished parts and voices of another run into a fresh one."""
     for name in dict.fromkeys((*STAGES, *PARTS)):
         if name not in tuned_stages():
-            _copy_newest(CheckpointStore(source / name), CheckpointStore(home / name))
+            copy_part(source, home, name)
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
+    if (source / SPEAKER_CLIPS).is_dir():
+        shutil.copytree(source / SPEAKER_CLIPS, home / SPEAKER_CLIPS, dirs_exist_ok=True)
 
 
 def _with_shape(config, stored):
@@ -196,7 +203,7 @@ def _with_shape(config, stored):
 
 
 def _require_trained(source, name, finished):
-    store = CheckpointStore(source / name)
+    store = part_store(source, name)
     if not store.steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
     if finished and not store.read_state(store.steps()[-1])["finished"]:
@@ -204,19 +211,12 @@ def _require_trained(source, name, finished):
         raise CheckpointError(f"{needed}. Train it there with --stage {name} --checkpoint-dir {source}.")
 
 
-def _copy_newest(source, target):
-    steps = source.steps()
-    if steps and not target.steps():
-        names = [file.stem for file in source.path(steps[-1]).glob("*.safetensors")]
-        target.write(steps[-1], *source.read(steps[-1], names))
-
-
 def _refuse_other_weights(source, home, name):
     """What one run builds on must not be that of another: the codes of another DVAE are another language."""
-    theirs, ours = (CheckpointStore(folder / name) for folder in (source, home))
-    if not theirs.steps() or not ours.steps():
+    stores = [part_store(folder, name) for folder in (source, home)]
+    if not all(store.steps() for store in stores):
         return
-    theirs, ours = (store.read(store.steps()[-1], ("model",))[0]["model"] for store in (theirs, ours))
+    theirs, ours = (read_part(store, store.steps()[-1], part=name)[0]["model"] for store in stores)
     if theirs.keys() != ours.keys() or not all(np.array_equal(theirs[key], ours[key]) for key in ours):
         other = f"{home} holds a {name} of its own, which the weights from --init-from do not know"
         raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
@@ -231,9 +231,9 @@ def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -
     Raises:
         CheckpointError: The other run knows more tokens than that.
     """
-    store = CheckpointStore(Path(folder) / stage)
+    store = part_store(folder, stage)
     best = store.best_step()
-    arrays = store.read(store.steps()[-1] if best is None else best, ("model",))[0]["model"]
+    arrays = read_part(store, store.steps()[-1] if best is None else best, part=stage)[0]["model"]
     if GROWING[0] not in arrays:
         return arrays
     new = num_text_tokens - len(arrays[GROWING[0]])

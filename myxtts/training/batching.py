@@ -231,5 +231,6 @@ def longest_batch(dataset: SpeechDataset, stage: str, size: int) -> WaveBatch:
     loader = dataset.train_loader(stage)
     num_samples, num_tokens = (max(lengths) for lengths in zip(*loader.order.shapes))
     conditioning = loader.conditioning.max_samples if loader.conditioning else 0
-    noise = noise_batch(size, num_samples, num_tokens, conditioning, dataset.config.model.num_text_tokens)
+    widths = num_samples, num_tokens, conditioning
+    noise = noise_batch(size, *widths, dataset.config.model.num_text_tokens, loader.targets)
     return tf.nest.map_structure(tf.constant, noise)
