@@ -189,9 +189,12 @@ def test_way_out_starts_the_stage_over(tmp_path):
 def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_path):
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5, "sound": 5})
     state = CheckpointStore(tmp_path / "sound").read_state(5)
-    state["lineage"] = dict.fromkeys(state["lineage"], "of another run")
+    state["lineage"]["gpt"] = "of another run"
+    state["lineage"]["voice"] = "of another run"
     CheckpointStore(tmp_path / "sound").write(5, {"model": {}}, state)
-    assert trained(tmp_path, 9) == ["gpt", "voice", "sound"]
+    assert trained(tmp_path, 9) == ["gpt", "voice"], "training it on, on what it does not know, would be refused"
+    told = agenda(tmp_path, 9).works[-1].describe()
+    assert "trained already, 5 steps, on another gpt and voice, so it stays" in told and "--stage sound" in told
 
 
 def test_imported_weights_are_taken_as_they_are(four_stages, tmp_path):

@@ -1,29 +1,11 @@
 """Errors that a user can mend end a command with one sentence and exit code 2, not with a traceback."""
 
-import argparse
-import difflib
 import functools
 import os
 import sys
 from collections.abc import Callable
 
 from myxtts.config.checks import UserError, printable
-
-
-class Parser(argparse.ArgumentParser):
-    """A command line whose flags are not abbreviated; of a misspelt one it names the nearest."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **{"allow_abbrev": False, **options})
-
-    def error(self, message: str):
-        """Prints the message, with the nearest flag for an unknown one, and exits with code 2."""
-        unknown = message.removeprefix("unrecognized arguments: ")
-        if unknown != message:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            near = difflib.get_close_matches(unknown.split()[0].partition("=")[0], flags, n=1)
-            message = printable(message) + (f". Did you mean {near[0]}?" if near else "")
-        super().error(message)
 
 
 def exits_with_sentence(main: Callable) -> Callable:

@@ -3,7 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from myxtts.cli.errors import Parser, exits_with_sentence
+from myxtts.cli.arguments import PlainParser
+from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
@@ -38,8 +39,8 @@ FLAGS = f"""
 --model-start-delay float data.model_start_delay
  Multi-GPU Mode: head start of the data pipeline in seconds (default: 2.0)
 --enable-memory-isolation yes - a hard memory limit for each GPU
---data-gpu-memory int - limit of the data GPU in MB (default: {DATA_GPU_MEMORY_MB})
---model-gpu-memory int - limit of the model GPU in MB (default: {MODEL_GPU_MEMORY_MB})
+--data-gpu-memory int - limit of the data GPU in MB
+--model-gpu-memory int - limit of the model GPU in MB
 --virtual-devices int - try the two-device pipeline on this many virtual devices
 --device-plan auto - measure the ways to use the devices present and take the quickest
 [training]
@@ -123,9 +124,8 @@ def _value(rule, parse):
 
 def build_parser() -> argparse.ArgumentParser:
     """The training command line; its flags are a public contract."""
-    parser = Parser(
+    parser = PlainParser(
         prog="train_main.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Train XTTS on a folder of recordings; without one, on a small sample corpus that it makes.",
         epilog="Without a flag its value comes from --config, else from the defaults named here.",
     )

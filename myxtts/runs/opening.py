@@ -14,15 +14,15 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import PARTS
 from myxtts.runs.agenda import Agenda, make_agenda
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import read_json, write_json
+from myxtts.storage.files import read_json
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
 from myxtts.storage.run_folder import set_aside
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
+from myxtts.training.prerequisites import write_settings
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +77,7 @@ def open_run(
         _take_parts(Path(config.training.init_from), home)
     for part in FORMER_HOMES:
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
-    dataset.tokenizer.save(home / "vocab.json")
-    keep_speakers(home, dataset.train)
-    write_json(home / "config.json", dataset.config.to_dict())
+    write_settings(dataset)
     return dataset, agenda
 
 
