@@ -70,6 +70,17 @@ def test_keywords_mean_what_the_flags_mean():
     assert settings_of(train_data="x", batch_size="auto").training.automatic_batch_size
 
 
+def test_paths_and_single_values_are_taken_where_a_flag_can_be_repeated():
+    roots = settings_of(train_data="x", audio_root=Path("a")).data.audio_roots
+    assert list(roots) == ["a"] and roots == settings_of(train_data="x", audio_root=["a"]).data.audio_roots
+
+
+def test_setting_of_a_stage_is_not_taken_for_one_of_training():
+    config = XTTSConfig()
+    with pytest.raises(ConfigError, match="training has no setting learning_rate.*training.gpt.learning_rate"):
+        config.training.learning_rate = 1e-3
+
+
 def test_keywords_win_over_a_configuration():
     config = tiny_run_config("here", "there")
     changed = settings_of(config, max_steps=9, checkpoint_dir="elsewhere")
