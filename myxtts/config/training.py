@@ -1,8 +1,8 @@
 """The training loop and its stages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from myxtts.config.checks import require
+from myxtts.config.checks import ConfigError, require
 from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
@@ -116,8 +116,15 @@ class TrainingConfig(Settings):
     def __setattr__(self, name, value):
         if name in STAGES:
             self.stages[name] = _stage_config(name, value)
+        elif name in _OF_STAGES:
+            known = " or ".join(f"training.{stage}.{name}" for stage in STAGES)
+            raise ConfigError(f"training has no setting {name}: each stage has its own. Set {known}.")
         else:
             super().__setattr__(name, value)
+
+
+_OF_STAGES = {one.name for one in fields(StageConfig)} - {one.name for one in fields(TrainingConfig)}
+"""Settings that people look for here and that each stage has for itself."""
 
 
 def _stage_config(name, given):

@@ -9,21 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import PARTS
 from myxtts.runs.agenda import Agenda, make_agenda
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import write_json
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
 from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.run_folder import set_aside
 from myxtts.storage.saved_state import config_of
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
+from myxtts.training.prerequisites import write_settings
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +56,9 @@ def open_run(
     """
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)
+    needs_origin, way_out = config.training.lora_rank and not config.training.init_from, "Add --init-from FOLDER."
+    rule = "0 without --init-from (training.init_from): adapters alone cannot learn what random weights lack"
+    require(not needs_origin, "training.lora_rank (--lora-rank)", rule, config.training.lora_rank, way_out)
     is_adopted = bool(config.training.init_from) and not has_begun(config)
     if config.training.init_from:
         # A run that has begun does without its source, which may be gone by now.
@@ -75,9 +77,7 @@ def open_run(
         _take_parts(Path(config.training.init_from), home)
     for part in FORMER_HOMES:
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
-    keep_speakers(home, dataset.train)
-    dataset.tokenizer.save(home / VOCABULARY)
-    write_json(home / "config.json", dataset.config.to_dict())
+    write_settings(dataset)
     return dataset, agenda
 
 
