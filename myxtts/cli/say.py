@@ -17,6 +17,7 @@ def build_parser() -> argparse.ArgumentParser:
     voice.add_argument("--speaker", metavar="NAME", help="a speaker of the training, or of an imported model")
     voice.add_argument("--list-speakers", action="store_true", help="only list the names for --speaker")
     parser.add_argument("--language", default="en", help="language of the text (default: en)")
+    parser.add_argument("--g2p", metavar="LANG", help="write text as it sounds: am, or none (default: as in training)")
     parser.add_argument("--output", default="out.wav", help="wav file to write (default: out.wav)")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--temperature", type=float, help="0 takes the best code every time")
@@ -45,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
 
     setup_logging()
     synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which)
+    if arguments.g2p:
+        synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
     sampling = synthesizer.config.sampling
     asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
     sampling = dataclasses.replace(sampling, **asked)

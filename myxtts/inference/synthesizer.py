@@ -1,6 +1,7 @@
 """Text and a reference recording -> speech: voice, codes, mel, waveform."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -69,6 +70,18 @@ class Synthesizer:
         if "decoder" not in synthesizer.model.parts:
             logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
         return synthesizer
+
+    def set_g2p(self, languages: Sequence[str]) -> None:
+        """Writes text as it sounds in these languages alone; by default in those that the model was trained so with.
+
+        Raises:
+            SpeechError: There are no rules for the sounds of one of them.
+        """
+        try:
+            self.tokenizer = self.tokenizer.with_g2p(languages)
+        except ValueError as error:
+            raise SpeechError(f"--g2p: {error}") from None
+        self.text_front = TextFront(self.tokenizer, self.config.model.max_text_tokens)
 
     def speak(
         self, text: str, voice: Voice, language: str, sampling: SamplingConfig | None = None, seed: int = 0
