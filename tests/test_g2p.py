@@ -127,9 +127,7 @@ def package(tmp_path, monkeypatch):
 
 def test_an_installed_package_brings_rules_for_a_language(package):
     assert text_to_phonemes("Guten Tag", "de") == "bah bah"
-    with pytest.raises(
-        ValueError, match="gone:rules for the sounds of Persian cannot be loaded: No module"
-    ):
+    with pytest.raises(ValueError, match="gone:rules for the sounds of Persian cannot be loaded: No module"):
         text_to_phonemes("سلام", "fa")
     with pytest.raises(ValueError, match="Languages that have them: am, de, fa"):
         text_to_phonemes("hello", "en")
