@@ -269,6 +269,10 @@ def test_audio_in_other_folders_needs_their_names(tmp_path):
     text(tmp_path / "set" / "list.csv", named + f"{tmp_path}/audio/../private/c.wav|four\n")
     refused = [r.reason for r in load_corpus(tmp_path / "set" / "list.csv").rejections]
     assert refused == ["outside the data set", "missing file", *["outside the data set"] * 3]
+    text(tmp_path / "lists" / "up.csv", "../audio/a.wav|one\n../private/c.wav|two\n")
+    beside = load_corpus(tmp_path / "lists" / "up.csv", audio_roots=[tmp_path / "audio"])
+    assert [u.id for u in beside.utterances] == ["a"]
+    assert [r.reason for r in beside.rejections] == ["outside the data set"]
     corpus = load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "alias"])
     assert [(u.id, u.text) for u in corpus.utterances] == [("a", "one"), ("sub/b", "two")]
     assert [r.reason for r in corpus.rejections] == ["outside the data set", "duplicate id", "outside the data set"]

@@ -146,6 +146,7 @@ def _divide(sides, inspection, share):
     if len(sides) == 2:
         logger.info("%d clips that the training set keeps for validation are not used: --val-data is given.", len(held))
         return train, sides[1]
+    logger.info("%d clips are kept for validation by the data set itself.", len(held))
     return train, held
 
 
