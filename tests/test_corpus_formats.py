@@ -170,8 +170,9 @@ def test_each_format_is_told_by_its_content_and_its_audio_can_be_read(name, tmp_
 
 def test_every_format_has_its_example_and_its_row_in_the_table():
     assert {*EXAMPLES, "datasets"} <= {form.name for form in find_formats()}
-    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-    assert {*EXAMPLES, "datasets"} == set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
+    for name in ("data.md", "data.fa.md"):
+        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert {*EXAMPLES, "datasets"} == set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
