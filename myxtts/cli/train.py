@@ -21,6 +21,7 @@ FLAGS = f"""
 --format NAME data.format format of the data, see docs/data.md (default: told by its content)
 --audio-root DIR... data.audio_roots a further folder in which lists may name audio; can be repeated
 --language TEXT data.language language of recordings whose set names none (default: en)
+--g2p LANG... data.g2p write text as it sounds, am for Amharic; can be repeated (default: as in the run, else off)
 --vocabulary FILE data.vocabulary tokenizer file (default: one trained on the corpus)
 --download-ljspeech yes - fetch LJSpeech into --train-data when it is missing
 --num-workers int data.num_workers parallel readers (default: 8)
@@ -106,6 +107,7 @@ def _kinds():
         "batch": dict(type=batch_size, metavar="N|auto"),
         "decay": dict(type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY"),
         "DIR...": dict(action="append", metavar="DIR"),
+        "LANG...": dict(action="append", metavar="LANG"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),
         "stage": dict(choices=(*STAGES, "all")),

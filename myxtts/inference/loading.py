@@ -35,7 +35,7 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
     if not path.is_file():
         raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
     try:
-        tokenizer = XTTSTokenizer.from_file(path)
+        tokenizer = XTTSTokenizer.from_file(path).with_g2p(config.data.g2p or ())
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     model = XTTS(config.model, parts=tuple(stores))

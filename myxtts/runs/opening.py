@@ -180,6 +180,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
         if not config.training.reset_training or name in _kept_stages(config.training):
             _refuse_other_weights(source, home, name)
     data = replace(config.data, vocabulary=config.data.vocabulary or str(vocabulary_path(source)))
+    data = replace(data, g2p=stored.data.g2p if data.g2p is None else data.g2p)
     return replace(_with_shape(config, stored), data=data)
 
 
