@@ -26,16 +26,24 @@ def tokenizer():
     return XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
 
 
-def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "decoder")):
+def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "speaker", "decoder")):
     """A random model that seldom stops, with a decoder whose windows matter."""
     keras.utils.set_random_seed(0)
-    settings = {"num_text_tokens": tokenizer.num_tokens, "max_audio_tokens": 103, "max_text_tokens": 60, "decoder_type": decoder_type}
+    settings = {
+        "num_text_tokens": tokenizer.num_tokens,
+        "max_audio_tokens": 103,
+        "max_text_tokens": 60,
+        "decoder_type": decoder_type,
+    }
     config = tiny_run_config(model=settings)
     model = XTTS(config.model, parts=parts)
     random = np.random.default_rng(0)
     for part in parts:
         for variable in model.part_weights(part).values():
-            variable.assign(variable + (0.05 if part == "decoder" else 0.1) * random.standard_normal(variable.shape).astype("float32"))
+            variable.assign(
+                variable
+                + (0.05 if part == "decoder" else 0.1) * random.standard_normal(variable.shape).astype("float32")
+            )
     stop = np.arange(config.model.num_audio_tokens) == config.model.stop_audio_token
     model.gpt.audio_head.bias.assign(np.where(stop, -3.0, 0.0))
     return Synthesizer(model, tokenizer, config)

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-
 from myxtts.config.checks import UserError, printable, read_bounded
 from myxtts.storage.files import digest_bytes, read_json, write_json
 
@@ -46,7 +45,9 @@ def read_lines(path: str) -> list[Line]:
             continue
         where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]
         if not 2 <= len(parts) <= 4:
-            raise UserError(f"{where} must be id|text, id|text|voice or id|text|voice|language. Received: {row[:80]!r}.")
+            raise UserError(
+                f"{where} must be id|text, id|text|voice or id|text|voice|language. Received: {row[:80]!r}."
+            )
         line = Line(number, *parts, *[""] * (4 - len(parts)))
         if not _ID.fullmatch(line.id):
             rule = "must begin with an id that can be a file name: letters, digits, _, - and ., at most 200"

@@ -70,7 +70,9 @@ class Synthesizer:
             raise UserError(f"decoder must be one of {', '.join(DECODERS)}. Received: {decoder}.")
         part = DECODERS.get(decoder)
         if part and part not in self.model.parts:
-            raise UserError(f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(self.model.parts)}.")
+            raise UserError(
+                f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(self.model.parts)}."
+            )
         by_latents = part == "decoder" or part is None and "decoder" in self.model.parts
         return LatentDecoder(self.model) if by_latents else GriffinLim(self.codes_to_mel)
 
