@@ -80,7 +80,8 @@ def test_size_given_in_python_has_that_shape():
 
 
 def test_size_that_is_not_there_is_refused_in_python():
-    with pytest.raises(ConfigError, match="--model-size must be one of nano, tiny, small, normal, big. Received: huge"):
+    rule = "model.size .--model-size. must be one of nano, tiny, small, normal, big. Received: huge"
+    with pytest.raises(ConfigError, match=rule):
         ModelConfig(size="huge")
 
 
@@ -121,7 +122,9 @@ def test_setting_is_read_under_its_old_name(section, old, new, value, caplog):
 
 
 def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
-    data = "train_data val_data vocabulary num_workers cache_mb data_gpu model_gpu pipeline_buffer_size"
+    data = (
+        "train_data val_data format audio_roots vocabulary num_workers cache_mb data_gpu model_gpu pipeline_buffer_size"
+    )
     data += " model_start_delay"
     training = "stage strict automatic_batch_size memory_budget_mb overtraining_patience checkpoint_dir"
     training += " tensorboard_log_dir reset_training init_from log_every_steps checkpoint_every_steps keep_checkpoints"

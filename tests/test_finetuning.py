@@ -13,11 +13,11 @@ from tiny import tiny_model_config, tiny_run_config, write_run
 from myxtts.config.checks import ConfigError
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
-from myxtts.runs.foundations import load_foundations
 from myxtts.runs.opening import adopt, starting_weights, with_origin
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
+from myxtts.training.foundations import load_foundations
 from myxtts.training.lora import LoRA
 
 TEXTS = [("one two three four five six", "en")]

@@ -154,7 +154,7 @@ def test_training_optimizer_puts_its_switches_into_a_configuration():
     assert switches.requested["precision"] == ("auto", "preset aggressive")
     assert "xla: False (given)" in TrainingOptimizer("aggressive", xla=False).describe()
     for arguments, words in (
-        (("swift",), "--optimizations must be one of none, conservative"),
+        (("swift",), "--optimizations. must be one of none, conservative"),
         ((), "A switch must be"),
     ):
         with pytest.raises(ConfigError, match=words):

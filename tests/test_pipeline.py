@@ -325,6 +325,25 @@ def test_dataset_takes_its_validation_set_from_where_it_is_told(tiny_corpus, tmp
     assert all(clip.id.startswith(("tief_", "hoch_")) for clip in dataset.validation)
 
 
+@pytest.mark.parametrize("given", ["one folder", "two lists", "the folder and a list"])
+def test_lists_over_one_folder_of_audio_are_kept_apart(tiny_corpus, tmp_path, given):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "wavs").symlink_to(tiny_corpus / "wavs")
+    ids = [line.split("|")[0] for line in (tiny_corpus / "metadata.csv").read_text().splitlines()]
+    for name, some in (("train", ids[2:]), ("eval", ids[:2])):
+        lines = (f"wavs/{clip}.wav|one|emma" for clip in some)
+        (folder / f"metadata_{name}.csv").write_text("\n".join(["audio_file|text|speaker_name", *lines]) + "\n")
+    (folder / "lang.txt").write_text("English")
+    data = {"one folder": (folder, None), "two lists": (folder / "metadata_train.csv", folder / "metadata_eval.csv")}
+    train, validation = data.get(given, (folder, folder / "metadata_eval.csv"))
+    data = {"train_data": str(train), "val_data": validation and str(validation)}
+    dataset = SpeechDataset.open(tiny_run_config(None, tmp_path / "run", data=data))
+    assert [clip.id for clip in dataset.train] == ids[2:]
+    assert [clip.id for clip in dataset.validation] == ids[:2]
+    assert dataset.tokenizer.languages == ("en",)
+
+
 def test_corpus_without_a_usable_clip_is_an_error_with_a_report(tmp_path):
     folder = tmp_path / "data"
     (folder / "wavs").mkdir(parents=True)

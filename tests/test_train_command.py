@@ -20,7 +20,7 @@ from tiny import make_tiny_corpus
 
 from myxtts.cli import say, train
 from myxtts.devices import configuration as devices
-from myxtts.runs.opening import finished, newest_step
+from myxtts.runs.agenda import make_agenda
 from myxtts.runs.signals import stops_on_signals
 from myxtts.storage.checkpoint import CheckpointStore
 
@@ -86,6 +86,17 @@ def test_say_speaks_with_what_was_trained(trained, tiny_corpus, tmp_path, capsys
     assert out in capsys.readouterr().out
 
 
+def test_say_speaks_in_the_voices_of_the_training_by_name(trained, tmp_path, capsys):
+    home, out = str(trained[1]), str(tmp_path / "out.wav")
+    assert say.main(["--checkpoint", home, "--list-speakers"]) == 0
+    assert capsys.readouterr().out == "high\ten\nlow\ten\n"
+    with untraced():
+        assert say.main(["--checkpoint", home, "--text", "one", "--speaker", "low", "--output", out]) == 0
+    assert len(soundfile.read(out)[0])
+    line = sentence_of(capsys, say.main, "--checkpoint", home, "--text", "one", "--speaker", "lo", "--output", out)
+    assert "one of the model's 2 voices. Received: lo. Near it: low" in line
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
@@ -132,10 +143,10 @@ def test_stage_whose_finished_checkpoint_is_damaged_is_not_finished(trained, tin
     argv = ["--config", str(tiny_yaml), "--checkpoint-dir", str(tmp_path)]
     config = train.config_from_arguments(train.build_parser().parse_args(argv))
     shutil.copytree(trained[1] / "dvae", tmp_path / "dvae")
-    assert finished(config, "dvae", newest_step(tmp_path, "dvae"))
+    assert not make_agenda(config, None).works[0].trains
     file = tmp_path / "dvae/step_00000002/model.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    assert not finished(config, "dvae", newest_step(tmp_path, "dvae"))
+    assert make_agenda(config, None).works[0].trains
     assert (tmp_path / "dvae/damaged_step_00000002").is_dir()
 
 

@@ -33,6 +33,9 @@ MAX_DECODED_VALUES = 2**26
 """Frames times channels ever decoded: 256 MiB as float32, 50 minutes of 22.05 kHz mono."""
 SILENT_PEAK = 1e-3
 """-60 dB of full scale, about 5 bits of a 16-bit file: below it there is no speech to learn from."""
+MAX_PEAK = 8.0
+"""18 dB over full scale: no float recording overshoots by more, and scaled down by more, the speech around one damaged
+sample would be silence."""
 
 _BLOCK_FRAMES = 2**18
 _CANCELLED_SHARE = 0.1  # -20 dB of the louder channel; a sum below it is what opposite polarity left over
@@ -64,7 +67,7 @@ class AudioError(UserError):
     Attributes:
         reason: Two or three words that stay the same between versions, to count by: "missing file", "unreadable",
             "empty file", "not audio", "unsupported", "broken header", "sample rate", "truncated", "damaged",
-            "no audio", "not finite", "silent", "too short", "too long"; for writing also "no folder".
+            "no audio", "not finite", "absurd level", "silent", "too short", "too long"; for writing also "no folder".
         detail: One sentence for people, without the path.
     """
 
@@ -99,7 +102,8 @@ def read_audio(
 ) -> Recording:
     """Reads, checks, mixes to mono and resamples one recording.
 
-    Channels are averaged over those that carry sound. Samples beyond full scale are scaled down, with a warning.
+    Channels are averaged over those that carry sound. Samples up to `MAX_PEAK` beyond full scale are scaled
+    down, with a warning.
 
     Args:
         path: An audio file of any supported format, recognized by content.
@@ -107,7 +111,8 @@ def read_audio(
         min_seconds, max_seconds: Others are refused, longer ones before they are decoded. None: `MAX_SECONDS`.
 
     Raises:
-        AudioError: The file is missing, damaged, not audio, silent, not finite, or outside the limits.
+        AudioError: The file is missing, damaged, not audio, silent, not finite, of absurd level, or outside the
+            limits.
     """
     warnings = _check_container(path)
     with _open(path, max_seconds) as file:
@@ -132,7 +137,8 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
         `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz.
 
     Raises:
-        AudioError: The file has vanished, cannot be decoded, is not finite, or is longer than `MAX_SECONDS`.
+        AudioError: The file has vanished, cannot be decoded, is not finite or of absurd level, or is longer than
+            `MAX_SECONDS`.
     """
     return load_with_rate(path, sample_rate)[0]
 
@@ -308,6 +314,9 @@ def _mix_to_mono(path, frames):
     if not (np.isfinite(low) and np.isfinite(high)):
         raise AudioError(path, "not finite", "it holds samples that are NaN or infinite.")
     peak = max(-low, high)
+    if peak > MAX_PEAK:
+        cause = "damaged samples, or numbers of another scale stored as float"
+        raise AudioError(path, "absurd level", f"its samples reach {peak:.3g} times full scale: {cause}.")
     if peak > 1:
         frames = frames / peak
     if frames.shape[1] == 1:

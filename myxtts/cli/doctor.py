@@ -32,7 +32,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE", help="write the findings there as well")
     subjects = parser.add_subparsers(dest="subject")
     add = subjects.add_parser("data", help="check a data set: every recording and transcript").add_argument
-    add("folder", help="root of the data set")
+    add("folder", help="root of the data set, or a list of its clips")
+    add("--format", metavar="NAME", help="format of the data, see docs/data.md (default: told by its content)")
+    where = "a further folder in which lists may name audio; can be repeated"
+    add("--audio-root", action="append", default=[], **folder, help=where)
     add("--validation", **folder, help="validation set, to look for clips that are in both")
     add("--language", default="en", help="language of recordings whose set names none (default: en)")
     add("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")
@@ -59,9 +62,8 @@ def check_machine(arguments: argparse.Namespace) -> int:
     training = {"precision": arguments.precision} if arguments.precision else {}
     data = {"batch_size": arguments.batch_size}
     config = config_from_dict({"model": {"size": arguments.model_size}, "data": data, "training": training})
-    for flag, folder in (("--checkpoint-dir", arguments.checkpoint_dir), ("--train-data", arguments.train_data)):
-        if folder is not None and not Path(folder).is_dir():
-            raise UserError(f"{flag} must be a folder that is there. {folder} is not one.")
+    if not Path(arguments.checkpoint_dir).is_dir():
+        raise UserError(f"--checkpoint-dir must be a folder that is there. {arguments.checkpoint_dir} is not one.")
     files = []
     if arguments.train_data:
         from myxtts.data.corpora import load_corpus
@@ -84,6 +86,7 @@ def report_data(arguments: argparse.Namespace) -> int:
         raise UserError(f"--report must be a new file or an earlier report. {arguments.report} is another; it is kept.")
     limits = ClipLimits(min_seconds=arguments.min_seconds, max_seconds=arguments.max_seconds)
     options = dict(limits=limits, language=arguments.language, vocabulary=arguments.vocabulary)
+    options |= dict(format_name=arguments.format, audio_roots=arguments.audio_root)
     inspection, leaks = check_data(arguments.folder, arguments.validation, **options, progress=clip_progress)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)

@@ -40,7 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     text.add_argument("--language", default="en", help="of the text")
     voice = parser.add_argument_group("who says it")
     voice.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
-    voice.add_argument("--speaker", metavar="NAME", help="a voice that came with an imported model")
+    voice.add_argument("--speaker", metavar="NAME", help="a speaker of the training, or of an imported model")
+    voice.add_argument("--list-speakers", action="store_true", help="only list the names for --speaker")
     voice.add_argument("--voice", metavar="FILE.voice", help="a voice that --save-voice wrote")
     voice.add_argument("--save-voice", metavar="FILE.voice", help="keep the voice, to be had sooner next time")
     _add_output(parser.add_argument_group("where it goes"))
@@ -78,6 +79,8 @@ def main(argv: list[str] | None = None) -> int:
     """Speaks; everything that can be wrong is looked at before the first sound."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
+    if arguments.list_speakers:
+        return list_speakers(arguments.checkpoint)
     if arguments.stream:
         from myxtts.cli.say_stream import standard_output_for_sound
 
@@ -90,6 +93,7 @@ def _say(arguments, sound=None):
     from myxtts.cli import say_batch, say_stream
     from myxtts.devices.kinds import device_named
     from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.text.language_guess import guess_language
     from myxtts.utils.commons import get_device_context, setup_logging
 
     text = None if arguments.batch else _text(arguments)
@@ -101,6 +105,10 @@ def _say(arguments, sound=None):
         asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
         options = dict(sampling=dataclasses.replace(sampling, **asked), seed=arguments.seed, speed=arguments.speed)
         voice = _voice(arguments, synthesizer)
+        if text is not None:
+            arguments.language, told = guess_language([text], arguments.language)
+            if told:
+                print(told, file=sys.stderr)
         if lines:
             return say_batch.say_lines(lines, synthesizer, voice, arguments, options)
         if sound is not None:
@@ -125,6 +133,8 @@ def _check(arguments):
     if not arguments.checkpoint:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts say --checkpoint runs/mine …")
     _at_most_one(arguments, "text", "text_file", "batch")
+    if arguments.list_speakers:
+        return
     _at_most_one(arguments, "reference_audio", "speaker", "voice")
     if not (arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch):
         raise UserError("Say whose voice it is: give --reference-audio FILE, --voice FILE.voice or --speaker NAME.")
@@ -168,12 +178,11 @@ def _text(arguments) -> str:
 
 
 def _voice(arguments, synthesizer):
-    from myxtts.inference.voices import Voice
-    from myxtts.storage.speakers import read_speaker
+    from myxtts.inference.voices import stored_voice
 
     voice = arguments.voice or arguments.reference_audio
     if arguments.speaker:
-        voice = Voice(*read_speaker(arguments.checkpoint, arguments.speaker))
+        voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
     if voice is None:
         return None  # each line of a batch names its own
     voice = synthesizer.as_voice(voice)
@@ -181,3 +190,15 @@ def _voice(arguments, synthesizer):
         voice.save(arguments.save_voice)
         print(f"Wrote {printable(arguments.save_voice)}: the voice, for --voice")
     return voice
+
+
+def list_speakers(folder: str) -> int:
+    """Prints the names of the voices that come with a model, a line each."""
+    from myxtts.storage.speakers import read_speakers
+
+    speakers = read_speakers(folder)
+    if not speakers:
+        raise UserError(f"{folder} has no voices of its own. Give --reference-audio.")
+    for name, speaker in speakers.items():
+        print(printable(name) + (f"\t{speaker.language}" if speaker.language else ""))
+    return 0

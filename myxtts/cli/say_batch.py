@@ -102,15 +102,15 @@ class _Voices(dict):
         self.folder = Path(arguments.batch).parent
 
     def __missing__(self, name: str):
-        from myxtts.inference.voices import Voice
-        from myxtts.storage.speakers import read_speaker, speaker_names
+        from myxtts.inference.voices import stored_voice
+        from myxtts.storage.speakers import read_speakers
 
         if not name:
             voice = self.voice
             if voice is None:
                 raise UserError("It names no voice. Give one in its third column, or --reference-audio for all.")
-        elif name in speaker_names(self.checkpoint):
-            voice = Voice(*read_speaker(self.checkpoint, name))
+        elif name in read_speakers(self.checkpoint):
+            voice = stored_voice(self.checkpoint, name, self.synthesizer.voice)
         elif (path := self.folder / name).is_file():
             voice = self.synthesizer.as_voice(path)
         else:

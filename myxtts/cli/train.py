@@ -1,7 +1,7 @@
 """`python train_main.py`: flags become settings, devices and recordings are set up, a run is shown on the console."""
 
 import argparse
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.config import XTTSConfig
@@ -10,13 +10,15 @@ from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
-SAMPLE_CONFIG = Path(__file__).resolve().parents[2] / "configs" / "sample.yaml"
-"""What a run without data and without a configuration takes."""
+if TYPE_CHECKING:
+    from myxtts.runs.run import Run
 
 FLAGS = f"""
 [data]
---train-data DIR data.train_data root of the training set (default: a sample corpus)
---val-data DIR data.val_data root of the validation set (default: a split of the training set)
+--train-data DIR data.train_data root of the training set, or a list of its clips (default: a sample corpus)
+--val-data DIR data.val_data root of the validation set, or a list (default: a split of the training set)
+--format NAME data.format format of the data, see docs/data.md (default: told by its content)
+--audio-root DIR... data.audio_roots a further folder in which lists may name audio; can be repeated
 --language TEXT data.language language of recordings whose set names none (default: en)
 --vocabulary FILE data.vocabulary tokenizer file (default: one trained on the corpus)
 --download-ljspeech yes - fetch LJSpeech into --train-data when it is missing
@@ -39,7 +41,7 @@ FLAGS = f"""
 --virtual-devices int - try the two-device pipeline on this many virtual devices
 --device-plan auto - measure the ways to use the devices present and take the quickest
 [training]
---config FILE - YAML file, see configs/; flags given here win over it
+--config FILE - YAML file, yours or one of configs/, which come with the package; flags given here win over it
 --model-size size model.size capacity preset (default: tiny)
 --stage stage training.stage what to train (default: all that is missing)
 --batch-size batch data.batch_size,stage.batch_size clips per batch; auto finds by trial how many fit at once, and
@@ -94,6 +96,7 @@ def _kinds():
         "gpus": dict(type=gpus, metavar="I,J,…"),
         "batch": dict(type=batch_size, metavar="N|auto"),
         "decay": dict(type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY"),
+        "DIR...": dict(action="append", metavar="DIR"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),
         "stage": dict(choices=(*STAGES, "all")),
@@ -135,12 +138,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
-    """The settings in `--config`, with the flags that were given on top."""
+def config_from_arguments(arguments: argparse.Namespace, settings: dict | None = None) -> XTTSConfig:
+    """The settings given, else those in `--config`, with the flags that were given on top."""
     from myxtts.config.loading import config_from_dict, merge, read_yaml
+    from myxtts.config.recipes import SAMPLE, find_recipe
 
-    path = arguments.config or (None if arguments.train_data else SAMPLE_CONFIG)
-    values, given = read_yaml(path) if path else {}, vars(arguments)
+    path = arguments.config or (None if arguments.train_data else SAMPLE)
+    values, given = settings or (read_yaml(find_recipe(path)) if path else {}), vars(arguments)
     for flag, settings in arguments.settings.items():
         for section, name in (setting.split(".") for setting in settings if given[flag] is not None):
             value = {section: {name: given[flag]}}
@@ -155,8 +159,17 @@ def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Trains what is missing; returns the exit code."""
+    from myxtts.runs.signals import leave_at_once, stops_on_signals
+
     arguments = build_parser().parse_args(argv)
-    config = config_from_arguments(arguments)
+    run = open_run(arguments, config_from_arguments(arguments))
+    if not run.train(guard=stops_on_signals) and not (run.trainer and run.trainer.under_way):
+        leave_at_once()
+    return 0
+
+
+def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = False) -> "Run":
+    """The run that a command line asks for, on its devices and recordings; it tells the console unless `quiet`."""
     from myxtts.runs import setup
 
     if arguments.resume:
@@ -169,15 +182,13 @@ def main(argv: list[str] | None = None) -> int:
     config, plan = setup.set_up(config, **options)
     from myxtts.runs.console import RunConsole
     from myxtts.runs.run import Run
-    from myxtts.runs.signals import leave_at_once, stops_on_signals
     from myxtts.utils.commons import setup_logging
 
-    setup_logging()
     run = Run(config, plan)
-    run.callbacks.append(RunConsole(run))
-    if not run.train(guard=stops_on_signals) and not run.trainer.under_way:
-        leave_at_once()
-    return 0
+    if not quiet:
+        setup_logging()
+        run.callbacks.append(RunConsole(run))
+    return run
 
 
 def set_up_options(arguments: argparse.Namespace) -> dict:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from myxtts.config.checks import require
+from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
@@ -14,16 +15,21 @@ class DataConfig(Settings):
     section = "data"
 
     train_data: str | None = setting(None, of_run=True)
-    """Root folder of the training set."""
+    """Root folder of the training set, or a list of its clips."""
     val_data: str | None = setting(None, of_run=True)
-    """Root folder of the validation set; None splits it off the training set."""
+    """Root folder of the validation set, or a list; None takes what the training set itself keeps for validation, or
+    else splits it off."""
+    format: str | None = setting(None, of_run=True)
+    """Name of the data sets' format (`docs/data.md`); None tells it from their content."""
+    audio_roots: tuple[str, ...] = setting((), of_run=True)
+    """Further folders in which lists may name audio, by a path below them or in full."""
     language: str = "en"
     """Language of recordings whose set names none."""
     vocabulary: str | None = setting(None, of_run=True)
     """Tokenizer file (Hugging Face JSON); None trains one on the corpus's own text."""
     extend_vocabulary: bool = True
     """Grow a given vocabulary by the characters and languages of the corpus that it lacks."""
-    vocabulary_size: int = setting(512, at_least=1)
+    vocabulary_size: int = setting(DEFAULT_TEXT_TOKENS, at_least=1)
     """Size of a trained vocabulary, at most."""
     validation_share: float = setting(0.05, above=0, below=1, hint="The default is 0.05.")
     """Share of clips held out by a stable hash of their id when there is no `val_data`."""

@@ -17,6 +17,9 @@ DECODER_DILATIONS = (1, 3, 5)
 """Dilations within one of these stacks."""
 SPEAKER_BLOCKS = (3, 4, 6, 3)
 """Residual blocks in each group of the speaker encoder."""
+DEFAULT_TEXT_TOKENS = 512
+"""Rows of the text table of a model made before its tokenizer, which is the most that a vocabulary trained on a corpus
+takes by default."""
 SPEAKER_NUM_MELS = 64
 """Mel bands that the speaker encoder sees."""
 
@@ -86,7 +89,7 @@ class ModelConfig(Settings):
     """Length of a speaker vector."""
 
     def __init__(self, size="tiny", **values):
-        require(size in MODEL_SIZES, "--model-size", f"one of {', '.join(MODEL_SIZES)}", size)
+        require(size in MODEL_SIZES, "model.size (--model-size)", f"one of {', '.join(MODEL_SIZES)}", size)
         # Before there was a choice, a model had this decoder, and its configuration the width of it.
         kind = {"decoder_type": "hifigan"} if "decoder_channels" in values else {}
         self.fill({"size": size, **kind, **values}, MODEL_SIZES[size])

@@ -96,7 +96,9 @@ class TrainingConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.stage in (*STAGES, "all"), "--stage", f"one of {', '.join(STAGES)}, all", self.stage)
+        require(
+            self.stage in (*STAGES, "all"), "training.stage (--stage)", f"one of {', '.join(STAGES)}, all", self.stage
+        )
         for name, stage in self.stages.items():
             may = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
             way_out = "A slice of a clip no longer fits its text."

@@ -55,14 +55,14 @@ class SpeechDataset:
         called while recordings are checked.
         """
         try:
-            get_language(config.data.language)
+            config = replace(config, data=replace(config.data, language=get_language(config.data.language).code))
         except ValueError as error:
             raise ConfigError(f"--language: {error}") from error
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]
         inspections = [_inspect(config, folder, progress) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
-        train, validation = sides if len(sides) == 2 else split_by_hash(*sides, config.data.validation_share)
+        train, validation = _divide(sides, inspections[0], config.data.validation_share)
         for leak in find_leakage(train, validation):
             logger.warning("Leakage: %s; its loss says little.", leak)
         if not validation:
@@ -132,10 +132,23 @@ class SpeechDataset:
 
 
 def _inspect(config, folder, progress):
-    corpus = load_corpus(folder, config.data.language)
+    corpus = load_corpus(folder, config.data.language, config.data.format, config.data.audio_roots)
     limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
-    cache = Path(config.training.checkpoint_dir, f"inspected_{digest_bytes(str(corpus.root).encode(), 4)}.json")
+    name = f"inspected_{digest_bytes(str(Path(folder).resolve()).encode(), 4)}.json"
+    cache = Path(config.training.checkpoint_dir, name)
     return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=cache)
+
+
+def _divide(sides, inspection, share):
+    """Training and validation clips: of two sets, as the one set itself keeps them apart, or by a hash."""
+    kept = {utterance.id for utterance in inspection.accepted if utterance.validation}
+    train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
+    if not (train and held):
+        return sides if len(sides) == 2 else split_by_hash(*sides, share)
+    if len(sides) == 2:
+        logger.info("%d clips that the training set keeps for validation are not used: --val-data is given.", len(held))
+        return train, sides[1]
+    return train, held
 
 
 def _tokenizer(config, utterances):

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,11 +16,12 @@ import numpy as np
 from myxtts.audio.files import AudioError, read_audio
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
-from myxtts.data.splits import Leak, find_leakage
+from myxtts.data.corpora.folder import relative_path
+from myxtts.data.splits import Leak, find_leakage, split_as_kept
 from myxtts.storage.files import digest_bytes, write_whole
 from myxtts.text.tokenizer import XTTSTokenizer
 
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 _CHUNK_CLIPS = 1_024
 # Clips that end in the middle of a sound have 0.3 to 2 times their mean level in the last 20 ms; LJSpeech, VCTK and
 # other carefully cut recordings stay below 0.15.
@@ -90,13 +91,18 @@ def check_data(
     limits: ClipLimits = ClipLimits(),
     language: str = "en",
     vocabulary: str | Path | None = None,
+    format_name: str | None = None,
+    audio_roots: Sequence[str | Path] = (),
     progress: Callable[[str | Path], AbstractContextManager[Progress]],
 ) -> tuple[Inspection, tuple[Leak, ...]]:
-    """Inspects a data set as training would. Also returns which clips of the folder `validation` are in it as well.
+    """Inspects a data set as training would. Also returns which validation clips are trained on as well.
+
+    Validation clips are those of `validation`, without one those that the data set itself keeps for it.
 
     Args:
         language: Of recordings whose set names none.
         vocabulary: Tokenizer file that transcripts must fit.
+        format_name, audio_roots: As `load_corpus` takes them.
         progress: Called as `progress(folder)` for each set; gives a context with its progress, as `clip_progress` does.
     """
     tokenizer = XTTSTokenizer.from_file(vocabulary) if vocabulary else None
@@ -106,12 +112,13 @@ def check_data(
         return f"text not usable: {reason}" if reason else None
 
     def inspect(folder):
-        corpus = load_corpus(folder, language)
+        corpus = load_corpus(folder, language, format_name, audio_roots)
         with progress(folder) as shown:
             return inspect_corpus(corpus, limits, progress=shown, check_text=check_text)
 
     inspection = inspect(folder)
-    return inspection, find_leakage(inspection.accepted, inspect(validation).accepted if validation else ())
+    train, held = split_as_kept(inspection.accepted)
+    return inspection, find_leakage(train, inspect(validation).accepted if validation else held)
 
 
 def inspect_corpus(
@@ -134,7 +141,7 @@ def inspect_corpus(
             for instance for tokens that are too many.
     """
     notes = list(corpus.notes)
-    if cache_path is not None and Path(cache_path).resolve().is_relative_to(corpus.root):
+    if cache_path is not None and not corpus.is_list and Path(cache_path).resolve().is_relative_to(corpus.root):
         notes.append(f"The results are not cached: {cache_path} lies in the data set, which is never written to.")
         cache_path = None
     key = [_CACHE_FORMAT, limits.sample_rate, limits.min_seconds, limits.max_seconds]
@@ -177,7 +184,7 @@ def write_report(inspection: Inspection, path: str | Path):
     for clip in inspection.accepted:
         found = warnings[clip.id]
         reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
-        verdict, audio = "warning" if found else "accepted", clip.wav_path.relative_to(inspection.root).as_posix()
+        verdict, audio = "warning" if found else "accepted", relative_path(clip.wav_path, inspection.root)
         rows.append((clip.id, verdict, reasons, details, audio, clip.line, f"{clip.seconds:.3f}"))
     with write_whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         # An apostrophe makes a spreadsheet take the cell for text.
@@ -281,7 +288,7 @@ def _warnings(corpus, good, limits):
 
 def _finding(kind, corpus, utterance, message):
     reason, _, detail = message.partition(": ")
-    path = utterance.wav_path.relative_to(corpus.root).as_posix()
+    path = relative_path(utterance.wav_path, corpus.root)
     return kind(utterance.id, utterance.line, path, reason, detail or message)
 
 

@@ -43,6 +43,12 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
     return train, tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
 
 
+def split_as_kept(utterances: Sequence[Utterance]) -> tuple[tuple, tuple]:
+    """Divides utterances into those to train on and those that their data set keeps for validation."""
+    held = tuple(utterance for utterance in utterances if utterance.validation)
+    return tuple(utterance for utterance in utterances if not utterance.validation), held
+
+
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> tuple[Leak, ...]:
     """Finds validation clips whose id, file or content is also in training: at most one `Leak` for each, in order.
 

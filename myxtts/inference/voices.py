@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import read_audio
+from myxtts.audio.files import AudioError, read_audio
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.checks import UserError
@@ -19,12 +19,14 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.models.xtts import XTTS
 from myxtts.storage.files import CheckpointError, digest_bytes
+from myxtts.storage.speakers import find_speaker, read_speaker
 from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""A shorter last piece of the reference is dropped when there are others."""
+"""A shorter last piece of the reference is dropped when there are others. The released model drops it in any case, so
+that less than this in all is no reference at all."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
@@ -94,9 +96,14 @@ class VoiceEncoder:
         self._to_speaker = tf.function(to_speaker, input_signature=wavs)
 
     def __call__(self, references: Recording | list[Recording]) -> Voice:
-        """Latents, and with a speaker encoder the speaker vector, of one or more recordings of a speaker."""
+        """Latents, and with a speaker encoder the speaker vector, of one or more recordings of a speaker.
+
+        Raises:
+            AudioError: A file cannot be used, or all of them together are shorter than `SHORTEST_CHUNK_SAMPLES`.
+        """
         references = [references] if isinstance(references, Recording) else references
         recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
+        self._check_length(references, sum(map(len, recordings)))
         content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
         voice = self._known.pop(content, None) or self._encode(recordings)
@@ -117,6 +124,18 @@ class VoiceEncoder:
         heard = [resample(one[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for one in recordings]
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
 
+    def _check_length(self, references, num_samples):
+        """Arrays come from a training set, whose clips were judged before: what is too short is said of files alone."""
+        files = [one for one in references if not isinstance(one, np.ndarray)]
+        seconds, least = num_samples / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
+        if files and seconds < least:
+            heard = f"a voice cannot be heard in {seconds:.2g} s; give {least:.2g} s or more, better several seconds."
+            raise AudioError(files[0], "too short", heard)
+        low, high = self.config.data.conditioning_seconds
+        if files and seconds < low:
+            known = f"the model was trained on {low:.2g} to {high:.2g} s of a voice, and the likeness will suffer"
+            logger.warning("The reference lasts %.2g s; %s. Give a longer recording.", seconds, known)
+
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
         """Pieces of a recording `(S,)` for the conditioning encoder."""
         sampling, data = self.config.sampling, self.config.data
@@ -127,6 +146,16 @@ class VoiceEncoder:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
         pieces = [samples[start : start + length] for start in range(0, len(samples), length)]
         return [piece for piece in pieces if len(piece) >= SHORTEST_CHUNK_SAMPLES] or pieces[:1]
+
+
+def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
+    """One of the voices that come with the model in `folder`, by name (`storage.speakers.read_speakers`).
+
+    Raises:
+        CheckpointError: There is no such voice.
+    """
+    clip = find_speaker(folder, name).clip
+    return Voice(*read_speaker(folder, name)) if clip is None else listen(clip)
 
 
 def _read(path: str | Path) -> np.ndarray:

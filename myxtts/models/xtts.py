@@ -1,16 +1,18 @@
 """The XTTS model: where `ModelConfig` becomes layers."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Self
 
 import keras
 from keras import ops
 
-from myxtts.config.model import SPEAKER_NUM_MELS, ModelConfig
+from myxtts.config.model import DEFAULT_TEXT_TOKENS, SPEAKER_NUM_MELS, ModelConfig
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Tensor
+from myxtts.models.preset_model import PresetModel
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.waveform_decoder import make_decoder
 
@@ -20,13 +22,13 @@ LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder":
 """Attribute that holds each part's layer; its weights' names in a checkpoint begin with it."""
 
 
-class XTTS(keras.Model):
+class XTTS(PresetModel):
     """DVAE, GPT and, when asked for, the speaker encoder and the waveform decoder.
 
     All weights are made at once, on the device and in the strategy scope that are active at construction.
 
     Args:
-        config: `ModelConfig` with `num_text_tokens` set.
+        config: `ModelConfig`; without `num_text_tokens` the model gets `DEFAULT_TEXT_TOKENS`.
         parts: Which of `PARTS` to make.
         precision: Keras dtype policy of the layers.
     """
@@ -36,6 +38,8 @@ class XTTS(keras.Model):
         unknown = set(parts) - set(PARTS)
         if unknown:
             raise ValueError(f"parts must be among {PARTS}. Received: {sorted(unknown)}.")
+        if config.num_text_tokens == 0:
+            config = replace(config, num_text_tokens=DEFAULT_TEXT_TOKENS)
         self.config, self.parts = config, tuple(parts)
         stats = dict(shape=(config.num_mels,), name="mel_stats", trainable=False, initializer="ones", dtype="float32")
         self.mel_stats = self.add_weight(**stats)
@@ -49,9 +53,6 @@ class XTTS(keras.Model):
         self.dvae = built(DVAE(*shape, config.dvae_residual_blocks, name="dvae", dtype=dtype))
 
     def _make_gpt(self, config, dtype):
-        if config.num_text_tokens < 1:
-            rule = "model.num_text_tokens must be set from the tokenizer before the GPT is made"
-            raise ValueError(f"{rule}. Received: {config.num_text_tokens}.")
         self.gpt = built(GPT(config, name="gpt", dtype=dtype))
 
     def _make_speaker(self, config, dtype):

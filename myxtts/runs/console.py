@@ -8,6 +8,7 @@ from myxtts.config.checks import UNPRINTABLE, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.runs.agenda import Agenda
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.callbacks import ConsoleProgress
@@ -47,8 +48,8 @@ class RunConsole(ConsoleProgress, RunListener):
         speakers = len({clip.speaker for clip in dataset.train})
         print(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
 
-    def on_stage_skipped(self, stage: str):
-        print(f"Stage {stage}: trained already; --stage {stage} with a larger --max-steps trains it further")
+    def on_agenda(self, agenda: Agenda):
+        print(*map(printable, "\n".join(agenda.lines()).split("\n")), sep="\n")
 
     def on_stage(self, stage: str, order):
         print(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {len(order.shapes)} shapes")

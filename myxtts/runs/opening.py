@@ -14,33 +14,45 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import PARTS
+from myxtts.runs.agenda import Agenda, make_agenda
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
 from myxtts.storage.run_folder import set_aside
-from myxtts.storage.speakers import SPEAKERS_FILE
-from myxtts.training.overtraining import has_stopped
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 
 logger = logging.getLogger(__name__)
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 """Weights with a row (or a column) per text token."""
-RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, "samples", "tensorboard")
+RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 
 
-def open_dataset(
-    config: XTTSConfig, progress: Callable[[int, int], None] | None = None, on_set_aside: Callable | None = None
-) -> SpeechDataset:
+def open_run(
+    config: XTTSConfig,
+    progress: Callable[[int, int], None] | None = None,
+    on_agenda: Callable | None = None,
+    on_set_aside: Callable | None = None,
+) -> tuple[SpeechDataset, Agenda]:
     """Reads the recordings of a run, sets aside what it is to replace, and writes its `config.json` and `vocab.json`.
 
-    The result's `config` is that of the run: with its origin and vocabulary, and nothing left to reset.
-    `progress(done, total)` is called while recordings are checked, `on_set_aside(stage, folder)` for each stage moved.
+    Args:
+        config: As asked for.
+        progress: Called as `progress(done, total)` while recordings are checked.
+        on_agenda: Called with the `Agenda`, before anything is moved or written.
+        on_set_aside: Called as `on_set_aside(stage, folder)` for each stage moved.
+
+    Returns:
+        The recordings, whose `config` is that of the run: with its origin and vocabulary, and nothing left to reset;
+        and what is to be done.
 
     Raises:
-        UserError: The folder holds another run, --init-from lacks something, or the recordings cannot be used.
+        UserError: The folder holds another run, --init-from lacks something, the recordings cannot be used, or what is
+            asked for would make useless what is there.
     """
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)
@@ -50,6 +62,11 @@ def open_dataset(
         config = adopt(config) if is_adopted else _with_shape(config, _stored_config(home))
     dataset = SpeechDataset.open(config, progress)
     check_same_model(dataset.config)
+    training = config.training
+    reset = [name for name in STAGES if name not in _kept_stages(training)] if training.reset_training else ()
+    agenda = make_agenda(dataset.config, dataset, reset, Path(training.init_from) if is_adopted else None)
+    if on_agenda:
+        on_agenda(agenda)
     if config.training.reset_training:
         _set_aside(config, on_set_aside)
         dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
@@ -58,8 +75,9 @@ def open_dataset(
     for part in FORMER_HOMES:
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
     dataset.tokenizer.save(home / "vocab.json")
+    keep_speakers(home, dataset.train)
     write_json(home / "config.json", dataset.config.to_dict())
-    return dataset
+    return dataset, agenda
 
 
 def _kept_stages(training):
@@ -84,16 +102,6 @@ def _set_aside(config, on_set_aside):
 def newest_step(folder: Path, stage: str) -> int | None:
     """Step of a stage's newest sound checkpoint in the folder of a run, or None; damaged ones are set aside."""
     return CheckpointStore(folder / stage).newest_sound(logger.warning)
-
-
-def finished(config: XTTSConfig, stage: str, step: int | None) -> bool:
-    """Whether a stage whose newest checkpoint is of this step has nothing left to train."""
-    if step is None:
-        return False
-    state, training = CheckpointStore(Path(config.training.checkpoint_dir) / stage).read_state(step), config.training
-    detector, asked = state.get("parts", {}).get("overtraining"), training.stages[stage].max_steps
-    ended = detector is not None and has_stopped(detector, training.overtraining_patience)
-    return state["finished"] and (asked is None or step >= asked or ended)
 
 
 def tuned_stages() -> list[str]:
@@ -183,6 +191,8 @@ def _take_parts(source, home):
             copy_part(source, home, name)
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
+    if (source / SPEAKER_CLIPS).is_dir():
+        shutil.copytree(source / SPEAKER_CLIPS, home / SPEAKER_CLIPS, dirs_exist_ok=True)
 
 
 def _with_shape(config, stored):

@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 GATHERED = ".before_reset"
 """Holds what is about to be set aside, until it is all of a run."""
-_WRITTEN = """config.json vocab.json speakers.safetensors train.log inspected_*.json clips_*.csv diverged_*.json
-samples tensorboard decoder""".split()
+_WRITTEN = """config.json vocab.json speakers.safetensors speaker_clips train.log inspected_*.json clips_*.csv
+diverged_*.json samples tensorboard decoder""".split()
 """What a run writes into its folder, but for its stages."""
 
 
@@ -44,7 +44,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         _lock(descriptor, folder)
         _refuse_links(folder)
         _put_back(folder)
-        for place in (folder.resolve(), folder / "samples"):
+        for place in (folder.resolve(), folder / "samples", folder / "speaker_clips"):
             remove_leftovers(place)
         yield folder
     finally:

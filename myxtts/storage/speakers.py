@@ -1,16 +1,35 @@
-"""Voices that come with a model: conditioning latents and speaker vector of each, by name."""
+"""Voices that come with a model, by name: latents and speaker vector of each, or recorded speech to take them from."""
 
 import difflib
+import re
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from myxtts.storage.files import AnyPath, CheckpointError
+from myxtts.config.checks import UNPRINTABLE
+from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, read_json, write_json, write_whole
 from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
+SPEAKER_CLIPS = "speaker_clips"
+"""Folder of a run with a short recording of each of its speakers."""
+_INDEX = "index.json"
+_CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
+
+
+@dataclass(frozen=True)
+class StoredSpeaker:
+    """A voice that comes with a model. Without a `clip` its latents are in `SPEAKERS_FILE`: see `read_speaker`."""
+
+    clip: Path | None = None
+    """FLAC file with some seconds of the speaker, for those that a run was trained on."""
+    language: str | None = None
+    """What is spoken in it."""
+    sources: tuple[str, ...] = ()
+    """Ids of the training clips that it was made from."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -23,27 +42,85 @@ def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.
 
 
 def speaker_names(folder: AnyPath) -> list[str]:
-    """Names of the voices that come with the model in `folder`, sorted; empty where there are none."""
+    """Names of the voices whose latents come with the model in `folder`, sorted; empty where there are none."""
     path = Path(folder) / SPEAKERS_FILE
     if not path.is_file():
         return []
     return sorted(name.removesuffix(_LATENTS) for name in tensor_names(path) if name.endswith(_LATENTS))
 
 
-def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Latents and speaker vector of one of the voices that come with a model, as `write_speakers` takes them.
+def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
+    """All voices that come with the model in `folder`, by name and sorted: those it was trained on, and converted ones.
+
+    Raises:
+        CheckpointError: What holds them is damaged.
+    """
+    found = {name: StoredSpeaker() for name in speaker_names(folder)} | _read_index(Path(folder) / SPEAKER_CLIPS)
+    return dict(sorted(found.items()))
+
+
+def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
+    """One of the voices of `read_speakers`.
 
     Raises:
         CheckpointError: There is no such voice; the message names similar ones.
     """
-    names = speaker_names(folder)
-    if not names:
-        rule = f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE}."
+    speakers = read_speakers(folder)
+    if not speakers:
+        rule = (
+            f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}."
+        )
         way_out = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
         raise CheckpointError(f"{rule} {way_out}")
-    if name not in names:
-        near = ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3])
-        rule = f"--speaker must be one of the model's {len(names)} voices."
+    if name not in speakers:
+        near = ", ".join(difflib.get_close_matches(name, speakers, n=3, cutoff=0.3) or [*speakers][:3])
+        rule = f"--speaker must be one of the model's {len(speakers)} voices."
         raise CheckpointError(f"{rule} Received: {name}. Near it: {near}.")
+    return speakers[name]
+
+
+def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Latents and speaker vector of one of the voices in `SPEAKERS_FILE`, as `write_speakers` takes them.
+
+    Raises:
+        CheckpointError: There is no such voice; the message names similar ones.
+    """
+    if name not in speaker_names(folder):
+        find_speaker(folder, name)
+        raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
     latents, vector = read_tensors(Path(folder) / SPEAKERS_FILE, (name + _LATENTS, name + _VECTOR))
     return latents, vector
+
+
+def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
+    """Adds recordings of speakers to the folder of a run: by name, a FLAC file's content, language and sources.
+
+    Earlier ones of other names stay; the model was trained on those as well.
+    """
+    home = Path(folder) / SPEAKER_CLIPS
+    speakers = _read_index(home)
+    home.mkdir(exist_ok=True)
+    for name, (content, language, sources) in clips.items():
+        path = home / f"{digest_bytes(content)}.flac"
+        if not path.is_file():
+            with write_whole(path) as temporary:
+                temporary.write_bytes(content)
+        speakers[name] = StoredSpeaker(path, language, tuple(sources))
+    entries = {name: asdict(speaker) | {"clip": speaker.clip.name} for name, speaker in sorted(speakers.items())}
+    write_json(home / _INDEX, entries)
+    for stale in set(home.glob("*.flac")) - {speaker.clip for speaker in speakers.values()}:
+        if _CLIP_NAME.fullmatch(stale.name):
+            stale.unlink()
+
+
+def _read_index(home: Path) -> dict[str, StoredSpeaker]:
+    if not (home / _INDEX).is_file():
+        return {}
+    entries, speakers = read_json(home / _INDEX), {}
+    for name, entry in entries.items() if isinstance(entries, dict) else [("", None)]:
+        clip, language, sources = map((entry if isinstance(entry, dict) else {}).get, ("clip", "language", "sources"))
+        sound = isinstance(clip, str) and _CLIP_NAME.fullmatch(clip) and isinstance(language, str)
+        if not sound or not isinstance(sources, list) or UNPRINTABLE.search(name + language):
+            raise CheckpointError(f"{home / _INDEX} is damaged: {name[:80]!r} has no sound entry. Remove the folder.")
+        speakers[name] = StoredSpeaker(home / clip, language, tuple(map(str, sources)))
+    return speakers

@@ -3,8 +3,10 @@
 from contextlib import ExitStack
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
+from myxtts.config.checks import ConfigError
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.training.device_pipeline import copy_to
 
@@ -27,6 +29,21 @@ class Replicas:
         if len(self.devices) == 1:
             stack.enter_context(tf.device(self.devices[0]))
         return stack
+
+    def adopt(self, model: keras.Model) -> None:
+        """Takes in a model that was made outside of `scope`, on the model device.
+
+        Raises:
+            ConfigError: There are several devices, and the model has no copy of its weights on each.
+        """
+        if len(self.devices) > 1:
+            way_out = "Keep it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()"
+            raise ConfigError(
+                f"model= is for training on one device. Received: {len(self.devices)} devices. {way_out}."
+            )
+        for variable in model.variables:
+            # TensorFlow refuses optimizer variables beside one that is of no strategy, though it lives where they do.
+            variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
         """A prepared batch on the model device; on several, split into equal shards."""

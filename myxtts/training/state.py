@@ -87,17 +87,21 @@ def versions() -> dict[str, str]:
 
 def differences(saved: dict, config: XTTSConfig) -> Iterator[str]:
     """Lines on what makes the losses from here on other than those of an unbroken run."""
-    before, now = (_flat(json.loads(json.dumps(one.to_dict()))) for one in (config_from_dict(saved["config"]), config))
-    without_effect = run_settings(XTTSConfig)
-    changed = [
-        f"{name} {before.get(name)!r} -> {value!r}"
-        for name, value in now.items()
-        if value != before.get(name) and name not in without_effect and not name.startswith("sampling.")
-    ]
-    if changed:
-        yield f"Settings changed since the checkpoint: {'; '.join(changed)}"
+    if changed := changed_settings(saved, config):
+        yield f"Settings changed since the checkpoint: {'; '.join(changed.values())}"
     if saved["versions"] != versions():
         yield f"The checkpoint was written with {saved['versions']}; now it is {versions()}: last bits may differ."
+
+
+def changed_settings(saved: dict, config: XTTSConfig) -> dict[str, str]:
+    """The settings of the recipe that are other than in a checkpoint: `name before -> now` by dotted name."""
+    before, now = (_flat(json.loads(json.dumps(one.to_dict()))) for one in (config_from_dict(saved["config"]), config))
+    without_effect = run_settings(XTTSConfig)
+    return {
+        name: f"{name} {before.get(name)!r} -> {value!r}"
+        for name, value in now.items()
+        if value != before.get(name) and name not in without_effect and not name.startswith("sampling.")
+    }
 
 
 def _flat(values, where=""):

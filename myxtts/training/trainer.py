@@ -5,20 +5,23 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.configuration import current_plan, require_placement
+from myxtts.devices.configuration import plan_for, require_placement
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
+from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, with_batch
 from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.checkpointer import Checkpointer
@@ -28,8 +31,9 @@ from myxtts.training.evaluation import Evaluator
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
 from myxtts.training.overtraining import OvertrainingDetector
+from myxtts.training.prerequisites import gather, is_bare, train_missing
 from myxtts.training.replicas import Replicas
-from myxtts.training.schedules import learning_rate
+from myxtts.training.schedules import learning_rate, total_steps
 from myxtts.training.state import TrainingState, data_digest
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
@@ -40,16 +44,26 @@ logger = logging.getLogger(__name__)
 class XTTSTrainer:
     """Trains one stage of XTTS.
 
+    Made of a configuration alone, with `data.train_data`, it gets what it needs by itself: recordings and tokenizer
+    when it is made; the scale of the mel bands, and the stages that its own builds on unless the run's folder or the
+    model has them trained, in `train`.
+
     Args:
-        config: With `model.num_text_tokens` set.
-        model: With the stage's part, made on the model device; None makes one.
+        config: As asked for, or with `model.num_text_tokens` set as a `SpeechDataset` has it. `data.data_gpu` and
+            `data.model_gpu` name the devices.
+        model: With the stage's part, made on the model device, which is then trained; None makes one.
         resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
             where that has no checkpoint of this stage.
-        model_device, plan: None takes the plan applied in this process, and its device.
+        model_device, plan: None takes the plan for the configuration's devices, and its device.
+        stage: None takes `training.stage`, and the GPT where that is `all`.
         foundations: The frozen models of the stages it builds on, on the data device: `{"dvae": XTTS}` for the GPT.
-        measured: What `Stage.measure` returned; a fresh start of a stage that measures something needs it.
+        measured: What `Stage.measure` returned; None measures when training starts.
         starting_weights: `{weight name: array}` of the stage's part that a fresh start takes instead of random ones.
         lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
+
+    Raises:
+        DeviceError: The devices that the configuration names cannot be had.
+        UserError: Something else that is needed cannot be had.
     """
 
     def __init__(
@@ -59,19 +73,27 @@ class XTTSTrainer:
         resume_checkpoint: str | None = None,
         model_device: str | None = None,
         *,
-        stage: str = "gpt",
+        stage: str | None = None,
         foundations: dict[str, XTTS] | None = None,
         plan: DevicePlan | None = None,
         measured=None,
         starting_weights: dict[str, np.ndarray] | None = None,
         lineage: dict | None = None,
     ):
-        self.config = config
-        plan = plan or current_plan()
+        plan = plan or plan_for(config.data.data_gpu, config.data.model_gpu)
         self.plan = plan if model_device is None else replace(plan, model_devices=(model_device,))
         self.replicas = Replicas(self.plan)
         self.data_device, self.model_device = self.plan.data_device, self.plan.model_device
+        stage = stage or ("gpt" if config.training.stage == "all" else config.training.stage)
+        self._found = None
+        """What was gathered for a trainer made of a configuration alone: `prerequisites.Prerequisites`."""
+        if foundations is None and is_bare(config, stage):
+            self._found = gather(config, stage, self.data_device, model)
+            config, foundations = self._found.dataset.config, self._found.foundations
+            lineage = self._found.lineage
+        self.config = config
         self.stage = STAGES[stage].load()(config, foundations or {})
+        self._given = model
         self._make_model(model, measured, starting_weights)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
@@ -88,6 +110,10 @@ class XTTSTrainer:
         self.switches = settle_switches(training, self.config.model, self.model_device, self.stage.switches)
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(training.seed)
+        if model is not None:
+            rule, name = "that of the model given", model.dtype_policy.name
+            require(self.switches.precision == name, "training.precision", f"{name}, {rule}", self.switches.precision)
+            self.replicas.adopt(model)
         with self.replicas.scope():
             self.stage.build(model, self.switches, measured, starting_weights)
             updates, options = self.stage.updates(stage_config), dict(xla=self.switches.xla, ema=self.switches.ema)
@@ -125,20 +151,36 @@ class XTTSTrainer:
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Optimizer steps of the whole stage."""
-        epochs = self.config.training.epochs
-        return self.stage_config.max_steps or max(1, epochs * batches_per_epoch // self.batching.accumulation)
+        asked, epochs = self.stage_config.max_steps, self.config.training.epochs
+        return total_steps(asked, epochs, batches_per_epoch, self.batching.accumulation)
 
-    def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
+    def train(self, dataset: SpeechDataset | None = None, callbacks: Iterable = ()) -> dict[str, float]:
         """Trains until the stage's last step; returns the last validation losses by name.
 
-        Callbacks are objects with any of the methods of `callbacks.Callback`.
+        Args:
+            dataset: None takes the one that the configuration names.
+            callbacks: Objects with any of the methods of `callbacks.Callback`.
         """
+        if self._found is None:
+            return self._train(dataset or SpeechDataset.open(self.config), callbacks)
+        with own_run_folder(self.config.training.checkpoint_dir):
+            prerequisites = self._found, self.stage.name, self.data_device, self._given
+            if not train_missing(*prerequisites, partial(XTTSTrainer, plan=self.plan), callbacks, self.stop_requested):
+                return {}
+            self.state.lineage = self._found.lineage
+            validation = self._train(dataset or self._found.dataset, callbacks)
+        if self._given is not None:
+            self._given.preset = self._found.dataset.tokenizer, self.config
+        return validation
+
+    def _train(self, dataset, callbacks):
         if self.config.training.automatic_batch_size:
             dataset = self._fit_batch_size(dataset)
         order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
         total = self.total_steps(order.batches_per_epoch)
         self._call("on_start", self._start_report(total))
         self._take_up(dataset, total)
+        self._measure(dataset)
         observed = self.stage, self.train_step, self.switches, self.batching, self.model_device
         self._keeper = LedgerKeeper(*observed, len(order.shapes))
         validation = {}
@@ -190,6 +232,14 @@ class XTTSTrainer:
         if self.step >= total and not self.state.finished:
             # Fewer steps were asked for than before: what there is counts as finished from now on.
             self.save(last=True, finished=True)
+
+    def _measure(self, dataset):
+        """What a fresh start measures on the recordings, unless it was given."""
+        if self.step == 0 and self.stage.lacks_measurement():
+            self.stage.begin(self.switches, self.stage.measure(dataset))
+            for rule in self.train_step.rules:
+                if rule.averages:
+                    rule.averages.restart()
 
     def _train_until(self, total, dataset, validation_loader):
         """Trains to the last step or until asked to stop; the last checkpoint is written when it returns."""

@@ -1,27 +1,28 @@
-"""From a folder of recordings and transcripts to a list of utterances.
+"""From a folder of recordings and transcripts, or one list, to a list of utterances.
 
 Each module here that has a `FORMAT` reads one layout; a new layout is one new module. A folder is read by the first
-that recognizes it, in order of their `priority`:
+that recognizes it, in order of their `priority`; `docs/data.md` has a table of them. Next to a list, audio lies in
+`wavs/` or in the list's own folder, and a `speakers.csv` with the header `id,speaker` or `id,speaker,language` tells
+the speakers.
 
-- `header`: `metadata.csv` with a first line that names the columns, as in `audio_file|text|speaker_name`;
-- `ljspeech`: `metadata.csv` with lines `id|text|normalized text`; the third column may be missing or empty, a fourth
-  names the speaker when most lines have one;
-- `text_files`: audio files next to `.txt` files of the same names;
-- `speaker_folders`: one folder per speaker, each in one of the other layouts.
-
-Next to a `metadata.csv`, audio lies in `wavs/` or in the same folder, and a `speakers.csv` with the header `id,speaker`
-or `id,speaker,language` tells the speakers.
-
-The folder is somebody else's: nothing in it is changed, nothing outside it is opened, sizes are limited, and every line
-ends up either as an utterance or as a rejection with its reason.
+The folder is somebody else's: nothing in it is changed, nothing in it is run, nothing outside it is opened but what the
+user allows, sizes are limited, and every line ends up either as an utterance or as a rejection with its reason.
 """
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from myxtts.config.checks import printable
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Rejection, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
+from myxtts.data.corpora.nearest import nothing_fits
+from myxtts.text.language_guess import guess_language
+
+SPEAKER_FOLDERS = "speaker-folders"
+ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".7z", ".rar", ".tgz")
 
 __all__ = ["Corpus", "CorpusError", "Finding", "Rejection", "Utterance", "load_corpus"]
 
@@ -32,26 +33,67 @@ def find_formats() -> list[CorpusFormat]:
     return sorted((module.FORMAT for module in modules if hasattr(module, "FORMAT")), key=lambda form: form.priority)
 
 
-def load_corpus(root: str | Path, language: str = "en") -> Corpus:
+def load_corpus(
+    root: str | Path, language: str = "en", format_name: str | None = None, audio_roots: Sequence[str | Path] = ()
+) -> Corpus:
     """Lists the utterances of a data set in any of the layouts above. Audio is found, not opened.
 
-    `language` is that of every clip for which the data set does not name one.
+    Args:
+        root: A folder, or one list of clips.
+        language: Of every clip for which the data set does not name one.
+        format_name: Name of the only format to try; by default the content tells.
+        audio_roots: Other folders in which lists may name audio.
 
     Raises:
-        CorpusError: The folder is missing, has no layout that is known, or a list in it is empty, too large, not UTF-8
-            (or UTF-16 with a byte-order mark), or has speakers where text belongs.
+        CorpusError: There is nothing there, nothing of a known layout, or a list is empty, too large, not UTF-8 (or
+            UTF-16 with a byte-order mark), or has speakers where text belongs.
     """
     formats = find_formats()
-    way_out = f"Give a folder with {', or with '.join(form.hint for form in formats if form.hint)}."
-    if not Path(root).is_dir():
-        fault = f"{root} is not a folder" if Path(root).exists() else f"folder {root} does not exist"
-        raise CorpusError(f"The data set {fault}. {way_out}")
-    reading = Reading(CorpusFolder(root), language, formats)
-    root = reading.folder.root
+    chosen = [form for form in formats if form.name == format_name] if format_name else formats
+    if not chosen:
+        known = ", ".join(form.name for form in formats)
+        raise CorpusError(f"--format must be one of {known}. Received: {format_name}.")
+    for folder in audio_roots:
+        if not Path(folder).is_dir():
+            raise CorpusError(f"--audio-root must be a folder that is there. Received: {folder}.")
+    root = Path(root)
+    if not root.exists():
+        raise CorpusError(f"The data set {root} does not exist. Give a folder with {_usual(formats)}, or a list.")
+    if root.suffix.lower() in ARCHIVES and root.is_file():
+        raise CorpusError(f"The data set {root} is an archive. Unpack it, and give the folder.")
+    place_path = root if root.is_dir() else root.parent
+    # Within speaker folders each folder may have a format of its own.
+    inner = formats if chosen[0].name == SPEAKER_FOLDERS else chosen
+    reading = Reading(CorpusFolder(place_path, audio_roots), language, inner, format_name)
+    place_path = reading.folder.root
+    place = Place(place_path, "", place_path.name, None if root.is_dir() else place_path / root.name)
     try:
-        layout = reading.read(Place(root, "", root.name))
+        layout = next((form.name for form in chosen if form.read(reading, place)), None)
     except ClipRefused as refused:
-        raise CorpusError(f"The data set folder {root} cannot be read. {refused.detail}") from refused
+        raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     if not (reading.utterances or reading.rejections):
-        raise CorpusError(f"{root} holds no metadata.csv. {way_out}")
-    return Corpus(root, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
+        raise CorpusError(nothing_fits(place, chosen))
+    if linked := sorted(reading.folder.linked):
+        where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
+        reading.notes.append(f"Links of yours lead outside the data set and were followed, to audio in {where}.")
+    _guess_language(reading)
+    found = tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes)
+    return Corpus(place_path, layout, *found, is_list=place.list_path is not None)
+
+
+def _guess_language(reading):
+    """Gives the clips whose language nothing tells the only one that their letters allow, with a note."""
+    untold = [utterance for utterance in reading.utterances if utterance.language == reading.language]
+    language, note = guess_language((utterance.text for utterance in untold), reading.language)
+    if note:
+        reading.notes.append(f"{note} {len(untold)} clips name no language.")
+    if language != reading.language:
+        changed = {utterance.id for utterance in untold}
+        reading.utterances[:] = [
+            replace(utterance, language=language) if utterance.id in changed else utterance
+            for utterance in reading.utterances
+        ]
+
+
+def _usual(formats):
+    return next(form.hint for form in formats if form.name == "ljspeech")

@@ -24,6 +24,8 @@ class Utterance:
     speaker: str
     language: str
     line: int | None = field(default=None, compare=False)
+    validation: bool = field(default=False, compare=False)
+    """Whether the data set itself keeps the clip for validation."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,15 @@ class Rejection(Finding):
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a folder holds. `format` is the name of its `CorpusFormat`."""
+    """What a folder, or a list in the folder `root`, holds. `format` is the name of its `CorpusFormat`."""
 
     root: Path
     format: str
     utterances: tuple[Utterance, ...]
     rejections: tuple[Rejection, ...]
     notes: tuple[str, ...]
+    is_list: bool = False
+    """Whether one list was named: `root`, its folder, may then hold anything else."""
 
     @property
     def given(self) -> int:
@@ -61,11 +65,21 @@ class Corpus:
 
 
 class Place(NamedTuple):
-    """A folder that one format reads; a `prefix` for the ids of its clips, and a `speaker` where none is named."""
+    """What one format reads: a folder, of which `list_path` may be the one list to read.
+
+    `prefix` begins the ids of its clips, `speaker` is theirs where none is named, and `validation` says whether they
+    are kept for validation.
+    """
 
     path: Path
     prefix: str
     speaker: str
+    list_path: Path | None = None
+    validation: bool = False
+
+    def below(self, path: Path, **changes) -> Place:
+        """A folder below this one: its ids begin with the way to it."""
+        return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
 @dataclass(frozen=True)
@@ -76,18 +90,22 @@ class CorpusFormat:
     priority: int
     """Formats of lower numbers are asked first."""
     hint: str
-    """What such a folder holds, after "Give a folder with"; empty where another format's hint covers it."""
+    """What such a folder holds, to follow "a folder with"; empty where another format's hint covers it."""
     read: Callable[[Reading, Place], bool]
     """Called as `read(reading, place)`: returns False at once if the folder has another layout; else adds at least one
     utterance or rejection, or raises `CorpusError`. `ClipRefused` means that the folder must not be read at all."""
+    signs: tuple[str, ...] = ()
+    """Patterns of files, and of folders with a slash at the end, that a folder is like it by; `*.wav` is any audio."""
 
 
 class Reading:
     """One data set while it is read: formats find their files in `folder` and add what they make of them."""
 
-    def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
+    def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat], forced: str | None = None):
         self.folder = folder
         self.language = language
+        self.forced: str | None = forced
+        """Name of the format that the user asked for."""
         self.utterances: list[Utterance] = []
         self.rejections: list[Rejection] = []
         self.notes: list[str] = []
@@ -120,7 +138,8 @@ class Reading:
         first = self._first_uses.get(clip_id)
         if first is not None:
             same = "the same text" if first.text == text else "another text"
-            detail = f"Line {first.line} already names this clip, with {same}; that line is used."
+            where = "The validation list" if first.validation else f"Line {first.line}"
+            detail = f"{where} already names this clip, with {same}; that line is used."
             raise ClipRefused("duplicate id", detail)
 
 

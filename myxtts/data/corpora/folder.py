@@ -4,7 +4,7 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -37,78 +37,132 @@ class ClipRefused(Exception):
 
 
 class CorpusFolder:
-    """The files of one data set. `root` is absolute and free of links."""
+    """The files of one data set. `root` is absolute and free of links.
 
-    def __init__(self, root: str | Path):
+    Audio may also lie in `audio_roots`, and where a link of the user's leads to files that are the user's too.
+    """
+
+    def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
-        self._listings: dict[Path, dict[str, str]] = {}
+        self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
+        # As written, too: lists name files by the path that people see, which a link may be part of.
+        written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
+        self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
+        self.linked: set[Path] = set()
+        """The folders outside the data set that audio is taken from, through links of the user's."""
+        self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
         # A format looks into a list to recognize it, and then reads it.
-        self.read_lines = lru_cache(maxsize=1)(self._read_lines)
+        self.read_lines = lru_cache(maxsize=2)(self._read_lines)
 
-    def subfolders(self) -> list[Path]:
-        """The folders directly under the root, without hidden ones, in order of name."""
-        with os.scandir(self.root) as entries:
-            return sorted(self.root / entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
+    def allow(self, folder: Path):
+        """Counts a folder, free of links, among the `audio_roots`."""
+        self.audio_roots += (folder,)
+        self._roots[folder] = None
+
+    def subfolders(self, folder: Path) -> list[Path]:
+        """The folders directly under another, without hidden ones, in order of name. Raises as `files` does."""
+        return self._list(folder)[1]
+
+    def walk(self, folder: Path, depth: int) -> Iterator[Path]:
+        """The folders below another in order of name, `depth` levels down, without those that may not be listed."""
+        try:
+            inner = self.subfolders(folder)
+        except ClipRefused:
+            return
+        for path in inner:
+            if path in self._links and path.is_relative_to(os.path.realpath(path)):
+                continue  # a circle
+            yield path
+            if depth > 1:
+                yield from self.walk(path, depth - 1)
 
     def files(self, folder: Path) -> dict[str, str]:
         """Lists a folder, once: `{name as a list would write it: name on disk}` of what is not itself a folder.
 
         One that does not exist is empty; one outside the data set, or that cannot be listed, raises `ClipRefused`.
         """
-        if folder not in self._listings:
-            self.inside(folder)
+        return self._list(folder)[0]
+
+    def _list(self, folder, for_audio=False):
+        if (folder, for_audio) not in self._listings:
+            self._linked_audio(folder) if for_audio else self.inside(folder)
             try:
                 with os.scandir(folder) as listing:
-                    entries = [entry for entry in listing if not entry.is_dir(follow_symlinks=False)]
+                    entries = [*listing]
             except (FileNotFoundError, NotADirectoryError):
-                return {}
+                return {}, []
             except OSError as error:
                 raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
             self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
-            self._listings[folder] = {_file_key(name): name for name in sorted(entry.name for entry in entries)}
-        return self._listings[folder]
+            names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
+            folders = sorted(folder / entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
+            self._listings[folder, for_audio] = {_file_key(name): name for name in names}, folders
+        return self._listings[folder, for_audio]
+
+    def has(self, folder: Path, *names: str) -> bool:
+        """Whether a folder holds all of these files. Raises as `files` does."""
+        return all(name in self.files(folder) for name in names)
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """The audio file of a clip, by its full name or without its extension, in the first of `places` that has it.
 
-        A file that is missing, or a link that leads outside the data set, raises `ClipRefused`.
+        The `audio_roots` are looked at last. A file that is missing, or a link that leads outside the data set to what
+        is not the user's, raises `ClipRefused`.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
-        for place in places:
+        for place in dict.fromkeys((*places, *self.audio_roots)):
             place = place.joinpath(*parts[:-1])
-            files = self.files(place)
+            files, _ = self._list(place, for_audio=True)
             for key in keys:
                 if key in files:
                     path = place / files[key]
                     # The folder itself was checked when it was listed: no look at the disk for each clip.
-                    return self.inside(path) if path in self._links else path
+                    return self._linked_audio(path) if path in self._links else path
         tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        detail = f"There is no audio file {'/'.join(parts)}{tried}."
+        detail = f"There is no audio file {Path(*parts).as_posix()}{tried}."
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def name_to_parts(self, name: str) -> list[str]:
         """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.
 
-        A name that is missing, malformed, or leads outside raises `ClipRefused`.
+        The first part of a file in one of the `audio_roots`, named by its full path, is that root. A name that is
+        missing, malformed, or leads elsewhere raises `ClipRefused`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control or direction characters."
             raise ClipRefused("bad id", detail)
-        name = name.replace("\\", "/").removeprefix(f"{self.root.as_posix()}/")
+        name, first = name.replace("\\", "/"), []
+        for root in self._roots:
+            if name.startswith(f"{root.as_posix()}/"):
+                name = name.removeprefix(f"{root.as_posix()}/")
+                first = [] if root.resolve() == self.root else [str(root)]
+                break
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or re.match("[A-Za-z]:/", name) or ".." in parts:
-            raise ClipRefused("outside the data set", "The id leads outside the data set; it was not opened.")
+            detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."
+            raise ClipRefused("outside the data set", detail)
         if not parts:
             raise ClipRefused("no id", "The column that names the clip is empty.")
-        return parts
+        return first + parts
 
     def inside(self, path: Path) -> Path:
-        """Returns `path`; a link that leads outside the data set is refused (`ClipRefused`)."""
-        if not Path(os.path.realpath(path)).is_relative_to(self.root):
-            detail = "A link leads outside the data set; it was not opened. Put the audio itself into the folder."
+        """Returns `path`; a link that leads outside the data set and the `audio_roots` is refused (`ClipRefused`)."""
+        if not self._is_inside(Path(os.path.realpath(path))):
+            detail = "A link leads outside the data set; it was not opened. --audio-root allows its target."
             raise ClipRefused("outside the data set", detail, path)
+        return path
+
+    def _is_inside(self, real):
+        return any(real.is_relative_to(root) for root in (self.root, *self.audio_roots))
+
+    def _linked_audio(self, path):
+        """As `inside`, but links of the user's to audio files or folders that are the user's, too, are followed."""
+        real = Path(os.path.realpath(path))
+        if self._is_inside(real) or not _is_users(path, real, self.root):
+            return self.inside(path)
+        self.linked.add(real if real.is_dir() else real.parent)
         return path
 
     def read_text(self, path: Path, max_bytes: int) -> str:
@@ -140,12 +194,32 @@ class CorpusFolder:
         return text.split("\n") if text else []
 
     def relative(self, path: Path) -> str:
-        """`path` as seen from the root, with forward slashes, fit to print."""
-        return printable(path.relative_to(self.root).as_posix())
+        """`path` as seen from the root where it lies below it, with forward slashes, fit to print."""
+        return printable(relative_path(path, self.root))
+
+
+def relative_path(path: Path, root: Path) -> str:
+    """`path` as seen from `root`, or in full where it lies elsewhere, with forward slashes."""
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
+def _is_users(path, real, root):
+    """Whether all links in `path` below `root`, and what they lead to, are this user's: a folder, or an audio file."""
+    if not hasattr(os, "geteuid"):  # Windows has no such owners
+        return False
+    links = [one for one in (path, *path.parents) if one.is_relative_to(root) and one != root and one.is_symlink()]
+    try:
+        target = os.stat(real)
+        owners = {target.st_uid, *(os.lstat(link).st_uid for link in links)}
+    except OSError:
+        return False
+    is_audio = stat.S_ISREG(target.st_mode) and real.suffix.lower() in AUDIO_EXTENSIONS
+    return owners == {os.geteuid()} and (is_audio or stat.S_ISDIR(target.st_mode))
 
 
 def parts_to_id(parts: list[str]) -> str:
     """The id of a clip from the parts of its name: `wavs/b.wav` and `b` are the same clip."""
+    parts = [part for part in parts if not os.path.isabs(part)]
     parts = parts[1:] if parts[0] == "wavs" and len(parts) > 1 else parts
     stem, extension = os.path.splitext(parts[-1])
     name = stem if extension.lower() in AUDIO_EXTENSIONS else parts[-1]

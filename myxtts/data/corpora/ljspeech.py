@@ -1,10 +1,11 @@
 """`metadata.csv` without a header: LJSpeech's `id|text|normalized text`, perhaps with a fourth column of speakers."""
 
 from collections import Counter
+from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
-from myxtts.data.corpora.folder import CorpusError
-from myxtts.data.corpora.tables import LIST_NAME, read_table
+from myxtts.data.corpora.folder import ClipRefused, CorpusError
+from myxtts.data.corpora.tables import LIST_NAME, Table, find_dialect, guess_separator, read_table
 
 COLUMNS = ("id", "text", "normalized")
 _HINT = f"a {LIST_NAME} (one line 'id|text|normalized text' per clip, audio in wavs/)"
@@ -12,15 +13,23 @@ _HINT = f"a {LIST_NAME} (one line 'id|text|normalized text' per clip, audio in w
 
 def read(reading: Reading, place: Place) -> bool:
     """Reads the list if there is one."""
-    if LIST_NAME not in reading.folder.files(place.path):
+    path = place.list_path or place.path / LIST_NAME
+    if path.name not in reading.folder.files(path.parent):
         return False
-    lines = reading.folder.read_lines(place.path / LIST_NAME)
-    read_table(reading, place, lines, _columns(place.path / LIST_NAME, lines))
+    read_list(reading, place, path)
     return True
 
 
-def _columns(path, lines):
-    rows = [line.split("|") for line in lines if "|" in line]
+def read_list(reading: Reading, place: Place, path: Path, language: str = ""):
+    """Reads a list without a header; `language` is that of its clips, if not empty."""
+    lines = reading.folder.read_lines(path)
+    dialect = find_dialect(lines, guess_separator(lines))
+    audio_places = (place.path / "wavs", place.path)
+    read_table(reading, place, Table(path, dialect, _columns(path, lines, dialect), audio_places, None, language))
+
+
+def _columns(path, lines, dialect):
+    rows = [cells for line in lines if dialect.separator in line and (cells := _cells(dialect, line))]
     sizes = Counter(map(len, rows))
     # A '|' in the text of the only line is more likely than a speaker.
     if sizes[4] > 1 and sizes[4] > len(rows) / 2:
@@ -37,4 +46,11 @@ def _columns(path, lines):
     return COLUMNS
 
 
-FORMAT = CorpusFormat("ljspeech", 20, _HINT, read)
+def _cells(dialect, line):
+    try:
+        return dialect.split(line)
+    except ClipRefused:
+        return None
+
+
+FORMAT = CorpusFormat("ljspeech", 20, _HINT, read, ("metadata.csv", "wavs/", "*.wav"))

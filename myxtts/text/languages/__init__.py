@@ -6,6 +6,7 @@ checkpoints, its slips included (`co.` is always a company). Character limits ar
 Amharic are added here, with limits for the same duration of speech, some 17 s.
 """
 
+import difflib
 import importlib
 import pkgutil
 
@@ -28,15 +29,24 @@ def register_language(language: Language) -> None:
 
 
 def get_language(code: str) -> Language:
-    """Looks a language up by its ISO 639-1 code; a region is ignored (`en-GB`, `zh-cn`, `pt_BR`), and so is case.
+    """Looks a language up by its code or name: `fa`, `fas`, `Persian`, `farsi`. Regions (`zh_CN`) and case are ignored.
 
     Raises:
         ValueError: The language is not supported; the message lists those that are.
     """
-    language = LANGUAGES.get(code.strip().replace("_", "-").split("-")[0].lower())
+    name = code.strip().replace("_", "-").lower()
+    language = LANGUAGES.get(name.split("-")[0]) or _by_name().get(name) or _by_name().get(name.split("-")[0])
     if language is None:
-        raise ValueError(f"Language {code!r} is not supported. Supported languages: {', '.join(sorted(LANGUAGES))}.")
+        near = difflib.get_close_matches(name[:100], _by_name(), n=1, cutoff=0.7)
+        hint = "".join(f" Did you mean {_by_name()[one].code} ({_by_name()[one].name})?" for one in near)
+        supported = ", ".join(sorted(LANGUAGES))
+        raise ValueError(f"Language {code[:100]!r} is not supported.{hint} Supported languages: {supported}.")
     return language
+
+
+def _by_name() -> dict[str, Language]:
+    names = {language: (language.name.lower(), *language.other_names) for language in LANGUAGES.values()}
+    return {name: language for language, own in names.items() for name in own}
 
 
 for _module in pkgutil.iter_modules(__path__):

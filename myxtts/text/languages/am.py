@@ -131,6 +131,8 @@ def _sonority(consonant: str) -> int:
 LANGUAGE = Language(
     code="am",
     name="Amharic",
+    other_names=("amh", "አማርኛ"),
+    scripts=("ETHIOPIC",),
     char_limit=120,
     normalize=normalize_amharic,
     expand_numbers=SpelledNumbers(

@@ -8,6 +8,8 @@ _DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪", "01234
 LANGUAGE = Language(
     code="ar",
     name="Arabic",
+    other_names=("ara", "arb", "العربية"),
+    scripts=("ARABIC",),
     char_limit=166,
     normalize=lambda text: text.translate(_DIGITS),
     expand_numbers=Num2Words("ar", ordinal_endings="ون|ين|ث|ر|ى"),

@@ -38,6 +38,12 @@ class Language:
     """Whether `romanize` takes the text as written and is all the cleaning there is."""
     ordinal_stop: bool = False
     """Whether a number with a full stop is an ordinal more often than the end of a sentence."""
+    other_names: tuple[str, ...] = ()
+    """What else it is called, in lower case: by ISO 639-2 and 639-3, and by those who speak it."""
+    scripts: tuple[str, ...] = ("LATIN",)
+    """First words of the Unicode names of its letters; of the first of them every longer text has some."""
+    own_letters: str = ""
+    """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None
     """Writes cleaned text as it sounds; called with the text and the alphabet, `"latin"` or `"ipa"`."""
 

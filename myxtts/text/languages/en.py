@@ -5,6 +5,7 @@ from myxtts.text.languages.base import Language, Num2Words, table
 LANGUAGE = Language(
     code="en",
     name="English",
+    other_names=("eng",),
     char_limit=250,
     expand_numbers=Num2Words("en", ordinal_endings="st|nd|rd|th", thousands=","),
     abbreviations=table(

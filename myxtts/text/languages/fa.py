@@ -33,6 +33,9 @@ def persian_ordinal(cardinal: str, number: int) -> str:
 LANGUAGE = Language(
     code="fa",
     name="Persian",
+    other_names=("farsi", "fas", "per", "pes", "فارسی"),
+    scripts=("ARABIC",),
+    own_letters="پچژگکی",
     char_limit=166,
     normalize=normalize_persian,
     expand_numbers=SpelledNumbers(

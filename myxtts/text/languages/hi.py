@@ -28,6 +28,8 @@ def hindi_cardinal(number: int) -> str:
 LANGUAGE = Language(
     code="hi",
     name="Hindi",
+    other_names=("hin", "हिन्दी"),
+    scripts=("DEVANAGARI",),
     char_limit=150,
     normalize=lambda text: text.translate(_DIGITS),
     expand_numbers=SpelledNumbers(

@@ -5,6 +5,7 @@ from myxtts.text.languages.base import Language, Num2Words, table
 LANGUAGE = Language(
     code="hu",
     name="Hungarian",
+    other_names=("hun", "magyar"),
     char_limit=224,
     expand_numbers=Num2Words("hu", ordinal_endings=r"\.|adik|edik|odik|ödik|ödike|ik"),
     abbreviations=table("dr doktor, b bácsi, nőv nővér"),

@@ -29,6 +29,8 @@ def _cutlet() -> Any:
 LANGUAGE = Language(
     code="ja",
     name="Japanese",
+    other_names=("jpn", "日本語"),
+    scripts=("HIRAGANA", "KATAKANA", "CJK"),
     char_limit=71,
     expand_numbers=Num2Words("ja"),
     abbreviations={},

@@ -28,6 +28,8 @@ def _transliter() -> Any:
 LANGUAGE = Language(
     code="ko",
     name="Korean",
+    other_names=("kor", "한국어"),
+    scripts=("HANGUL",),
     char_limit=95,
     expand_numbers=Num2Words("ko", ordinal_endings="번째|번|차|째", ordinal_suffix=" 번째"),
     abbreviations={},

@@ -5,6 +5,7 @@ from myxtts.text.languages.base import Language, Num2Words, table
 LANGUAGE = Language(
     code="pt",
     name="Portuguese",
+    other_names=("por", "português"),
     char_limit=203,
     expand_numbers=Num2Words("pt", ordinal_endings="º|ª|o|a|os|as", cents_joint=" e "),
     abbreviations=table(

@@ -5,6 +5,7 @@ from myxtts.text.languages.base import Language, Num2Words, table
 LANGUAGE = Language(
     code="tr",
     name="Turkish",
+    other_names=("tur", "türkçe"),
     char_limit=226,
     normalize=lambda text: text.replace("İ", "i"),  # Before lower(), which makes two characters of it.
     expand_numbers=Num2Words("tr", ordinal_endings=r"\.|inci|nci|uncu|üncü", reads_decimals=False),

@@ -118,6 +118,8 @@ def chinese_to_pinyin(text: str) -> str:
 LANGUAGE = Language(
     code="zh",
     name="Chinese",
+    other_names=("zho", "chi", "cmn", "mandarin", "中文"),
+    scripts=("CJK",),
     char_limit=82,
     tag="[zh-cn]",
     expand_numbers=expand_chinese_numbers,

@@ -101,6 +101,10 @@ class Stage(ABC):
         if starting is not None:
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
+    def lacks_measurement(self) -> bool:
+        """Whether a fresh start must still `measure` the recordings; asked before the first step."""
+        return False
+
     def begin(self, switches: Switches, measured: Any) -> None:
         """Readies the model for training, before starting weights are put in; by default there is nothing to do."""
 

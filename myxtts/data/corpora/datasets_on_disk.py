@@ -1,0 +1,96 @@
+"""What `datasets.Dataset.save_to_disk` writes: Arrow files with the audio in them, read by the `datasets` library.
+
+Its recordings are written out once, into the user's cache, as files that the rest of the program can read.
+"""
+
+import os
+from pathlib import Path
+
+from myxtts.config.checks import UserError
+from myxtts.data.corpora.audiofolder import TRAINING, VALIDATION
+from myxtts.data.corpora.base import CorpusFormat, Place, Reading
+from myxtts.data.corpora.folder import ClipRefused
+from myxtts.data.corpora.tables import Dialect, Table, cells_to_utterance, names_to_columns
+from myxtts.storage.files import digest_bytes, write_whole
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+MAX_RECORDING_BYTES = 64 * 2**20
+_EXTENSION_OF_START = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff": ".mp3"}
+
+
+def read(reading: Reading, place: Place) -> bool:
+    """Reads a saved data set, or the `train` and `validation` (else `test`) parts of several saved together."""
+    if place.list_path or not (reading.folder.has(place.path, STATE) or reading.folder.has(place.path, SPLITS)):
+        return False
+    if not reading.folder.has(place.path, SPLITS):
+        _read_saved(reading, place)
+        return True
+    names = {path.name: path for path in reading.folder.subfolders(place.path) if reading.folder.has(path, STATE)}
+    training = next((name for name in TRAINING if name in names), next(iter(names), None))
+    if training is None:
+        raise ClipRefused("unreadable", f"{SPLITS} is there, and no part of the data set.")
+    validation, *others = [name for name in VALIDATION if name in names and name != training] or [None]
+    for name in others:
+        reading.notes.append(f"The part {name} was left for tests: it is not used.")
+    for name in filter(None, (validation, training)):
+        _read_saved(reading, place.below(names[name], validation=name == validation))
+    return True
+
+
+def _read_saved(reading, place):
+    try:
+        import datasets
+    except ImportError as error:
+        rule = f"{place.path} was saved by the library datasets, which reads it and is not installed"
+        raise UserError(f'{rule}. Install it with: pip install datasets (or ".[datasets]").') from error
+    rows = datasets.load_from_disk(str(place.path))
+    audio = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Audio)), None)
+    names = [name for name in rows.column_names if name == audio or _is_label(rows.features[name], datasets)]
+    columns = dict(zip(names, names_to_columns(["audio" if name == audio else name for name in names])))
+    if audio is None or not {"text", "normalized"} & {*columns.values()}:
+        rule = f"{place.path} must have a column of audio and one of text"
+        raise UserError(f"{rule}. Its columns are: {', '.join(rows.column_names)[:200]}.")
+    rows = rows.select_columns(names).cast_column(audio, datasets.Audio(decode=False))
+    labels = {name: rows.features[name] for name in names if isinstance(rows.features[name], datasets.ClassLabel)}
+    columns[audio] = "id"
+    target = _recordings_folder(place.path, rows)
+    reading.folder.allow(target)
+    reading.notes.append(f"The recordings in {reading.folder.relative(place.path)} were written out to {target}.")
+    for number, row in enumerate(rows, 1):
+        with reading.clip(f"row {number}", number, place.path / STATE):
+            row |= {name: kind.int2str(row[name]) for name, kind in labels.items() if row[name] is not None}
+            cells = {columns[n]: " ".join(str(row[n] or "").split()) for n in names if n != audio and columns[n]}
+            cells["id"] = _write_out(row[audio] or {}, target, number)
+            table = Table(place.path / STATE, Dialect("", False), tuple(cells), (place.path,))
+            reading.add(cells_to_utterance(reading, place, table, cells, number))
+
+
+def _is_label(kind, datasets):
+    return isinstance(kind, datasets.ClassLabel) or getattr(kind, "dtype", "") in ("string", "large_string")
+
+
+def _recordings_folder(path, rows):
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = digest_bytes(f"{path}\n{rows._fingerprint}\n{(path / STATE).stat().st_mtime_ns}".encode(), 8)
+    folder = cache / "myxtts" / "datasets" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+def _write_out(recording, folder, number):
+    """The name of one row's recording: of the file that holds what the row has, else the path that it gives."""
+    content = recording.get("bytes")
+    if content is None:
+        return str(recording.get("path") or "")
+    if len(content) > MAX_RECORDING_BYTES:
+        raise ClipRefused("too large", f"The recording has {len(content)} bytes; the most is {MAX_RECORDING_BYTES}.")
+    extension = next((ext for start, ext in _EXTENSION_OF_START.items() if content.startswith(start)), ".wav")
+    path = folder / f"{number:07}{extension}"
+    if not path.is_file() or path.stat().st_size != len(content):
+        with write_whole(path) as temporary:
+            temporary.write_bytes(content)
+    return str(path)
+
+
+_HINT = f"{STATE} and .arrow files (saved by the Hugging Face library datasets)"
+FORMAT = CorpusFormat("datasets", 2, _HINT, read, (STATE, SPLITS, "*.arrow", "dataset_info.json"))

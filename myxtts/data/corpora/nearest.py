@@ -1,0 +1,67 @@
+"""What to say of a folder that no format recognizes: what was seen there, and which format it comes nearest to."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.config.checks import printable
+from myxtts.data.corpora.base import CorpusFormat, Place
+
+_MOST_NAMES = 2_000
+_LEVELS = 3
+
+
+def nothing_fits(place: Place, formats: Sequence[CorpusFormat]) -> str:
+    """The message for a place that none of the formats reads; the way out is the nearest format's."""
+    names = [*_names(place.path, _LEVELS)]
+    known = {form: [sign for sign in form.signs if any(_fits(name, sign) for name in names)] for form in formats}
+    usual = next((form for form in formats if form.name == "ljspeech"), formats[0])
+    # Any audio, any list: a name says more than a suffix.
+    nearest = max([usual, *formats], key=lambda form: sum(0.3 if "*" in sign else 1 for sign in known[form]))
+    if place.list_path:
+        what = f"{place.list_path} is not a list of clips that is known"
+    elif len(formats) > 1:
+        what = f"{place.path} holds no metadata.csv and nothing else that is known"
+    else:
+        what = f"{place.path} is not of the format {formats[0].name}"
+    there = (
+        f"; of that, {' and '.join(known[nearest])} {'are' if known[nearest][1:] else 'is'} there"
+        if known[nearest]
+        else ""
+    )
+    way_out = f"The nearest format is {nearest.name}: a folder with {nearest.hint or 'a list with a header'}{there}"
+    return f"{what}. Seen: {_summary(names)}. {way_out}. docs/data.md shows all formats."
+
+
+def _names(folder: Path, levels: int) -> Iterator[str]:
+    """Names of files and, with a slash, of folders, breadth first and limited; links are not followed."""
+    waiting, count = [(folder, 1)], 0
+    for path, level in waiting:
+        try:
+            with os.scandir(path) as entries:
+                for entry in sorted(entries, key=lambda entry: entry.name)[: _MOST_NAMES - count]:
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    yield entry.name + "/" * is_folder
+                    count += 1
+                    if is_folder and level < levels and entry.name[0] != ".":
+                        waiting.append((path / entry.name, level + 1))
+        except OSError:
+            continue
+
+
+def _fits(name, sign):
+    if sign == "*.wav":
+        return name.lower().endswith(AUDIO_EXTENSIONS)
+    return fnmatch(name, sign)
+
+
+def _summary(names):
+    counts = Counter(os.path.splitext(name)[1].lower() or "without suffix" for name in names if name[-1] != "/")
+    folders = [name for name in names if name[-1] == "/"]
+    seen = [f"{count} files {ending}" for ending, count in counts.most_common(5)]
+    seen += [f"folders {', '.join(folders[:5])}{', …' if folders[5:] else ''}"] if folders else []
+    few = [name for name in names if name[-1] != "/" and not name.lower().endswith(AUDIO_EXTENSIONS)][:5]
+    return printable("; ".join([*seen, *([f"such as {', '.join(few)}"] if few else [])]) or "nothing")

@@ -1,0 +1,78 @@
+"""Lists with a header that belong together: one to train on, one for validation, and those that are not used."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from myxtts.config.checks import printable
+from myxtts.data.corpora.base import Place, Reading
+from myxtts.data.corpora.folder import ClipRefused
+from myxtts.data.corpora.tables import Table, find_header, read_table
+
+
+def header_table(reading: Reading, path: Path, audio_places: Sequence[Path], language: str = "") -> Table | None:
+    """How to read a list whose first line names its columns; None where it does not name those for clip and text."""
+    found = find_header(reading.folder.read_lines(path))
+    if found is None:
+        return None
+    line, dialect, columns = found
+    return Table(path, dialect, columns, tuple(audio_places), line, language)
+
+
+def read_header_list(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):
+    """Reads a list with a header, and notes which line that was."""
+    line = reading.folder.read_lines(table.path)[table.header_line][:100]
+    where = f"Line {table.header_line + 1} of {reading.folder.relative(table.path)}"
+    reading.notes.append(f"{where} was read as a header: {printable(line)}")
+    read_table(reading, place, table, left_out)
+
+
+def read_split(
+    reading: Reading,
+    place: Place,
+    training: Path,
+    validation: Path | None,
+    others: Sequence[Path],
+    audio_places: Sequence[Path],
+    language: str = "",
+) -> bool:
+    """Reads a training list, and a validation list where there is one. Returns False where `training` has no header.
+
+    Clips that the validation list or one of the `others` names are not trained on. A validation list that leaves
+    nothing to train on is passed over.
+    """
+    table, folder = header_table(reading, training, audio_places, language), reading.folder
+    if table is None:
+        return False
+    named = _clip_names(reading, table)
+    kept_back: set[str] = set()
+    for path in filter(None, (validation, *others)):
+        other = header_table(reading, path, audio_places, language)
+        if other is None:
+            reading.notes.append(f"{folder.relative(path)} was passed over: its first line names no columns.")
+            continue
+        names = _clip_names(reading, other)
+        if named <= names:
+            why = f"it names all clips of {folder.relative(training)}"
+            reading.notes.append(f"{folder.relative(path)} was passed over: {why}.")
+            continue
+        kept_back |= names
+        if path == validation:
+            read_header_list(reading, place._replace(validation=True), other)
+        else:
+            reading.notes.append(f"{folder.relative(path)} was left for tests: none of its clips is used.")
+    if common := len(named & kept_back):
+        also = f"{common} clips of {folder.relative(training)} were left out: another list keeps them from training."
+        reading.notes.append(also)
+    read_header_list(reading, place, table, kept_back)
+    return True
+
+
+def _clip_names(reading, table):
+    column, names = table.columns.index("id"), set()
+    for index, line in enumerate(reading.folder.read_lines(table.path)):
+        try:
+            cells = table.dialect.split(line) if index != table.header_line else []
+        except ClipRefused:
+            continue  # told when the list is read
+        names.update(cell.strip() for cell in cells[column : column + 1])
+    return names

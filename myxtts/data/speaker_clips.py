@@ -1,0 +1,59 @@
+"""A short recording of each speaker of a training set, kept with the run so that it can speak in their voices."""
+
+import io
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from myxtts.audio.files import load_samples
+from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.data.pipeline import Clip
+from myxtts.storage.speakers import read_speakers, write_speaker_clips
+
+KEPT_SECONDS = 12.0
+"""Of each speaker: two pieces of the longest length that a voice is taken from in training."""
+USUAL_SECONDS = 6.0
+"""Clips near this length are taken first: long ones have pauses, short ones are often words alone."""
+MOST_CLIPS = 24
+MOST_SPEAKERS = 200
+"""Those with the most speech are kept: some 50 MB at most."""
+
+
+def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
+    """Writes the recordings of the speakers of a training set into the folder of a run, unless they are there.
+
+    Returns:
+        Names of the speakers that were left out because there are too many.
+    """
+    by_speaker = defaultdict(list)
+    for clip in clips:
+        by_speaker[clip.speaker].append(clip)
+    most_first = sorted(by_speaker, key=lambda name: (-sum(clip.num_samples for clip in by_speaker[name]), name))
+    chosen = {name: _choose(by_speaker[name]) for name in most_first[:MOST_SPEAKERS]}
+    known = {name: speaker.sources for name, speaker in read_speakers(folder).items()}
+    missing = {name: some for name, some in chosen.items() if known.get(name) != tuple(clip.id for clip in some)}
+    if missing:
+        write_speaker_clips(folder, {name: _record(some) for name, some in missing.items()})
+    return most_first[MOST_SPEAKERS:]
+
+
+def _choose(clips):
+    usual = USUAL_SECONDS * MODEL_SAMPLE_RATE
+    chosen, length = [], 0
+    for clip in sorted(clips, key=lambda clip: (abs(clip.num_samples - usual), clip.id))[:MOST_CLIPS]:
+        if length >= KEPT_SECONDS * MODEL_SAMPLE_RATE:
+            break
+        chosen.append(clip)
+        length += clip.num_samples
+    return chosen
+
+
+def _record(clips):
+    """FLAC content of the clips one after the other, the language of the first, and their ids."""
+    samples = np.concatenate([load_samples(clip.wav_path) for clip in clips])[: int(KEPT_SECONDS * MODEL_SAMPLE_RATE)]
+    file = io.BytesIO()
+    soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+    return file.getvalue(), clips[0].language, tuple(clip.id for clip in clips)

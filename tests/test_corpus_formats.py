@@ -1,0 +1,335 @@
+"""Data as people have it: each format on a tiny example, made here, and what `docs/data.md` says of it."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.config.checks import UserError
+from myxtts.data.corpora import CorpusError, find_formats, load_corpus
+from myxtts.data.corpora.tables import find_dialect
+from myxtts.data.doctor import check_data, inspect_corpus, write_report
+from myxtts.data.splits import split_as_kept
+from myxtts.utils.progress import clip_progress
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def audio(*paths):
+    """Writes a second of a sound at each path, of its own for each name."""
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        phase = np.arange(22050) / (9 + sum(path.name.encode()) % 50)
+        soundfile.write(path, 0.3 * np.sin(phase) * np.hanning(22050), 22050)
+
+
+def text(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+
+
+def finetune_webui(root):
+    audio(*(root / "wavs" / f"{name}.wav" for name in "abc"))
+    header = "audio_file|text|speaker_name\n"
+    lines = header + 'wavs/a.wav|"She said ""no|yes""."|coqui\nwavs/b.wav|two|coqui\nwavs/c.wav|three|coqui\n'
+    text(root / "metadata_train.csv", lines)
+    text(root / "metadata_eval.csv", header + "wavs/c.wav|three|coqui\n")
+    text(root / "lang.txt", "de\n")
+    return [("c", "three", "coqui", "de", True), ("a", 'She said "no|yes".', "coqui", "de", False)] + [
+        ("b", "two", "coqui", "de", False)
+    ]
+
+
+def common_voice(root):
+    audio(*(root / "clips" / f"cv_{number}.mp3" for number in (1, 2, 3, 4)))
+    header = "client_id\tpath\tsentence_id\tsentence\tup_votes\tlocale\n"
+    rows = [f"ann\tcv_{number}.mp3\tx{number}\tsentence {number}\t2\tfa\n" for number in (1, 2, 3, 4)]
+    text(root / "validated.tsv", header + "".join(rows))
+    text(root / "dev.tsv", header + rows[1])
+    text(root / "test.tsv", header + rows[2])
+    return [(f"cv_{number}", f"sentence {number}", "ann", "fa", number == 2) for number in (2, 1, 4)]
+
+
+def libritts(root):
+    for subset, speaker, name in (("train-clean-100", "19", "a"), ("dev-clean", "84", "b"), ("test-clean", "61", "c")):
+        folder = root / subset / speaker / "198"
+        audio(folder / f"{name}.wav")
+        text(folder / f"{name}.normalized.txt", f"normal {name}\n")
+        text(folder / f"{name}.original.txt", f"Written {name}\n")
+    found = [("dev-clean/84/198/b", "normal b", "84", "en", True)]
+    return found + [("train-clean-100/19/198/a", "normal a", "19", "en", False)]
+
+
+def vctk(root):
+    audio(root / "wav48_silence_trimmed" / "p225" / "p225_001_mic1.flac")
+    audio(root / "wav48_silence_trimmed" / "p225" / "p225_001_mic2.flac")
+    audio(root / "wav48_silence_trimmed" / "p280" / "p280_001_mic2.flac")
+    text(root / "txt" / "p225" / "p225_001.txt", "Please call Stella.\n")
+    text(root / "txt" / "p280" / "p280_001.txt", "Ask her.\n")
+    first = ("p225/p225_001", "Please call Stella.", "p225", "en", False)
+    return [first, ("p280/p280_001", "Ask her.", "p280", "en", False)]
+
+
+def ljspeech(root):
+    audio(root / "wavs" / "a.wav")
+    text(root / "metadata.csv", "a|In 1984|in nineteen eighty-four\n")
+    return [("a", "in nineteen eighty-four", root.name, "en", False)]
+
+
+def m_ailabs(root):
+    for speaker, book in (("female/ann", "book_a"), ("male/bob", "book_b"), ("mix", "book_c")):
+        folder = root / "de_DE" / "by_book" / speaker / book
+        audio(folder / "wavs" / f"{book}_1.wav")
+        text(folder / "metadata.csv", f"{book}_1|Guten Tag|guten tag\n")
+    places = (("female/ann", "book_a"), ("male/bob", "book_b"))
+    ids = [(f"de_DE/by_book/{speaker}/{book}/{book}_1", speaker.split("/")[1]) for speaker, book in places]
+    return [(name, "guten tag", speaker, "de-de", False) for name, speaker in ids]
+
+
+def audiofolder(root):
+    for split, names in (("train", "ab"), ("validation", "c"), ("test", "d")):
+        audio(*(root / split / "clips" / f"{name}.wav" for name in names))
+        rows = [{"file_name": f"clips/{name}.wav", "transcription": f"say {name}\n", "speaker_id": 7} for name in names]
+        text(root / split / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    found = [("validation/clips/c", "say c", "7", "en", True)]
+    return found + [(f"train/clips/{name}", f"say {name}", "7", "en", False) for name in "ab"]
+
+
+def kaldi(root):
+    audio(root / "audio" / "a.wav")
+    text(root / "wav.scp", f"utt-a {root}/audio/a.wav\nutt-b touch {root}/ran; cat b.wav |\n")
+    text(root / "text", "utt-a HELLO THERE\nutt-b GONE\n")
+    text(root / "utt2spk", "utt-a ann\nutt-b ann\n")
+    return [("utt-a", "HELLO THERE", "ann", "en", False)]
+
+
+def header(root):
+    audio(root / "wavs" / "a.wav")
+    text(root / "metadata.csv", 'path,text,speaker\nwavs/a.wav,"Hello, ""world"".",Ann\n')
+    return [("a", 'Hello, "world".', "Ann", "en", False)]
+
+
+def lists(root):
+    audio(root / "wavs" / "a.wav", root / "wavs" / "b.wav")
+    text(root / "train.txt", "wavs/a.wav\thello\n")
+    text(root / "val.txt", "wavs/b.wav\tgood day\n")
+    return [("b", "good day", root.name, "en", True), ("a", "hello", root.name, "en", False)]
+
+
+def text_files(root):
+    audio(root / "a.ogg")
+    text(root / "a.txt", "hello\n")
+    return [("a", "hello", root.name, "en", False)]
+
+
+def speaker_folders(root):
+    first = ljspeech(root / "Ann")[0]
+    second = text_files(root / "Bob")[0]
+    return [("Ann/a", *first[1:]), ("Bob/a", *second[1:])]
+
+
+EXAMPLES = {
+    "finetune-webui": finetune_webui,
+    "common-voice": common_voice,
+    "audiofolder": audiofolder,
+    "header": header,
+    "kaldi": kaldi,
+    "vctk": vctk,
+    "ljspeech": ljspeech,
+    "text-files": text_files,
+    "libritts": libritts,
+    "m-ailabs": m_ailabs,
+    "lists": lists,
+    "speaker-folders": speaker_folders,
+}
+
+
+def found_in(corpus):
+    return [(u.id, u.text, u.speaker, u.language, u.validation) for u in corpus.utterances]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_format_is_told_by_its_content_and_its_audio_can_be_read(name, tmp_path):
+    root = tmp_path / "voice"
+    expected = EXAMPLES[name](root)
+    before = sorted(root.rglob("*"))
+    corpus = load_corpus(root)
+    assert corpus.format == name and found_in(corpus) == expected
+    assert found_in(load_corpus(root, format_name=name)) == expected
+    inspection = inspect_corpus(corpus)
+    assert len(inspection.accepted) == len(expected) and sorted(root.rglob("*")) == before
+    write_report(inspection, tmp_path / "report.csv")
+
+
+def test_every_format_has_its_example_and_its_row_in_the_table():
+    assert {*EXAMPLES, "datasets"} <= {form.name for form in find_formats()}
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    assert {*EXAMPLES, "datasets"} == set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_format_that_is_forced_on_another_is_refused_with_what_is_there(name, tmp_path):
+    (tmp_path / "notes.md").write_text("x")
+    with pytest.raises(CorpusError, match=rf"is not of the format {name}. Seen: 1 files .md; such as notes.md"):
+        load_corpus(tmp_path, format_name=name)
+
+
+def test_nothing_that_fits_names_what_was_seen_and_the_nearest_format(tmp_path):
+    audio(tmp_path / "clips" / "a.mp3")
+    (tmp_path / "reported.txt").write_text("x")
+    seen = r"Seen: 1 files .txt; 1 files .mp3; folders clips/; such as reported.txt\."
+    with pytest.raises(CorpusError, match=rf"{seen} The nearest format is common-voice: .*; of that, clips/ is there"):
+        load_corpus(tmp_path)
+
+
+@pytest.mark.parametrize("separator", ["|", "\t", ",", ";"])
+@pytest.mark.parametrize("names", [True, False], ids=["header", "no header"])
+def test_separators_and_quoted_fields(tmp_path, separator, names):
+    audio(tmp_path / "a.wav", tmp_path / "b.wav")
+    lines = ["a.wav@plain", f'"b.wav"@"with {separator} and ""quotes"""']
+    lines = ["file@text"] * names + lines
+    text(tmp_path / "metadata.csv", "\n".join(lines).replace("@", separator) + "\n")
+    corpus = load_corpus(tmp_path)
+    assert [u.text for u in corpus.utterances] == ["plain", f'with {separator} and "quotes"']
+    assert corpus.format == ("header" if names else "ljspeech") and not corpus.rejections
+
+
+def test_one_quote_that_does_not_end_swallows_nothing(tmp_path):
+    audio(tmp_path / "a.wav", tmp_path / "b.wav")
+    text(tmp_path / "metadata.csv", 'file,text\na.wav,"not ended\nb.wav,"ended"\n')
+    corpus = load_corpus(tmp_path)
+    assert [(r.line, r.reason) for r in corpus.rejections] == [(2, "unclosed quote")]
+    assert [u.text for u in corpus.utterances] == ["ended"]
+    assert find_dialect(['a|"fine"', 'b|"no" he said'], "|").quoted is False
+    assert find_dialect(['a|"fine"', 'b|no "quotes" in front'], "|").quoted is True
+
+
+def test_a_list_itself_is_read_alone_and_two_lists_share_one_folder(tmp_path):
+    finetune_webui(tmp_path)
+    train, validation = (load_corpus(tmp_path / f"metadata_{name}.csv") for name in ("train", "eval"))
+    assert [u.id for u in train.utterances] == ["a", "b", "c"] and not any(u.validation for u in train.utterances)
+    assert {u.language for u in train.utterances} == {"de"} and [u.id for u in validation.utterances] == ["c"]
+    _, leaks = check_data(tmp_path / "metadata_train.csv", tmp_path / "metadata_eval.csv", progress=clip_progress)
+    assert [leak.reason for leak in leaks] == ["same id"]
+    assert check_data(tmp_path, progress=clip_progress)[1] == ()  # apart by themselves
+
+
+def test_validation_clips_come_from_the_set_itself(tmp_path):
+    common_voice(tmp_path)
+    corpus = load_corpus(tmp_path)
+    train, held = split_as_kept(corpus.utterances)
+    assert [u.id for u in train] == ["cv_1", "cv_4"] and [u.id for u in held] == ["cv_2"]
+    assert any("2 clips of validated.tsv were left out" in note for note in corpus.notes)
+    assert any("test.tsv was left for tests" in note for note in corpus.notes)
+
+
+def test_a_validation_list_of_all_clips_is_passed_over(tmp_path):
+    finetune_webui(tmp_path)
+    text(tmp_path / "metadata_eval.csv", (tmp_path / "metadata_train.csv").read_text())
+    corpus = load_corpus(tmp_path)
+    assert not any(u.validation for u in corpus.utterances) and len(corpus.utterances) == 3
+    assert "metadata_eval.csv was passed over" in corpus.notes[0]
+
+
+def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_path):
+    kaldi(tmp_path)
+    corpus = load_corpus(tmp_path)
+    assert [(r.id, r.reason) for r in corpus.rejections] == [("utt-b", "command")]
+    inspect_corpus(corpus)
+    assert not (tmp_path / "ran").exists()
+    text(tmp_path / "segments", "utt-a rec 0 1\n")
+    with pytest.raises(CorpusError, match="segments.*Cut them first"):
+        load_corpus(tmp_path)
+
+
+def test_lines_of_json_that_are_no_clip_are_rejected(tmp_path):
+    audio(tmp_path / "a.wav")
+    lines = ['{"file_name": "a.wav", "text": "good"}', "[1]", "{", '{"file_name": "a.wav"}', "[" * 60_000]
+    lines += [
+        '{"file_name": "../a.wav", "text": "out"}',
+        '{"file_name": "\\u001b[2J", "text": "out"}',
+        '{"file_name": 3}',
+    ]
+    text(tmp_path / "metadata.jsonl", "\n".join(lines))
+    corpus = load_corpus(tmp_path)
+    assert [u.text for u in corpus.utterances] == ["good"]
+    reasons = ["not a clip"] * 4 + ["outside the data set", "bad id", "not a clip"]
+    assert [(r.line, r.reason) for r in corpus.rejections] == [*enumerate(reasons, 2)]
+
+
+def test_audio_in_other_folders_needs_their_names(tmp_path):
+    audio(tmp_path / "audio" / "a.wav", tmp_path / "audio" / "sub" / "b.wav", tmp_path / "private" / "c.wav")
+    (tmp_path / "alias").symlink_to(tmp_path / "audio")
+    named = f"{tmp_path}/audio/a.wav|one\nsub/b.wav|two\n{tmp_path}/private/c.wav|three\n{tmp_path}/alias/a.wav|again\n"
+    text(tmp_path / "set" / "list.csv", named + f"{tmp_path}/audio/../private/c.wav|four\n")
+    refused = [r.reason for r in load_corpus(tmp_path / "set" / "list.csv").rejections]
+    assert refused == ["outside the data set", "missing file", *["outside the data set"] * 3]
+    corpus = load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "alias"])
+    assert [(u.id, u.text) for u in corpus.utterances] == [("a", "one"), ("sub/b", "two")]
+    assert [r.reason for r in corpus.rejections] == ["outside the data set", "duplicate id", "outside the data set"]
+    write_report(inspect_corpus(corpus), tmp_path / "report.csv")
+    with pytest.raises(CorpusError, match="--audio-root must be a folder that is there. Received: .*nowhere"):
+        load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "nowhere"])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners of files")
+def test_links_of_the_user_to_the_users_own_audio_are_followed(tmp_path, monkeypatch):
+    audio(tmp_path / "audio" / "a.wav", tmp_path / "elsewhere" / "b.wav")
+    text(tmp_path / "elsewhere" / "secret.txt", "x")
+    root = tmp_path / "set"
+    root.mkdir()
+    (root / "wavs").symlink_to(tmp_path / "audio")
+    (root / "b.wav").symlink_to(tmp_path / "elsewhere" / "b.wav")
+    (root / "c.wav").symlink_to(tmp_path / "elsewhere" / "secret.txt")
+    text(root / "metadata.csv", "a|one\nb|two\nc|three\n")
+    corpus = load_corpus(root)
+    assert [u.id for u in corpus.utterances] == ["a", "b"]
+    assert [(r.id, r.reason) for r in corpus.rejections] == [("c", "outside the data set")]
+    assert f"{tmp_path}/audio, {tmp_path}/elsewhere" in corpus.notes[0]
+    monkeypatch.setattr(os, "geteuid", lambda: -1)
+    assert not load_corpus(root).utterances
+    allowed = load_corpus(root, audio_roots=[tmp_path / "audio"])
+    assert [u.id for u in allowed.utterances] == ["a"] and not allowed.notes
+
+
+def test_folders_that_lead_to_themselves_are_walked_once(tmp_path):
+    libritts(tmp_path)
+    (tmp_path / "train-clean-100" / "19" / "again").symlink_to(tmp_path)
+    assert len(load_corpus(tmp_path).utterances) == 2
+
+
+def save_with_datasets(folder):
+    datasets = pytest.importorskip("datasets", reason="the library datasets is not installed")
+    audio(folder / "a.wav", folder / "b.wav")
+    rows = [{"bytes": (folder / f"{name}.wav").read_bytes(), "path": f"{name}.wav"} for name in "ab"]
+    columns = {"audio": rows, "sentence": ["good day", "hello"], "speaker": [0, 1]}
+    saved = datasets.Dataset.from_dict(columns).cast_column("audio", datasets.Audio(decode=False))
+    saved = saved.cast_column("speaker", datasets.ClassLabel(names=["ann", "bob"]))
+    parts = {"train": saved.select([0]), "test": saved.select([1])}
+    datasets.DatasetDict(parts).save_to_disk(str(folder / "saved"))
+    return folder / "saved"
+
+
+def test_saved_data_sets_are_read_with_their_library(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    saved = save_with_datasets(tmp_path)
+    corpus = load_corpus(saved)
+    assert corpus.format == "datasets"
+    assert [(u.text, u.speaker, u.validation) for u in corpus.utterances] == [
+        ("hello", "bob", True),
+        ("good day", "ann", False),
+    ]
+    assert [u.seconds for u in inspect_corpus(corpus).accepted] == [1.0, 1.0]
+    assert load_corpus(saved).utterances == corpus.utterances
+
+
+def test_without_their_library_saved_data_sets_get_a_sentence(tmp_path, monkeypatch):
+    text(tmp_path / "state.json", "{}")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match="saved by the library datasets.*pip install datasets"):
+        load_corpus(tmp_path)

@@ -1,0 +1,86 @@
+"""Languages by the names that people give them, and guessed from letters where only one has them."""
+
+import pytest
+from test_corpora import make_corpus
+
+from myxtts.data.corpora import load_corpus
+from myxtts.text.language_guess import guess_language
+from myxtts.text.languages import LANGUAGES, get_language
+
+SENTENCES = {
+    "am": "ሰላም ለዓለም። እንደምን አደርክ?",
+    "fa": "من فردا به کتابخانه می‌روم و چند کتاب پارسی می‌گیرم.",
+    "hi": "मैं कल पुस्तकालय जाऊँगा।",
+    "ja": "明日は図書館に行きます。",
+    "ko": "내일 도서관에 갑니다.",
+    "ru": "Завтра я пойду в библиотеку.",
+    "zh": "我明天去图书馆借几本书。",
+}
+
+
+@pytest.mark.parametrize(
+    "name, code",
+    [
+        *{
+            "persian": "fa",
+            "farsi": "fa",
+            "Farsi": "fa",
+            "fas": "fa",
+            "per": "fa",
+            "fa_IR": "fa",
+            "فارسی": "fa",
+        }.items(),
+        *{"amh": "am", "Amharic": "am", "zh_CN": "zh", "zh-cn": "zh", "cmn": "zh", "chinese": "zh"}.items(),
+        *{"english": "en", "ENG": "en", "en-GB": "en", "de-DE": "de", "deu": "de", "Deutsch": "de"}.items(),
+        *{"deu-DE": "de", " French ": "fr", "pt_BR": "pt"}.items(),
+    ],
+)
+def test_languages_are_known_by_code_name_and_region(name, code):
+    assert get_language(name).code == code
+
+
+def test_every_language_is_known_by_its_names_and_no_name_means_two():
+    names = [name for language in LANGUAGES.values() for name in (language.name.lower(), *language.other_names)]
+    assert len(set(names)) == len(names) and not set(names) & set(LANGUAGES)
+    for language in LANGUAGES.values():
+        assert all(get_language(name) is language for name in (language.name, *language.other_names))
+
+
+@pytest.mark.parametrize(
+    "name, hint",
+    [("persain", "Did you mean fa (Persian)?"), ("englsh", "Did you mean en (English)?"), ("sv", "am, ar")],
+)
+def test_unknown_languages_are_answered_with_the_code(name, hint):
+    with pytest.raises(ValueError) as caught:
+        get_language(name)
+    assert hint in str(caught.value) and "Supported languages: am, ar," in str(caught.value)
+
+
+@pytest.mark.parametrize("code", SENTENCES)
+def test_letters_that_one_language_has_tell_it(code):
+    language, told = guess_language([SENTENCES[code]], "en")
+    assert language == code and f"read as {code} ({LANGUAGES[code].name}), not as en" in told
+    assert guess_language([SENTENCES[code]], code) == (code, "")
+
+
+def test_letters_that_several_languages_have_tell_what_to_ask_for():
+    language, told = guess_language(["سلام"], "en")
+    assert language == "en" and "Arabic letters" in told and "Give --language ar or fa." in told
+    assert guess_language(["الكتاب على الطاولة في الغرفة. " * 20], "en")[0] == "ar"
+    assert guess_language(["Guten Tag"], "fa")[1].startswith("The text is in Latin letters, and Persian is not")
+    assert guess_language(["Καλημέρα"], "en")[1].endswith("No supported language is.")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "12.50 €", "He said ሰላም and went to the library", "OK Google را باز کن لطفا دوست من"]
+)
+def test_texts_with_few_or_foreign_letters_stay_as_they_are_said_to_be(text):
+    language = "fa" if "را" in text else "en"
+    assert guess_language([text], language) == (language, "")
+
+
+def test_data_that_names_no_language_is_read_as_the_only_one_that_fits(tmp_path):
+    corpus = load_corpus(make_corpus(tmp_path, f"a|{SENTENCES['am']}\nb|{SENTENCES['am']}\n"))
+    assert {u.language for u in corpus.utterances} == {"am"}
+    assert "read as am (Amharic), not as en. 2 clips name no language" in corpus.notes[0]
+    assert {u.language for u in load_corpus(tmp_path, "amh").utterances} == {"amh"}

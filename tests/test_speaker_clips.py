@@ -1,0 +1,97 @@
+"""Speakers keep their names: each leaves a short recording with the run, and is found by name."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from tiny import voiced
+
+from myxtts.data import speaker_clips
+from myxtts.data.pipeline import Clip
+from myxtts.data.speaker_clips import keep_speakers
+from myxtts.inference.voices import stored_voice
+from myxtts.storage.files import CheckpointError
+from myxtts.storage.speakers import SPEAKER_CLIPS, find_speaker, read_speaker, read_speakers, write_speakers
+
+
+def make_clips(folder, speaker, lengths, language="en"):
+    clips = []
+    for index, seconds in enumerate(lengths):
+        path = folder / f"{speaker}_{index}.wav"
+        soundfile.write(path, samples := voiced(seconds, 120, index), 22050, subtype="PCM_16")
+        clips.append(Clip(path.stem, str(path), (1,), speaker, language, len(samples)))
+    return clips
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def test_clips_near_the_usual_length_are_kept_in_sequence_and_cut_to_twelve_seconds(run, tmp_path):
+    clips = make_clips(tmp_path, "emma", [1.0, 5.5, 11.0, 6.0, 4.0]) + make_clips(tmp_path, "noah", [0.5, 0.6], "de")
+    assert keep_speakers(run, clips) == []
+    speakers = read_speakers(run)
+    assert [*speakers] == ["emma", "noah"] and [s.language for s in speakers.values()] == ["en", "de"]
+    assert speakers["emma"].sources == ("emma_3", "emma_1", "emma_4")
+    samples, rate = soundfile.read(speakers["emma"].clip)
+    assert rate == 22050 and len(samples) == 12 * 22050
+    expected = np.concatenate([soundfile.read(clips[index].wav_path)[0] for index in (3, 1, 4)])[: len(samples)]
+    np.testing.assert_allclose(samples, expected, atol=1e-4)
+    assert len(soundfile.read(speakers["noah"].clip)[0]) == sum(clip.num_samples for clip in clips[-2:])
+
+
+def test_what_is_there_is_not_written_again_and_earlier_speakers_stay(run, tmp_path):
+    clips = make_clips(tmp_path, "emma", [0.5])
+    keep_speakers(run, clips)
+    before = {path: path.stat().st_mtime_ns for path in (run / SPEAKER_CLIPS).iterdir()}
+    keep_speakers(run, clips)
+    assert before == {path: path.stat().st_mtime_ns for path in (run / SPEAKER_CLIPS).iterdir()}
+    keep_speakers(run, make_clips(tmp_path, "noah", [0.6]))
+    assert [*read_speakers(run)] == ["emma", "noah"]
+    keep_speakers(run, make_clips(tmp_path, "emma", [0.7, 0.8]))
+    assert read_speakers(run)["emma"].sources == ("emma_1", "emma_0")
+    assert len(list((run / SPEAKER_CLIPS).glob("*.flac"))) == 2
+
+
+def test_of_too_many_speakers_those_with_the_most_speech_are_kept(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(speaker_clips, "MOST_SPEAKERS", 1)
+    clips = make_clips(tmp_path, "emma", [0.5]) + make_clips(tmp_path, "noah", [0.4, 0.4])
+    assert keep_speakers(run, clips) == ["emma"] and [*read_speakers(run)] == ["noah"]
+
+
+def test_recorded_and_converted_voices_are_found_by_name(run, tmp_path):
+    latents, vector = np.ones((1, 4, 16), np.float32), np.ones((1, 16), np.float32)
+    write_speakers(run, {"Ana": (latents, vector)})
+    keep_speakers(run, make_clips(tmp_path, "emma", [0.5]))
+    assert [*read_speakers(run)] == ["Ana", "emma"]
+    heard = []
+    assert stored_voice(run, "Ana", heard.append).latents.shape == (1, 4, 16) and not heard
+    stored_voice(run, "emma", heard.append)
+    assert heard == [read_speakers(run)["emma"].clip]
+    with pytest.raises(CheckpointError, match="one of the model's 2 voices. Received: ema. Near it: emma"):
+        find_speaker(run, "ema")
+    with pytest.raises(CheckpointError, match="emma .* is a recording"):
+        read_speaker(run, "emma")
+    with pytest.raises(CheckpointError, match="needs a model that comes with voices"):
+        find_speaker(tmp_path, "emma")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        ["x"],
+        {"clip": "../../secret.flac", "language": "en", "sources": []},
+        {"clip": "a.flac", "language": "en", "sources": []},
+        {"clip": 32 * "0" + ".flac", "language": "\x1b[2J", "sources": []},
+        {"clip": 32 * "0" + ".flac", "language": "en", "sources": None},
+    ],
+)
+def test_a_list_of_speakers_from_elsewhere_is_not_believed(run, entry):
+    (run / SPEAKER_CLIPS).mkdir()
+    (run / SPEAKER_CLIPS / "index.json").write_text(json.dumps({"emma": entry}))
+    with pytest.raises(CheckpointError, match="index.json is damaged"):
+        read_speakers(run)
