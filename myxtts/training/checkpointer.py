@@ -64,7 +64,7 @@ class Checkpointer:
             tensors |= self.stage.weight_arrays()
         keeps_averages = bool(self.train_step.averages())
         if keeps_averages:
-            tensors[TRAINED] = arrays_of(self.train_step.trainable())
+            tensors[TRAINED] = arrays_of(self.train_step.averaged())
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": keeps_averages, "ledger": ledger}
         saved |= {"bad_steps_in_row": self.train_step.bad_steps_in_row, "versions": versions()}
         saved["switches"] = self.switches.applied()
@@ -99,7 +99,7 @@ class Checkpointer:
             if rule.averages:
                 rule.averages.restart()
         if trained:
-            assign_by_name(self.train_step.trainable(), tensors[TRAINED], where)
+            assign_by_name(self.train_step.averaged(), tensors[TRAINED], where)
         for line in differences(saved, self._config(), where):
             logger.info("%s", line)
 

@@ -44,15 +44,19 @@ def settle_switches(
     device: str,
     applicable: tuple[str, ...] = tuple(SWITCHES),
     before: dict | None = None,
+    default_ema: float = 0.0,
 ) -> Switches:
     """Decides what is applied of what `training` asks for, and sets what TensorFlow has one setting for in a process:
     TF32, and determinism, which stays on from then on.
 
     `--attention auto` is measured at the longest sequence of the model, unless `before`, the `Switches.applied` of the
     run that is resumed, says what it was: two measurements need not agree, and the forms round otherwise. `applicable`
-    are the switches that mean something for what is trained; the others stay at their defaults.
+    are the switches that mean something for what is trained; the others stay at their defaults. `default_ema` is the
+    stage's own.
     """
     requested = requested_switches(training)
+    if requested["ema"][1] == "default" and default_ema:
+        requested["ema"] = default_ema, "default of the stage"
     values = {name: value if name in applicable else SWITCHES[name] for name, (value, _) in requested.items()}
     reasons = {}
     values["precision"], reasons["precision"] = choose_precision(values["precision"], device)
