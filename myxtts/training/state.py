@@ -5,6 +5,7 @@ and positions are all there is. Whatever else must survive a stop is one of `Tra
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,11 +17,15 @@ import tensorflow as tf
 import myxtts
 from myxtts.config.config import XTTSConfig
 from myxtts.config.settings import run_settings
+from myxtts.data.buckets import EpochStart
+from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.machine import read_processor
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import new_hasher
 from myxtts.storage.saved_state import config_of, refusing_damage
 from myxtts.training.clip_record import ClipRecord, OrderedClips
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -78,6 +83,24 @@ class TrainingState:
         with refusing_damage(where):
             for name, part in self.parts.items():
                 part.restore(saved["parts"][name])
+
+    def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
+        """The data set with its clips in an order that goes on where this state is."""
+        digest, start, told = data_digest(dataset.train), EpochStart(), None
+        clips = OrderedClips(dataset.train, dataset.order(stage))
+        if self.record is not None:
+            start, told = clips.continuing(self.record)
+        elif self.data_digest not in (None, digest):
+            told = (
+                "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some "
+                "may come twice or not at all, for the checkpoint is of a version that did not keep which it has had."
+            )
+        if told:
+            logger.warning("%s", told)
+        dataset = dataset.beginning_at(stage, start)
+        clips.order = dataset.order(stage)
+        self.data_digest, self.clips = digest, clips
+        return dataset
 
 
 def data_digest(clips: Iterable) -> str:

@@ -15,7 +15,6 @@ import tensorflow as tf
 from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
-from myxtts.data.buckets import EpochStart
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_for, require_placement
 from myxtts.devices.device_plan import DevicePlan
@@ -26,17 +25,16 @@ from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, shortest_batch, with_batch
 from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.checkpointer import Checkpointer
-from myxtts.training.clip_record import OrderedClips
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
-from myxtts.training.evaluation import Evaluator
+from myxtts.training.evaluation import Evaluator, mean_losses
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
 from myxtts.training.overtraining import OvertrainingDetector
 from myxtts.training.prerequisites import gather, is_bare, train_missing
 from myxtts.training.replicas import Replicas
 from myxtts.training.schedules import learning_rate, total_steps
-from myxtts.training.state import TrainingState, data_digest
+from myxtts.training.state import TrainingState
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
 
@@ -96,9 +94,8 @@ class XTTSTrainer:
         self.config = config
         self.stage = STAGES[stage].load()(config, foundations or {})
         self._given = model
-        resumed_folder = resume_checkpoint or (
-            None if config.training.reset_training else config.training.checkpoint_dir
-        )
+        home = None if config.training.reset_training else config.training.checkpoint_dir
+        resumed_folder = resume_checkpoint or home
         self._make_model(model, measured, starting_weights, resumed_folder)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
@@ -188,7 +185,7 @@ class XTTSTrainer:
         total = self.total_steps(order.batches_per_epoch)
         self._call("on_start", self._start_report(total))
         remove_leftovers(self.store.folder)
-        dataset = self._take_up(dataset)
+        dataset = self.state.take_up(dataset, self.stage.name)
         self._measure(dataset)
         self.checkpointer.vocabulary = dataset.tokenizer.to_json().encode()
         if self.step >= total and not self.state.finished:
@@ -212,12 +209,12 @@ class XTTSTrainer:
                 except TrainingDiverged as error:
                     self.checkpointer.go_back(error, self.divergence)
                     self._adopt_batching()
-                    dataset = self._take_up(dataset)
+                    dataset = self.state.take_up(dataset, self.stage.name)
             if self.overtraining.stopped:
                 detector = self.overtraining.state()
                 self.checkpointer.go_back_to_best()
                 self.overtraining.restore(detector)
-                self._take_up(dataset)
+                self.state.take_up(dataset, self.stage.name)
                 self.save(last=True, finished=True)
         self._call("on_end", self._end_report())
         return validation
@@ -239,24 +236,6 @@ class XTTSTrainer:
         scale = float(scaled[0].loss_scale) if scaled else None
         timing = self.clock.report(whole_run=True)
         return StageEnd(self.stage.name, self.step, timing, step.traces, step.compilations, scale, step.bad_steps)
-
-    def _take_up(self, dataset):
-        """The data set with its clips in an order that goes on where the state is."""
-        state, digest = self.state, data_digest(dataset.train)
-        clips, start, told = OrderedClips(dataset.train, dataset.order(self.stage.name)), EpochStart(), None
-        if state.record is not None:
-            start, told = clips.continuing(state.record)
-        elif state.data_digest not in (None, digest):
-            told = (
-                "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some "
-                "may come twice or not at all, for the checkpoint is of a version that did not keep which it has had."
-            )
-        if told:
-            logger.warning("%s", told)
-        dataset = dataset.beginning_at(self.stage.name, start)
-        clips.order = dataset.order(self.stage.name)
-        state.data_digest, state.clips = digest, clips
-        return dataset
 
     def _measure(self, dataset):
         """What a fresh start measures on the recordings, unless it was given."""
@@ -348,11 +327,7 @@ class XTTSTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop)
 
     def _log(self, recent, total):
-        # The means of the steps that counted.
-        counted = [step for step in recent if bool(step["finite"])] or recent
-        # Those of the last phase, where the steps are of two: what has no turn yet has no figures either.
-        names = [name for name in counted[-1] if not name.endswith("finite")]
-        losses = {name: float(np.mean([float(s[name]) for s in counted if name in s])) for name in names}
+        losses = mean_losses(recent)
         report = {**losses, "learning_rate": self._learning_rate(total), **self.stage.report()}
         report["skipped_steps"] = self.train_step.bad_steps
         self._call("on_log", self.step, report, self.clock.report())
