@@ -86,7 +86,6 @@ class XTTSTrainer:
         self.data_device, self.model_device = self.plan.data_device, self.plan.model_device
         stage = stage or ("gpt" if config.training.stage == "all" else config.training.stage)
         self._found = None
-        """What was gathered for a trainer made of a configuration alone: `prerequisites.Prerequisites`."""
         if foundations is None and is_bare(config, stage):
             self._found = gather(config, stage, self.data_device, model)
             config, foundations = self._found.dataset.config, self._found.foundations
@@ -94,8 +93,7 @@ class XTTSTrainer:
         self.config = config
         self.stage = STAGES[stage].load()(config, foundations or {})
         self._given = model
-        home = None if config.training.reset_training else config.training.checkpoint_dir
-        resumed_folder = resume_checkpoint or home
+        resumed_folder = resume_checkpoint or ("" if config.training.reset_training else config.training.checkpoint_dir)
         self._make_model(model, measured, starting_weights, resumed_folder)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
