@@ -165,7 +165,7 @@ def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
     pcm = np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
-    with write_whole(path) as temporary, wave.open(str(temporary), "wb") as file:
+    with write_whole(path) as temporary, open(temporary, "wb") as whole, wave.open(whole, "wb") as file:
         file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
         file.writeframes(pcm)
 

@@ -17,7 +17,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import read_json, write_json
+from myxtts.storage.files import read_json, write_json, write_whole
 from myxtts.storage.run_folder import set_aside
 from myxtts.storage.speakers import SPEAKERS_FILE
 from myxtts.training.overtraining import has_stopped
@@ -179,7 +179,8 @@ def _take_parts(source, home):
         if name not in tuned_stages():
             _copy_newest(CheckpointStore(source / name), CheckpointStore(home / name))
     if (source / SPEAKERS_FILE).is_file():
-        shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
+        with write_whole(home / SPEAKERS_FILE) as temporary:
+            shutil.copyfile(source / SPEAKERS_FILE, temporary)
 
 
 def _with_shape(config, stored):

@@ -44,6 +44,6 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
     if name not in names:
         near = ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3])
         rule = f"--speaker must be one of the model's {len(names)} voices."
-        raise CheckpointError(f"{rule} Received: {name}. Near it: {near}.")
+        raise CheckpointError(f"{rule} Received: {name}. Near it: {near:.300}.")
     latents, vector = read_tensors(Path(folder) / SPEAKERS_FILE, (name + _LATENTS, name + _VECTOR))
     return latents, vector
