@@ -1,19 +1,39 @@
-"""Kills, or fails, at each file-system operation of a piece of code in turn."""
+"""Kills, fails or cuts the power at each file-system operation of a piece of code in turn.
+
+Operations are those of `os`, of files that Python opens for writing, each `write` of them, and the safetensors
+library's writer. None of them waits for a disk.
+"""
 
 import builtins
 import errno
 import io
 import os
+import random
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 from myxtts.config.checks import UserError
 from myxtts.storage import checkpoint
 
+CREATING, GROWING = ("open", "mkdir", "link", "symlink"), ("write", "save_file", "fsync", "truncate")
+MOVING = ("replace", "rename", "unlink", "remove", "rmdir", "chmod")
 OPERATIONS = [
-    *((os, name) for name in ("replace", "rename", "mkdir", "fsync", "unlink", "rmdir", "link", "chmod", "open")),
+    *((os, name) for name in (*CREATING, *MOVING, "fsync", "truncate")),
     *((io, "open"), (builtins, "open"), (checkpoint, "save_file")),
 ]
-MODES = ("killed before", "killed after", "fails once", "fails from then on")
+LASTING = {
+    "disk full": ((errno.ENOSPC, errno.EDQUOT), (*CREATING, *GROWING)),
+    "no inodes": ((errno.ENOSPC,), CREATING),
+    "disk broken": ((errno.EIO,), (*CREATING, *GROWING, *MOVING)),
+    "read-only": ((errno.EROFS,), (*CREATING, *GROWING, *MOVING)),
+}
+"""What may go wrong from one operation on: the errors, which take turns by the number of the first operation, and the
+operations that meet them. A full disk still renames."""
+KILLS = ("killed before", "killed half-way")
+"""To be killed after an operation is to be killed before the next."""
+MODES = (*KILLS, "fails once", *LASTING)
+POWER_CUTS = ("power cut, all renames lost", "power cut, some renames kept", "power cut, all renames kept")
 
 
 class Killed(BaseException):
@@ -23,31 +43,84 @@ class Killed(BaseException):
 class CrashPoints:
     """Counts the operations that change the disk, and lets the one of the number `at` go wrong as `mode` says."""
 
-    def __init__(self, monkeypatch, at: int | None = None, mode: str = MODES[0], error: int = errno.ENOSPC):
-        self.count, self.at, self.mode, self.error = 0, at, mode, error
+    def __init__(self, monkeypatch, at: int | None = None, mode: str = MODES[0], disk: "Disk | None" = None):
+        self.count, self.at, self.mode, self.disk = 0, at, mode, disk
+        self.names, self.dead = [], False
         for module, name in OPERATIONS:
-            monkeypatch.setattr(module, name, self._watched(name, getattr(module, name)))
+            real = getattr(module, name)
+            opens_files = name == "open" and module is not os
+            monkeypatch.setattr(module, name, self._watched_open(real) if opens_files else self._watched(name, real))
 
-    def _watched(self, name: str, operation: Callable):
+    def operate(self, name: str, operation: Callable, half: Callable | None = None):
+        """Performs an operation, or what is to happen instead; `half` leaves it half done."""
+        if self.dead:
+            raise Killed
+        number, self.count = self.count, self.count + 1
+        self.names.append(name)
+        if self.at is None or number < self.at:
+            return operation()
+        if self.mode in LASTING:
+            errors, concerned = LASTING[self.mode]
+            if name in concerned:
+                error = errors[self.at % len(errors)]
+                raise OSError(error, os.strerror(error))
+        elif number == self.at:
+            if self.mode == "fails once":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            self.dead = True
+            if self.mode == "killed half-way" and half is not None:
+                half()
+            raise Killed
+        return operation()
+
+    def _watched(self, name, real):
+        def perform(*arguments, **keywords):
+            if name == "fsync":
+                result = os.fstat(*arguments)  # the disk itself is not waited for
+            else:
+                result = real(*arguments, **keywords)
+            if self.disk is not None:
+                self.disk.note(name, *arguments, **keywords)
+            return result
+
         def watched(*arguments, **keywords):
             if name == "open" and not _writes(*arguments, **keywords):
-                return operation(*arguments, **keywords)
-            number, self.count = self.count, self.count + 1
-            killed = self.mode.startswith("killed")
-            if self.at is not None and number > self.at and killed:
-                raise Killed
-            if number == self.at or (self.at is not None and number > self.at and self.mode == MODES[3]):
-                if self.mode == "killed after":
-                    operation(*arguments, **keywords)
-                if name == "save_file":
-                    arguments[1].write_bytes(b"half")
-                # A disk that is full still renames and deletes.
-                if self.mode == MODES[3] and name not in ("open", "mkdir", "save_file", "fsync", "link"):
-                    return operation(*arguments, **keywords)
-                raise Killed if killed else OSError(self.error, os.strerror(self.error))
-            return operation(*arguments, **keywords)
+                return real(*arguments, **keywords)
+            half = (lambda: Path(arguments[1]).write_bytes(b"half")) if name == "save_file" else None
+            return self.operate(name, lambda: perform(*arguments, **keywords), half)
 
         return watched
+
+    def _watched_open(self, real):
+        def watched(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
+            if not _writes(file, mode):
+                return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
+
+            def perform():
+                raw = _WatchedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+                raw.points = self
+                if self.disk is not None and not isinstance(file, int):
+                    self.disk.note("open", file, os.O_CREAT)
+                return raw
+
+            raw = perform() if isinstance(file, int) else self.operate("open", perform)
+            if buffering == 0:
+                return raw
+            buffered = (io.BufferedRandom if "+" in mode else io.BufferedWriter)(raw)
+            return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+
+        return watched
+
+
+class _WatchedFile(io.FileIO):
+    points: CrashPoints
+
+    def write(self, content):
+        if self.points.dead:
+            return len(content)  # what was in a buffer dies with the process
+        content = bytes(content)
+        half = lambda: super(_WatchedFile, self).write(content[: len(content) // 2])
+        return self.points.operate("write", lambda: super(_WatchedFile, self).write(content), half)
 
 
 def _writes(path, mode="r", *_, **__):
@@ -56,28 +129,127 @@ def _writes(path, mode="r", *_, **__):
     return any(letter in mode for letter in "wax+")
 
 
-def crash_everywhere(monkeypatch, prepare: Callable, act: Callable, check: Callable, modes=MODES) -> int:
+class _File:
+    """A file or folder of the `Disk`, with the content that has reached it."""
+
+    def __init__(self, is_folder, kept=b""):
+        self.is_folder, self.kept = is_folder, kept
+
+
+class Disk:
+    """What is left of a folder after the power went: contents as they were at the last `fsync` of each file, and of
+    the operations on names those before the last `fsync` of the folder concerned, and perhaps more, in their order.
+
+    That is what journaling file systems promise (ext4 with data=ordered, XFS): no name goes missing by the order, but
+    content that nobody waited for may be gone, so that a file is empty.
+    """
+
+    def __init__(self, root: Path):
+        self.root = Path(os.path.realpath(root))
+        entries = {str(path): path for path in self.root.rglob("*")}
+        self.before = {name: _File(p.is_dir(), b"" if p.is_dir() else p.read_bytes()) for name, p in entries.items()}
+        self.names, self.log, self.num_kept = dict(self.before), [], 0
+
+    def note(self, name, *arguments, dir_fd=None, **_):
+        """Takes note of an operation that has succeeded."""
+        if name == "save_file":
+            return  # its content counts when it is synced
+        paths = [self._path(one, dir_fd) for one in arguments[: 2 if name in ("replace", "rename", "link") else 1]]
+        if name == "fsync":
+            self._sync(paths[0])
+        elif not all(path.startswith(f"{self.root}/") for path in paths):
+            return
+        elif name in ("open", "mkdir"):
+            if paths[0] not in self.names and os.path.lexists(paths[0]):
+                self._do(("set", paths[0], _File(os.path.isdir(paths[0]))))
+        elif name == "link":
+            self._do(("set", paths[1], self.names[paths[0]]))
+        elif name in ("replace", "rename"):
+            self._do(("move", *paths))
+        elif name in ("unlink", "remove", "rmdir"):
+            self._do(("delete", paths[0], None))
+
+    def _path(self, path, dir_fd):
+        if isinstance(path, int):
+            return os.readlink(f"/proc/self/fd/{path}")
+        folder = os.readlink(f"/proc/self/fd/{dir_fd}") if dir_fd is not None else os.getcwd()
+        path = os.path.join(folder, os.fspath(path))
+        return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+    def _sync(self, path):
+        if path in self.names and not self.names[path].is_folder:
+            self.names[path].kept = Path(path).read_bytes()
+        for number, (_kind, *names) in enumerate(self.log, 1):
+            if any(isinstance(name, str) and os.path.dirname(name) == path for name in names):
+                self.num_kept = max(self.num_kept, number)
+
+    def _do(self, operation):
+        self.log.append(operation)
+        _apply(self.names, operation)
+
+    def cut_power(self, mode: str, seed: int) -> None:
+        """Leaves in the folder what the disk has kept; more of the names for other modes of `POWER_CUTS`."""
+        some = random.Random(seed).randint(self.num_kept, len(self.log))
+        names = dict(self.before)
+        for operation in self.log[: dict(zip(POWER_CUTS, (self.num_kept, some, len(self.log))))[mode]]:
+            _apply(names, operation)
+        shutil.rmtree(self.root)
+        self.root.mkdir()
+        for path in sorted(names):
+            Path(path).mkdir() if names[path].is_folder else Path(path).write_bytes(names[path].kept)
+
+
+def _apply(names, operation):
+    kind, path, other = operation
+    if kind == "set":
+        names[path] = other
+        return
+    inside = [name for name in names if name == path or name.startswith(f"{path}/")]
+    if kind == "move":
+        for name in [name for name in names if name == other or name.startswith(f"{other}/")]:
+            del names[name]
+    for name in inside:
+        one = names.pop(name)
+        if kind == "move":
+            names[other + name.removeprefix(path)] = one
+
+
+def crash_everywhere(
+    monkeypatch, prepare: Callable, act: Callable, check: Callable, modes=MODES, folder: Callable = None, every: int = 1
+) -> int:
     """Calls `check(prepared, act's result or what it raised)` after a crash at each operation of `act(prepared)`.
+
+    Args:
+        folder: Gives the folder of what was prepared; then the power is cut as well, and `check` is given "power cut"
+            in place of what `act` returned, which need not have reached the disk.
+        every: Takes one of so many operations, for code of thousands.
 
     Returns:
         The operations that `act` makes.
     """
+    monkeypatch.setattr(os, "fsync", os.fstat)  # for what is prepared and checked as well
     prepared = prepare()
     with monkeypatch.context() as patch:
         points = CrashPoints(patch)
         act(prepared)
-    for at in range(points.count):
-        for mode in modes:
+    for at in range(0, points.count, every):
+        for mode in (*modes, *(POWER_CUTS if folder else ())):
+            if mode == "killed half-way" and points.names[at] not in ("write", "save_file"):
+                continue
             prepared = prepare()
+            cut = mode in POWER_CUTS
+            disk = Disk(folder(prepared)) if cut else None
             with monkeypatch.context() as patch:
-                CrashPoints(patch, at, mode)
+                CrashPoints(patch, at, "killed before" if cut else mode, disk)
                 try:
                     outcome = act(prepared)
                 except (Killed, OSError, UserError) as error:
                     outcome = error
+            if cut:
+                disk.cut_power(mode, seed=at)
             try:
-                check(prepared, outcome)
+                check(prepared, "power cut" if cut else outcome)
             except BaseException as error:
-                error.add_note(f"operation {at} of {points.count}, {mode}")
+                error.add_note(f"operation {at} of {points.count}, {points.names[at]}: {mode}")
                 raise
     return points.count

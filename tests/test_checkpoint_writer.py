@@ -17,12 +17,15 @@ class Disk:
 
     def __init__(self, monkeypatch):
         self.errors, self.go_on, self.writing = [], threading.Event(), threading.Event()
+        self.failing_steps = ()
         self.go_on.set()
         write = CheckpointStore.write
 
         def controlled(store, *arguments):
             self.writing.set()
             assert self.go_on.wait(60)
+            if arguments[0] in self.failing_steps:
+                raise full()
             if self.errors:
                 raise self.errors.pop()
             return write(store, *arguments)
@@ -91,12 +94,31 @@ def test_failed_writes_are_reported_and_survived_until_they_are_too_many(writer,
 
 
 def test_a_write_that_succeeds_forgives_those_that_failed(writer, disk):
+    disk.failing_steps = (1, 2, 4, 5, 7, 8)
     for step in range(1, 9):
-        if step % 3:
-            disk.errors.append(full())
         writer.start(step, TENSORS, {})
     writer.wait()
     assert writer.store.steps() == [3, 6]
+
+
+def test_a_run_that_was_moved_is_not_made_anew_in_its_old_place(writer, caplog, tmp_path):
+    home = tmp_path / "run"
+    home.mkdir()
+    writer = CheckpointWriter(CheckpointStore(home / "gpt"))
+    writer.start(1, TENSORS, {})
+    writer.wait()
+    home.rename(tmp_path / "moved")
+    writer.start(2, TENSORS, {})
+    writer.wait()
+    assert "was moved or replaced; move it back" in caplog.text and not home.exists()
+    home.mkdir()  # another run's
+    writer.start(3, TENSORS, {})
+    writer.wait()
+    assert not list(home.iterdir()) and CheckpointStore(tmp_path / "moved" / "gpt").steps() == [1]
+    home.rmdir()
+    (tmp_path / "moved").rename(home)
+    writer.write_last(4, TENSORS, {})
+    assert CheckpointStore(home / "gpt").steps() == [1, 4]
 
 
 def test_a_failure_is_noticed_by_polling(writer, disk, caplog):

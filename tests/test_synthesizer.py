@@ -181,21 +181,6 @@ def test_reference_that_is_not_there_is_named(synthesizer, tmp_path):
         synthesizer.voice(tmp_path / "nobody.wav")
 
 
-@pytest.mark.parametrize("seconds, fate", [(0.1, "refused"), (0.25, "refused"), (0.4, "warned"), (0.7, "heard")])
-def test_reference_too_short_to_hear_a_voice_in_is_refused_and_a_short_one_is_said(
-    synthesizer, tmp_path, caplog, monkeypatch, seconds, fate
-):
-    monkeypatch.setattr(synthesizer.voice.config.data, "conditioning_seconds", (0.6, 1.0))
-    soundfile.write(tmp_path / "a.wav", voiced(seconds, 150, 1), MODEL_SAMPLE_RATE)
-    if fate == "refused":
-        with pytest.raises(AudioError, match=f"cannot be heard in {seconds} s; give 0.33 s or more"):
-            synthesizer.voice(tmp_path / "a.wav")
-        synthesizer.voice([tmp_path / "a.wav"] * 8)  # short pieces of one voice add up
-    else:
-        synthesizer.voice(tmp_path / "a.wav")
-    assert ("The reference lasts" in caplog.text) == (fate == "warned")
-
-
 def chunks_of(synthesizer, seconds, padding, sampling=None):
     data = dataclasses.replace(synthesizer.config.data, conditioning_padding=padding, conditioning_seconds=(0.5, 1.0))
     config = dataclasses.replace(synthesizer.config, sampling=SamplingConfig(**(sampling or {})), data=data)

@@ -161,7 +161,7 @@ def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         AudioError: There is nothing to write, a sample is not finite, or the folder does not exist.
     """
     samples = check_writable(path, samples)
-    with write_whole(path) as temporary, wave.open(str(temporary), "wb") as file:
+    with write_whole(path) as temporary, open(temporary, "wb") as whole, wave.open(whole, "wb") as file:
         file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
         file.writeframes(to_pcm16(samples))
 

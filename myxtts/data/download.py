@@ -2,7 +2,6 @@
 
 import bz2
 import fcntl
-import hashlib
 import math
 import os
 import shutil
@@ -72,7 +71,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         with _only_user_of(part) as file:
             try:
-                _fetch(archive, file, place)
+                _fetch(archive, file, part)
                 _unpack(archive, file, folder)
             except (EOFError, ValueError, tarfile.TarError):
                 part.unlink()  # nothing can be made of it
@@ -105,18 +104,17 @@ def _only_user_of(part: Path) -> Iterator[BinaryIO]:
                 part.unlink(missing_ok=True)
 
 
-def _fetch(archive, file, place):
+def _fetch(archive, file, part):
     """Appends to `file` what it lacks of the archive, and compares the whole with its checksum."""
     start = file.seek(0, os.SEEK_END)
     needed = max(0, archive.num_bytes - start) + archive.max_unpacked_bytes
-    if (free := shutil.disk_usage(place).free) < needed:
-        raise OSError(f"{place} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are needed")
+    if (free := shutil.disk_usage(part.parent).free) < needed:
+        raise OSError(f"{part.parent} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are needed")
     if start < archive.num_bytes:
         _Receiver(archive, file, start).receive()
     if (size := file.seek(0, os.SEEK_END)) < archive.num_bytes:
         raise OSError(f"the connection broke after {size} of {archive.num_bytes} bytes")
-    file.seek(0)
-    if size > archive.num_bytes or hashlib.file_digest(file, "sha256").hexdigest() != archive.sha256:
+    if size > archive.num_bytes or pooch.file_hash(part) != archive.sha256:
         raise ValueError("what came is another file: its SHA-256 is not that of the archive")
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from myxtts.audio.mel import SPEAKER_MEL
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import coqui_settings
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
-from myxtts.storage.files import CheckpointError, write_json
+from myxtts.storage.files import CheckpointError, write_json, write_whole
 from myxtts.storage.parts import MEL_STATS, part_store, read_part
 from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, speaker_names
@@ -35,6 +36,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     Raises:
         CheckpointError: The folder lacks a part, or its model has a shape that the reference cannot have. Nothing has
             been written then.
+        OSError: The disk failed; the model file is not there then.
     """
     folder, output = Path(folder), Path(output)
     config, vocabulary = read_config(folder), vocabulary_path(folder)
@@ -62,10 +64,13 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         if os.path.lexists(path):
             raise CheckpointError(f"{path} is already there. Give an --output in another folder.")
     output.parent.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        write_torch_checkpoint(output.parent / name, content)
-    write_json(output.parent / "config.json", settings)
-    shutil.copyfile(vocabulary, output.parent / "vocab.json")
+    # All are written before the first gets its name, and the model, which comes first, gets it last.
+    with ExitStack() as stack:
+        places = {path.name: stack.enter_context(write_whole(path)) for path in written}
+        for name, content in files.items():
+            write_torch_checkpoint(places[name], content)
+        write_json(places["config.json"], settings)
+        shutil.copyfile(vocabulary, places["vocab.json"])
     return written
 
 

@@ -17,6 +17,7 @@ from myxtts.models.xtts import PARTS
 from myxtts.runs.agenda import Agenda, make_agenda
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.files import write_whole
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
 from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.run_folder import set_aside
@@ -190,7 +191,8 @@ def _take_parts(source, home):
         if name not in tuned_stages():
             copy_part(source, home, name)
     if (source / SPEAKERS_FILE).is_file():
-        shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
+        with write_whole(home / SPEAKERS_FILE) as temporary:
+            shutil.copyfile(source / SPEAKERS_FILE, temporary)
     if (source / SPEAKER_CLIPS).is_dir():
         shutil.copytree(source / SPEAKER_CLIPS, home / SPEAKER_CLIPS, dirs_exist_ok=True)
 

@@ -4,9 +4,10 @@ Nothing here imports TensorFlow before `Run.train`, so that `Run.open` can still
 """
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -180,10 +181,21 @@ class Run:
                 handler(*arguments)
 
 
+class _LogFile(logging.FileHandler):
+    """Lines that a full or broken disk does not take are lost; the others that listen are told once."""
+
+    _told = False
+
+    def handleError(self, record):  # noqa: N802  the base class's name
+        if not self._told:
+            self._told = True
+            logging.getLogger(LOGGER_NAME).error("%s cannot be written to: %s", self.baseFilename, sys.exc_info()[1])
+
+
 @contextmanager
 def _logs_to(path) -> Iterator[None]:
     """Inside, the package's log goes to a file as well."""
-    logger, handler = logging.getLogger(LOGGER_NAME), logging.FileHandler(path, encoding="utf-8")
+    logger, handler = logging.getLogger(LOGGER_NAME), _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))
@@ -193,4 +205,5 @@ def _logs_to(path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-        handler.close()
+        with suppress(OSError):  # what is left in its buffer; see `_LogFile`
+            handler.close()

@@ -13,6 +13,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.storage.files import write_whole
 from myxtts.training.callbacks import Callback
 
 matplotlib.use("Agg")
@@ -67,12 +68,12 @@ class SampleSpeaker(Callback):
             speeches = self._synthesizer.batch(texts, voices, languages, seed=self._seed)
         try:
             self._write(step, speeches)
-        except OSError as error:
+        except (OSError, tf.errors.OpError) as error:
             message = "The sample sentences of step %d could not be written to %s: %s. Training goes on."
             logger.error(message, step, self.folder, error)
 
     def _write(self, step, speeches):
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)  # in the run's folder, which is not made anew where it was moved
         with self._writer.as_default(step=step):
             for clip, speech in zip(self._clips, speeches):
                 stem = self.folder / f"step_{step:06d}_{clip.id.replace('/', '_')}"
@@ -93,5 +94,8 @@ def draw_mel(mel: np.ndarray, title: str, path: str | Path):
     axes.set_title(title[:80], parse_math=False)  # a text may hold dollar signs
     figure.colorbar(image, ax=axes, label="log power")
     figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    try:
+        with write_whole(path) as temporary:
+            figure.savefig(temporary, format="png")
+    finally:
+        pyplot.close(figure)

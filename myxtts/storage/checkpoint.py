@@ -298,7 +298,8 @@ def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:
-        lacks = f"it lacks {missing[:3] or 'nothing'} and has {unknown[:3] or 'nothing'} too many"
+        missing_few, unknown_few = ([name[:100] for name in names[:3]] or "nothing" for names in (missing, unknown))
+        lacks = f"it lacks {missing_few} and has {unknown_few} too many"
         counts = f"({len(missing)} and {len(unknown)} in all)"
         raise CheckpointError(f"{unfit} {lacks} {counts}. Was it made with another model size?")
     for name, variable in variables.items():

@@ -27,6 +27,7 @@ class CheckpointWriter:
 
     def __init__(self, store: CheckpointStore):
         self.store = store
+        self._home = _identity(store.folder.parent)
         self._thread = self._job = self._step = self._error = None
         self._last_good = store.steps()[-1:]
         self._failures = 0
@@ -86,10 +87,17 @@ class CheckpointWriter:
 
     def _run(self):
         try:
+            self._check_home()
             self.store.write(*self._job)
             self._failures, self._last_good = 0, [self._step]
         except BaseException as error:  # handed to the training loop, whatever it is
             self._error = error
+
+    def _check_home(self):
+        """What was moved away would be made anew by a write, as half of a run, or be another run's by now."""
+        home = self.store.folder.parent
+        if self._home is not None and _identity(home) != self._home:
+            raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")
 
     def _join(self):
         if self._thread is not None:
@@ -110,3 +118,12 @@ class CheckpointWriter:
             self._join()
             if self._error is not None:
                 logger.error("%s", self._describe(self._error))
+
+
+def _identity(folder):
+    """What tells a folder from any other that has its name later; None where there is none."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

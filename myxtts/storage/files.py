@@ -43,8 +43,9 @@ def digest_file(path: AnyPath) -> str:
 
 @contextmanager
 def write_whole(path: AnyPath) -> Iterator[Path]:
-    """Yields a temporary path next to `path`. When the block ends, what was written there is on the disk under `path`;
-    when it raises an error, `path` is as it was and the temporary file is gone.
+    """Yields a temporary path next to `path`. When the block ends, what was written there is whole under `path`; when
+    it raises an error, `path` is as it was and the temporary file is gone. After a power cut, `path` is the old file or
+    the new one: the content is waited for, the name is not.
 
     A symbolic link stays, and the file that it leads to is replaced; a replaced file's permissions stay. A device or a
     named pipe stays too: the content is copied into it once it is complete.

@@ -75,7 +75,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
     if name not in speakers:
         near = ", ".join(difflib.get_close_matches(name, speakers, n=3, cutoff=0.3) or [*speakers][:3])
         rule = f"--speaker must be one of the model's {len(speakers)} voices."
-        raise CheckpointError(f"{rule} Received: {name}. Near it: {near}.")
+        raise CheckpointError(f"{rule} Received: {name}. Near it: {near:.300}.")
     return speakers[name]
 
 

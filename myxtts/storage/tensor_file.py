@@ -62,11 +62,13 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
                 raise TypeError(f"data type '{foreign[0]}' not understood")
             return arrays
         except (AttributeError, TypeError, SafetensorError) as error:  # NumPy has no bfloat16 and no float8
-            raise CheckpointError(f"{path} cannot be read: {error}. MyXTTS stores float32 and whole numbers.") from None
+            stored = "MyXTTS stores float32 and whole numbers."
+            raise CheckpointError(f"{path} cannot be read: {error!s:.300}. {stored}") from None
 
 
 def _open(path):
     try:
         return safe_open(path, framework="numpy")
     except (FileNotFoundError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.") from None
+        # The library quotes the file, whatever its length.
+        raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -14,6 +15,8 @@ from myxtts.training.step_clock import VARIATION_WARNING
 from myxtts.utils.commons import CONSOLE_LOGGER_NAME
 
 console_log = logging.getLogger(CONSOLE_LOGGER_NAME)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -196,18 +199,28 @@ class ConsoleProgress(Callback):
 
 
 class TensorBoardWriter(Callback):
-    """Writes losses, learning rate and timing to TensorBoard, by stage."""
+    """Writes losses, learning rate and timing to TensorBoard, by stage; a disk that takes none does not end the run."""
 
     def __init__(self, folder: str):
-        self.folder, self._writer = folder, None
+        self.folder, self._writer, self._failed = folder, None, False
 
     def on_start(self, start):
         self._writer = tf.summary.create_file_writer(f"{self.folder}/{start.stage}")
 
     def _write(self, step, values, group):
-        with self._writer.as_default(step=step):
+        with self._survives(), self._writer.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(f"{group}/{name}", value)
+
+    @contextmanager
+    def _survives(self):
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if not self._failed:
+                told = "TensorBoard's figures cannot be written to %s: %s. Training goes on."
+                logger.error(told, self.folder, error.message.partition("\n")[0])
+            self._failed = True
 
     def on_log(self, step, losses, timing):
         self._write(step, losses, "train")
@@ -217,4 +230,5 @@ class TensorBoardWriter(Callback):
         self._write(step, losses, "validation")
 
     def on_end(self, end):
-        self._writer.close()
+        with self._survives():
+            self._writer.close()
