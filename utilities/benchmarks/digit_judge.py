@@ -1,54 +1,68 @@
-"""A judge of spoken digits and of their speakers, trained on real recordings only.
+"""A judge of spoken digits and of their speakers that also says when it hears no word, or nobody's voice.
 
 It listens to what a voice model speaks after training on the Free Spoken Digit Dataset and says which digit it hears
-and in whose voice. It never learns from a synthesized clip, only from the recordings, changed as another microphone or
-room would change them (equalization, noise, blur), so that it forgives artifacts of synthesis but not a wrong digit.
+and in whose voice. It never learns from what a model spoke, only from the recordings: as they are and by way of mel and
+Griffin-Lim, changed as another microphone or room would change them, so that it forgives artifacts of synthesis; and
+spoilt (`digit_damage`), so that it does not take for a word what is none. Two networks hear different features of a
+clip, and the mean of their probabilities must exceed one half: where they disagree, the answer is none.
 
-    python utilities/benchmarks/digit_judge.py --data shared/data/fsdd             # held-out accuracies
-    python utilities/benchmarks/digit_judge.py --data shared/data/fsdd out.wav     # names what it hears
+    python utilities/benchmarks/digit_judge.py --data ../shared/data/fsdd out.wav     # names what it hears
+
+`digit_checks.py` says how far it can be trusted.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import soundfile
 import soxr
+from scipy.ndimage import gaussian_filter1d
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bench_extra import import_extra  # noqa: E402  neighbors of this file
+from digit_damage import NO_WORD, UNSCORED, Clip, Damage  # noqa: E402  neighbors of this file
 from digit_features import (  # noqa: E402
+    NUM_CEPSTRA,
+    NUM_LAGS,
     NUM_MELS,
     SAMPLE_RATE,
     WINDOW_FRAMES,
-    augmented_features,
-    mel_filters,
-    mel_to_features,
+    augmented_views,
     place,
     power_spectrum,
+    views,
 )
+
+from myxtts.audio.griffin_lim import log_mel_to_wav  # noqa: E402
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
+from myxtts.config.rates import MEL_FLOOR, MODEL_SAMPLE_RATE  # noqa: E402
 
 # Where the clip stands in the window, as a share of the room left; the answers are averaged.
 TEST_PLACEMENTS = (0.2, 0.5, 0.8)
 CHANNELS = (16, 32, 64, 96)
+TIME_CONVOLUTIONS = ((96, 5, 1), (96, 5, 2), (96, 5, 1), (192, 1, 1))
+"""Channels, frames and stride of each."""
+SPOILT_SHARE = 0.35
+LIKELIER_THAN_NOT = 0.5
 BATCH_SIZE = 64
 DEFAULT_EPOCHS = 16
 TRAIN_INDICES = range(15, 50)
 HELD_OUT_INDICES = range(10, 15)
 # Raise it when features or network change: saved judges of another version are trained anew.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SETTINGS_FILE = "judge.json"
 WEIGHTS_FILE = "judge.weights.h5"
 
 
 class Verdict(NamedTuple):
-    """What the judge heard in one clip. `digit` and `speaker` are None, with probability 0, when the clip is silent."""
+    """What the judge heard in one clip: `digit` or `speaker` is None for no word or nobody's voice, as in silence."""
 
     digit: int | None
     speaker: str | None
@@ -96,26 +110,49 @@ def to_judge_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
     return samples if sample_rate == SAMPLE_RATE else soxr.resample(samples, sample_rate, SAMPLE_RATE)
 
 
-def build_network(num_speakers: int, seed: int) -> keras.Model:
-    """Four convolutions over time and mel, pooled over time, then one linear head for the digits, one for speakers."""
+def build_network(num_voices: int, seed: int) -> keras.Model:
+    """Two networks side by side, one for each of `views`; of each, one linear head for words, one for voices.
+
+    The first convolves over time and mel; the second over time only, pooled to mean, deviation and maximum (after
+    Snyder et al., "X-vectors", 2018). The last unit of a head stands for no word, or no known voice.
+    """
     seeds = iter(range(100 * seed, 100 * seed + 100))
 
     def seeded() -> dict:
         return {"kernel_initializer": keras.initializers.HeNormal(seed=next(seeds))}
 
-    x = inputs = keras.layers.Input((WINDOW_FRAMES, NUM_MELS, 1))
+    def normalized(x):
+        return keras.layers.ReLU()(keras.layers.BatchNormalization(momentum=0.95)(x))
+
+    def heads(x) -> list:
+        x = keras.layers.Dropout(0.3, seed=next(seeds))(x)
+        return [keras.layers.Dense(size + 1, **seeded())(x) for size in (NO_WORD, num_voices)]
+
+    mel = keras.layers.Input((WINDOW_FRAMES, NUM_MELS))
+    x = keras.layers.Reshape((WINDOW_FRAMES, NUM_MELS, 1))(mel)
     for depth, channels in enumerate(CHANNELS):
         kernel_size, strides = (3, 1) if depth else (5, 2)
-        x = keras.layers.Conv2D(channels, kernel_size, strides, padding="same", use_bias=False, **seeded())(x)
-        x = keras.layers.BatchNormalization(momentum=0.95)(x)
-        x = keras.layers.ReLU()(x)
+        x = normalized(
+            keras.layers.Conv2D(channels, kernel_size, strides, padding="same", use_bias=False, **seeded())(x)
+        )
         if depth:
             x = keras.layers.MaxPooling2D(2)(x)
     x = keras.layers.Reshape((x.shape[1], -1))(x)
-    x = keras.layers.Concatenate()([keras.layers.GlobalMaxPooling1D()(x), keras.layers.GlobalAveragePooling1D()(x)])
-    x = keras.layers.Dropout(0.3, seed=next(seeds))(x)
-    heads = [keras.layers.Dense(size, **seeded())(x) for size in (10, num_speakers)]
-    return keras.Model(inputs, heads)
+    of_mel = keras.layers.Concatenate()(
+        [keras.layers.GlobalMaxPooling1D()(x), keras.layers.GlobalAveragePooling1D()(x)]
+    )
+
+    cepstra = keras.layers.Input((WINDOW_FRAMES, NUM_CEPSTRA + NUM_LAGS))
+    x = cepstra
+    for channels, kernel_size, strides in TIME_CONVOLUTIONS:
+        x = normalized(
+            keras.layers.Conv1D(channels, kernel_size, strides, padding="same", use_bias=False, **seeded())(x)
+        )
+    mean = keras.layers.GlobalAveragePooling1D()(x)
+    mean_square = keras.layers.GlobalAveragePooling1D()(keras.ops.square(x))
+    deviation = keras.ops.sqrt(keras.ops.maximum(mean_square - keras.ops.square(mean), 0) + 1e-4)
+    of_cepstra = keras.layers.Concatenate()([mean, deviation, keras.layers.GlobalMaxPooling1D()(x)])
+    return keras.Model([mel, cepstra], heads(of_mel) + heads(of_cepstra))
 
 
 def training_settings(seed: int, epochs: int, **subsets: Collection | None) -> dict:
@@ -146,29 +183,32 @@ class DigitJudge:
         recordings = load_recordings(fsdd_dir, speakers=speakers, indices=indices)
         names = sorted({recording.speaker for recording in recordings})
         settings = training_settings(seed, epochs, speakers=speakers, indices=indices)
-        spectra = [power_spectrum(recording.samples) for recording in recordings]
-        digits = np.array([recording.digit for recording in recordings])
-        voices = np.array([names.index(recording.speaker) for recording in recordings])
+        rng = np.random.default_rng(seed)
+        whole, broken = training_clips(recordings, names, rng)
+        clips, damage = whole + broken, Damage(whole, len(names), rng)
 
         network = build_network(len(names), seed)
-        batch_size = min(BATCH_SIZE, len(recordings))
-        steps_per_epoch = len(recordings) // batch_size
+        batch_size = min(BATCH_SIZE, max(1, len(clips) // 6))
+        steps_per_epoch = len(clips) // batch_size
         decay_steps = max(1, (epochs - 2) * steps_per_epoch)
         learning_rate = keras.optimizers.schedules.CosineDecay(
             1e-4, decay_steps, warmup_target=3e-3, warmup_steps=2 * steps_per_epoch
         )
         network.compile(
             keras.optimizers.AdamW(learning_rate, weight_decay=1e-4),
-            loss=[keras.losses.SparseCategoricalCrossentropy(from_logits=True) for _ in range(2)],
+            loss=[
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=UNSCORED) for _ in range(4)
+            ],
             jit_compile=False,
         )
-        rng = np.random.default_rng(seed)
         for _ in range(epochs):
-            order = rng.permutation(len(recordings))
+            order = rng.permutation(len(clips))
             for step in range(steps_per_epoch):
-                rows = order[step * batch_size : (step + 1) * batch_size]
-                features = augmented_features([spectra[row] for row in rows], rng)
-                network.train_on_batch(features, [digits[rows], voices[rows]])
+                batch = [clips[row] for row in order[step * batch_size : (step + 1) * batch_size]]
+                batch = [damage(c) if c.word < NO_WORD and rng.random() < SPOILT_SHARE else c for c in batch]
+                words, voices = np.array([clip.word for clip in batch]), np.array([clip.voice for clip in batch])
+                features = augmented_views([clip.power for clip in batch], rng)
+                network.train_on_batch(features, [words, voices, words, voices])
         return cls(network, names, settings)
 
     @classmethod
@@ -227,75 +267,85 @@ class DigitJudge:
         audible = [row for row, spectrum in enumerate(spectra) if len(spectrum)]
         for start in range(0, len(audible), BATCH_SIZE):
             rows = audible[start : start + BATCH_SIZE]
-            digit_probabilities, speaker_probabilities = self._probabilities([spectra[row] for row in rows])
-            for row, digits, speakers in zip(rows, digit_probabilities, speaker_probabilities, strict=True):
-                digit, speaker = int(digits.argmax()), int(speakers.argmax())
-                verdicts[row] = Verdict(digit, self.speakers[speaker], float(digits[digit]), float(speakers[speaker]))
+            word_probabilities, voice_probabilities = self._probabilities([spectra[row] for row in rows])
+            for row, words, voices in zip(rows, word_probabilities, voice_probabilities, strict=True):
+                digit, digit_probability = likely(words, range(NO_WORD))
+                speaker, speaker_probability = likely(voices, self.speakers)
+                verdicts[row] = Verdict(digit, speaker, digit_probability, speaker_probability)
         return verdicts
 
     def _probabilities(self, spectra: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Probabilities of the digits `(B, 10)` and of the speakers `(B, num_speakers)`."""
-        sums = [0.0, 0.0]
+        """Of each word `(B, 11)` and of each voice `(B, num_voices + 1)`: the mean of both networks and all places."""
+        sums = [0.0] * 4
         for placement in TEST_PLACEMENTS:
             starts = [int(placement * (WINDOW_FRAMES - len(spectrum))) for spectrum in spectra]
-            logits = self.network(mel_to_features(place(spectra, starts) @ mel_filters()), training=False)
+            logits = self.network(views(place(spectra, starts)), training=False)
             sums = [total + keras.ops.softmax(head) for total, head in zip(sums, logits, strict=True)]
-        return [keras.ops.convert_to_numpy(total) / len(TEST_PLACEMENTS) for total in sums]
+        words, voices, other_words, other_voices = (keras.ops.convert_to_numpy(total) for total in sums)
+        count = 2 * len(TEST_PLACEMENTS)
+        return [(words + other_words) / count, (voices + other_voices) / count]
 
 
-def griffin_lim_copy(samples: np.ndarray) -> np.ndarray:
-    """A clip at `SAMPLE_RATE` after the way to an 80-band mel spectrogram and back by Griffin-Lim, at 22 050 Hz.
-
-    What a faultless voice model would give by that way; the mel is the one XTTS's discrete VAE works on.
-    """
-    librosa = import_extra("librosa")
-    samples = soxr.resample(samples, SAMPLE_RATE, 22050)
-    filters = librosa.filters.mel(sr=22050, n_fft=1024, n_mels=80, fmin=0, fmax=8000, htk=True, norm="slaney")
-    mel = np.maximum(filters @ np.abs(librosa.stft(samples, n_fft=1024, hop_length=256)) ** 2, 1e-5)
-    magnitude = np.sqrt(np.maximum(np.linalg.pinv(filters) @ mel, 0))
-    return librosa.griffinlim(magnitude, n_iter=60, hop_length=256, n_fft=1024, length=len(samples), random_state=0)
+def likely(probabilities: np.ndarray, names: Sequence) -> tuple[Any, float]:
+    """The likeliest of `names`, or None where it is not likelier than not, and its probability."""
+    best = int(probabilities[: len(names)].argmax())
+    probability = float(probabilities[best])
+    return (names[best], probability) if probability > LIKELIER_THAN_NOT else (None, probability)
 
 
-def quiet_copy(samples: np.ndarray) -> np.ndarray:
-    """A clip at `SAMPLE_RATE` at gain 0.3, rounded to 16 bits, with 200 ms of silence on both sides."""
-    return np.pad(np.round(0.3 * samples * 32767) / 32767, SAMPLE_RATE // 5).astype(np.float32)
+def log_mel(samples: np.ndarray) -> np.ndarray:
+    """The log-mel `(F, 80)` that XTTS's discrete VAE works on, of a clip at `SAMPLE_RATE`."""
+    padded = np.pad(samples, SAMPLE_RATE // 20)
+    resampled = soxr.resample(padded.astype(np.float32), SAMPLE_RATE, MODEL_SAMPLE_RATE)
+    return keras.ops.convert_to_numpy(dvae_mel()(resampled[None]))[0]
 
 
-def print_held_out_accuracies(judge: DigitJudge, recordings: Sequence[Recording]) -> None:
-    clips = [recording.samples for recording in recordings]
-    conditions = {
-        "as recorded": (clips, SAMPLE_RATE),
-        "gain 0.3, 16 bit, silence": ([quiet_copy(clip) for clip in clips], SAMPLE_RATE),
-        "mel -> Griffin-Lim, 22.05 kHz": ([griffin_lim_copy(clip) for clip in clips], 22050),
-    }
-    print(f"{len(recordings)} held-out recordings")
-    for name, (copies, sample_rate) in conditions.items():
-        pairs = list(zip(judge.judge_batch(copies, sample_rate), recordings, strict=True))
-        digits = np.mean([verdict.digit == recording.digit for verdict, recording in pairs])
-        speakers = np.mean([verdict.speaker == recording.speaker for verdict, recording in pairs])
-        print(f"{name:30s} digits {digits:7.2%}   speakers {speakers:7.2%}", flush=True)
+@cache
+def dvae_mel() -> MelSpectrogram:
+    return MelSpectrogram(DVAE_MEL)
+
+
+def mel_to_spectrum(mel: np.ndarray) -> np.ndarray:
+    """`power_spectrum` of what Griffin-Lim makes of a log-mel; few iterations leave more of its artifacts."""
+    return power_spectrum(to_judge_rate(log_mel_to_wav(mel, num_iterations=20), MODEL_SAMPLE_RATE))
+
+
+def training_clips(
+    recordings: Sequence[Recording], names: Sequence[str], rng: np.random.Generator
+) -> tuple[list[Clip], list[Clip]]:
+    """The recordings and, of every third, a copy through mel and Griffin-Lim; of every eighth, with the mel blurred."""
+    whole, broken = [], []
+    for number, recording in enumerate(recordings):
+        voice = names.index(recording.speaker)
+        whole.append(Clip(power_spectrum(recording.samples), recording.digit, voice))
+        copied, spoilt = number % 3 == 0, number % 8 == 0
+        mel = log_mel(recording.samples) if copied or spoilt else None
+        if copied:
+            whole.append(Clip(mel_to_spectrum(mel), recording.digit, voice))
+        if spoilt and rng.random() < 0.5:
+            in_time = gaussian_filter1d(np.exp(mel), rng.uniform(5, 12), axis=0)
+            broken.append(Clip(mel_to_spectrum(np.log(in_time + MEL_FLOOR)), NO_WORD, UNSCORED))
+        elif spoilt:
+            in_frequency = gaussian_filter1d(mel, rng.uniform(6, 15), axis=1)
+            broken.append(Clip(mel_to_spectrum(in_frequency), NO_WORD, len(names)))
+    return whole, broken
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Hears spoken digits; without wavs, prints its held-out accuracy.")
+    """Prints what is heard in each file; exit code 2 for what cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the Free Spoken Digit Dataset")
-    parser.add_argument("--cache", type=Path, help="folder to keep the trained judge in")
+    parser.add_argument("--cache", type=Path, default=Path(".bench/digits/judge"), help="folder of the trained judge")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("wavs", nargs="*", type=Path, help="audio files to hear")
+    parser.add_argument("wavs", nargs="+", type=Path, help="audio files to hear")
     options = parser.parse_args(arguments)
-    # A judge of other clips learns from every recording; one that is measured, from those it is not measured on.
-    indices = None if options.wavs else TRAIN_INDICES
     try:
-        if options.cache is None:
-            judge = DigitJudge.train(options.data, seed=options.seed, indices=indices)
-        else:
-            judge = DigitJudge.load_or_train(options.data, options.cache, seed=options.seed, indices=indices)
+        judge = DigitJudge.load_or_train(options.data, options.cache, seed=options.seed, indices=TRAIN_INDICES)
         for wav in options.wavs:
             verdict = judge.judge(*soundfile.read(wav, dtype="float32"))
-            digit = f"{verdict.digit} ({verdict.digit_probability:.0%})"
-            print(f"{wav}: {digit}, {verdict.speaker} ({verdict.speaker_probability:.0%})")
-        if not options.wavs:
-            print_held_out_accuracies(judge, load_recordings(options.data, indices=HELD_OUT_INDICES))
+            digit = "no word" if verdict.digit is None else f"{verdict.digit} ({verdict.digit_probability:.0%})"
+            voice = f"{verdict.speaker or 'no known voice'} ({verdict.speaker_probability:.0%})"
+            print(f"{wav}: {digit}, {voice}")
     except (FileNotFoundError, soundfile.LibsndfileError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -3,8 +3,9 @@
     python utilities/benchmarks/digits.py --data ../shared/data/fsdd
     python utilities/benchmarks/digits.py --data ../shared/data/fsdd --hold-out
 
-The second leaves two digits of each voice out of training (other digits for each voice) and judges those pairs alone.
-Each figure is one line. The judge has heard nothing but real recordings.
+Neither the model nor the judge is trained on five recordings of each digit and voice. From these a table is made: the
+recordings, and what is left of them after each stage, then free speech. The second command leaves two digits of each
+voice out of training besides (other digits for each voice) and judges those pairs alone.
 """
 
 import argparse
@@ -15,12 +16,16 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-from digit_judge import DigitJudge
+from digit_judge import HELD_OUT_INDICES, TRAIN_INDICES, DigitJudge
+from digit_stages import TABLE_HEAD, WORDS, Stages, listen, table_line
+from dnsmos import SignalScore
+
+from myxtts.audio.files import write_wav
+from myxtts.inference.synthesizer import Synthesizer
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-SEEDS = 5
+MORE_SIGNAL = 0.3
+"""What the decoder's signal score should be above that of Griffin-Lim."""
 
 
 def held_out_pairs(speakers):
@@ -31,23 +36,23 @@ def held_out_pairs(speakers):
 
 
 def training_folder(data, output, pairs):
-    """The data set as it is, or a copy of its lists (recordings linked) without `pairs`."""
-    if not pairs:
-        return data
+    """A copy of the data set without the recordings that are judged, and without `pairs`."""
     folder = output / "recordings"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "wavs").mkdir(parents=True)
-    kept = {"metadata.csv": [], "speakers.csv": []}
-    for name, lines in kept.items():
+    for name in ("metadata.csv", "speakers.csv"):
+        kept = []
         for line in (data / name).read_text(encoding="utf-8").splitlines():
             clip = line.replace("|", ",").split(",")[0]
             digit, _, rest = clip.partition("_")
-            if digit.isdecimal() and (rest.rsplit("_", 1)[0], int(digit)) in pairs:
-                continue
-            lines.append(line)
-            if name == "metadata.csv":
-                shutil.copy(data / "wavs" / f"{clip}.wav", folder / "wavs")
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+            if digit.isdecimal():
+                speaker, index = rest.rsplit("_", 1)
+                if (speaker, int(digit)) in pairs or int(index) in HELD_OUT_INDICES:
+                    continue
+                if name == "metadata.csv":
+                    shutil.copy(data / "wavs" / f"{clip}.wav", folder / "wavs")
+            kept.append(line)
+        (folder / name).write_text("\n".join(kept) + "\n", encoding="utf-8")
     return folder
 
 
@@ -73,26 +78,35 @@ def train(folder, output, config):
     return time.perf_counter() - began, cpu
 
 
-def speak_all(checkpoint, data, pairs, which):
-    """Speaks each pair once per seed, each time from another reference clip, at the default sampling settings.
+def save(result, sample_rate, folder):
+    """Writes a row's clips, each named for what it should be and for what was heard."""
+    folder = folder / result.stage.replace(", ", "_").replace(" ", "_")
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, (clip, heard) in enumerate(zip(result.clips, result.verdicts)):
+        name = f"{clip.digit}_{clip.speaker}_{place:03d}_heard_{heard.digit}_{heard.speaker}.wav"
+        write_wav(folder / name, clip.samples, sample_rate)
 
-    Returns:
-        List of `(speaker, digit, samples, sample_rate)`.
-    """
-    from myxtts.inference.synthesizer import Synthesizer
 
-    synthesizer = Synthesizer.load(checkpoint, which)
-    spoken = []
-    for seed in range(SEEDS):
-        rng = np.random.default_rng([seed, 7])
-        voices = []
-        for speaker, _ in pairs:
-            other = int(rng.choice([d for d in range(10) if (speaker, d) not in pairs or len(pairs) == 60]))
-            reference = data / "wavs" / f"{other}_{speaker}_{rng.integers(10, 50)}.wav"
-            voices.append(synthesizer.voice(reference))
-        speeches = synthesizer.batch([WORDS[digit] for _, digit in pairs], voices, ["en"] * len(pairs), seed=seed)
-        spoken += [(speaker, digit, s.samples, s.sample_rate) for (speaker, digit), s in zip(pairs, speeches)]
-    return spoken
+def figures(results, left_out):
+    """`(name, value, goal)` of what a run is measured by, from the results by stage."""
+    spoken = results["free speech"]
+    both = (spoken.digits & spoken.voices).mean()
+    if left_out:
+        return [("left-out pairs recognized, in the right voice, %", 100 * both, 75)]
+    found = [
+        ("digits recognized, %", 100 * spoken.digits.mean(), 95),
+        ("voices told apart, %", 100 * spoken.voices.mean(), 93),
+    ]
+    before = results.get("free speech, Griffin-Lim")
+    if before and spoken.signal is not None:
+        found.append(("signal above Griffin-Lim's", spoken.signal - before.signal, MORE_SIGNAL))
+    return found
+
+
+def shares(right, names):
+    """Share of `right` for each name, as text."""
+    by_name = {name: right[[other == name for other in names]].mean() for name in dict.fromkeys(names)}
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in by_name.items())
 
 
 def main():
@@ -102,49 +116,42 @@ def main():
     parser.add_argument("--output", type=Path, default=Path(".bench/digits"), help="working folder")
     parser.add_argument("--config", type=Path, default=ROOT / "configs" / "digits.yaml")
     parser.add_argument("--hold-out", action="store_true", help="leave two digits of each voice out of training")
-    parser.add_argument("--skip-training", action="store_true", help="judge the checkpoints of an earlier run")
+    parser.add_argument("--checkpoint", type=Path, help="judge this run instead of training one")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
-    parser.add_argument("--save", type=Path, help="folder for the spoken wav files")
+    parser.add_argument("--save", type=Path, help="folder for the wav files of all stages")
     arguments = parser.parse_args()
     names = (arguments.data / "speakers.csv").read_text(encoding="utf-8").splitlines()[1:]
     speakers = sorted({line.split(",")[1] for line in names})
     left_out = held_out_pairs(speakers) if arguments.hold_out else set()
-    output = arguments.output / ("held_out" if left_out else "all")
-    output.mkdir(parents=True, exist_ok=True)
-    if not arguments.skip_training:
+    checkpoint = arguments.checkpoint
+    if checkpoint is None:
+        output = arguments.output / ("held_out" if left_out else "all")
+        output.mkdir(parents=True, exist_ok=True)
         wall, cpu = train(training_folder(arguments.data, output, left_out), output, arguments.config)
-        print(f"training, all stages: {wall / 60:.1f} min wall, {cpu / 60:.1f} min of CPU (goal: 15 min of two cores)")
+        print(f"training, all stages: {wall / 60:.1f} min wall, {cpu / 60:.1f} min of CPU (goal: 25 min of two cores)")
+        checkpoint = output / "checkpoints"
     pairs = sorted(left_out) or [(speaker, digit) for speaker in speakers for digit in range(10)]
-    spoken = speak_all(output / "checkpoints", arguments.data, pairs, arguments.which)
-    judge = DigitJudge.load_or_train(arguments.data, arguments.output / "judge")
-    verdicts = judge.judge_batch([samples for _, _, samples, _ in spoken], spoken[0][3])
-    digits = np.array([verdict.digit == digit for verdict, (_, digit, _, _) in zip(verdicts, spoken)])
-    voices = np.array([verdict.speaker == speaker for verdict, (speaker, _, _, _) in zip(verdicts, spoken)])
-    if arguments.save:
-        from myxtts.audio.files import write_wav
-
-        arguments.save.mkdir(parents=True, exist_ok=True)
-        for place, ((speaker, digit, samples, rate), verdict) in enumerate(zip(spoken, verdicts)):
-            write_wav(
-                arguments.save / f"{digit}_{speaker}_{place // len(pairs)}_heard_{verdict.digit}_{verdict.speaker}.wav",
-                samples,
-                rate,
-            )
-    if left_out:
-        figures = [
-            ("left-out pairs recognized, in the right voice", digits & voices, 0.75),
-            ("left-out pairs recognized", digits, 0.75),
-            ("left-out pairs in the right voice", voices, 0.75),
-        ]
-    else:
-        figures = [("digits recognized", digits, 0.92), ("voices told apart", voices, 0.85)]
-    for name, right, goal in figures:
-        print(f"{name}: {100 * right.mean():.1f} % of {len(right)} (goal: {100 * goal:.0f} %)")
-    by_digit = {digit: digits[[d == digit for _, d, _, _ in spoken]].mean() for digit in sorted({d for _, d in pairs})}
-    print("recognized by digit: " + ", ".join(f"{digit} {100 * share:.0f} %" for digit, share in by_digit.items()))
-    by_voice = {name: voices[[s == name for s, _, _, _ in spoken]].mean() for name in speakers}
-    print("told apart by voice: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in by_voice.items()))
-    return 0 if all(right.mean() >= goal for _, right, goal in figures) else 1
+    judge = DigitJudge.load_or_train(arguments.data, arguments.output / "judge", indices=TRAIN_INDICES)
+    score = SignalScore.load()
+    stages = Stages(Synthesizer.load(checkpoint, arguments.which), arguments.data, pairs, left_out)
+    results = {}
+    print(TABLE_HEAD)
+    for row in stages.rows():
+        results[row.stage] = result = listen(row, judge, score)
+        print(table_line(result), flush=True)
+        if arguments.save:
+            save(result, row.sample_rate, arguments.save)
+    if not stages.has_decoder:
+        print(f"DVAE codes, decoder: not available, {checkpoint} has no trained waveform decoder")
+    if score is None:
+        print('DNSMOS: not available; install it with: pip install -e ".[bench]"')
+    spoken = results["free speech"]
+    print("free speech, recognized by digit: " + shares(spoken.digits, [WORDS[clip.digit] for clip in spoken.clips]))
+    print("free speech, told apart by voice: " + shares(spoken.voices, [clip.speaker for clip in spoken.clips]))
+    found = figures(results, left_out)
+    for name, value, goal in found:
+        print(f"{name}: {value:.1f} (goal: {goal})")
+    return 0 if all(value >= goal for _, value, goal in found) else 1
 
 
 if __name__ == "__main__":
