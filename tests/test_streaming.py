@@ -26,7 +26,7 @@ def tokenizer():
     return XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
 
 
-def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "decoder")):
+def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "speaker", "decoder")):
     """A random model that seldom stops, with a decoder whose windows matter."""
     keras.utils.set_random_seed(0)
     settings = {

@@ -13,9 +13,10 @@ import soundfile
 from tiny import WORDS, tiny_run_config, voiced, write_run
 
 from myxtts.audio.files import AudioError
+from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference import waveforms
+from myxtts.inference import code_engine, waveforms
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 from myxtts.models.xtts import XTTS
@@ -317,3 +318,22 @@ def test_speaking_does_without_interchange():
     for path in (*package.glob("*.py"), package.parent / "cli" / "say.py"):
         imported = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if "Import" in str(type(node))]
         assert not any("interchange" in line for line in imported), path
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_warm_up_leaves_nothing_to_trace(synthesizer, tokenizer, voice, monkeypatch):
+    monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
+    monkeypatch.setattr(code_engine, "MOST_ROWS", 2)
+    fresh = Synthesizer(synthesizer.model, tokenizer, synthesizer.config)
+    fresh.warm_up("none")
+    assert fresh.engine.draw.num_traces == 0
+    fresh.warm_up("short")
+    assert fresh.engine.draw.num_traces == 1
+    fresh.warm_up("all")
+    assert fresh.engine.draw.num_traces == 2 and fresh.engine.draw.shapes == {(1, 128), (2, 128)}
+    expected = synthesizer.batch(["one two", "three"], [voice] * 2, ["en"] * 2, seed=1)
+    for one, other in zip(fresh.batch(["one two", "three"], [voice] * 2, ["en"] * 2, seed=1), expected):
+        np.testing.assert_array_equal(one.codes, other.codes)
+    assert fresh.engine.draw.num_traces == 2 and len(fresh.engine.draw.shapes) == 2
+    with pytest.raises(UserError, match="none, short, all"):
+        fresh.warm_up("long")

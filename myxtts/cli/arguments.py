@@ -9,7 +9,7 @@ from myxtts.config.settings import nearest
 
 
 class PlainParser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` whose errors are `UserError`s. Defaults are shown in the help, and its layout is kept."""
+    """`argparse.ArgumentParser` whose errors are `UserError`s; help shows defaults and keeps the layout of texts."""
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
@@ -20,8 +20,11 @@ class PlainParser(argparse.ArgumentParser):
         if unknown:
             flag = unknown[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
-            hint = nearest(flag, known) if flag.startswith("-") else " Put text of several words in quotes."
-            self.error(f"{flag} is not an option of {self.prog}.{hint}")
+            if flag.startswith("-"):
+                hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
+            else:
+                hint = " Put text of several words in quotes."
+            raise UserError(f"{flag} is not an option of {self.prog}.{hint}")
         return arguments
 
     def error(self, message: str) -> NoReturn:

@@ -21,6 +21,7 @@ FLAGS = f"""
 --format NAME data.format format of the data, see docs/data.md (default: told by its content)
 --audio-root DIR... data.audio_roots a further folder in which lists may name audio; can be repeated
 --language TEXT data.language language of recordings whose set names none (default: en)
+--g2p LANG... data.g2p write text as it sounds, am for Amharic; can be repeated (default: as in the run, else off)
 --vocabulary FILE data.vocabulary tokenizer file (default: one trained on the corpus)
 --download-ljspeech yes - fetch LJSpeech into --train-data when it is missing
 --num-workers int data.num_workers parallel readers (default: 8)
@@ -78,6 +79,8 @@ FLAGS = f"""
 --attention TEXT training.attention
  GPT stage: standard, memory-efficient, or auto for what costs no time here (default: standard)
 --xla on/off training.xla compile the train step, once per shape of batch (default: off)
+--deterministic yes training.deterministic
+ the same bits each time, on a GPU too, where some operations are slower for it (default: off)
 --ema decay training.ema validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY}
  without a number, 0 for off)
 --overtraining-patience N training.overtraining_patience end a stage at its best after N validations that turn up
@@ -104,6 +107,7 @@ def _kinds():
         "batch": dict(type=batch_size, metavar="N|auto"),
         "decay": dict(type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY"),
         "DIR...": dict(action="append", metavar="DIR"),
+        "LANG...": dict(action="append", metavar="LANG"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),
         "stage": dict(choices=(*STAGES, "all")),

@@ -207,7 +207,7 @@ def _changes(config: XTTSConfig, dataset: SpeechDataset, chosen: Sequence[str], 
     others = tuple(f"training.{name}." for name in STAGES if name != last)
     found = [
         line
-        for name, line in changed_settings(state, config).items()
+        for name, line in changed_settings(state, config, f"{config.training.checkpoint_dir}/{last}").items()
         if not name.startswith(others) and not name.endswith((".max_steps", ".epochs", ".batch_size", "_accumulation"))
     ]
     if state["data"] is not None and state["data"] != data_digest(dataset.train):
