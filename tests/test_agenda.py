@@ -218,6 +218,16 @@ def test_stage_by_name_is_refused_naming_all_that_rest_on_it(four_stages, tmp_pa
     assert agenda(tmp_path, 5, stage="dvae").lines()[0] == "Stage dvae: trained already, 5 steps"
 
 
+def test_another_run_that_is_taken_over_is_only_read(tmp_path):
+    source = tmp_path / "source"
+    write_stages(source, {"dvae": 5})
+    (source / "dvae/step_00000005/model.safetensors").write_bytes(b"")
+    config = agenda_config(tmp_path / "run", 9, init_from=str(source))
+    works = make_agenda(config, None, source=source).works
+    assert [(work.stage, work.trains) for work in works] == [("dvae", False), ("gpt", True)]
+    assert [path.name for path in (source / "dvae").iterdir()] == ["step_00000005"]
+
+
 def test_what_starting_weights_rest_on_is_not_trained(tmp_path):
     write_stages(tmp_path, {"dvae": 5})
     works = agenda(tmp_path, 9, init_from="/models/emma").works

@@ -99,7 +99,7 @@ class Agenda:
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), source: Path | None = None
 ) -> Agenda:
-    """Settles what a run does; nothing is changed but for damaged checkpoints, which are set aside.
+    """Settles what a run does; nothing is changed but for damaged checkpoints of its own, which are set aside.
 
     Args:
         config: With what the run began from in `training.init_from`.
@@ -111,7 +111,7 @@ def make_agenda(
         UserError: A stage was asked for by name, and training it on would make those useless that rest on it.
     """
     stores = {name: _store(config, name, source) for name in STAGES}
-    steps = {name: None if name in reset else store.newest_sound(logger.warning) for name, store in stores.items()}
+    steps = {name: None if name in reset else _newest(store, source) for name, store in stores.items()}
     states = {name: stores[name].read_state(step) for name, step in steps.items() if step is not None}
     chosen = tuple(STAGES) if config.training.stage == "all" else (config.training.stage,)
     works = []
@@ -133,6 +133,12 @@ def _store(config, stage, source):
     own = part_store(config.training.checkpoint_dir, stage)
     is_taken = source and not own.steps() and not STAGES[stage].load().takes_init_from
     return part_store(source, stage) if is_taken else own
+
+
+def _newest(store, source):
+    if source is not None and store.folder.parent == source:
+        return max(store.steps(), default=None)  # another run's folder is only read
+    return store.newest_sound(logger.warning)
 
 
 def _resting(config, stage, states, stores):

@@ -48,12 +48,7 @@ def write_settings(dataset: SpeechDataset) -> None:
     write_json(home / "config.json", dataset.config.to_dict())
 
 
-def is_bare(config: XTTSConfig, stage: str) -> bool:
-    """Whether a trainer that is given a configuration alone has to `gather` what it needs."""
-    return not config.model.num_text_tokens or bool(config.data.train_data and STAGES[stage].builds_on)
-
-
-def gather(config: XTTSConfig, stage: str, device: str, model: XTTS | None) -> Prerequisites:
+def gather(config: XTTSConfig, stage: str, device: str, model: XTTS | None) -> Prerequisites | None:
     """Reads the recordings and finds what the stage builds on, in the run's folder or in the model.
 
     Args:
@@ -61,10 +56,15 @@ def gather(config: XTTSConfig, stage: str, device: str, model: XTTS | None) -> P
         device: The data device.
         model: The one to be trained, whose shape and vocabulary are then those of the run.
 
+    Returns:
+        What was found; None where the configuration has all that the stage needs, or names no recordings.
+
     Raises:
         ConfigError: There are no recordings, the model does not fit them, or the settings ask for what only a whole run
             does.
     """
+    if config.model.num_text_tokens and not (config.data.train_data and STAGES[stage].builds_on):
+        return None
     home = Path(config.training.checkpoint_dir)
     _require_plain_start(config, home)
     if model is not None:

@@ -31,7 +31,7 @@ from myxtts.training.evaluation import Evaluator, mean_losses
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
 from myxtts.training.overtraining import OvertrainingDetector
-from myxtts.training.prerequisites import gather, is_bare, train_missing
+from myxtts.training.prerequisites import gather, train_missing
 from myxtts.training.replicas import Replicas
 from myxtts.training.schedules import learning_rate, total_steps
 from myxtts.training.state import TrainingState
@@ -85,15 +85,15 @@ class XTTSTrainer:
         self.replicas = Replicas(self.plan)
         self.data_device, self.model_device = self.plan.data_device, self.plan.model_device
         stage = stage or ("gpt" if config.training.stage == "all" else config.training.stage)
-        self._found = None
-        if foundations is None and is_bare(config, stage):
-            self._found = gather(config, stage, self.data_device, model)
+        self._found = gather(config, stage, self.data_device, model) if foundations is None else None
+        """What a trainer made of a configuration alone was not given: `prerequisites.Prerequisites`."""
+        if self._found:
             config, foundations = self._found.dataset.config, self._found.foundations
             lineage = self._found.lineage
         self.config = config
         self.stage = STAGES[stage].load()(config, foundations or {})
         self._given = model
-        resumed_folder = resume_checkpoint or ("" if config.training.reset_training else config.training.checkpoint_dir)
+        resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         self._make_model(model, measured, starting_weights, resumed_folder)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
