@@ -20,7 +20,7 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.run_folder import set_aside
-from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, copy_speaker_clips
 from myxtts.training.overtraining import has_stopped
 
 logger = logging.getLogger(__name__)
@@ -183,8 +183,7 @@ def _take_parts(source, home):
             _copy_newest(CheckpointStore(source / name), CheckpointStore(home / name))
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
-    if (source / SPEAKER_CLIPS).is_dir():
-        shutil.copytree(source / SPEAKER_CLIPS, home / SPEAKER_CLIPS, dirs_exist_ok=True)
+    copy_speaker_clips(source, home)
 
 
 def _with_shape(config, stored):
