@@ -1,5 +1,12 @@
-"""Packaging entry point; all metadata stands in pyproject.toml."""
+"""Packaging entry point: which folders make the package. All other metadata stands in pyproject.toml."""
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
-setup()
+RECIPES = "myxtts.recipes"
+"""Where the files of `configs/` are once the package is installed; see `myxtts/config/recipes.py`."""
+
+setup(
+    packages=[*find_packages(include=["myxtts", "myxtts.*"]), RECIPES],
+    package_dir={RECIPES: "configs"},
+    package_data={RECIPES: ["*.yaml"]},
+)

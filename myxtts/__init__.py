@@ -1,5 +1,14 @@
-"""MyXTTS: train, fine-tune and speak with XTTS in TensorFlow and Keras."""
+"""MyXTTS: train, fine-tune and speak with XTTS in TensorFlow and Keras.
 
+    import myxtts
+
+    run = myxtts.train(train_data="recordings", model_size="nano", max_steps=2000)
+    run.speak("Good morning.").save("morning.wav")
+
+Names below are imported when they are first used: importing the package loads neither TensorFlow nor Keras.
+"""
+
+import importlib
 import os
 
 __version__ = "0.1.0"
@@ -7,3 +16,35 @@ __version__ = "0.1.0"
 # TensorFlow reads this when it is imported. By itself it uses oneDNN's products only on processors with AVX-512; on
 # others they make a training step on two cores 1.3 to 2 times as fast (docs/experiments.md).
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+_HOMES = {
+    "train": "myxtts.cli.python",
+    "load": "myxtts.cli.python",
+    "Run": "myxtts.runs.run",
+    "XTTS": "myxtts.models.xtts",
+    "XTTSTrainer": "myxtts.training.trainer",
+    "MemoryIsolatedDualGPUTrainer": "myxtts.training.memory_isolated_trainer",
+    "Synthesizer": "myxtts.inference.synthesizer",
+    "XTTSConfig": "myxtts.config.config",
+    "DataConfig": "myxtts.config.config",
+    "ModelConfig": "myxtts.config.config",
+    "TrainingConfig": "myxtts.config.config",
+    "SamplingConfig": "myxtts.config.config",
+    "UserError": "myxtts.config.checks",
+}
+"""Module of each name that the package offers."""
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        from myxtts.config.settings import nearest
+
+        raise AttributeError(f"module 'myxtts' has no attribute {name!r}.{nearest(name, _HOMES)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

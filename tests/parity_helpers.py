@@ -60,7 +60,7 @@ def difference(actual, expected):
 
 def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
     """Codes of one row by cached decoding, with codes that the reference takes for seen before the first."""
-    logits, state = gpt.prefill(
+    logits, _, state = gpt.prefill(
         latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), config.start_audio_token, max_codes
     )
     num_prompt = state.key_mask.shape[1] - max_codes
@@ -68,8 +68,8 @@ def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
     seen[0, [1, config.start_audio_token]] = True  # the reference's placeholders for the prompt, and the start code
     codes = []
     while len(codes) < max_codes and (not codes or codes[-1] != config.stop_audio_token):
-        code = sample(logits, sampling, tf.constant(seen), (0, 0))
+        code = sample(logits, sampling, tf.constant(seen), 0.0)
         codes.append(int(code[0]))
         seen[0, codes[-1]] = True
-        logits, state = gpt.advance(code, tf.constant(len(codes) - 1), num_prompt, state)
+        logits, _, state = gpt.advance(code, tf.constant(len(codes) - 1), num_prompt + len(codes) - 1, state)
     return codes

@@ -134,10 +134,14 @@ def test_a_sample_that_is_not_finite_is_refused_by_both_readers(tmp_path, value)
         load_samples(tmp_path / "a.wav")
 
 
-def test_finite_samples_near_the_end_of_float32_do_not_overflow(tmp_path):
-    samples = np.stack([voice(peak=3e38), voice(peak=3e38)], 1)
-    soundfile.write(tmp_path / "a.wav", samples, MODEL_SAMPLE_RATE, subtype="FLOAT")
-    np.testing.assert_allclose(read_audio(tmp_path / "a.wav").samples, voice(peak=1), atol=1e-3)
+@pytest.mark.parametrize("value", [3e38, -3e38, 8.1, 32767.0])
+def test_one_absurd_sample_does_not_turn_the_rest_into_silence(tmp_path, value):
+    samples = voice(peak=0.3)
+    samples[77] = value
+    soundfile.write(tmp_path / "a.wav", np.stack([samples, voice()], 1), MODEL_SAMPLE_RATE, subtype="FLOAT")
+    assert refusal(tmp_path / "a.wav") == "absurd level"
+    with pytest.raises(AudioError, match="times full scale"):
+        load_samples(tmp_path / "a.wav")
 
 
 PCM = (voice() * 32767).astype("<i2").tobytes()

@@ -80,7 +80,8 @@ def test_size_given_in_python_has_that_shape():
 
 
 def test_size_that_is_not_there_is_refused_in_python():
-    with pytest.raises(ConfigError, match="--model-size must be one of nano, tiny, small, normal, big. Received: huge"):
+    rule = "model.size .--model-size. must be one of nano, tiny, small, normal, big. Received: huge"
+    with pytest.raises(ConfigError, match=rule):
         ModelConfig(size="huge")
 
 

@@ -40,7 +40,7 @@ def converted(released):
 
 @pytest.mark.parametrize("size", ["minimal", "nano"])
 def test_the_tables_list_the_weights_of_the_model(size):
-    config = MINIMAL if size == "minimal" else ModelConfig(size, num_text_tokens=40)
+    config = MINIMAL if size == "minimal" else ModelConfig(size, num_text_tokens=40, decoder_type="hifigan")
     model = XTTS(config, PARTS)
     mapped = {part: {} for part in PARTS}
     for tensor in (*coqui.model_tensors(config), *coqui.dvae_tensors(config)):
@@ -57,14 +57,14 @@ def test_converted_weights_fit_the_model_and_lie_right(released, converted):
         assign_by_name(model.part_weights(part), found[part], part)
     source = read_torch_checkpoint(released / "model.pth")["model"]
     dvae = read_torch_checkpoint(released / "dvae.pth")
-    gpt, decoder = found["gpt"], found["decoder"]
+    gpt, speaker, decoder = found["gpt"], found["speaker"], found["decoder"]
     np.testing.assert_array_equal(gpt["gpt/block_1/mlp_in/kernel"], source["gpt.gpt.h.1.mlp.c_fc.weight"])
     np.testing.assert_array_equal(gpt["gpt/text_head/kernel"], source["gpt.text_head.weight"].T)
     np.testing.assert_array_equal(found["dvae"]["dvae/quantizer/codebook"], dvae["codebook.embed"].T)
     kernel, weight = found["dvae"]["dvae/decoder_conv_1/kernel"], dvae["decoder.3.0.conv.weight"]
     assert kernel[2, 5, 1] == weight[1, 5, 2]
     # The speaker encoder's images are (mel, time) in PyTorch and (time, mel) here.
-    kernel = decoder["speaker_encoder/group_1_block_0/conv1/kernel"]
+    kernel = speaker["speaker_encoder/group_1_block_0/conv1/kernel"]
     assert kernel[0, 2, 3, 4] == source["hifigan_decoder.speaker_encoder.layer2.0.conv1.weight"][4, 3, 2, 0]
     up = "hifigan_decoder.waveform_decoder.ups.1.parametrizations.weight.original"
     direction = source[f"{up}1"][3].astype(np.float64)
@@ -77,12 +77,15 @@ def test_converted_weights_fit_the_model_and_lie_right(released, converted):
 
 def test_a_converted_model_has_the_settings_and_shapes_of_its_files(released, converted):
     config = config_from_dict(read_json(converted / "config.json"))
-    assert replace(config.model, size=MINIMAL.size) == replace(MINIMAL, start_text_token=3)
+    # No file tells the shape of the other decoder.
+    others = {name: getattr(MINIMAL, name) for name in ("size", "decoder_blocks", "decoder_width")}
+    assert replace(config.model, **others) == replace(MINIMAL, start_text_token=3)
     assert (config.sampling.temperature, config.sampling.top_k, config.sampling.top_p) == (0.6, 40, 0.9)
     assert (config.sampling.repetition_penalty, config.sampling.reference_seconds) == (3.0, 20.0)
     assert config.sampling.reference_chunk_seconds == 5.0
     assert (config.data.conditioning_source, config.data.conditioning_padding) == ("clip", "zeros")
-    assert (converted / "vocab.json").read_bytes() == (released / "vocab.json").read_bytes()
+    copies = converted / "vocab.json", CheckpointStore(converted / "gpt").file(0, "vocab.json")
+    assert [copy.read_bytes() for copy in copies] == 2 * [(released / "vocab.json").read_bytes()]
 
 
 def test_released_shape_is_the_size_big():

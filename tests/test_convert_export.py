@@ -59,15 +59,16 @@ def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
     assert "is already there" in capsys.readouterr().err
 
 
-def test_a_folder_with_the_old_names_of_weights_exports_the_same(released_shape, tmp_path):
+def test_an_older_folder_with_other_names_and_fewer_parts_exports_the_same(released_shape, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(released_shape / "out", old)
-    store = CheckpointStore(old / "decoder")
-    tensors, state = store.read(0, ("model",))
-    named = {name.replace("decoder/", "vocoder/"): value for name, value in tensors["model"].items()}
-    assert named.keys() != tensors["model"].keys()
-    store.write(0, {"model": named}, state)
-    assert read_part(store, 0)[0]["model"].keys() == tensors["model"].keys()
+    stores = {part: CheckpointStore(old / part) for part in ("speaker", "decoder")}
+    (speaker, _), (decoder, state) = (store.read(0, ("model",)) for store in stores.values())
+    named = {name.replace("decoder/", "vocoder/"): value for name, value in decoder["model"].items()}
+    assert named.keys() != decoder["model"].keys()
+    stores["decoder"].write(0, {"model": named | speaker["model"]}, state)
+    shutil.rmtree(stores["speaker"].folder)
+    assert read_part(stores["decoder"], 0)[0]["model"].keys() == decoder["model"].keys()
     for folder, name in ((old, "a"), (released_shape / "out", "b")):
         assert convert("--to-coqui", folder, "--output", tmp_path / name / "model.pth") == 0
     assert (tmp_path / "a" / "model.pth").read_bytes() == (tmp_path / "b" / "model.pth").read_bytes()

@@ -185,7 +185,11 @@ def test_latents_of_the_second_pass_equal_the_reference(model, reference, text):
 def test_greedy_codes_equal_the_reference(model, synthesizer, reference, text):
     sampling = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
     tokens = text.numpy()[:, 1:-1].tolist()
-    codes = synthesizer.generate(tokens, reference["cond/latents_len30_chunk4"], sampling, max_codes=117)
+    latents = reference["cond/latents_len30_chunk4"]
+    streams = [synthesizer.engine.open(ids, latents, sampling, max_codes=117) for ids in tokens]
+    synthesizer.engine.finish(streams)
+    stop = synthesizer.config.model.stop_audio_token
+    codes = [(stream.codes + 117 * [stop])[:117] for stream in streams]
     np.testing.assert_array_equal(codes, reference["gen/greedy"])
 
 

@@ -1,95 +1,256 @@
 """Fetching LJSpeech: a foreign archive cannot write elsewhere, expand without end, or stay half done."""
 
+import bz2
+import fcntl
+import hashlib
 import io
+import re
 import tarfile
+import threading
+from collections import namedtuple
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from myxtts.data import download
 from myxtts.data.corpora import CorpusError
-from myxtts.data.download import download_ljspeech
+from myxtts.data.download import LJSPEECH, Archive, download_ljspeech
+
+PART = "a.tar.bz2.myxtts-part"
+CORPUS = {"LJSpeech-1.1/metadata.csv": b"a|b|b\n", "LJSpeech-1.1/wavs/a.wav": bytes(range(256)) * 40}
 
 
-def archive(path, members):
-    """Writes a `.tar.bz2` of `{name: content}`; returns its URL. A tuple is a link and its target."""
-    with tarfile.open(path, "w:bz2") as tar:
-        for name, content in members.items():
+class Server(ThreadingHTTPServer):
+    """Sends `content` on the loopback interface; `cut` ends a connection after so many bytes, once."""
+
+    content, cut, ranges, status, asked = b"", None, True, None, ()
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        server, asked = self.server, self.headers.get("Range")
+        server.asked = (*server.asked, asked)
+        start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and server.ranges else 0
+        content = server.content[start:]
+        status = server.status or (416 if start >= len(server.content) else 206 if start else 200)
+        self.send_response(status)
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        cut, server.cut = server.cut, None
+        self.wfile.write(content[:cut])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def tarred(members):
+    """A `.tar.bz2` of `{name: content}`. A tuple is a link and its target."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:bz2") as tar:
+        for name, value in members.items():
             entry = tarfile.TarInfo(name)
-            if isinstance(content, tuple):
-                entry.type, entry.linkname = tarfile.SYMTYPE, content[0]
+            if isinstance(value, tuple):
+                entry.type, entry.linkname = tarfile.SYMTYPE, value[0]
                 tar.addfile(entry)
             else:
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
-    return path.as_uri()
+                entry.size = len(value)
+                tar.addfile(entry, io.BytesIO(value))
+    return content.getvalue()
 
 
-def test_corpus_is_unpacked_into_the_folder_and_kept(tmp_path):
-    url = archive(tmp_path / "a.tar.bz2", {"LJSpeech-1.1/metadata.csv": b"a|b|b\n", "LJSpeech-1.1/wavs/a.wav": b"x"})
-    folder = tmp_path / "data"
+def archive(server, content, **overrides):
+    """The `Archive` that the server sends from now on."""
+    server.content = content
+    url = f"http://127.0.0.1:{server.server_port}/a.tar.bz2"
+    known = Archive("a.tar.bz2", url, hashlib.sha256(content).hexdigest(), len(content), 200_000, 20)
+    return known._replace(**overrides)
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_corpus_is_unpacked_into_the_folder_and_kept(tmp_path, server):
+    known, folder = archive(server, tarred(CORPUS)), tmp_path / "data"
     for _ in range(2):
-        assert download_ljspeech(folder, url) == folder
-    assert (folder / "wavs" / "a.wav").read_bytes() == b"x"
-    assert {path.name for path in tmp_path.iterdir()} == {"a.tar.bz2", "data"}
+        assert download_ljspeech(folder, known) == folder
+    assert (folder / "wavs" / "a.wav").read_bytes() == CORPUS["LJSpeech-1.1/wavs/a.wav"]
+    assert names(tmp_path) == {"data"} and server.asked == (None,)
 
 
-@pytest.mark.parametrize(
-    "members, message",
-    [
-        ({"LJ/metadata.csv": b"a", "../outside": b"x"}, "outside"),
-        ({"LJ/metadata.csv": b"a", "LJ/link": ("/etc",)}, "link"),
-        ({"LJ/metadata.csv": b"\0" * 300_000}, "unpacks to more than"),
-        ({f"LJ/{number}": b"" for number in range(30)}, "more than 20 files"),
-    ],
-)
-def test_hostile_archive_is_refused_and_leaves_nothing(tmp_path, monkeypatch, members, message):
-    monkeypatch.setattr(download, "UNPACKED_BYTES_LIMIT", 200_000)
-    monkeypatch.setattr(download, "UNPACKED_FILES_LIMIT", 20)
-    url = archive(tmp_path / "a.tar.bz2", members)
+@pytest.mark.parametrize("cut", [64, 100, -1])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_download_that_was_cut_off_goes_on_where_it_stopped(tmp_path, server, monkeypatch, cut, ranges):
+    monkeypatch.setattr(download, "_CHUNK_BYTES", 32)  # what had come of the last chunk is lost
+    known = archive(server, tarred(CORPUS))
+    server.cut, server.ranges = cut, ranges
+    with pytest.raises(CorpusError, match="What has arrived is kept in .*Run the same command again"):
+        download_ljspeech(tmp_path / "data", known)
+    assert names(tmp_path) == {PART}
+    had = (tmp_path / PART).stat().st_size
+    assert (tmp_path / PART).read_bytes() == server.content[:had] and 0 < had < len(server.content)
+    download_ljspeech(tmp_path / "data", known)
+    assert server.asked == (None, f"bytes={had}-")
+    assert names(tmp_path) == {"data"} and names(tmp_path / "data") == {"metadata.csv", "wavs"}
+
+
+def test_archive_that_is_not_the_known_one_is_thrown_away(tmp_path, server):
+    known = archive(server, tarred(CORPUS))
+    for content, message in (
+        (known.sha256.encode() * 100, "sends more than the"),
+        (bytes(known.num_bytes), "its SHA-256"),
+    ):
+        server.content = content
+        with pytest.raises(CorpusError, match=message):
+            download_ljspeech(tmp_path / "data", known)
+        assert names(tmp_path) == set()
+
+
+def test_part_of_another_file_is_thrown_away_and_not_met_again(tmp_path, server):
+    known = archive(server, tarred(CORPUS))
+    (tmp_path / PART).write_bytes(b"x" * 50)
+    with pytest.raises(CorpusError, match="SHA-256"):
+        download_ljspeech(tmp_path / "data", known)
+    download_ljspeech(tmp_path / "data", known)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / PART).write_bytes(b"x" * 50)
+    server.content = server.content[:40]
+    with pytest.raises(CorpusError, match="the server has less"):
+        download_ljspeech(tmp_path / "more" / "data", known)
+    assert names(tmp_path / "more") == set()
+
+
+def test_server_that_sends_another_part_is_not_believed(tmp_path, server, monkeypatch):
+    known = archive(server, tarred(CORPUS))
+    (tmp_path / PART).write_bytes(server.content[:50])
+    send = Answer.send_header
+    shift = lambda name, value: (name, value.replace("bytes 50-", "bytes 40-"))
+    monkeypatch.setattr(Answer, "send_header", lambda self, *pair: send(self, *shift(*pair)))
+    with pytest.raises(CorpusError, match="another part than the one from byte 50"):
+        download_ljspeech(tmp_path / "data", known)
+
+
+def test_error_of_the_server_keeps_what_has_arrived(tmp_path, server):
+    known = archive(server, tarred(CORPUS))
+    server.status = 503
+    with pytest.raises(CorpusError, match="503"):
+        download_ljspeech(tmp_path / "data", known)
+    assert names(tmp_path) == set()
+    (tmp_path / PART).write_bytes(server.content[:50])
+    with pytest.raises(CorpusError, match="503"):
+        download_ljspeech(tmp_path / "data", known)
+    assert (tmp_path / PART).read_bytes() == server.content[:50]
+
+
+def test_room_on_the_disk_is_looked_at_first(tmp_path, server, monkeypatch):
+    known = archive(server, tarred(CORPUS))
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: namedtuple("Usage", "free")(200_000))
+    with pytest.raises(CorpusError, match="0.0 GB free, and 0.0 GB are needed"):
+        download_ljspeech(tmp_path / "data", known)
+    assert server.asked == () and names(tmp_path) == set()
+
+
+def test_two_downloads_at_once_do_not_meet_and_a_link_is_not_followed(tmp_path, server):
+    known = archive(server, tarred(CORPUS))
+    with open(tmp_path / PART, "wb") as file:
+        file.write(b"1234")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(CorpusError, match="another process is fetching it"):
+            download_ljspeech(tmp_path / "data", known)
+    (tmp_path / PART).rename(tmp_path / "mine")
+    (tmp_path / PART).symlink_to(tmp_path / "mine")
+    with pytest.raises(CorpusError, match="symbolic links"):
+        download_ljspeech(tmp_path / "data", known)
+    assert (tmp_path / "mine").read_bytes() == b"1234" and server.asked == ()
+
+
+def raw_header(name, size, kind):
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.type = size, kind
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+def long_header(kind):
+    """An archive with one header of 3 MB, in a hundred bytes."""
+    return bz2.compress(raw_header("x", 3 * 10**6, kind) + bytes(3 * 10**6) + bytes(1024), 9)
+
+
+HOSTILE = {
+    "climbs": (tarred({"LJ/metadata.csv": b"a", "../outside": b"x"}), "outside"),
+    "link": (tarred({"LJ/metadata.csv": b"a", "LJ/link": ("/etc",)}), "'LJ/link', which is a link"),
+    "large": (tarred({"LJ/metadata.csv": b"\0" * 300_000}), "unpacks to more than"),
+    "many": (tarred({f"LJ/{number}": b"" for number in range(30)}), "more than 20 files"),
+    "cut": (tarred({"LJ/metadata.csv": bytes(range(256)) * 400})[:-40], "end-of-stream"),
+    "two": (tarred({"LJ/metadata.csv": b"a", "other": b"b"}), "not one folder"),
+    "file": (tarred({"LJ": b"a"}), "not one folder"),
+    "empty": (tarred({}), "not one folder"),
+    "negative": (bz2.compress(raw_header("LJ/a", -512, tarfile.REGTYPE) + bytes(1024)), "no file at all|header"),
+    "pax": (long_header(tarfile.XHDTYPE), "a header of more than 1048576 bytes"),
+    "pax_global": (long_header(tarfile.XGLTYPE), "a header of more than 1048576 bytes"),
+    "gnu_name": (long_header(tarfile.GNUTYPE_LONGNAME), "a header of more than 1048576 bytes"),
+    "gnu_link": (long_header(tarfile.GNUTYPE_LONGLINK), "a header of more than 1048576 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archive_is_refused_and_leaves_nothing(tmp_path, server, name):
+    content, message = HOSTILE[name]
     with pytest.raises(CorpusError, match=message):
-        download_ljspeech(tmp_path / "data", url)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.tar.bz2"}
+        download_ljspeech(tmp_path / "data", archive(server, content))
+    assert names(tmp_path) == set()
 
 
-def test_archive_cut_short_leaves_nothing(tmp_path):
-    url = archive(tmp_path / "a.tar.bz2", {"LJ/metadata.csv": bytes(range(256)) * 400})
-    (tmp_path / "a.tar.bz2").write_bytes((tmp_path / "a.tar.bz2").read_bytes()[:-40])
-    with pytest.raises(CorpusError, match="could not be fetched"):
-        download_ljspeech(tmp_path / "data", url)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.tar.bz2"}
+def test_disk_that_fills_up_keeps_the_archive(tmp_path, server, monkeypatch):
+    known = archive(server, tarred(CORPUS))
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(CorpusError, match="No space left.*is kept in"):
+        patch.setattr(tarfile.TarFile, "extract", full)
+        download_ljspeech(tmp_path / "data", known)
+    assert names(tmp_path) == {PART}
+    download_ljspeech(tmp_path / "data", known)
+    assert server.asked == (None,) and names(tmp_path) == {"data"}
 
 
 def test_folder_that_holds_something_else_is_left_alone(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine.txt").write_text("x")
     with pytest.raises(CorpusError, match="holds something else"):
-        download_ljspeech(tmp_path / "data", "file:///nowhere")
+        download_ljspeech(tmp_path / "data")
     assert (tmp_path / "data" / "mine.txt").read_text() == "x"
 
 
-def test_file_put_there_during_the_download_is_kept(tmp_path, monkeypatch):
-    url = archive(tmp_path / "a.tar.bz2", {"LJ/metadata.csv": b"a|b|b\n"})
+def test_file_put_there_during_the_download_is_kept(tmp_path, server, monkeypatch):
+    known = archive(server, tarred(CORPUS))
     (tmp_path / "data").mkdir()
-    unpack = download._unpack
-    monkeypatch.setattr(
-        download, "_unpack", lambda *pair: unpack(*pair) or (tmp_path / "data" / "mine").write_text("x")
-    )
+    extract = download._extract
+    put = lambda: (tmp_path / "data" / "mine").write_text("x")
+    monkeypatch.setattr(download, "_extract", lambda *given: extract(*given) or put())
     with pytest.raises(CorpusError, match="not empty"):
-        download_ljspeech(tmp_path / "data", url)
-    assert {path.name for path in tmp_path.rglob("*")} == {"a.tar.bz2", "data", "mine"}
+        download_ljspeech(tmp_path / "data", known)
+    assert {path.name for path in tmp_path.rglob("*")} == {"data", "mine", PART}
 
 
-def test_link_to_an_empty_folder_is_followed(tmp_path):
+def test_link_to_an_empty_folder_is_followed(tmp_path, server):
     (tmp_path / "disk").mkdir()
     (tmp_path / "data").symlink_to(tmp_path / "disk")
-    url = archive(tmp_path / "a.tar.bz2", {"LJ/metadata.csv": b"a|b|b\n", "LJ/wavs/a.wav": b"x"})
-    download_ljspeech(tmp_path / "data", url)
-    assert (tmp_path / "data").is_symlink() and (tmp_path / "disk" / "wavs" / "a.wav").read_bytes() == b"x"
+    download_ljspeech(tmp_path / "data", archive(server, tarred(CORPUS)))
+    assert (tmp_path / "data").is_symlink() and (tmp_path / "disk" / "wavs" / "a.wav").is_file()
 
 
-@pytest.mark.parametrize("members", [{"LJ/metadata.csv": b"a", "other": b"b"}, {"LJ": b"a"}, {}])
-def test_archive_must_be_one_folder(tmp_path, members):
-    url = archive(tmp_path / "a.tar.bz2", members)
-    with pytest.raises(CorpusError, match="could not be fetched"):
-        download_ljspeech(tmp_path / "data", url)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.tar.bz2"}
+def test_what_is_known_of_ljspeech_fits_together():
+    assert re.fullmatch("[0-9a-f]{64}", LJSPEECH.sha256) and LJSPEECH.url.endswith(LJSPEECH.name)
+    assert LJSPEECH.num_bytes < LJSPEECH.max_unpacked_bytes and LJSPEECH.max_entries > 13_102

@@ -145,16 +145,20 @@ def prompt(text, text_lengths):
     )
 
 
-def cached_logits(gpt, latents, text, text_lengths, codes):
-    """Logits of the code after each of `start, codes...`, one code at a time."""
+def cached_decoding(gpt, latents, text, text_lengths, codes):
+    """Logits of the code after each of `start, codes...`, one code at a time, and the states that predict them."""
     text_inputs, text_mask = prompt(text, text_lengths)
-    logits, state = gpt.prefill(latents, text_inputs, text_mask, START, codes.shape[1] + 3)
-    all_logits = [to_numpy(logits)]
+    logits, hidden, state = gpt.prefill(latents, text_inputs, text_mask, START, codes.shape[1] + 3)
+    found = [(to_numpy(logits), to_numpy(hidden))]
     num_prompt = CONFIG.num_latents + text_inputs.shape[1] + 1
     for index in range(codes.shape[1]):
-        logits, state = gpt.advance(codes[:, index], index, num_prompt, state)
-        all_logits.append(to_numpy(logits))
-    return np.stack(all_logits, axis=1)
+        logits, hidden, state = gpt.advance(codes[:, index], index, num_prompt + index, state)
+        found.append((to_numpy(logits), to_numpy(hidden)))
+    return (np.stack(arrays, axis=1) for arrays in zip(*found))
+
+
+def cached_logits(*arguments):
+    return next(cached_decoding(*arguments))
 
 
 def test_cached_decoding_gives_the_logits_of_teacher_forcing(gpt, inputs):
@@ -181,9 +185,31 @@ def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
     text_inputs, text_mask = prompt(text, text_lengths)
     states = gpt.codes_to_latents(latents, text_inputs, codes, START, text_mask)
     assert states.shape == (2, codes.shape[1], CONFIG.width)
-    predicted = to_numpy(gpt.audio_head(states))
-    cached = cached_logits(gpt, latents, text, text_lengths, codes)
-    np.testing.assert_allclose(predicted, cached[:, : codes.shape[1]], atol=1e-4)
+    logits, hidden = cached_decoding(gpt, latents, text, text_lengths, codes)
+    np.testing.assert_allclose(to_numpy(gpt.audio_head(states)), logits[:, : codes.shape[1]], atol=1e-4)
+    # Cached decoding gives them along the way.
+    assert np.abs(hidden).max() > 1
+    np.testing.assert_allclose(to_numpy(states), hidden[:, : codes.shape[1]], atol=1e-5)
+
+
+def test_rows_of_unlike_age_share_a_row_of_the_cache(gpt, inputs):
+    # The second row begins when the first has three codes: what it sees of the shared rows is masked.
+    latents, text, text_lengths, codes, _ = inputs
+    alone = cached_logits(gpt, latents[1:], text[1:], text_lengths[1:], codes[1:, :4])
+    text_inputs, text_mask = prompt(text, text_lengths)
+    late, (logits, _, state) = 3, gpt.prefill(latents, text_inputs, text_mask, START, 9)
+    age, found = np.array([0, 0], "int32"), [to_numpy(logits)[1]]
+    num_prompt = CONFIG.num_latents + text_inputs.shape[1] + 1
+    for step in range(late + 4):
+        fed = np.array([codes[0, step], codes[1, age[1]]], "int32")
+        logits, _, state = gpt.advance(fed, age, num_prompt + step, state)
+        mask = to_numpy(state.key_mask).copy()
+        mask[1, num_prompt : num_prompt + late] = False
+        state = state._replace(key_mask=mask)
+        age += np.array([1, step >= late], "int32")
+        if step >= late:
+            found.append(to_numpy(logits)[1])
+    np.testing.assert_allclose(np.stack(found), alone[0], atol=1e-4)
 
 
 def test_conditioning_latents_have_a_fixed_number_for_any_length(gpt):

@@ -288,7 +288,7 @@ def test_attention_has_its_own_gradient_in_training_alone():
         return gpt(gpt.mel_to_latents(mel), text, codes)
 
     def cached(mel, text, mask):
-        logits, state = gpt.prefill(gpt.mel_to_latents(mel), text, mask, 16, 3)
+        logits, _, state = gpt.prefill(gpt.mel_to_latents(mel), text, mask, 16, 3)
         return gpt.advance(tf.argmax(logits, axis=-1, output_type=tf.int32), 0, 9, state)[0]
 
     perceiver, conditioning, trunk = 1, 1, 2

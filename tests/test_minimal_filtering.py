@@ -107,7 +107,7 @@ def test_square_kernel_is_filtered_only_where_it_is_right_and_quicker(monkeypatc
 def test_codes_and_sound_are_the_same_with_fewer_products(monkeypatch):
     monkeypatch.setattr(convolution, "_WORTH_FILTERING", 3)
     config, random = tiny_model_config(), np.random.default_rng(0)
-    model = XTTS(config, parts=("dvae", "decoder"))
+    model = XTTS(config, parts=("dvae", "speaker", "decoder"))
     mel, speaker_mel = (random.standard_normal((2, 24, bands)).astype(np.float32) for bands in (80, 64))
     latents = random.standard_normal((1, 5, config.width)).astype(np.float32)
     speaker = random.standard_normal((1, config.speaker_width)).astype(np.float32)

@@ -14,13 +14,13 @@ from tiny import tiny_run_config
 
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.configuration import plan_devices
-from myxtts.runs.foundations import load_foundations
-from myxtts.runs.opening import check_same_model, open_dataset
+from myxtts.runs.opening import check_same_model, open_run
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.training.foundations import load_foundations
 
 PLAN = plan_devices(num_gpus=0)
 NUM_TRAINED = 10
@@ -141,7 +141,7 @@ def test_reset_run_is_whole_in_one_place_after_a_crash_anywhere_before_it_starts
     def act(home):
         config = dvae_config(None, home, 2, reset_training=True, stage=stage)
         with own_run_folder(home):
-            return open_dataset(config).config.training.reset_training
+            return open_run(config)[0].config.training.reset_training
 
     def check(home, outcome):
         assert holds_run(home) or (home / "before_reset").is_dir()

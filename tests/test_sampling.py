@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.config.config import SamplingConfig
-from myxtts.models.layers.dropout import GivenSeed
-from myxtts.models.sampling import EXCLUDED, SamplingValues, filter_logits, penalize_repetition, sample
+from myxtts.models.sampling import EXCLUDED, SamplingValues, filter_logits, gumbel_noise, penalize_repetition, sample
 
 
 def softmax(x):
@@ -35,9 +34,10 @@ def kept_by_filter(logits, temperature=1.0, top_k=0, top_p=1.0):
     return [set(np.flatnonzero(row > EXCLUDED / 2)) for row in filtered]
 
 
-def draw(logits, sampling, *seed):
-    nothing_seen = np.zeros(logits.shape, bool)
-    return keras.ops.convert_to_numpy(sample(logits, sampling, nothing_seen, np.array(seed, "int32")))
+def draw(logits, sampling, seed, sentence):
+    """One draw from each row; rows are taken as the codes of one sentence."""
+    nothing_seen, noise = np.zeros(logits.shape, bool), gumbel_noise(seed, sentence, 0, *logits.shape)
+    return keras.ops.convert_to_numpy(sample(logits, sampling, nothing_seen, noise))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
@@ -97,11 +97,25 @@ def test_draws_are_a_function_of_the_seed():
     assert len(set(draws)) == 4
 
 
+def test_noise_is_a_function_of_seed_sentence_and_code_number_however_it_is_cut():
+    whole = gumbel_noise(5, 2, 0, 12, 30)
+    assert whole.shape == (12, 30) and whole.dtype == np.float32 and np.isfinite(whole).all()
+    parts = [gumbel_noise(5, 2, first, count, 30) for first, count in ((0, 1), (1, 7), (8, 4))]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    others = [gumbel_noise(*place, 12, 30) for place in ((6, 2, 0), (5, 3, 0), (2, 5, 0), (-5, 2, 0), (2**70, 2, 0))]
+    for other in (*others, whole[1:]):
+        assert not np.isin(other, whole[0]).any(axis=1).any()
+    # Mean and variance of the Gumbel distribution, in every column.
+    many = gumbel_noise(0, 0, 0, 40_000, 3)
+    np.testing.assert_allclose(many.mean(axis=0), np.euler_gamma, atol=0.03)
+    np.testing.assert_allclose(many.var(axis=0), np.pi**2 / 6, rtol=0.05)
+
+
 def test_temperature_zero_takes_the_best_that_is_not_penalized():
     logits = np.array([[1.0, 3.0, 2.0], [5.0, 1.0, 4.0]], "float32")
     seen = np.array([[False, True, False], [False, False, False]])
     sampling = SamplingConfig(temperature=0.0, repetition_penalty=2.0)
-    codes = sample(logits, sampling, seen, np.array([0, 0], "int32"))
+    codes = sample(logits, sampling, seen, 0.0)
     assert keras.ops.convert_to_numpy(codes).tolist() == [2, 0]
 
 
@@ -128,8 +142,8 @@ def scores_with_ties():
     return random.integers(-4, 5, (16, 30)).astype("float32") / 2, random.random((16, 30)) < 0.3
 
 
-def codes_by_numpy(logits, sampling, seen, seed):
-    """Codes of one setting, row by row; the random numbers alone are Keras's."""
+def codes_by_numpy(logits, sampling, seen, noise):
+    """Codes of one setting, row by row."""
     filtered = np.full_like(logits, EXCLUDED)
     best = []
     for row, values in enumerate(logits):
@@ -144,22 +158,22 @@ def codes_by_numpy(logits, sampling, seen, seed):
             filtered[row] = np.where(values >= lowest, values, EXCLUDED)
     if not sampling.temperature:
         return best
-    drawn = keras.random.categorical(filtered, 1, seed=GivenSeed(np.array(seed, "int32")))
-    return keras.ops.convert_to_numpy(drawn)[:, 0].tolist()
+    return (filtered + noise).argmax(axis=1).tolist()
 
 
 def test_codes_equal_those_of_numpy_for_numbers_for_tensors_and_for_values_by_row():
     logits, seen = scores_with_ties()
+    noise = gumbel_noise(3, 11, 0, *logits.shape)
     traces = []
 
     @tf.function
     def traced(sampling):
         traces.append(sampling)
-        return sample(logits, sampling, seen, np.array([3, 11], "int32"))
+        return sample(logits, sampling, seen, noise)
 
     for sampling in SETTINGS:
-        expected = codes_by_numpy(logits, sampling, seen, (3, 11))
-        codes = sample(logits, sampling, seen, np.array([3, 11], "int32"))
+        expected = codes_by_numpy(logits, sampling, seen, noise)
+        codes = sample(logits, sampling, seen, noise)
         assert keras.ops.convert_to_numpy(codes).tolist() == expected, sampling
         values = [getattr(sampling, name) for name in SamplingValues._fields]
         scalars = SamplingValues(*(tf.constant(value) for value in values))
@@ -170,4 +184,4 @@ def test_codes_equal_those_of_numpy_for_numbers_for_tensors_and_for_values_by_ro
     columns = ([[getattr(one, name)] for one in chosen] for name in SamplingValues._fields)
     codes = traced(SamplingValues(*(tf.constant(column) for column in columns))).numpy()
     for row, sampling in enumerate(chosen):
-        assert codes[row] == codes_by_numpy(logits, sampling, seen, (3, 11))[row], sampling
+        assert codes[row] == codes_by_numpy(logits, sampling, seen, noise)[row], sampling

@@ -120,6 +120,8 @@ def wave_batch(spans):
                 np.full(rows, 3, "int32"),
                 wav[:, :6000],
                 np.array(spans, "int32"),
+                np.zeros((rows, 0), "float32"),
+                *np.zeros((3, rows), "int32"),
             ),
         )
     )

@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import json
 import logging
-import resource
 from pathlib import Path
 
 import keras
@@ -14,26 +13,17 @@ import soundfile
 from tiny import WORDS, tiny_run_config, voiced, write_run
 
 from myxtts.audio.files import AudioError
+from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference import waveforms
-from myxtts.inference.synthesizer import PAUSE_SECONDS, SPOKEN_TOGETHER, SpeechError, Synthesizer
-from myxtts.models.gpt import teacher_forcing
+from myxtts.inference import code_engine, waveforms
+from myxtts.inference.synthesizer import SpeechError, Synthesizer
+from myxtts.inference.text_front import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
-
-RECORDED = [
-    ((0.0, 50, 0.85, 1.0), [12, 3, 2, 12, 1, 9, 15, 14, 3, 2, 12, 0]),
-    ((0.75, 50, 0.85, 1.2), [14, 2, 12, 12, 1, 9, 9, 14, 3, 7, 5, 5]),
-    ((1.0, 0, 1.0, 1.0), [14, 2, 12, 12, 1, 9, 9, 11, 3, 6, 3, 13]),
-    ((1.3, 5, 1.0, 2.0), [13, 3, 9, 15, 1, 9, 9, 9, 6, 9, 5, 10]),
-    ((0.6, 0, 0.5, 5.0), [13, 0, 12, 11, 2, 4, 5, 1, 6, 3, 2, 12]),
-    ((2.0, 17, 0.7, 1.1), [14, 2, 12, 12, 1, 11, 4, 10, 2, 4, 3, 14]),
-]
-"""Temperature, top-k, top-p, repetition penalty, and the codes drawn when each of them was a constant of a graph."""
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +68,6 @@ def without_griffin_lim(monkeypatch):
     monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
 
 
-@pytest.fixture
-def batches(synthesizer, monkeypatch):
-    """The texts of each batch spoken so far."""
-    found, speak_batch = [], synthesizer.speak_batch
-
-    def spy(texts, *rest):
-        found.append(texts)
-        return speak_batch(texts, *rest)
-
-    monkeypatch.setattr(synthesizer, "speak_batch", spy)
-    return found
-
-
 def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice):
     speech = synthesizer.speak("one two", voice, "en", seed=3)
     assert speech.sample_rate == 22050 and speech.samples.dtype == np.float32 and speech.samples.ndim == 1
@@ -115,70 +92,12 @@ def test_speech_depends_on_its_seed_alone(synthesizer, voice):
     assert not np.array_equal(one.codes, other.codes)
 
 
-def test_greedy_codes_are_those_of_repeated_teacher_forcing(synthesizer, voice, biased):
-    config, gpt = synthesizer.config.model, synthesizer.model.gpt
-    biased(config.stop_audio_token, -1e9)
-    tokens = synthesizer.tokenizer.encode("one two", "en")
-    codes = synthesizer.generate([tokens], voice.latents, GREEDY, max_codes=10)[0]
-    expected = []
-    for _ in range(10):
-        arrays = (np.array(one, "int32") for one in ([tokens], [len(tokens)], [[*expected, 0]], [len(expected)]))
-        streams = teacher_forcing(config, *arrays)
-        logits = gpt(voice.latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1]
-        row = keras.ops.convert_to_numpy(logits)[0, len(expected)]
-        row[config.start_audio_token] = -np.inf
-        expected.append(int(row.argmax()))
-    assert codes.tolist() == expected
-    assert len(set(expected)) > 1
-
-
-def test_sampling_values_seeds_and_limits_add_no_graph(synthesizer, voice, biased):
-    biased(synthesizer.config.model.stop_audio_token, -1e9)
-    tokens = [synthesizer.tokenizer.encode("one two", "en")]
-    synthesizer.generate(tokens, voice.latents, GREEDY, max_codes=3)
-    traces, peak_kb = synthesizer.generate.num_traces, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    random, drawn = np.random.default_rng(0), set()
-    for i in range(200):
-        sampling = SamplingConfig(
-            temperature=float(random.choice([0.0, 1, random.uniform(0.1, 2.0)])),
-            top_k=int(random.integers(0, 25)),
-            top_p=float(random.choice([1.0, random.uniform(0.01, 1.0)])),
-            repetition_penalty=float(random.choice([1, random.uniform(1.0, 9.0)])),
-        )
-        codes = synthesizer.generate(tokens, voice.latents, sampling, seed=i, max_codes=3 + i % 2)
-        assert codes.shape == (1, 3 + i % 2)
-        drawn.add(tuple(codes[0, :3]))
-    # The graphs that TensorFlow keeps, too.
-    assert synthesizer.generate.num_traces == traces
-    assert synthesizer.generate._loop.experimental_get_tracing_count() == traces
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 100_000
-    assert len(drawn) > 50
-
-
-@pytest.mark.parametrize("row", range(len(RECORDED)))
-def test_codes_equal_the_recorded_ones(synthesizer, voice, biased, row):
-    biased(synthesizer.config.model.stop_audio_token, -1e9)
-    (temperature, top_k, top_p, penalty), expected = RECORDED[row]
-    sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=penalty)
-    tokens = [synthesizer.tokenizer.encode("one two", "en")]
-    assert synthesizer.generate(tokens, voice.latents, sampling, seed=7, max_codes=12).tolist() == [expected]
-
-
-def test_repetition_penalty_sees_every_code_so_far(synthesizer, voice, biased):
-    # All scores are high, so that the penalty takes a code that was drawn out of the running.
-    biased(synthesizer.config.model.stop_audio_token, -1e9, others=100.0)
-    tokens = [synthesizer.tokenizer.encode("one two", "en")]
-    penalized = dataclasses.replace(GREEDY, repetition_penalty=1000.0)
-    codes = synthesizer.generate(tokens, voice.latents, penalized, max_codes=10)[0]
-    assert len(set(codes.tolist())) == 10
-
-
 @pytest.mark.usefixtures("without_griffin_lim")
 def test_row_of_a_batch_does_not_depend_on_its_neighbors(synthesizer, voice):
     texts, voices = ["one", "two three four"], [voice, synthesizer.voice(voiced(0.7, 300, 3))]
-    together = synthesizer.speak_batch(texts, voices, ["en", "en"], GREEDY, max_codes=10)
+    together = synthesizer.batch(texts, voices, ["en", "en"], GREEDY, max_codes=10)
     for text, who, speech in zip(texts, voices, together):
-        alone = synthesizer.speak_batch([text], [who], ["en"], GREEDY, max_codes=10)[0]
+        alone = synthesizer.batch([text], [who], ["en"], GREEDY, max_codes=10)[0]
         np.testing.assert_array_equal(alone.codes, speech.codes)
 
 
@@ -201,18 +120,25 @@ def test_speech_that_ends_at_once_is_silence_and_says_so(synthesizer, voice, bia
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, batches, biased):
+def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, biased):
     biased(synthesizer.config.model.stop_audio_token, -1e9)
     text = "one two three four five six. " * 3 + "one two three four five six " * 4
     speech = synthesizer.speak(text, voice, "en")
-    spoken = [piece for texts in batches for piece in texts]
+    spoken = [piece.text for piece in speech.pieces]
     assert " ".join(" ".join(spoken).split()) == " ".join(text.split())
     limit = synthesizer.config.model.max_text_tokens
     assert len(spoken) > 3 and all(len(synthesizer.tokenizer.encode(piece, "en")) <= limit for piece in spoken)
     # Pauses between the pieces, none at the ends.
-    pause = int(PAUSE_SECONDS * 22050)
-    assert (speech.samples == 0).sum() == pause * (len(spoken) - 1)
-    assert len(speech.samples) == 1024 * len(speech.codes) + pause * (len(spoken) - 1)
+    long, short = (int(seconds * 22050) for seconds in (SENTENCE_PAUSE_SECONDS, CUT_PAUSE_SECONDS))
+    pauses = sum(long if piece.endswith(".") else short for piece in spoken[:-1])
+    assert (speech.samples == 0).sum() == pauses
+    assert len(speech.samples) == 1024 * len(speech.codes) + pauses
+    for one, after in zip(speech.pieces, (*speech.pieces[1:], None)):
+        sound = speech.samples[round(one.start_seconds * 22050) : round(one.end_seconds * 22050)]
+        assert len(sound) == 1024 * len(one.codes) and sound.all()
+        # No step at the edges against the silence around.
+        assert abs(sound[0]) < 0.01 and abs(sound[-1]) < 0.01
+        assert after is None or after.start_seconds > one.end_seconds
 
 
 @pytest.mark.parametrize(
@@ -233,19 +159,11 @@ def test_unknown_characters_are_left_out_with_a_warning(synthesizer, voice, capl
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_sentence_that_the_vocabulary_has_no_letter_of_is_left_out(synthesizer, voice, batches):
-    synthesizer.speak("one two three. ضضض ضضض ضضض. four five six.", voice, "en")
-    assert batches and not any("ض" in piece for texts in batches for piece in texts)
+def test_sentence_that_the_vocabulary_has_no_letter_of_is_left_out(synthesizer, voice):
+    speech = synthesizer.speak("one two three. ضضض ضضض ضضض. four five six.", voice, "en")
+    assert speech.pieces and not any("ض" in piece.text for piece in speech.pieces)
     with pytest.raises(SpeechError, match="no letter or digit of it"):
         synthesizer.speak("ضضض", voice, "en")
-
-
-@pytest.mark.usefixtures("without_griffin_lim")
-def test_long_text_is_drawn_in_bounded_batches(synthesizer, voice, batches, biased):
-    biased(synthesizer.config.model.stop_audio_token, 1e9)
-    synthesizer.speak("one two three four. " * 40, voice, "en")
-    sizes = [len(texts) for texts in batches]
-    assert sum(sizes) > SPOKEN_TOGETHER and max(sizes) == SPOKEN_TOGETHER
 
 
 def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):
@@ -261,6 +179,21 @@ def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):
 def test_reference_that_is_not_there_is_named(synthesizer, tmp_path):
     with pytest.raises(AudioError, match="nobody.wav"):
         synthesizer.voice(tmp_path / "nobody.wav")
+
+
+@pytest.mark.parametrize("seconds, fate", [(0.1, "refused"), (0.25, "refused"), (0.4, "warned"), (0.7, "heard")])
+def test_reference_too_short_to_hear_a_voice_in_is_refused_and_a_short_one_is_said(
+    synthesizer, tmp_path, caplog, monkeypatch, seconds, fate
+):
+    monkeypatch.setattr(synthesizer.voice.config.data, "conditioning_seconds", (0.6, 1.0))
+    soundfile.write(tmp_path / "a.wav", voiced(seconds, 150, 1), MODEL_SAMPLE_RATE)
+    if fate == "refused":
+        with pytest.raises(AudioError, match=f"cannot be heard in {seconds} s; give 0.33 s or more"):
+            synthesizer.voice(tmp_path / "a.wav")
+        synthesizer.voice([tmp_path / "a.wav"] * 8)  # short pieces of one voice add up
+    else:
+        synthesizer.voice(tmp_path / "a.wav")
+    assert ("The reference lasts" in caplog.text) == (fate == "warned")
 
 
 def chunks_of(synthesizer, seconds, padding, sampling=None):
@@ -295,7 +228,7 @@ def test_loaded_model_speaks_as_the_one_that_was_saved(synthesizer, voice, run_f
     loaded = Synthesizer.load(run_folder)
     assert loaded.config == synthesizer.config
     request = ["one two"], [voice], ["en"], GREEDY
-    codes, expected = (one.speak_batch(*request, max_codes=10)[0].codes for one in (loaded, synthesizer))
+    codes, expected = (one.batch(*request, max_codes=10)[0].codes for one in (loaded, synthesizer))
     np.testing.assert_array_equal(codes, expected)
 
 
@@ -364,32 +297,20 @@ def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_fol
 def with_decoder(synthesizer, tokenizer):
     """A synthesizer with the waveform decoder, of the same GPT and DVAE."""
     config = synthesizer.config
-    model = XTTS.assemble(config.model, synthesizer.model, XTTS(config.model, parts=("decoder",)))
+    model = XTTS.assemble(config.model, synthesizer.model, XTTS(config.model, parts=("speaker", "decoder")))
     return Synthesizer(model, tokenizer, config)
 
 
 def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decoder, synthesizer):
     voice = with_decoder.voice([voiced(0.7, 150, 1), voiced(0.5, 150, 2)])
     assert voice.speaker.shape == (1, with_decoder.config.model.speaker_width)
-    speech = with_decoder.speak_batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
+    speech = with_decoder.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
     assert speech.sample_rate == 24000 and np.isfinite(speech.samples).all()
     assert speech.mel.shape == (4 * len(speech.codes), 80)
-    # 1024 samples at 22 050 Hz for each code and, where there is one, for the stop code.
-    assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + speech.stopped)) < 300
-    tokens = [synthesizer.tokenizer.encode("one", "en")]
-    codes = synthesizer.generate(tokens, voice.latents, GREEDY, max_codes=6)[0]
-    np.testing.assert_array_equal(codes[: len(speech.codes)], speech.codes)
-
-
-def test_decoder_weights_of_the_old_name_are_read(with_decoder, tokenizer, tmp_path):
-    folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
-    weights = {name: v.numpy() for name, v in with_decoder.model.part_weights("decoder").items()}
-    names = {name: f"vocoder/{name.removeprefix('decoder/')}" for name in weights if name.startswith("decoder/")}
-    old = {names.get(name, name): value for name, value in weights.items()}
-    assert sum(name.startswith("vocoder/") for name in old) > 10
-    CheckpointStore(folder / "decoder").write(9, {"model": old}, {"finished": True})
-    loaded = Synthesizer.load(folder).model.part_weights("decoder")
-    assert all(np.array_equal(loaded[name], value) for name, value in weights.items())
+    # 1024 samples at 22 050 Hz for each code and for what comes after the last.
+    assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + 1)) < 300
+    by_griffin_lim = synthesizer.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
+    np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
 
 
 def test_speaking_does_without_interchange():
@@ -397,3 +318,22 @@ def test_speaking_does_without_interchange():
     for path in (*package.glob("*.py"), package.parent / "cli" / "say.py"):
         imported = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if "Import" in str(type(node))]
         assert not any("interchange" in line for line in imported), path
+
+
+@pytest.mark.usefixtures("without_griffin_lim")
+def test_warm_up_leaves_nothing_to_trace(synthesizer, tokenizer, voice, monkeypatch):
+    monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
+    monkeypatch.setattr(code_engine, "MOST_ROWS", 2)
+    fresh = Synthesizer(synthesizer.model, tokenizer, synthesizer.config)
+    fresh.warm_up("none")
+    assert fresh.engine.draw.num_traces == 0
+    fresh.warm_up("short")
+    assert fresh.engine.draw.num_traces == 1
+    fresh.warm_up("all")
+    assert fresh.engine.draw.num_traces == 2 and fresh.engine.draw.shapes == {(1, 128), (2, 128)}
+    expected = synthesizer.batch(["one two", "three"], [voice] * 2, ["en"] * 2, seed=1)
+    for one, other in zip(fresh.batch(["one two", "three"], [voice] * 2, ["en"] * 2, seed=1), expected):
+        np.testing.assert_array_equal(one.codes, other.codes)
+    assert fresh.engine.draw.num_traces == 2 and len(fresh.engine.draw.shapes) == 2
+    with pytest.raises(UserError, match="none, short, all"):
+        fresh.warm_up("long")

@@ -233,9 +233,9 @@ def test_resuming_from_a_folder_without_the_stage_is_an_error(gpt_run, dvae_run,
         XTTSTrainer(gpt_run[0].config, resume_checkpoint=str(tmp_path), foundations={"dvae": dvae_run[1].model})
 
 
-def test_gpt_stage_needs_the_dvae_that_it_builds_on(tiny_corpus, tmp_path):
+def test_gpt_stage_without_recordings_needs_the_dvae_that_it_builds_on(tmp_path):
     with pytest.raises(ValueError, match="builds on a trained DVAE"):
-        XTTSTrainer(open_run(tiny_corpus, tmp_path).config)
+        XTTSTrainer(tiny_run_config(None, tmp_path))
 
 
 def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_checkpoint(

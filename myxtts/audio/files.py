@@ -33,6 +33,9 @@ MAX_DECODED_VALUES = 2**26
 """Frames times channels ever decoded: 256 MiB as float32, 50 minutes of 22.05 kHz mono."""
 SILENT_PEAK = 1e-3
 """-60 dB of full scale, about 5 bits of a 16-bit file: below it there is no speech to learn from."""
+MAX_PEAK = 8.0
+"""18 dB over full scale: no float recording overshoots by more, and scaled down by more, the speech around one damaged
+sample would be silence."""
 
 _BLOCK_FRAMES = 2**18
 _CANCELLED_SHARE = 0.1  # -20 dB of the louder channel; a sum below it is what opposite polarity left over
@@ -64,7 +67,7 @@ class AudioError(UserError):
     Attributes:
         reason: Two or three words that stay the same between versions, to count by: "missing file", "unreadable",
             "empty file", "not audio", "unsupported", "broken header", "sample rate", "truncated", "damaged",
-            "no audio", "not finite", "silent", "too short", "too long"; for writing also "no folder".
+            "no audio", "not finite", "absurd level", "silent", "too short", "too long"; for writing also "no folder".
         detail: One sentence for people, without the path.
     """
 
@@ -99,7 +102,8 @@ def read_audio(
 ) -> Recording:
     """Reads, checks, mixes to mono and resamples one recording.
 
-    Channels are averaged over those that carry sound. Samples beyond full scale are scaled down, with a warning.
+    Channels are averaged over those that carry sound. Samples up to `MAX_PEAK` beyond full scale are scaled
+    down, with a warning.
 
     Args:
         path: An audio file of any supported format, recognized by content.
@@ -107,7 +111,8 @@ def read_audio(
         min_seconds, max_seconds: Others are refused, longer ones before they are decoded. None: `MAX_SECONDS`.
 
     Raises:
-        AudioError: The file is missing, damaged, not audio, silent, not finite, or outside the limits.
+        AudioError: The file is missing, damaged, not audio, silent, not finite, of absurd level, or outside the
+            limits.
     """
     warnings = _check_container(path)
     with _open(path, max_seconds) as file:
@@ -132,13 +137,19 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
         `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz.
 
     Raises:
-        AudioError: The file has vanished, cannot be decoded, is not finite, or is longer than `MAX_SECONDS`.
+        AudioError: The file has vanished, cannot be decoded, is not finite or of absurd level, or is longer than
+            `MAX_SECONDS`.
     """
+    return load_with_rate(path, sample_rate)[0]
+
+
+def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
+    """What `load_samples` gives, and the sample rate in Hz that the file has."""
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate
     mono, _ = _mix_to_mono(path, frames)
-    return _resample(path, mono, original_rate, sample_rate)
+    return _resample(path, mono, original_rate, sample_rate), original_rate
 
 
 def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
@@ -149,6 +160,14 @@ def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     Raises:
         AudioError: There is nothing to write, a sample is not finite, or the folder does not exist.
     """
+    samples = check_writable(path, samples)
+    with write_whole(path) as temporary, wave.open(str(temporary), "wb") as file:
+        file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
+        file.writeframes(to_pcm16(samples))
+
+
+def check_writable(path: AnyPath, samples: np.ndarray) -> np.ndarray:
+    """The samples as float32; raises as `write_wav` does."""
     samples = np.asarray(samples, np.float32)
     if samples.ndim != 1:
         raise ValueError(f"samples must have the shape (S,), one channel. Received: {samples.shape}.")
@@ -158,10 +177,12 @@ def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         raise AudioError(path, "not finite", "the samples to write hold NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    pcm = np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
-    with write_whole(path) as temporary, wave.open(str(temporary), "wb") as file:
-        file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
-        file.writeframes(pcm)
+    return samples
+
+
+def to_pcm16(samples: np.ndarray) -> bytes:
+    """16-bit little-endian PCM of `(S,)` floats; what lies beyond `[-1, 1]` is clipped."""
+    return np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
 
 
 def _regular_file_size(path):
@@ -293,6 +314,9 @@ def _mix_to_mono(path, frames):
     if not (np.isfinite(low) and np.isfinite(high)):
         raise AudioError(path, "not finite", "it holds samples that are NaN or infinite.")
     peak = max(-low, high)
+    if peak > MAX_PEAK:
+        cause = "damaged samples, or numbers of another scale stored as float"
+        raise AudioError(path, "absurd level", f"its samples reach {peak:.3g} times full scale: {cause}.")
     if peak > 1:
         frames = frames / peak
     if frames.shape[1] == 1:

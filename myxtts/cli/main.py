@@ -3,6 +3,8 @@
 import importlib
 import sys
 
+import myxtts
+
 COMMANDS = {
     "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
     "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
@@ -18,7 +20,10 @@ def main(argv: list[str] | None = None) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: myxtts COMMAND …\n")
         print("\n".join(f"  {name:14} {help_text}" for name, (_, help_text) in COMMANDS.items()))
-        print("\n`myxtts COMMAND --help` lists its options.")
+        print("\n`myxtts COMMAND --help` lists its options, `myxtts --version` says which this is.")
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"myxtts {myxtts.__version__}")
         return 0
     if argv[0] not in COMMANDS:
         print(f"myxtts: {argv[0]} is not a command. Known: {', '.join(COMMANDS)}.", file=sys.stderr)

@@ -1,66 +1,198 @@
-"""`myxtts say`: speaks a text in the voice of a reference recording."""
+"""`myxtts say`: speaks a text, standard input or a list of texts in the voice of a recording."""
 
 import argparse
 import dataclasses
+import sys
+from pathlib import Path
 
+from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, printable
+from myxtts.config.checks import UserError, printable, read_bounded, require
+
+MAX_TEXT_BYTES = 16 * 2**20
+"""Of a text file: some thousand pages."""
+MIN_SPEED, MAX_SPEED = 0.25, 4.0
+SOUND_RATES = (8000, 96000)
+"""Lowest and highest `--sample-rate`, in Hz."""
+EXAMPLES = """
+examples:
+  myxtts say --checkpoint runs/mine --reference-audio me.wav --text "Good morning." --output morning.flac
+  myxtts say --checkpoint runs/mine --voice me.voice --text-file book.txt --output book.mp3 --subtitles book.srt
+  echo "Good morning." | myxtts say --checkpoint runs/mine --reference-audio a.wav b.wav --stream | aplay
+  myxtts say --checkpoint runs/mine --reference-audio me.wav --batch lines.txt --output-folder spoken --format ogg
+
+A batch file has a line `id|text|voice|language` for each file to be written; voice (a recording, a .voice file or a
+speaker of the model) and language may be left out. Started again, it goes on where it stopped.
+"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts say`."""
-    parser = argparse.ArgumentParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
-    parser.add_argument("--checkpoint", required=True, help="folder of a training run, or of `myxtts convert`")
-    parser.add_argument("--text", help="what to say")
-    voice = parser.add_mutually_exclusive_group(required=True)
+    parser = PlainParser(
+        prog="myxtts say", description="Speak a text in the voice of a recording.", epilog=EXAMPLES, add_help=True
+    )
+    parser.add_argument("--checkpoint", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`")
+    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
+    text = parser.add_argument_group("what is said (without any of these: standard input)")
+    text.add_argument("--text", help="the text")
+    text.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
+    text.add_argument("--batch", metavar="FILE", help="a file with a line for each text; see below")
+    text.add_argument("--language", default="en", help="of the text")
+    text.add_argument("--g2p", metavar="LANG", help="write text as it sounds: am, or none (default: as in training)")
+    voice = parser.add_argument_group("who says it")
     voice.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
     voice.add_argument("--speaker", metavar="NAME", help="a speaker of the training, or of an imported model")
     voice.add_argument("--list-speakers", action="store_true", help="only list the names for --speaker")
-    parser.add_argument("--language", default="en", help="language of the text (default: en)")
-    parser.add_argument("--g2p", metavar="LANG", help="write text as it sounds: am, or none (default: as in training)")
-    parser.add_argument("--output", default="out.wav", help="wav file to write (default: out.wav)")
-    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
-    parser.add_argument("--temperature", type=float, help="0 takes the best code every time")
-    parser.add_argument("--top-k", type=int, help="draw among this many best codes; 0 for all")
-    parser.add_argument("--top-p", type=float, help="draw among the best codes that reach this probability")
-    parser.add_argument("--repetition-penalty", type=float, help="1 turns it off")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    voice.add_argument("--voice", metavar="FILE.voice", help="a voice that --save-voice wrote")
+    voice.add_argument("--save-voice", metavar="FILE.voice", help="keep the voice, to be had sooner next time")
+    _add_output(parser.add_argument_group("where it goes"))
+    _add_sound(parser.add_argument_group("how it is said"))
     return parser
+
+
+def _add_output(output):
+    output.add_argument("--output", metavar="FILE", default="out.wav", help="wav, flac, mp3 or ogg file to write")
+    output.add_argument("--stream", action="store_true", help="write the sound to standard output while it is made")
+    output.add_argument(
+        "--stream-format", choices=("wav", "pcm"), default="wav", help="a WAV of open length, or 16-bit PCM alone"
+    )
+    output.add_argument("--output-folder", metavar="FOLDER", default="spoken", help="for the files of --batch")
+    output.add_argument("--format", choices=("wav", "flac", "mp3", "ogg"), default="wav", help="of those files")
+    output.add_argument("--subtitles", metavar="FILE.srt", help="also write what is said when")
+    output.add_argument("--sample-rate", type=int, metavar="HZ", help="of the sound (default: the model's)")
+
+
+def _add_sound(sound):
+    sound.add_argument("--speed", type=float, default=1.0, help="faster or slower at the same pitch")
+    sound.add_argument("--seed", type=int, default=0, help="of the draws")
+    drawn = "(default: the model's own)"
+    sound.add_argument("--temperature", type=float, help=f"0 takes the best code every time {drawn}")
+    sound.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {drawn}")
+    sound.add_argument("--top-p", type=float, help=f"draw among the best codes that reach this probability {drawn}")
+    sound.add_argument("--repetition-penalty", type=float, help=f"1 turns it off {drawn}")
+    decoder = "what makes the sound of the codes (default: the model's waveform decoder, where there is one)"
+    sound.add_argument("--decoder", choices=("model", "griffin-lim"), help=decoder)
+    sound.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
 
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Speaks and writes one wav file."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
+    """Speaks; everything that can be wrong is looked at before the first sound."""
+    arguments = build_parser().parse_args(argv)
+    _check(arguments)
     if arguments.list_speakers:
         return list_speakers(arguments.checkpoint)
-    if arguments.text is None:
-        parser.error("the following arguments are required: --text")
-    require_output("--output", arguments.output)
-    from myxtts.audio.files import write_wav
-    from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.inference.voices import stored_voice
-    from myxtts.text.language_guess import guess_language
-    from myxtts.utils.commons import setup_logging
+    if arguments.stream:
+        from myxtts.cli.say_stream import standard_output_for_sound
 
+        with standard_output_for_sound() as sound:
+            return _say(arguments, sound)
+    return _say(arguments)
+
+
+def _say(arguments, sound=None):
+    from myxtts.cli import say_batch, say_stream
+    from myxtts.devices.kinds import device_named
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.text.language_guess import guess_language
+    from myxtts.utils.commons import get_device_context, setup_logging
+
+    text = None if arguments.batch else _text(arguments)
+    lines = say_batch.read_lines(arguments.batch) if arguments.batch else []
     setup_logging()
-    synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which)
-    if arguments.g2p:
-        synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
-    sampling = synthesizer.config.sampling
-    asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
-    sampling = dataclasses.replace(sampling, **asked)
-    named = arguments.speaker and stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
-    voice = named or synthesizer.voice(arguments.reference_audio)
-    language, told = guess_language([arguments.text], arguments.language)
-    if told:
-        print(told)
-    speech = synthesizer.speak(arguments.text, voice, language, sampling, arguments.seed)
-    write_wav(arguments.output, speech.samples, speech.sample_rate)
-    seconds = len(speech.samples) / speech.sample_rate
-    print(f"Wrote {arguments.output}: {seconds:.2f} s at {speech.sample_rate} Hz, {len(speech.codes)} codes")
+    with get_device_context(arguments.device and device_named(arguments.device)):
+        synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, decoder=arguments.decoder)
+        if arguments.g2p:
+            synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
+        sampling = synthesizer.config.sampling
+        asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
+        options = dict(sampling=dataclasses.replace(sampling, **asked), seed=arguments.seed, speed=arguments.speed)
+        voice = _voice(arguments, synthesizer)
+        if text is not None:
+            arguments.language, told = guess_language([text], arguments.language)
+            if told:
+                print(told, file=sys.stderr)
+        if lines:
+            return say_batch.say_lines(lines, synthesizer, voice, arguments, options)
+        if sound is not None:
+            stream = synthesizer.stream(text, voice, arguments.language, **options)
+            rate = arguments.sample_rate or synthesizer.sample_rate
+            return say_stream.play(stream, sound, synthesizer.sample_rate, rate, arguments.stream_format)
+        speech = synthesizer.speak(text, voice, arguments.language, **options)
+    if arguments.sample_rate:
+        speech = speech.resampled(arguments.sample_rate)
+    speech.save(arguments.output)
+    if arguments.subtitles:
+        speech.save_subtitles(arguments.subtitles)
+    codes = f"{len(speech.codes)} codes"
+    print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}")
     return 0
+
+
+def _check(arguments):
+    """Raises `UserError` for what can be seen from the command line alone."""
+    from myxtts.audio.encoding import check_suffix
+
+    if not arguments.checkpoint:
+        raise UserError("--checkpoint must name the folder of a model. Try: myxtts say --checkpoint runs/mine …")
+    _at_most_one(arguments, "text", "text_file", "batch")
+    if arguments.list_speakers:
+        return
+    _at_most_one(arguments, "reference_audio", "speaker", "voice")
+    if not (arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch):
+        raise UserError("Say whose voice it is: give --reference-audio FILE, --voice FILE.voice or --speaker NAME.")
+    if arguments.batch or arguments.stream:
+        _at_most_one(arguments, "batch", "stream", "subtitles")
+    require(MIN_SPEED <= arguments.speed <= MAX_SPEED, "--speed", f"{MIN_SPEED} to {MAX_SPEED}", arguments.speed)
+    if (rate := arguments.sample_rate) is not None:
+        low, high = SOUND_RATES
+        require(low <= rate <= high, "--sample-rate", f"{low} to {high} Hz", rate, "Try 24000, 44100 or 48000.")
+    require_output("--subtitles", arguments.subtitles)
+    require_output("--save-voice", arguments.save_voice)
+    if arguments.batch:
+        require_output("--output-folder", arguments.output_folder, makes_folders=True)
+        require(not Path(arguments.output_folder).is_file(), "--output-folder", "a folder", arguments.output_folder)
+    elif not arguments.stream:
+        require_output("--output", arguments.output)
+        if not Path(arguments.output).exists() or Path(arguments.output).is_file():
+            check_suffix(arguments.output)
+
+
+def _at_most_one(arguments, *names):
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) not in (None, False)]
+    if len(given) > 1:
+        raise UserError(f"{given[0]} is not allowed with {given[1]}: give one of them.")
+
+
+def _text(arguments) -> str:
+    if arguments.text is not None:
+        return arguments.text
+    if arguments.text_file not in (None, "-"):
+        try:
+            return read_bounded(Path(arguments.text_file), MAX_TEXT_BYTES)
+        except ValueError as error:
+            raise UserError(f"--text-file {arguments.text_file} {error}.") from error
+    if arguments.text_file is None and sys.stdin.isatty():
+        raise UserError('There is nothing to say: give --text "…", --text-file FILE, or a text on standard input.')
+    try:
+        return sys.stdin.buffer.read(MAX_TEXT_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"Standard input is not UTF-8 text: {error}.") from error
+
+
+def _voice(arguments, synthesizer):
+    from myxtts.inference.voices import stored_voice
+
+    voice = arguments.voice or arguments.reference_audio
+    if arguments.speaker:
+        voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
+    if voice is None:
+        return None  # each line of a batch names its own
+    voice = synthesizer.as_voice(voice)
+    if arguments.save_voice:
+        voice.save(arguments.save_voice)
+        print(f"Wrote {printable(arguments.save_voice)}: the voice, for --voice")
+    return voice
 
 
 def list_speakers(folder: str) -> int:

@@ -1,8 +1,9 @@
 """`python train_main.py`: flags become settings, devices and recordings are set up, a run is shown on the console."""
 
 import argparse
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
@@ -10,8 +11,8 @@ from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
-SAMPLE_CONFIG = Path(__file__).resolve().parents[2] / "configs" / "sample.yaml"
-"""What a run without data and without a configuration takes."""
+if TYPE_CHECKING:
+    from myxtts.runs.run import Run
 
 FLAGS = f"""
 [data]
@@ -25,6 +26,8 @@ FLAGS = f"""
 --download-ljspeech yes - fetch LJSpeech into --train-data when it is missing
 --num-workers int data.num_workers parallel readers (default: 8)
 --buffer-size int data.pipeline_buffer_size prefetch buffer in batches (default: 50)
+--min-seconds float data.min_seconds shorter clips are left out (default: 0.1)
+--max-seconds float data.max_seconds longer clips are left out (default: 11.6)
 --max-text-length int data.max_text_length most text tokens of a clip (default: 200)
 --max-mel-frames int data.max_mel_frames fixed length in mel frames (default: from the model size)
 ^ --enable-static-shapes,--pad-to-fixed-length fixed data.static_shapes
@@ -37,12 +40,12 @@ FLAGS = f"""
 --model-start-delay float data.model_start_delay
  Multi-GPU Mode: head start of the data pipeline in seconds (default: 2.0)
 --enable-memory-isolation yes - a hard memory limit for each GPU
---data-gpu-memory int - limit of the data GPU in MB (default: {DATA_GPU_MEMORY_MB})
---model-gpu-memory int - limit of the model GPU in MB (default: {MODEL_GPU_MEMORY_MB})
+--data-gpu-memory int - limit of the data GPU in MB
+--model-gpu-memory int - limit of the model GPU in MB
 --virtual-devices int - try the two-device pipeline on this many virtual devices
 --device-plan auto - measure the ways to use the devices present and take the quickest
 [training]
---config FILE - YAML file, see configs/; flags given here win over it
+--config FILE - YAML file, yours or one of configs/, which come with the package; flags given here win over it
 --model-size size model.size capacity preset (default: tiny)
 --stage stage training.stage what to train (default: all that is missing)
 --batch-size batch data.batch_size,stage.batch_size clips per batch; auto finds by trial how many fit at once, and
@@ -60,6 +63,10 @@ FLAGS = f"""
 ^ --resume yes - only resume: an error where --checkpoint-dir holds no run (default: resume or start)
 --init-from DIR training.init_from start from the weights of a run, or of `myxtts convert`
 --tensorboard-log-dir DIR training.tensorboard_log_dir default: under the checkpoint folder
+--save-every N training.checkpoint_every_steps steps between checkpoints (default: 1000)
+--keep N training.keep_checkpoints newest checkpoints kept besides the best (default: 2)
+--validate-every N training.validate_every_steps steps between validation losses (default: 500)
+--sample-every N training.sample_every_steps steps between spoken sample sentences; 0 for none (default: 1000)
 [optimizations] what each did is printed after the first step
 --optimizations preset training.optimizations
  preset of the switches below; each of them wins over it (default: none)
@@ -72,6 +79,8 @@ FLAGS = f"""
 --attention TEXT training.attention
  GPT stage: standard, memory-efficient, or auto for what costs no time here (default: standard)
 --xla on/off training.xla compile the train step, once per shape of batch (default: off)
+--deterministic yes training.deterministic
+ the same bits each time, on a GPU too, where some operations are slower for it (default: off)
 --ema decay training.ema validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY}
  without a number, 0 for off)
 --overtraining-patience N training.overtraining_patience end a stage at its best after N validations that turn up
@@ -119,9 +128,8 @@ def _value(rule, parse):
 
 def build_parser() -> argparse.ArgumentParser:
     """The training command line; its flags are a public contract."""
-    parser = argparse.ArgumentParser(
+    parser = PlainParser(
         prog="train_main.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Train XTTS on a folder of recordings; without one, on a small sample corpus that it makes.",
         epilog="Without a flag its value comes from --config, else from the defaults named here.",
     )
@@ -140,12 +148,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
-    """The settings in `--config`, with the flags that were given on top."""
+def config_from_arguments(arguments: argparse.Namespace, settings: dict | None = None) -> XTTSConfig:
+    """The settings given, else those in `--config`, with the flags that were given on top."""
     from myxtts.config.loading import config_from_dict, merge, read_yaml
+    from myxtts.config.recipes import SAMPLE, find_recipe
 
-    path = arguments.config or (None if arguments.train_data else SAMPLE_CONFIG)
-    values, given = read_yaml(path) if path else {}, vars(arguments)
+    path = arguments.config or (None if arguments.train_data else SAMPLE)
+    values, given = settings or (read_yaml(find_recipe(path)) if path else {}), vars(arguments)
     for flag, settings in arguments.settings.items():
         for section, name in (setting.split(".") for setting in settings if given[flag] is not None):
             value = {section: {name: given[flag]}}
@@ -160,8 +169,17 @@ def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Trains what is missing; returns the exit code."""
+    from myxtts.runs.signals import leave_at_once, stops_on_signals
+
     arguments = build_parser().parse_args(argv)
-    config = config_from_arguments(arguments)
+    run = open_run(arguments, config_from_arguments(arguments))
+    if not run.train(guard=stops_on_signals) and not (run.trainer and run.trainer.under_way):
+        leave_at_once()
+    return 0
+
+
+def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = False) -> "Run":
+    """The run that a command line asks for, on its devices and recordings; it tells the console unless `quiet`."""
     from myxtts.runs import setup
 
     if arguments.resume:
@@ -174,15 +192,13 @@ def main(argv: list[str] | None = None) -> int:
     config, plan = setup.set_up(config, **options)
     from myxtts.runs.console import RunConsole
     from myxtts.runs.run import Run
-    from myxtts.runs.signals import leave_at_once, stops_on_signals
     from myxtts.utils.commons import setup_logging
 
-    setup_logging()
     run = Run(config, plan)
-    run.callbacks.append(RunConsole(run))
-    if not run.train(guard=stops_on_signals) and not run.trainer.under_way:
-        leave_at_once()
-    return 0
+    if not quiet:
+        setup_logging()
+        run.callbacks.append(RunConsole(run))
+    return run
 
 
 def set_up_options(arguments: argparse.Namespace) -> dict:

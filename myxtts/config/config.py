@@ -1,7 +1,11 @@
 """The settings of a whole run: one dataclass per concern, each number with one home."""
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Self
 
 from myxtts.config.checks import ConfigError, UserError, require  # noqa: F401  users import the errors from here
 from myxtts.config.data import DataConfig
@@ -29,12 +33,18 @@ class XTTSConfig(Settings):
     def __post_init__(self):
         text, codes, frames = self.model.max_text_tokens, self.model.max_codes, self.data.max_mel_frames
         rule, way_out = f"at most model.max_text_tokens ({text})", "Lower it or raise model.max_text_tokens."
-        require(self.data.max_text_length <= text, "--max-text-length", rule, self.data.max_text_length, way_out)
+        require(
+            self.data.max_text_length <= text,
+            "data.max_text_length (--max-text-length)",
+            rule,
+            self.data.max_text_length,
+            way_out,
+        )
         way_out, most = "Lower it or raise model.max_audio_tokens.", MEL_FRAMES_PER_CODE * codes
-        fits = frames is None or frames <= most
-        require(fits, "--max-mel-frames", f"at most {most} for this model", frames, way_out)
+        fits, name = frames is None or frames <= most, "data.max_mel_frames (--max-mel-frames)"
+        require(fits, name, f"at most {most} for this model", frames, way_out)
         long_enough = self.max_samples > self.data.min_seconds * MODEL_SAMPLE_RATE
-        require(long_enough, "--max-mel-frames", "longer than data.min_seconds", frames, "Raise it.")
+        require(long_enough, name, "longer than data.min_seconds", frames, "Raise it.")
         fits = frames is not None or self.max_samples // CODE_STRIDE_SAMPLES + 1 <= codes
         rule = f"at most {codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE:.1f} s ({codes} codes) for this model"
         require(fits, "data.max_seconds", rule, self.data.max_seconds, way_out)
@@ -49,6 +59,24 @@ class XTTSConfig(Settings):
     def stage(self, name: str) -> StageConfig:
         """The `StageConfig` of `name`, with its defaults filled in from the size and the data settings."""
         return settle_stage_config(name, self.training.stages[name], self.data.batch_size, self.model.size)
+
+    @classmethod
+    def from_yaml(cls, path: str | PathLike) -> Self:
+        """The settings in a YAML file or recipe, and in those that it includes; the rest have their defaults.
+
+        Raises:
+            ConfigError: The file cannot be read, has an unknown setting or one that breaks a rule.
+        """
+        from myxtts.config.loading import config_from_dict, read_yaml  # not above: it imports this module
+        from myxtts.config.recipes import find_recipe
+
+        return config_from_dict(read_yaml(find_recipe(path)))
+
+    def to_yaml(self, path: str | PathLike) -> None:
+        """Writes all settings as YAML, for `from_yaml` and `--config`."""
+        import yaml
+
+        Path(path).write_text(yaml.safe_dump(json.loads(json.dumps(self.to_dict())), sort_keys=False), "utf-8")
 
     def to_dict(self) -> dict:
         """Nested mappings of JSON types, as `config.loading.config_from_dict` and YAML files have them."""

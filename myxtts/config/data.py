@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from myxtts.config.checks import require
+from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
@@ -31,7 +32,7 @@ class DataConfig(Settings):
     """Tokenizer file (Hugging Face JSON); None trains one on the corpus's own text."""
     extend_vocabulary: bool = True
     """Grow a given vocabulary by the characters and languages of the corpus that it lacks."""
-    vocabulary_size: int = setting(512, at_least=1)
+    vocabulary_size: int = setting(DEFAULT_TEXT_TOKENS, at_least=1)
     """Size of a trained vocabulary, at most."""
     validation_share: float = setting(0.05, above=0, below=1, hint="The default is 0.05.")
     """Share of clips held out by a stable hash of their id when there is no `val_data`."""

@@ -12,6 +12,7 @@ import yaml
 
 from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, read_bounded
 from myxtts.config.config import XTTSConfig
+from myxtts.config.recipes import recipe_names
 from myxtts.config.settings import nearest
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
 from myxtts.config.training import TrainingConfig
@@ -140,7 +141,8 @@ def _read_yaml(path, root, above, files):
     try:
         values = yaml.load(read_bounded(path, _MAX_FILE_BYTES), _BoundedLoader) or {}
     except FileNotFoundError:
-        raise ConfigError(f"--config must be a YAML file. {path} is not there.") from None
+        known = f"The recipes {', '.join(recipe_names())} can be named from anywhere"
+        raise ConfigError(f"--config must be a YAML file. {path} is not there. {known}.") from None
     except (*_SENSELESS, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)  # the error's own text quotes the file, which may be anyone's
         reason = f"{error.problem} in line {mark.line + 1}" if mark else " ".join(str(error).split())

@@ -22,7 +22,7 @@ def setting(
         factory: Makes that value instead, where it can be changed in place.
         of_run: Whether the value names or shows the run (folders, devices, cadence) and leaves its losses as they are.
             All others make the result: they are the recipe.
-        flag: Name in messages; None takes the section's name and the field's.
+        flag: On a command line; messages name it besides the section and the field.
         hint: The way out in the message for a value that breaks the rule.
         rule: Any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection). None always passes.
     """
@@ -76,7 +76,8 @@ class Settings:
     def __post_init__(self):
         for one in dataclasses.fields(self):
             value, rule = getattr(self, one.name), one.metadata.get("rule")
-            name = one.metadata.get("flag") or f"{self.section}.{one.name}"
+            flag = one.metadata.get("flag")
+            name = f"{self.section}.{one.name}" + (f" ({flag})" if flag else "")
             if rule and value is not None:
                 received = value if "one_of" in rule else brief(value)
                 require(rule_holds(value, **rule), name, rule_in_words(**rule), received, one.metadata["hint"])

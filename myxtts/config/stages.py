@@ -57,6 +57,10 @@ class StageEntry:
     """Whether a slice of a clip can be trained on."""
     conditioned: bool = False
     """Whether its batches bring a conditioning clip, that the voice is taken from."""
+    targets: bool = False
+    """Whether its batches bring the same sound at 24 000 Hz, read from the recordings, and their sample rates."""
+    speakers: bool = False
+    """Whether its batches say whose clips they are."""
     memory: str | Callable | None = None
     """`module:function` of its `planning.memory` estimate, or the function itself; None where there is none."""
 

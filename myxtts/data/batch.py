@@ -4,11 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.config.rates import CODE_STRIDE_SAMPLES
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 
 
 class WaveBatch(NamedTuple):
-    """What the host makes: padded waveforms and token ids. B clips, S and R samples at 22 050 Hz, L tokens."""
+    """What the host makes: padded waveforms and token ids. B clips, S and R samples at 22 050 Hz, L tokens.
+
+    The last four fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`. For others they are
+    without width or zero.
+    """
 
     index: object  # `(B,)` int32, which utterances of the set these are
     wav: object  # `(B, S)` float32 in [-1, 1], zero-padded; S is a multiple of 1024
@@ -17,17 +21,34 @@ class WaveBatch(NamedTuple):
     text_lengths: object  # `(B,)` int32
     conditioning: object  # `(B, R)` float32, the clip that the voice is taken from; R is 0 in the DVAE stage
     conditioning_span: object  # `(B, 2)` int32, first and last + 1 sample of `wav` that it shows; 0, 0: another clip
+    target_wav: object  # `(B, target_width(S))` float32, the same sound at 24 000 Hz, from the recording itself
+    target_lengths: object  # `(B,)` int32, samples of it
+    source_rate: object  # `(B,)` int32, Hz that the recordings have
+    speaker: object  # `(B,)` int32, index into the sorted speakers of the training set; -1: none of them
 
 
-WAVE_DTYPES = WaveBatch(np.int32, np.float32, np.int32, np.int32, np.int32, np.float32, np.int32)
-WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2)
+WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4".split()))
+WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1)
+TARGET_GRID = (147, 160)
+"""Samples at 22 050 and at 24 000 Hz that last equally long: where a clip may begin, so that both begin together."""
+
+
+def target_width(num_samples: int) -> int:
+    """Samples at 24 000 Hz that hold as many at 22 050 Hz, in whole frames of the waveform decoder."""
+    frames = -(-num_samples * DECODER_SAMPLE_RATE // (MODEL_SAMPLE_RATE * MEL_HOP_SAMPLES))
+    return frames * MEL_HOP_SAMPLES
 
 
 def noise_batch(
-    num_clips: int, num_samples: int, num_tokens: int, num_conditioning_samples: int, num_text_tokens: int
+    num_clips: int,
+    num_samples: int,
+    num_tokens: int,
+    num_conditioning_samples: int,
+    num_text_tokens: int,
+    targets: bool = False,
 ) -> WaveBatch:
     """A `WaveBatch` (B, S, L, R) of arrays without padding: noise and random text, for measurements."""
-    draw = np.random.default_rng(0)
+    draw, num_targets = np.random.default_rng(0), target_width(num_samples) if targets else 0
     return WaveBatch(
         np.zeros(num_clips, np.int32),
         0.1 * draw.standard_normal((num_clips, num_samples), np.float32),
@@ -36,6 +57,10 @@ def noise_batch(
         np.full(num_clips, num_tokens, np.int32),
         0.1 * draw.standard_normal((num_clips, num_conditioning_samples), np.float32),
         np.zeros((num_clips, 2), np.int32),
+        0.1 * draw.standard_normal((num_clips, num_targets), np.float32),
+        np.full(num_clips, num_targets, np.int32),
+        np.full(num_clips, DECODER_SAMPLE_RATE * targets, np.int32),
+        np.zeros(num_clips, np.int32),
     )
 
 
@@ -59,6 +84,21 @@ class GPTBatch(NamedTuple):
     conditioning_codes: object  # `(B, 2)` int32, first and last + 1 code that it shows and the loss leaves out
 
 
+class DecoderBatch(NamedTuple):
+    """What the waveform decoder trains on, made on the data device. F frames of a slice and its context, S samples.
+
+    The slice begins after `history_frames` of the decoder and ends before `lookahead_frames`; in validation it is the
+    whole clip.
+    """
+
+    index: object  # `(B,)` int32
+    frames: object  # `(B, F, width)` float32, GPT latents on the decoder's grid
+    present: object  # `(B, F)` bool, frames that the clip has
+    speaker: object  # `(B, speaker_width)` float32, speaker vector
+    target: object  # `(B, S)` float32, the recording at 24 000 Hz; zeros where the clip has no frames
+    source_rate: object  # `(B,)` int32, Hz that the recording has
+
+
 class BatchError(ValueError):
     """A batch that breaks the contract; the message names the field, the rule and what came."""
 
@@ -73,7 +113,13 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
     if batch.wav.shape[1] % CODE_STRIDE_SAMPLES:
         rule = f"WaveBatch.wav must have a multiple of {CODE_STRIDE_SAMPLES} samples."
         raise BatchError(f"{rule} Received: {batch.wav.shape}.")
-    for lengths, padded in ((batch.wav_lengths, batch.wav), (batch.text_lengths, batch.text)):
+    checked = [(batch.wav_lengths, batch.wav), (batch.text_lengths, batch.text)]
+    if width := batch.target_wav.shape[1]:
+        if width != target_width(batch.wav.shape[1]):
+            rule = f"WaveBatch.target_wav must have {target_width(batch.wav.shape[1])} samples or none."
+            raise BatchError(f"{rule} Received: {batch.target_wav.shape}.")
+        checked.append((batch.target_lengths, batch.target_wav))
+    for lengths, padded in checked:
         if rows and (lengths.min() < 1 or lengths.max() > padded.shape[1]):
             raise BatchError(f"Lengths must lie within 1 and {padded.shape[1]}. Received: {lengths}.")
     return batch

@@ -21,7 +21,7 @@ from myxtts.data.splits import Leak, find_leakage, split_as_kept
 from myxtts.storage.files import digest_bytes, write_whole
 from myxtts.text.tokenizer import XTTSTokenizer
 
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 _CHUNK_CLIPS = 1_024
 # Clips that end in the middle of a sound have 0.3 to 2 times their mean level in the last 20 ms; LJSpeech, VCTK and
 # other carefully cut recordings stay below 0.15.

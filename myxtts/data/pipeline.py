@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import AudioError, load_samples
+from myxtts.audio.files import AudioError, load_with_rate
 from myxtts.config.data import DataConfig
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 
 _FULL_SCALE = 32767.0
@@ -34,20 +34,25 @@ class SampleCache:
 
     def __init__(self, budget_mb: float):
         self._room = budget_mb * 2**20
-        self._samples: dict[str, np.ndarray] = {}
+        self._samples: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
         self._lock = threading.Lock()
 
-    def load(self, path: str) -> np.ndarray:
-        """Samples of `path`, `(S,)` float32 at 22 050 Hz, rounded to 16 bit whether they were kept or not."""
-        kept = self._samples.get(path)
+    def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
+        """Samples of `path`, `(S,)` float32, rounded to 16 bit whether they were kept or not."""
+        return self.load_with_rate(path, sample_rate)[0]
+
+    def load_with_rate(self, path: str, sample_rate: int) -> tuple[np.ndarray, int]:
+        """Samples of `path` at `sample_rate` Hz, decoded and resampled once, and the rate that the file has."""
+        key = path, sample_rate
+        kept = self._samples.get(key)
         if kept is None:
-            samples = load_samples(path, MODEL_SAMPLE_RATE)
-            kept = np.round(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16)
+            samples, source_rate = load_with_rate(path, sample_rate)
+            kept = np.round(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16), source_rate
             with self._lock:
-                if path not in self._samples and kept.nbytes <= self._room:
-                    self._room -= kept.nbytes
-                    self._samples[path] = kept
-        return kept.astype(np.float32) * (1.0 / _FULL_SCALE)
+                if key not in self._samples and kept[0].nbytes <= self._room:
+                    self._room -= kept[0].nbytes
+                    self._samples[key] = kept
+        return kept[0].astype(np.float32) * (1.0 / _FULL_SCALE), kept[1]
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,10 @@ class BatchLoader:
     """Most samples of silence put before a training clip, at random."""
     training: bool = True
     """False takes fixed choices: no shift, first slices, the same conditioning clip every time."""
+    targets: bool = False
+    """Whether batches bring the sound at 24 000 Hz; clips then begin on `TARGET_GRID`."""
+    speakers: Sequence[str] | None = None
+    """Speakers by index, where batches say whose clips they are."""
     failure: Exception | None = None
     """What a reading thread could not read; see `stream_batches`."""
 
@@ -84,22 +93,29 @@ class BatchLoader:
         self._by_speaker: dict[tuple[str, str], list[int]] = {}
         for index, clip in enumerate(self.clips):
             self._by_speaker.setdefault((clip.speaker, clip.language), []).append(index)
+        self._speaker_index = {name: index for index, name in enumerate(self.speakers or ())}
 
     def __call__(self, position: int) -> WaveBatch:
         ordered = self.order.batch(position)
         rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1])
         voice_samples = self.conditioning.max_samples if self.conditioning else 0
-        widths = WaveBatch((), (ordered.num_samples,), (), (ordered.num_tokens,), (), (voice_samples,), (2,))
+        voice, target = (voice_samples,), (target_width(ordered.num_samples) * self.targets,)
+        widths = WaveBatch((), (ordered.num_samples,), (), (ordered.num_tokens,), (), voice, (2,), target, (), (), ())
         batch = WaveBatch(*(np.zeros((len(ordered.indices), *w), dtype) for w, dtype in zip(widths, WAVE_DTYPES)))
         batch.index[:] = ordered.indices
         for row, index in enumerate(ordered.indices):
             clip = self.clips[index]
-            samples = self.cache.load(clip.wav_path)
+            samples, start = self.cache.load(clip.wav_path), 0
             if self.crop_samples is not None:
-                samples = self._slice(samples, self.crop_samples, rng)[0]
+                samples, start = self._slice(samples, self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
             samples = samples[: ordered.num_samples]
             room = min(self.max_shift, ordered.num_samples - len(samples)) if self.training else 0
             shift = int(rng.integers(room + 1))
+            if self.targets:
+                shift -= shift % TARGET_GRID[0]
+                self._fill_target(batch, row, clip, start, len(samples), shift)
+            if self.speakers is not None:
+                batch.speaker[row] = self._speaker_index.get(clip.speaker, -1)
             batch.wav[row, shift : shift + len(samples)] = samples
             batch.text[row, : len(clip.tokens)] = clip.tokens
             batch.wav_lengths[row], batch.text_lengths[row] = shift + len(samples), len(clip.tokens)
@@ -108,8 +124,18 @@ class BatchLoader:
                 batch.conditioning[row] = fill(voice, self.conditioning.max_samples, self.conditioning.padding)
         return check_wave_batch(batch)
 
-    def _slice(self, samples, length, rng):
+    def _fill_target(self, batch, row, clip, start, length, shift):
+        """Puts what `wav` shows, `length` samples from `start` on, put off by `shift`, into the row at 24 000 Hz."""
+        samples, batch.source_rate[row] = self.cache.load_with_rate(clip.wav_path, DECODER_SAMPLE_RATE)
+        start, shift = (place // TARGET_GRID[0] * TARGET_GRID[1] for place in (start, shift))
+        room = min(-(-length * TARGET_GRID[1] // TARGET_GRID[0]), batch.target_wav.shape[1] - shift)
+        samples = samples[start : start + room]
+        batch.target_wav[row, shift : shift + len(samples)] = samples
+        batch.target_lengths[row] = shift + len(samples)
+
+    def _slice(self, samples, length, rng, grid=1):
         start = int(rng.integers(len(samples) - length + 1)) if self.training and len(samples) > length else 0
+        start -= start % grid
         return samples[start : start + length], start
 
     def _conditioning(self, index, samples, shift, rng):
@@ -146,7 +172,9 @@ def wave_dataset(
             raise
 
     def read(position):
-        batch = WaveBatch(*tf.numpy_function(load, [position], [tf.as_dtype(dtype) for dtype in WAVE_DTYPES]))
+        # Stateless, as it follows from the position: where determinism is asked for, others are not read in parallel.
+        dtypes = [tf.as_dtype(dtype) for dtype in WAVE_DTYPES]
+        batch = WaveBatch(*tf.numpy_function(load, [position], dtypes, stateful=False))
         for value, rank in zip(batch, WAVE_RANKS):
             value.set_shape([None] * rank)
         return batch

@@ -43,6 +43,19 @@ def current_plan() -> DevicePlan:
     return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")))
 
 
+def plan_for(data_gpu: int | None, model_gpu: int | None) -> DevicePlan:
+    """The plan applied in this process if it is for these GPUs, else one for them, applied now.
+
+    Raises:
+        DeviceError: One of the two is missing, the GPUs cannot be had, or TensorFlow's devices are initialized.
+    """
+    if data_gpu is None and model_gpu is None:
+        return current_plan()
+    if _applied is not None and (_applied[1].data_gpu, _applied[1].model_gpus) == (data_gpu, (model_gpu,)):
+        return _applied[1]
+    return early_gpu_configuration(data_gpu, model_gpu)
+
+
 def count_gpus() -> int:
     """How many GPUs this process may use, `CUDA_VISIBLE_DEVICES` respected.
 

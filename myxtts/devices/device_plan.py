@@ -157,7 +157,9 @@ def _check_request(data_gpu, models, num_gpus, isolation, limits, virtual_device
         raise DeviceError(f"{rule} Received: {virtual_devices}.")
     if paired != bool(models):
         given, missing = ("--data-gpu", "--model-gpu") if paired else ("--model-gpu", "--data-gpu")
-        way_out = f"Add {missing}, or leave {given} out to train on one device."
+        way_out = (
+            f"Add {missing}, or leave {given} out to train on one device; in settings: data.data_gpu, data.model_gpu."
+        )
         raise DeviceError(f"Multi-GPU Mode needs both {pair}. Received: {given} alone. {way_out}")
     if virtual_devices and demanded:
         raise DeviceError(f"{demand} virtual devices are CPU devices. Leave one of the two out.")
@@ -184,7 +186,8 @@ def _check_roles(data_gpu, models, count, isolation, noun):
         raise DeviceError(f"{rule} One {noun} plays both roles {way_out}")
     needed = len({data_gpu, *models})
     if count < needed:
-        asks = f"--data-gpu {data_gpu} with --model-gpu {listed(models)} needs {needed} {noun}s"
+        asks = f"--data-gpu {data_gpu} with --model-gpu {listed(models)} (data.data_gpu, data.model_gpu) needs {needed}"
+        asks += f" {noun}s"
         way_out = TOO_FEW_GPUS_WAY_OUT if noun == "GPU" else f"Raise --virtual-devices to {needed}."
         raise DeviceError(f"Insufficient GPUs for Multi-GPU Mode: {asks} and this process sees {count}. {way_out}")
     seen = f"this process sees {count} {noun}{'s' if count > 1 else ''}, so the valid range is 0 to {count - 1}"

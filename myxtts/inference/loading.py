@@ -5,18 +5,19 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.config.config import ModelConfig, XTTSConfig
-from myxtts.config.loading import config_from_dict
-from myxtts.models.xtts import XTTS
+from myxtts.models.xtts import PARTS, XTTS
 from myxtts.planning.memory import count_dvae, count_gpt
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
-from myxtts.storage.parts import MEL_STATS, read_part
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.parts import MEL_STATS, part_store, read_part
+from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
     """Reads what speaking needs: `config.json`, `vocab.json` and a checkpoint of each trained part.
 
-    Of the GPT the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
+    Of the GPT the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last. Where the GPT's
+    checkpoint says what it was made with, that counts, and the log tells what differs.
 
     Raises:
         CheckpointError: Something is missing or damaged; the message says what and how to get it.
@@ -24,13 +25,13 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(f"--checkpoint must be the folder of a training run. {folder} is not a folder.")
-    config = config_from_dict(read_json(folder / "config.json"))
+    config = read_config(folder)
     stores = _trained_parts(folder)
     steps = {part: store.steps()[-1] for part, store in stores.items()}
     if which == "best" and (best := stores["gpt"].best_step()) in stores["gpt"].steps():
         steps["gpt"] = best
     _check_claims(config.model, stores)
-    path = folder / "vocab.json"
+    path = vocabulary_path(folder)
     if not path.is_file():
         raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
     try:
@@ -42,7 +43,7 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
         # A GPT without its DVAE brings the statistics that the DVAE has otherwise.
         stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
         weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
-        files, _ = read_part(store, steps[part], ("model", *stats))
+        files, _ = read_part(store, steps[part], ("model", *stats), part)
         arrays = {name: array for file in files.values() for name, array in file.items()}
         if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
             held = f"{store.path(steps[part])} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}"
@@ -58,14 +59,22 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
 
 
 def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
-    """The stores that hold a checkpoint, by part; raises unless the parts together can speak."""
-    stores = {part: store for part in ("dvae", "gpt", "decoder") if (store := CheckpointStore(folder / part)).steps()}
+    """The stores of the parts that speak, by part; raises unless they can do so together."""
+    stores = {part: store for part in PARTS if (store := part_store(folder, part)).steps()}
     for part, instead in (("gpt", None), ("dvae", "decoder")):
         if part not in stores and instead not in stores:
             nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
-            way_out = f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
-            raise CheckpointError(f"{folder} has no trained {part}{nor}. {way_out}")
+            raise CheckpointError(f"{folder} has no trained {part}{nor}. {_training(part, folder)}")
+    if "decoder" not in stores:
+        stores.pop("speaker", None)  # Griffin-Lim does not ask whose voice it is
+    elif "speaker" not in stores:
+        lack = f"{folder} has a waveform decoder and no speaker encoder, which tells it whose voice to speak in"
+        raise CheckpointError(f"{lack}. {_training('speaker', folder)}")
     return stores
+
+
+def _training(part, folder):
+    return f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
 
 
 def _check_claims(config: ModelConfig, stores: dict[str, CheckpointStore]) -> None:

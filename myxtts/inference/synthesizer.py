@@ -1,75 +1,93 @@
-"""Text and a reference recording -> speech: voice, codes, mel, waveform."""
+"""Text and a voice -> speech: whole, in batches, or as a stream of sound."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
+from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, NUM_MELS
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.devices.kinds import runs_on_cpu
-from myxtts.inference.code_generator import CodeGenerator, mark_text
+from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
 from myxtts.inference.loading import load_model
-from myxtts.inference.text_front import SpeechError, TextFront  # noqa: F401  callers catch it
-from myxtts.inference.voices import Voice, VoiceEncoder
-from myxtts.inference.waveforms import GriffinLim, LatentDecoder, SpokenText
+from myxtts.inference.speech import Speech, SpokenPiece, faded, silence
+from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
+from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
+from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.layers.convolution import set_fewer_products
-from myxtts.models.xtts import XTTS
+from myxtts.models.xtts import LAYERS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
 
-PAUSE_SECONDS = 0.25
-"""Silence between the sentences of one text."""
-SPOKEN_TOGETHER = 8
-"""Pieces of a long text whose codes are drawn in one batch: more would take memory and wait for the longest."""
-
-
-@dataclass(frozen=True)
-class Speech:
-    """One spoken text."""
-
-    samples: np.ndarray
-    """`(S,)` float32."""
-    sample_rate: int
-    """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
-    mel: np.ndarray | None
-    """`(T, num_mels)` log-mel that the codes stand for; None without a DVAE."""
-    codes: np.ndarray
-    """`(C,)` int32, without the stop code."""
-    stopped: bool
-    """False when generation ran into its limit instead of ending by itself."""
+REMEMBERED_VOICES = 32
+"""Voices that a loaded model keeps."""
+DECODERS = {"model": "decoder", "griffin-lim": "dvae"}
+"""What can make the sound, and the part of the model that it needs."""
+WARM_UPS = ("none", "short", "all")
+AnyVoice = Voice | Recording | list[Recording]
+"""A `Voice`, the file of one, or recordings to make one from."""
 
 
 class Synthesizer:
-    """Speaks with a model that has a trained `gpt`, and a `decoder`, which then makes the sound, or a `dvae`.
+    """Speaks with a model that has a trained `gpt`, and `speaker` and `decoder`, which make the sound, or a `dvae`.
 
-    `voice` turns recordings into a `Voice`; `generate` draws the codes of text ids.
+    `voice` turns recordings into a `Voice`; `engine` draws the codes. Any number of threads may speak at once: what
+    they ask for is drawn together.
+
+    Args:
+        decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
+        compiled: As in `CodeEngine`.
+        remember_voices: As in `VoiceEncoder`.
     """
 
-    def __init__(self, model: XTTS, tokenizer: XTTSTokenizer, config: XTTSConfig):
+    def __init__(
+        self,
+        model: XTTS,
+        tokenizer: XTTSTokenizer,
+        config: XTTSConfig,
+        decoder: str | None = None,
+        compiled: bool | None = None,
+        remember_voices: int = 0,
+    ):
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        if "decoder" in model.parts:
-            for layer in (model.decoder, model.speaker_encoder):
-                set_fewer_products(layer, runs_on_cpu())
+        for part in ("speaker", "decoder"):
+            if part in model.parts:
+                set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
-        self.voice = VoiceEncoder(model, config)
-        self.generate = CodeGenerator(model.gpt, config.model)
-        self.to_waveform = LatentDecoder(model) if "decoder" in model.parts else GriffinLim()
+        self.voice = VoiceEncoder(model, config, remember_voices)
+        self.engine = CodeEngine(model.gpt, config.model, compiled)
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
+        self.to_waveform = self._make_waveform(decoder)
+
+    def _make_waveform(self, decoder):
+        if decoder not in (None, *DECODERS):
+            raise UserError(f"decoder must be one of {', '.join(DECODERS)}. Received: {decoder}.")
+        part = DECODERS.get(decoder)
+        if part and part not in self.model.parts:
+            raise UserError(
+                f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(self.model.parts)}."
+            )
+        by_latents = part == "decoder" or part is None and "decoder" in self.model.parts
+        return LatentDecoder(self.model) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
-    def load(cls, folder: str | Path, which: str = "best") -> Self:
-        """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`."""
-        synthesizer = cls(*load_model(folder, which))
+    def load(cls, folder: str | Path, which: str = "best", **options) -> Self:
+        """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`. `options` are those of the class."""
+        synthesizer = cls(*load_model(folder, which), **{"remember_voices": REMEMBERED_VOICES, **options})
         if "decoder" not in synthesizer.model.parts:
             logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
         return synthesizer
+
+    @property
+    def sample_rate(self) -> int:
+        """Of all sound, in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
+        return self.to_waveform.sample_rate
 
     def set_g2p(self, languages: Sequence[str]) -> None:
         """Writes text as it sounds in these languages alone; by default in those that the model was trained so with.
@@ -84,51 +102,175 @@ class Synthesizer:
         self.text_front = TextFront(self.tokenizer, self.config.model.max_text_tokens)
 
     def speak(
-        self, text: str, voice: Voice, language: str, sampling: SamplingConfig | None = None, seed: int = 0
+        self,
+        text: str,
+        voice: AnyVoice,
+        language: str = "en",
+        sampling: SamplingConfig | None = None,
+        seed: int = 0,
+        speed: float = 1.0,
     ) -> Speech:
         """Speaks one text of any length, sentence by sentence; raises `SpeechError` where the model cannot.
 
         Args:
             language: Code, such as `en` or `fa`.
             sampling: How codes are drawn; None takes the run's.
+            speed: How much faster than the model speaks by itself, at the same pitch.
         """
-        pieces = self.text_front.pieces(text, language)
-        spoken: list[Speech] = []
-        for start in range(0, len(pieces), SPOKEN_TOGETHER):
-            some = pieces[start : start + SPOKEN_TOGETHER]
-            spoken += self.speak_batch(some, [voice] * len(some), [language] * len(some), sampling, seed)
-        sample_rate = self.to_waveform.sample_rate
-        pause = np.zeros(int(PAUSE_SECONDS * sample_rate), np.float32)
-        samples = np.concatenate([part for one in spoken for part in (one.samples, pause)][:-1])
-        mel = np.concatenate([one.mel for one in spoken]) if "dvae" in self.model.parts else None
-        codes = np.concatenate([one.codes for one in spoken])
-        return Speech(samples, sample_rate, mel, codes, all(one.stopped for one in spoken))
+        return self.batch([text], [voice], [language], sampling, seed, speed=speed)[0]
 
-    def speak_batch(
+    def batch(
         self,
-        texts: list[str],
-        voices: list[Voice],
-        languages: list[str],
+        texts: Sequence[str],
+        voices: Sequence[AnyVoice],
+        languages: Sequence[str],
         sampling: SamplingConfig | None = None,
         seed: int = 0,
         max_codes: int = 0,
+        speed: float = 1.0,
     ) -> list[Speech]:
-        """Speaks several short texts at once, each into a `Speech` of its own; see `speak` and `generate`."""
-        tokens = [self.text_front.ids(text, language) for text, language in zip(texts, languages)]
-        latents = np.concatenate([voice.latents for voice in voices])
-        rows = self.generate(tokens, latents, sampling or self.config.sampling, seed, max_codes)
-        return [self._codes_to_speech(row, voice, ids) for row, voice, ids in zip(rows, voices, tokens)]
+        """Speaks several texts together, each as `speak` does it alone.
 
-    def _codes_to_speech(self, row: np.ndarray, voice: Voice, ids: list[int]) -> Speech:
-        stops, has_mel = np.flatnonzero(row == self.config.model.stop_audio_token), "dvae" in self.model.parts
-        end = int(stops[0]) if len(stops) else len(row)
-        if not len(stops):
-            logger.warning("Speech did not end by itself within %d codes; it was cut there.", end)
-        if end:
-            mel = self._to_mel(row[None, :end])[0].numpy() if has_mel else None
-            samples = self.to_waveform(SpokenText(mark_text(ids, self.config.model), voice, row[: end + 1], mel))
-        else:
-            logger.warning("Speech ended at once: the model has nothing to say. Try another seed.")
-            mel = np.full((MEL_FRAMES_PER_CODE, NUM_MELS), np.log(MEL_FLOOR), np.float32) if has_mel else None
-            samples = np.zeros(CODE_STRIDE_SAMPLES, np.float32)
-        return Speech(samples, self.to_waveform.sample_rate, mel, row[:end], bool(len(stops)))
+        Args:
+            max_codes: Most codes of a sentence; 0 takes the model's limit.
+        """
+        pieces = [self.text_front.pieces(text, language) for text, language in zip(texts, languages)]
+        voices = [self.as_voice(voice) for voice in voices]
+        streams: list[list[CodeStream]] = [[] for _ in texts]
+        try:
+            for text, (found, voice, language) in enumerate(zip(pieces, voices, languages)):
+                for number, piece in enumerate(found):
+                    streams[text].append(self._open(piece, number, voice, language, sampling, seed, max_codes))
+            return [self._gather(*one, speed) for one in zip(pieces, streams, voices)]
+        finally:
+            for stream in sum(streams, []):
+                stream.cancel()
+
+    def stream(
+        self,
+        text: str,
+        voice: AnyVoice,
+        language: str = "en",
+        sampling: SamplingConfig | None = None,
+        seed: int = 0,
+        speed: float = 1.0,
+    ) -> Iterator[np.ndarray]:
+        """The samples of `speak`, `(S,)` float32 each, as soon as they are known; closing the generator
+        cancels the rest.
+
+        With a waveform decoder they come window by window, with Griffin-Lim sentence by sentence. What cannot be spoken
+        is an error of this call, before anything is drawn.
+        """
+        pieces = self.text_front.pieces(text, language)
+        return self._stream(pieces, self.as_voice(voice), language, sampling, seed, speed)
+
+    def as_voice(self, voice: AnyVoice) -> Voice:
+        """The voice itself, the one in a file named `*.voice`, or the one of recordings."""
+        if isinstance(voice, Voice):
+            return voice
+        if isinstance(voice, str | Path) and Path(voice).suffix == VOICE_SUFFIX:
+            return self._checked(Voice.load(voice), voice)
+        with self.engine.owned():
+            return self.voice(voice)
+
+    def codes_to_mel(self, codes: np.ndarray) -> np.ndarray:
+        """Log-mel `(4 C, num_mels)` that codes `(C,)` stand for; of no code, a moment of silence."""
+        if not len(codes):
+            return np.full((MEL_FRAMES_PER_CODE, NUM_MELS), np.log(MEL_FLOOR), np.float32)
+        return self._to_mel(codes[None])[0].numpy()
+
+    def warm_up(self, which: str = "short") -> None:
+        """Does ahead what the first sentences would wait for.
+
+        Args:
+            which: `short` traces the graphs, which takes seconds; `all` also compiles every shape of batch, which takes
+                minutes and makes the draws faster from then on; `none` does nothing.
+        """
+        if which not in WARM_UPS:
+            raise UserError(f"warm_up must be one of {', '.join(WARM_UPS)}. Received: {which}.")
+        if which == "none":
+            return
+        config = self.config.model
+        width = config.speaker_width if "decoder" in self.model.parts else None
+        latents = np.zeros((1, config.num_latents, config.width), np.float32)
+        voice = Voice(latents, width and np.zeros((1, width), np.float32))
+        stream = self.engine.open([], voice.latents, self.config.sampling, max_codes=FIRST_CODES)
+        self.engine.finish([stream])
+        self._sound(stream, self.to_waveform.begin(voice))
+        if which == "all":
+            with self.engine.owned():
+                self.engine.compile_all()
+
+    def _checked(self, voice, path):
+        config = self.config.model
+        wanted = (1, config.num_latents, config.width)
+        lacks_speaker = isinstance(self.to_waveform, LatentDecoder) and voice.speaker is None
+        if voice.latents.shape != wanted or lacks_speaker:
+            raise SpeechError(f"{path} holds a voice of another model. Make one with this model from recordings.")
+        return voice
+
+    def _open(self, piece, number, voice, language, sampling, seed, max_codes=0, hurry=False) -> CodeStream:
+        ids = self.text_front.ids(piece.text, language)
+        return self.engine.open(ids, voice.latents, sampling or self.config.sampling, seed, number, max_codes, hurry)
+
+    def _gather(self, pieces: list[Piece], streams: list[CodeStream], voice: Voice, speed: float) -> Speech:
+        parts, spoken, end = [], [], 0
+        for piece, stream in zip(pieces, streams):
+            self.engine.finish([stream])
+            samples = faded(self._sound(stream, self.to_waveform.begin(voice, speed)), self.sample_rate)
+            _tell(piece, stream)
+            times = (end / self.sample_rate, (end + len(samples)) / self.sample_rate)
+            spoken.append(SpokenPiece(piece.text, *times, np.array(stream.codes, np.int32), stream.stopped))
+            parts += [samples, silence(piece.pause_seconds, self.sample_rate)]
+            end += len(samples) + len(parts[-1])
+            stream.states.clear()
+        to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
+        return Speech(np.concatenate(parts[:-1]), self.sample_rate, tuple(spoken), to_mel)
+
+    def _sound(self, stream, sound) -> np.ndarray:
+        """What follows in the sound of a stream, as far as it is drawn."""
+        with self.engine.owned():
+            if not stream.finished or stream.codes:
+                return sound.more(stream.codes, stream.latents(), stream.finished)
+        return np.zeros(CODE_STRIDE_SAMPLES * self.sample_rate // MODEL_SAMPLE_RATE, np.float32)
+
+    def _stream(self, pieces, voice, language, sampling, seed, speed) -> Iterator[np.ndarray]:
+        opened: list[CodeStream] = []
+
+        def open_next(hurry=False):
+            if len(opened) < len(pieces):
+                number = len(opened)
+                opened.append(self._open(pieces[number], number, voice, language, sampling, seed, hurry=hurry))
+
+        try:
+            open_next(hurry=True)
+            for number, piece in enumerate(pieces):
+                stream, sound, is_first = opened[number], self.to_waveform.begin(voice, speed), True
+                while True:
+                    known = len(stream.codes)
+                    self.engine.wait(lambda: not stream.active or len(stream.codes) > known)
+                    if len(opened) == number + 1 and (stream.finished or len(stream.codes) >= FIRST_CODES):
+                        open_next()  # its codes are drawn along with those of this one
+                    finished = stream.finished
+                    samples = self._sound(stream, sound)
+                    if len(samples):
+                        yield faded(samples, self.sample_rate, is_first, finished)
+                        is_first = False
+                    if finished:
+                        break
+                _tell(piece, stream)
+                stream.states.clear()
+                if number + 1 < len(pieces):
+                    yield silence(piece.pause_seconds, self.sample_rate)
+        finally:
+            for stream in opened:
+                stream.cancel()
+
+
+def _tell(piece, stream):
+    """Warns of a sentence that is not as it should be."""
+    if not stream.codes:
+        logger.warning("Speech ended at once: the model has nothing to say to %r. Try another seed.", piece.text)
+    elif not stream.stopped:
+        message = "Speech did not end by itself within %d codes; it was cut there, and its end is missing: %r"
+        logger.warning(message, len(stream.codes), piece.text)

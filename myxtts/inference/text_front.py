@@ -1,7 +1,9 @@
 """Text as written -> pieces that the model can speak, and their ids."""
 
 import logging
+import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from myxtts.config.checks import UserError
 from myxtts.text.languages import get_language
@@ -9,6 +11,26 @@ from myxtts.text.sentences import split_text
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
+
+SENTENCE_PAUSE_SECONDS = 0.25
+"""Silence after a piece that ends a sentence."""
+CLAUSE_PAUSE_SECONDS = 0.12
+"""Silence after one that ends with a comma or the like."""
+CUT_PAUSE_SECONDS = 0.05
+"""Silence after one that had to be cut between two words."""
+PARAGRAPH_PAUSE_SECONDS = 0.5
+"""Silence before a blank line."""
+_PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
+_ENDS_SENTENCE = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$""")
+_ENDS_CLAUSE = re.compile(r"[,;:،؛、，；：፣፤፥—–]$")
+
+
+class Piece(NamedTuple):
+    """A part of a text that is spoken in one go."""
+
+    text: str
+    pause_seconds: float
+    """Silence between it and the next one."""
 
 
 class SpeechError(UserError):
@@ -22,15 +44,24 @@ class TextFront:
     tokenizer: XTTSTokenizer
     max_tokens: int
 
-    def pieces(self, text: str, language: str) -> list[str]:
+    def pieces(self, text: str, language: str) -> list[Piece]:
         """Whole sentences where they fit the model, else parts of sentences; those with nothing to say are left out."""
         self._check(text, language)
+        pieces: list[Piece] = []
+        for paragraph in _PARAGRAPH.split(text):
+            if pieces:
+                pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
+            found = [Piece(piece, _pause_seconds(piece)) for piece in self._split(paragraph, language)]
+            pieces += [one for one in found if not self.tokenizer.check(one.text, language, allow_unknown=True)]
+        return pieces
+
+    def _split(self, text, language):
         limit = get_language(language).char_limit
         pieces = split_text(text, language, limit)
-        while limit > 1 and max(len(self.tokenizer.encode(piece, language)) for piece in pieces) > self.max_tokens:
+        while limit > 1 and any(len(self.tokenizer.encode(piece, language)) > self.max_tokens for piece in pieces):
             limit = limit * 3 // 4
             pieces = split_text(text, language, limit)
-        return [piece for piece in pieces if self.tokenizer.check(piece, language, allow_unknown=True) is None]
+        return pieces
 
     def ids(self, text: str, language: str) -> list[int]:
         """Ids of a text that is spoken in one go, without those of unknown characters."""
@@ -42,3 +73,9 @@ class TextFront:
             raise SpeechError(f"{text!r} cannot be spoken by this model: {reason}.")
         if unknown := self.tokenizer.unknown_characters(text, language):
             logger.warning("%r: %s; they are not spoken.", text, unknown)
+
+
+def _pause_seconds(piece):
+    if _ENDS_SENTENCE.search(piece):
+        return SENTENCE_PAUSE_SECONDS
+    return CLAUSE_PAUSE_SECONDS if _ENDS_CLAUSE.search(piece) else CUT_PAUSE_SECONDS

@@ -1,44 +1,92 @@
 """Recordings of a speaker -> `Voice`."""
 
 import logging
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import read_audio
+from myxtts.audio.files import AudioError, read_audio
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
+from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.models.xtts import XTTS
+from myxtts.storage.files import CheckpointError, digest_bytes
 from myxtts.storage.speakers import find_speaker, read_speaker
+from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""A shorter last piece of the reference is dropped when there are others."""
+"""A shorter last piece of the reference is dropped when there are others. The released model drops it in any case, so
+that less than this in all is no reference at all."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
 
-@dataclass(frozen=True)
+VOICE_SUFFIX = ".voice"
+"""Of a file with a `Voice` in it."""
+
+
+@dataclass(frozen=True, eq=False)
 class Voice:
-    """What the model knows of a speaker."""
+    """What the model knows of a speaker. It belongs to the model whose encoder made it."""
 
     latents: np.ndarray
     """`(1, num_latents, width)` float32."""
     speaker: np.ndarray | None
-    """`(1, speaker_width)` float32 for the waveform decoder, or None without one."""
+    """`(1, speaker_width)` float32 for the waveform decoder, or None without a speaker encoder."""
+
+    def save(self, path: str | Path) -> None:
+        """Writes a file that `load` reads, whole or not at all."""
+        arrays = {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker})
+        write_tensors(path, {name: array.shape for name, array in arrays.items()}, arrays.values())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads what `save` wrote.
+
+        Raises:
+            CheckpointError: The file is missing, damaged, or holds no voice.
+        """
+        names = tensor_names(path)
+        if not {"latents"} <= set(names) <= {"latents", "speaker"}:
+            raise CheckpointError(f"{path} holds no voice. Write one with `Voice.save`.")
+        arrays = dict(zip(names, read_tensors(path, names)))
+        return cls(arrays["latents"], arrays.get("speaker"))
+
+    @classmethod
+    def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
+        """A voice between several of one model; `weights`, equal ones when None, need not sum to 1."""
+        shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
+        if not len(voices) or len(shares) != len(voices) or not (shares.min() >= 0 < shares.sum()):
+            rule = "A blend needs a weight of at least 0 for each of its voices, and one above 0"
+            raise UserError(f"{rule}. Received: {len(voices)} voices and {weights}.")
+        if len({(voice.latents.shape, voice.speaker is None) for voice in voices}) > 1:
+            raise UserError("The voices of a blend must be of one model; these are of models of different shapes.")
+        mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
+        speaker = None if voices[0].speaker is None else mean(voice.speaker for voice in voices)
+        return cls(mean(voice.latents for voice in voices), speaker)
 
 
 class VoiceEncoder:
-    """Listens to recordings in chunks of the length known from training; `config` is read at each call."""
+    """Listens to recordings in chunks of the length known from training; `config` is read at each call.
 
-    def __init__(self, model: XTTS, config: XTTSConfig):
-        self.model, self.config = model, config
+    Args:
+        remember: How many voices are kept, by the content of their recordings, and not made again. For weights that do
+            not change.
+    """
+
+    def __init__(self, model: XTTS, config: XTTSConfig, remember: int = 0):
+        self.model, self.config, self.remember = model, config, remember
+        self._known: OrderedDict[str, Voice] = OrderedDict()
         to_mel, to_speaker_mel = MelSpectrogram(CONDITIONING_MEL), MelSpectrogram(SPEAKER_MEL)
         wavs = [tf.TensorSpec([None, None], tf.float32)]
         to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
@@ -48,18 +96,45 @@ class VoiceEncoder:
         self._to_speaker = tf.function(to_speaker, input_signature=wavs)
 
     def __call__(self, references: Recording | list[Recording]) -> Voice:
-        """Latents, and with a waveform decoder the speaker vector, of one or more recordings of a speaker."""
+        """Latents, and with a speaker encoder the speaker vector, of one or more recordings of a speaker.
+
+        Raises:
+            AudioError: A file cannot be used, or all of them together are shorter than `SHORTEST_CHUNK_SAMPLES`.
+        """
         references = [references] if isinstance(references, Recording) else references
         recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
+        self._check_length(references, sum(map(len, recordings)))
+        content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
+        content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
+        voice = self._known.pop(content, None) or self._encode(recordings)
+        if self.remember:
+            self._known[content] = voice  # the one used last is the last to go
+            while len(self._known) > self.remember:
+                self._known.popitem(last=False)
+        return voice
+
+    def _encode(self, recordings):
         # Pieces of one length go through the encoder together; the last may be shorter.
         batches = [np.stack(list(same)) for _, same in groupby(self.chunks(np.concatenate(recordings)), key=len)]
         latents = np.concatenate([self._to_latents(batch).numpy() for batch in batches], dtype=np.float32)
         latents = latents.mean(axis=0, keepdims=True)
-        if "decoder" not in self.model.parts:
+        if "speaker" not in self.model.parts:
             return Voice(latents, None)
         limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
         heard = [resample(one[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for one in recordings]
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
+
+    def _check_length(self, references, num_samples):
+        """Arrays come from a training set, whose clips were judged before: what is too short is said of files alone."""
+        files = [one for one in references if not isinstance(one, np.ndarray)]
+        seconds, least = num_samples / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
+        if files and seconds < least:
+            heard = f"a voice cannot be heard in {seconds:.2g} s; give {least:.2g} s or more, better several seconds."
+            raise AudioError(files[0], "too short", heard)
+        low, high = self.config.data.conditioning_seconds
+        if files and seconds < low:
+            known = f"the model was trained on {low:.2g} to {high:.2g} s of a voice, and the likeness will suffer"
+            logger.warning("The reference lasts %.2g s; %s. Give a longer recording.", seconds, known)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
         """Pieces of a recording `(S,)` for the conditioning encoder."""

@@ -37,7 +37,7 @@ class Tensor(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     """There, in the order of the names."""
     part: str
-    """`dvae`, `gpt` or `decoder`."""
+    """One of `models.xtts.PARTS`."""
     weight: str
     """Our name within the part, see `XTTS.part_weights`."""
     layout: str
@@ -273,4 +273,4 @@ def _speaker_encoder(config):
         ("pointwise attention.3 pooling/score", pooled, 128, 1),
         ("linear fc project", config.speaker_width, 2 * pooled),
     ]
-    return _tensors("decoder", "hifigan_decoder.speaker_encoder.", "speaker_encoder/", rows)
+    return _tensors("speaker", "hifigan_decoder.speaker_encoder.", "speaker_encoder/", rows)

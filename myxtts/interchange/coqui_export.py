@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.audio.mel import SPEAKER_MEL
-from myxtts.config.loading import config_from_dict
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import coqui_settings
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.files import CheckpointError, read_json, write_json
-from myxtts.storage.parts import MEL_STATS, read_part
+from myxtts.storage.files import CheckpointError, write_json
+from myxtts.storage.parts import MEL_STATS, part_store, read_part
+from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
+
+_NEEDED = ("gpt", "speaker", "decoder")
+"""Parts without which the reference cannot load a model."""
 
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
@@ -35,19 +37,19 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
             been written then.
     """
     folder, output = Path(folder), Path(output)
-    config = config_from_dict(read_json(folder / "config.json"))
-    tokenizer = XTTSTokenizer.from_file(folder / "vocab.json")
+    config, vocabulary = read_config(folder), vocabulary_path(folder)
+    tokenizer = XTTSTokenizer.from_file(vocabulary)
     settings = coqui_settings(config, tokenizer.languages)
     parts = {}
-    for part in ("gpt", "decoder", "dvae"):
-        parts |= _read_part(folder / part, which if part == "gpt" else "last")
-    for part in ("gpt", "decoder"):
+    for part in (*_NEEDED, "dvae"):
+        parts |= _read_part(folder, part, which if part == "gpt" else "last")
+    for part in _NEEDED:
         if part not in parts:
             problem = f"{folder} has no {part}, and the reference cannot load a model without one"
             raise CheckpointError(f"{problem}. A model that was converted and fine-tuned has all parts.")
     dvae = parts.get("dvae")
     stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)
-    weights = parts["gpt"] | parts["decoder"] | {MEL_STATS: stats}
+    weights = parts["gpt"] | parts["speaker"] | parts["decoder"] | {MEL_STATS: stats}
     counters, dvae_constants = coqui.constant_tensors(config.model)
     model = _tensors(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
     files = {output.name: {"model": model}, "mel_stats.pth": np.asarray(stats, np.float32)}
@@ -63,7 +65,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     for name, content in files.items():
         write_torch_checkpoint(output.parent / name, content)
     write_json(output.parent / "config.json", settings)
-    shutil.copyfile(folder / "vocab.json", output.parent / "vocab.json")
+    shutil.copyfile(vocabulary, output.parent / "vocab.json")
     return written
 
 
@@ -78,15 +80,15 @@ def _voice(latents, vector):
     return {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
 
 
-def _read_part(folder, which):
+def _read_part(folder, part, which):
     """`{part: weights by name}` of one checkpoint, with `mel_stats` where it lies with the GPT; empty without one."""
-    store = CheckpointStore(folder)
+    store = part_store(folder, part)
     if not store.steps():
         return {}
     step = store.best_step() if which == "best" and store.best_step() in store.steps() else store.steps()[-1]
     extra = [MEL_STATS] if (store.path(step) / f"{MEL_STATS}.safetensors").is_file() else []
-    arrays, _ = read_part(store, step, ("model", *extra))
-    return {folder.name: arrays["model"], **{name: arrays[name][name] for name in extra}}
+    arrays, _ = read_part(store, step, ("model", *extra), part)
+    return {part: arrays["model"], **{name: arrays[name][name] for name in extra}}
 
 
 def _tensors(tensors, weights, folder):

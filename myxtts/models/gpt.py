@@ -198,7 +198,7 @@ class GPT(keras.layers.Layer):
 
     def prefill(
         self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, start_audio_token: int, max_codes: int
-    ) -> tuple[Tensor, DecodingState]:
+    ) -> tuple[Tensor, Tensor, DecodingState]:
         """Reads the prompt and the start code.
 
         Args:
@@ -209,7 +209,8 @@ class GPT(keras.layers.Layer):
             max_codes: Room for codes in the cache.
 
         Returns:
-            Logits of the first code `(B, num_audio_tokens)` and the `DecodingState`.
+            Logits of the first code `(B, num_audio_tokens)`, the state that predicts it `(B, width)`, as
+            `codes_to_latents` gives it, and the `DecodingState`.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), start_audio_token, dtype="int32")
         x = self._prompt(latents, text_inputs, start)
@@ -221,36 +222,37 @@ class GPT(keras.layers.Layer):
             keys.append(ops.pad(key, room))
             values.append(ops.pad(value, room))
         key_mask = ops.pad(key_mask, ((0, 0), (0, max_codes)), constant_values=False)
-        return self._next_logits(x[:, -1:]), DecodingState(tuple(keys), tuple(values), key_mask)
+        return *self._predict(x[:, -1]), DecodingState(tuple(keys), tuple(values), key_mask)
 
     def advance(
-        self, codes: Tensor, index: Tensor, num_prompt: Tensor, state: DecodingState
-    ) -> tuple[Tensor, DecodingState]:
+        self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState
+    ) -> tuple[Tensor, Tensor, DecodingState]:
         """Feeds one code per row and gives the logits of the next.
 
         Args:
             codes: `(B,)` int32.
-            index: Scalar int32, how many codes (the start code not counted) were fed before.
-            num_prompt: Scalar int32, rows of the cache that the prompt fills: latents, text, start code.
+            index: How many codes (the start code not counted) were fed before: `(B,)` int32, or a scalar for all rows.
+            position: Scalar int32, the row of the cache to fill. Positions are known to the embeddings alone, so it may
+                be any row that nothing visible is in.
 
         Returns:
-            Logits `(B, num_audio_tokens)` and the new state.
+            Logits `(B, num_audio_tokens)`, the state that predicts the next code `(B, width)`, and the new state.
         """
-        position = num_prompt + index
         rows = ops.arange(ops.shape(state.key_mask)[1])
         key_mask = ops.logical_or(state.key_mask, (rows == position)[None])
-        x = ops.take(self.audio_embedding, codes[:, None], axis=0) + ops.take(self.audio_positions, index + 1, axis=0)
-        x = ops.cast(x, self.compute_dtype)
+        x = ops.take(self.audio_embedding, codes, axis=0) + ops.take(self.audio_positions, index + 1, axis=0)
+        x = ops.cast(x, self.compute_dtype)[:, None]
         keys, values = [], []
         for block, key, value in zip(self.blocks, state.keys, state.values):
             x, key, value = block.advance(x, key, value, position, key_mask)
             keys.append(key)
             values.append(value)
-        return self._next_logits(x), DecodingState(tuple(keys), tuple(values), key_mask)
+        return *self._predict(x[:, 0]), DecodingState(tuple(keys), tuple(values), key_mask)
 
-    def _next_logits(self, x):
-        """`(B, 1, width)` -> `(B, num_audio_tokens)`."""
-        return ops.cast(self.audio_head(self.final_norm(self.trunk_norm(x)))[:, 0], "float32")
+    def _predict(self, x):
+        """The trunk's output `(B, width)` -> logits over codes and the normalized state they come from, float32."""
+        hidden = self.final_norm(self.trunk_norm(x))
+        return ops.cast(self.audio_head(hidden), "float32"), ops.cast(hidden, "float32")
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "config": asdict(self.config)}

@@ -2,16 +2,17 @@
 
 from collections import namedtuple
 
-import keras
+import numpy as np
 from keras import ops
 
 from myxtts.config.sampling import SamplingConfig
-from myxtts.models.layers.dropout import GivenSeed
 from myxtts.models.layers.memory_efficient_attention import HIDDEN as EXCLUDED
 from myxtts.models.layers.tensor import Tensor
 
 SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
 """The values of `SamplingConfig` as tensors, so that a traced loop takes any: scalars, or `(B, 1)` by row."""
+_FLOATS_PER_BLOCK = 8
+"""32-bit numbers that Philox gives for one value of its counter."""
 
 
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
@@ -48,18 +49,31 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
     return ops.where(logits < ops.min(kept, axis=-1, keepdims=True), EXCLUDED, logits)
 
 
-def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, seed: Tensor) -> Tensor:
-    """Draws one code per row, `(B,)` int32.
+def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, noise: Tensor) -> Tensor:
+    """Draws one code per row, `(B,)` int32, by the Gumbel-max rule (Gumbel 1954): the best of score plus noise.
 
     Args:
         logits: `(B, V)`.
         seen: `(B, V)` bool, codes already in the row.
-        seed: `(2,)` int32.
+        noise: `(B, V)`, as `gumbel_noise` gives it; temperature 0 leaves it out.
     """
     logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
     temperature = ops.convert_to_tensor(sampling.temperature, "float32")
     is_greedy = ops.equal(temperature, 0.0)
     filtered = filter_logits(logits, ops.where(is_greedy, 1.0, temperature), sampling.top_k, sampling.top_p)
-    drawn = keras.random.categorical(filtered, 1, seed=GivenSeed(seed))
-    best = ops.cast(ops.argmax(logits, axis=-1, keepdims=True), "int32")
-    return ops.where(is_greedy, best, drawn)[:, 0]
+    return ops.cast(ops.argmax(ops.where(is_greedy, logits, filtered + noise), axis=-1), "int32")
+
+
+def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: int) -> np.ndarray:
+    """Noise for the draws of `count` codes of one sentence, from code number `first` on: `(count, num_scores)` float32.
+
+    A function of seed, sentence and code number alone, whatever the machine and however codes are cut into calls: bits
+    of Philox (Salmon et al. 2011), counted by code. Random numbers of the backend differ between plain and compiled
+    graphs.
+    """
+    blocks = -(-num_scores // _FLOATS_PER_BLOCK)
+    key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
+    bits = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count).view(np.uint32)
+    # Middles of 2^23 equal parts of (0, 1): float32 holds each exactly, and neither end is among them.
+    uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
+    return -np.log(-np.log(uniform)).reshape(count, -1)[:, :num_scores]

@@ -1,33 +1,35 @@
 """The XTTS model: where `ModelConfig` becomes layers."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Self
 
 import keras
 from keras import ops
 
-from myxtts.config.model import SPEAKER_NUM_MELS, ModelConfig
+from myxtts.config.model import DEFAULT_TEXT_TOKENS, SPEAKER_NUM_MELS, ModelConfig
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.hifigan import HifiganGenerator
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Tensor
+from myxtts.models.preset_model import PresetModel
 from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.models.waveform_decoder import make_decoder
 
-PARTS = ("dvae", "gpt", "decoder")
+PARTS = ("dvae", "gpt", "speaker", "decoder")
 """Parts of the model, each with weights of its own in a checkpoint."""
-LAYERS = {"dvae": ("dvae",), "gpt": ("gpt",), "decoder": ("decoder", "speaker_encoder")}
-"""Attributes that hold each part's layers."""
+LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
+"""Attribute that holds each part's layer; its weights' names in a checkpoint begin with it."""
 
 
-class XTTS(keras.Model):
-    """DVAE, GPT and, when asked for, the waveform decoder with its speaker encoder.
+class XTTS(PresetModel):
+    """DVAE, GPT and, when asked for, the speaker encoder and the waveform decoder.
 
     All weights are made at once, on the device and in the strategy scope that are active at construction.
 
     Args:
-        config: `ModelConfig` with `num_text_tokens` set.
-        parts: Which of `PARTS` to make. The decoder is never trained here, so it is left out by default.
+        config: `ModelConfig`; without `num_text_tokens` the model gets `DEFAULT_TEXT_TOKENS`.
+        parts: Which of `PARTS` to make.
         precision: Keras dtype policy of the layers.
     """
 
@@ -36,6 +38,8 @@ class XTTS(keras.Model):
         unknown = set(parts) - set(PARTS)
         if unknown:
             raise ValueError(f"parts must be among {PARTS}. Received: {sorted(unknown)}.")
+        if config.num_text_tokens == 0:
+            config = replace(config, num_text_tokens=DEFAULT_TEXT_TOKENS)
         self.config, self.parts = config, tuple(parts)
         stats = dict(shape=(config.num_mels,), name="mel_stats", trainable=False, initializer="ones", dtype="float32")
         self.mel_stats = self.add_weight(**stats)
@@ -49,17 +53,16 @@ class XTTS(keras.Model):
         self.dvae = built(DVAE(*shape, config.dvae_residual_blocks, name="dvae", dtype=dtype))
 
     def _make_gpt(self, config, dtype):
-        if config.num_text_tokens < 1:
-            rule = "model.num_text_tokens must be set from the tokenizer before the GPT is made"
-            raise ValueError(f"{rule}. Received: {config.num_text_tokens}.")
         self.gpt = built(GPT(config, name="gpt", dtype=dtype))
 
-    def _make_decoder(self, config, dtype):
-        channels, width = config.speaker_channels, config.speaker_width
-        decoder = HifiganGenerator(config.decoder_channels, name="decoder", dtype=dtype)
-        self.decoder = built(decoder, (None, None, config.width), (None, width))
-        encoder = SpeakerEncoder(channels, embedding_width=width, name="speaker_encoder", dtype=dtype)
+    def _make_speaker(self, config, dtype):
+        shape = dict(widths=config.speaker_channels, embedding_width=config.speaker_width)
+        encoder = SpeakerEncoder(**shape, name="speaker_encoder", dtype=dtype)
         self.speaker_encoder = built(encoder, (None, None, SPEAKER_NUM_MELS))
+
+    def _make_decoder(self, config, dtype):
+        decoder = make_decoder(config, name="decoder", dtype=dtype)
+        self.decoder = built(decoder, (None, None, config.width), (None, config.speaker_width))
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
@@ -70,17 +73,14 @@ class XTTS(keras.Model):
         owners = {part: model for model in models for part in model.parts}
         assembled = cls(config, parts=())
         for part, model in owners.items():
-            for name in LAYERS[part]:
-                setattr(assembled, name, getattr(model, name))
+            setattr(assembled, LAYERS[part], getattr(model, LAYERS[part]))
         assembled.parts = tuple(part for part in PARTS if part in owners)
         assembled.mel_stats = owners.get("dvae", models[-1]).mel_stats
         return assembled
 
     def part_weights(self, part: str) -> dict[str, keras.Variable]:
         """Variables of one part by path below it; `mel_stats` belongs to the DVAE."""
-        named = {}
-        for name in LAYERS[part]:
-            named |= named_weights(getattr(self, name), f"{name}/")
+        named = named_weights(getattr(self, LAYERS[part]), f"{LAYERS[part]}/")
         return {**named, "mel_stats": self.mel_stats} if part == "dvae" else named
 
     def normalize_mel(self, mel: Tensor) -> Tensor:

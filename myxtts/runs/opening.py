@@ -9,56 +9,76 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import PARTS
+from myxtts.runs.agenda import Agenda, make_agenda
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import read_json, write_json
+from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
+from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.run_folder import set_aside
+from myxtts.storage.saved_state import config_of
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, copy_speaker_clips
-from myxtts.training.overtraining import has_stopped
+from myxtts.training.prerequisites import write_settings
 
 logger = logging.getLogger(__name__)
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 """Weights with a row (or a column) per text token."""
-RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
+RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 
 
-def open_dataset(
-    config: XTTSConfig, progress: Callable[[int, int], None] | None = None, on_set_aside: Callable | None = None
-) -> SpeechDataset:
+def open_run(
+    config: XTTSConfig,
+    progress: Callable[[int, int], None] | None = None,
+    on_agenda: Callable | None = None,
+    on_set_aside: Callable | None = None,
+) -> tuple[SpeechDataset, Agenda]:
     """Reads the recordings of a run, sets aside what it is to replace, and writes its `config.json` and `vocab.json`.
 
-    The result's `config` is that of the run: with its origin and vocabulary, and nothing left to reset.
-    `progress(done, total)` is called while recordings are checked, `on_set_aside(stage, folder)` for each stage moved.
+    Args:
+        config: As asked for.
+        progress: Called as `progress(done, total)` while recordings are checked.
+        on_agenda: Called with the `Agenda`, before anything is moved or written.
+        on_set_aside: Called as `on_set_aside(stage, folder)` for each stage moved.
+
+    Returns:
+        The recordings, whose `config` is that of the run: with its origin and vocabulary, and nothing left to reset;
+        and what is to be done.
 
     Raises:
-        UserError: The folder holds another run, --init-from lacks something, or the recordings cannot be used.
+        UserError: The folder holds another run, --init-from lacks something, the recordings cannot be used, or what is
+            asked for would make useless what is there.
     """
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)
+    needs_origin, way_out = config.training.lora_rank and not config.training.init_from, "Add --init-from FOLDER."
+    rule = "0 without --init-from (training.init_from): adapters alone cannot learn what random weights lack"
+    require(not needs_origin, "training.lora_rank (--lora-rank)", rule, config.training.lora_rank, way_out)
     is_adopted = bool(config.training.init_from) and not has_begun(config)
     if config.training.init_from:
         # A run that has begun does without its source, which may be gone by now.
-        config = adopt(config) if is_adopted else _with_shape(config, _stored_config(home))
+        config = adopt(config) if is_adopted else _with_shape(config, read_config(home))
     dataset = SpeechDataset.open(config, progress)
     check_same_model(dataset.config)
+    training = config.training
+    reset = [name for name in STAGES if name not in _kept_stages(training)] if training.reset_training else ()
+    agenda = make_agenda(dataset.config, dataset, reset, Path(training.init_from) if is_adopted else None)
+    if on_agenda:
+        on_agenda(agenda)
     if config.training.reset_training:
         _set_aside(config, on_set_aside)
         dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
     if is_adopted:
         _take_parts(Path(config.training.init_from), home)
-    dataset.tokenizer.save(home / "vocab.json")
-    keep_speakers(home, dataset.train)
-    write_json(home / "config.json", dataset.config.to_dict())
-    return dataset
+    for part in FORMER_HOMES:
+        copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
+    write_settings(dataset)
+    return dataset, agenda
 
 
 def _kept_stages(training):
@@ -83,16 +103,6 @@ def _set_aside(config, on_set_aside):
 def newest_step(folder: Path, stage: str) -> int | None:
     """Step of a stage's newest sound checkpoint in the folder of a run, or None; damaged ones are set aside."""
     return CheckpointStore(folder / stage).newest_sound(logger.warning)
-
-
-def finished(config: XTTSConfig, stage: str, step: int | None) -> bool:
-    """Whether a stage whose newest checkpoint is of this step has nothing left to train."""
-    if step is None:
-        return False
-    state, training = CheckpointStore(Path(config.training.checkpoint_dir) / stage).read_state(step), config.training
-    detector, asked = state.get("parts", {}).get("overtraining"), training.stages[stage].max_steps
-    ended = detector is not None and has_stopped(detector, training.overtraining_patience)
-    return state["finished"] and (asked is None or step >= asked or ended)
 
 
 def tuned_stages() -> list[str]:
@@ -122,7 +132,8 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
             held = f"{home} holds weights without a run, as `myxtts convert` writes them"
             way_out = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"--checkpoint-dir must be a folder of its own. {held}. {way_out}")
-        before = state["config"]["training"]["init_from"]
+        began = config_of(state, str(home / name))
+        before = began and began.training.init_from
         if asked not in (None, before):
             held = f"{home} holds one that began from {before or 'scratch'} and is at step {step}"
             way_out = "Leave --init-from out to resume it, give another --checkpoint-dir"
@@ -136,18 +147,15 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
 def check_same_model(config: XTTSConfig):
     """Raises `ConfigError` where the folder holds a run of another model, whose `config.json` must stay."""
     home = Path(config.training.checkpoint_dir)
-    if config.training.reset_training or not holds_run(home) or not (home / "config.json").is_file():
+    is_new = not (home / "config.json").is_file() and not has_begun(config)
+    if config.training.reset_training or not holds_run(home) or is_new:
         return
-    before, now = (dataclasses.asdict(model) for model in (_stored_config(home).model, config.model))
+    before, now = (dataclasses.asdict(model) for model in (read_config(home).model, config.model))
     differing = [name for name in now if before[name] != now[name] and name != "dropout"]
     if differing:
         told = "; ".join(f"{name} {before[name]} there, {now[name]} here" for name in differing[:3])
         way_out = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
         raise ConfigError(f"{home} holds a run of another model: {told}. {way_out}")
-
-
-def _stored_config(folder):
-    return config_from_dict(read_json(folder / "config.json"))
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
@@ -164,14 +172,14 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     if not source.is_dir():
         rule = "must be the folder of a run or of `myxtts convert`"
         raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
-    stored, tuned = _stored_config(source), tuned_stages()
-    foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on)
+    stored, tuned = read_config(source), tuned_stages()
+    foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         _require_trained(source, name, finished=name in foundations)
     for name in foundations:
         if not config.training.reset_training or name in _kept_stages(config.training):
             _refuse_other_weights(source, home, name)
-    data = replace(config.data, vocabulary=config.data.vocabulary or str(source / "vocab.json"))
+    data = replace(config.data, vocabulary=config.data.vocabulary or str(vocabulary_path(source)))
     data = replace(data, g2p=stored.data.g2p if data.g2p is None else data.g2p)
     return replace(_with_shape(config, stored), data=data)
 
@@ -180,7 +188,7 @@ def _take_parts(source, home):
     """Copies finished parts and voices of another run into a fresh one."""
     for name in dict.fromkeys((*STAGES, *PARTS)):
         if name not in tuned_stages():
-            _copy_newest(CheckpointStore(source / name), CheckpointStore(home / name))
+            copy_part(source, home, name)
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)
     copy_speaker_clips(source, home)
@@ -191,7 +199,7 @@ def _with_shape(config, stored):
 
 
 def _require_trained(source, name, finished):
-    store = CheckpointStore(source / name)
+    store = part_store(source, name)
     if not store.steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
     if finished and not store.read_state(store.steps()[-1])["finished"]:
@@ -199,19 +207,12 @@ def _require_trained(source, name, finished):
         raise CheckpointError(f"{needed}. Train it there with --stage {name} --checkpoint-dir {source}.")
 
 
-def _copy_newest(source, target):
-    steps = source.steps()
-    if steps and not target.steps():
-        names = [file.stem for file in source.path(steps[-1]).glob("*.safetensors")]
-        target.write(steps[-1], *source.read(steps[-1], names))
-
-
 def _refuse_other_weights(source, home, name):
     """What one run builds on must not be that of another: the codes of another DVAE are another language."""
-    theirs, ours = (CheckpointStore(folder / name) for folder in (source, home))
-    if not theirs.steps() or not ours.steps():
+    stores = [part_store(folder, name) for folder in (source, home)]
+    if not all(store.steps() for store in stores):
         return
-    theirs, ours = (store.read(store.steps()[-1], ("model",))[0]["model"] for store in (theirs, ours))
+    theirs, ours = (read_part(store, store.steps()[-1], part=name)[0]["model"] for store in stores)
     if theirs.keys() != ours.keys() or not all(np.array_equal(theirs[key], ours[key]) for key in ours):
         other = f"{home} holds a {name} of its own, which the weights from --init-from do not know"
         raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
@@ -226,9 +227,9 @@ def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -
     Raises:
         CheckpointError: The other run knows more tokens than that.
     """
-    store = CheckpointStore(Path(folder) / stage)
+    store = part_store(folder, stage)
     best = store.best_step()
-    arrays = store.read(store.steps()[-1] if best is None else best, ("model",))[0]["model"]
+    arrays = read_part(store, store.steps()[-1] if best is None else best, part=stage)[0]["model"]
     if GROWING[0] not in arrays:
         return arrays
     new = num_text_tokens - len(arrays[GROWING[0]])

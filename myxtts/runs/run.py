@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
@@ -18,6 +20,9 @@ from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Speech
 
 
 class RunListener:
@@ -35,8 +40,8 @@ class RunListener:
     def on_corpus(self, dataset):
         """The recordings have been read: a `data.dataset.SpeechDataset`."""
 
-    def on_stage_skipped(self, stage: str):
-        """The stage was trained already."""
+    def on_agenda(self, agenda):
+        """What the run is about to do: a `runs.agenda.Agenda`. Nothing has been changed yet."""
 
     def on_stage(self, stage: str, order):
         """The stage is next; `order` is the `data.buckets.BatchOrder` of its batches."""
@@ -70,7 +75,10 @@ class Run:
         """Of the plan's GPUs; samples while stages are trained."""
         self.trainer = None
         """`XTTSTrainer` of the stage that is trained, or was trained last."""
+        self.finished: bool = False
+        """Whether the last `train` trained all that was asked for, rather than being stopped."""
         self._stop = threading.Event()
+        self._dataset, self._synthesizer = None, None
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), download=False, **devices) -> "Run":
@@ -90,6 +98,29 @@ class Run:
         steps = {stage: CheckpointStore(self.folder / stage).best_step() for stage in STAGES}
         return {stage: step for stage, step in steps.items() if step is not None}
 
+    def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0) -> "Speech":
+        """Speaks with the best checkpoint.
+
+        Args:
+            voice: A recording or several, or an `inference.voices.Voice`; None takes a recording that was held out of
+                training.
+            language: Code of the text's language; None takes that of the held-out recording.
+            seed: Of the draws.
+
+        Raises:
+            UserError: Nothing that speaks is trained yet, or there is no recording to take the voice from.
+        """
+        from myxtts.inference.synthesizer import Synthesizer
+
+        if self._dataset is None and (voice is None or language is None):
+            rule = "run.speak takes voice and language from the recordings that the run was trained on, once it was"
+            raise UserError(f"{rule}. Call run.train() first, or give voice= and language=.")
+        if self._synthesizer is None:
+            self._synthesizer = Synthesizer.load(self.folder)
+        clip = self._dataset and self._dataset.validation[0]
+        voice = clip.wav_path if voice is None else voice
+        return self._synthesizer.speak(text, voice, language or clip.language, seed=seed)
+
     def stop(self):
         """Lets `train`, in another thread, finish its step, write a checkpoint and return."""
         self._stop.set()
@@ -107,26 +138,25 @@ class Run:
         """
         try:
             with own_run_folder(self.folder), _logs_to(self.folder / "train.log"):
-                return self._train(guard)
+                self.finished = self._train(guard)
+                return self.finished
         finally:
             self._stop.clear()
 
     def _train(self, guard):
-        from myxtts.runs.opening import finished, newest_step, open_dataset
+        from myxtts.runs.opening import open_run
 
         self._tell("on_pipeline", self.config, self.plan)
-        tells = (partial(self._tell, event) for event in ("on_inspection", "on_set_aside"))
-        dataset = open_dataset(self.config, *tells)
-        self.config = dataset.config
+        tells = (partial(self._tell, event) for event in ("on_inspection", "on_agenda", "on_set_aside"))
+        dataset, agenda = open_run(self.config, *tells)
+        self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
         self._tell("on_corpus", dataset)
-        training = self.config.training
         with self.monitor:
-            for stage in STAGES if training.stage == "all" else (training.stage,):
-                step = newest_step(self.folder, stage)
-                if training.stage == "all" and finished(self.config, stage, step):
-                    self._tell("on_stage_skipped", stage)
-                elif self._stop.is_set() or not self._train_stage(stage, dataset, step is None, guard):
-                    self._tell("on_stopped", stage)
+            for work in agenda.works:
+                if not work.trains:
+                    continue
+                if self._stop.is_set() or not self._train_stage(work.stage, dataset, work.step is None, guard):
+                    self._tell("on_stopped", work.stage)
                     return False
         self._tell("on_finished", dataset)
         return True

@@ -8,11 +8,10 @@ import matplotlib
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import write_wav
+from myxtts.audio.files import load_samples, write_wav
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.pipeline import load_samples
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.training.callbacks import Callback
 
@@ -65,7 +64,7 @@ class SampleSpeaker(Callback):
         languages = [clip.language for clip in self._clips]
         with tf.device(self._device):
             voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
-            speeches = self._synthesizer.speak_batch(texts, voices, languages, seed=self._seed)
+            speeches = self._synthesizer.batch(texts, voices, languages, seed=self._seed)
         try:
             self._write(step, speeches)
         except OSError as error:

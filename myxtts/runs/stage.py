@@ -8,10 +8,10 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
-from myxtts.runs.foundations import load_foundations
 from myxtts.runs.opening import starting_weights
 from myxtts.runs.samples import SampleSpeaker
 from myxtts.training.callbacks import TensorBoardWriter
+from myxtts.training.foundations import load_foundations
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from myxtts.training.trainer import XTTSTrainer
 

@@ -1,15 +1,22 @@
 """The parts of a model as checkpoints hold them, with the names that weights have today."""
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.tensor_file import tensor_names
 
 MEL_STATS = "mel_stats"
 """Name of `mel_stats`, and of the file of the GPT's checkpoint that holds it when a model comes without a DVAE."""
 RENAMED_WEIGHTS = {"vocoder/": "decoder/"}
 """How weights' names began in older checkpoints, and how they begin now."""
+FORMER_HOMES = {"speaker": "decoder"}
+"""Parts that older folders keep among the weights of another part."""
+PREFIXES = {"speaker": "speaker_encoder/", "decoder": "decoder/"}
+"""How the names of weights begin, of parts that older folders keep together."""
 
 
 def current_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -19,7 +26,42 @@ def current_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_part(store: CheckpointStore, step: int, names: Iterable[str] = ("model",)) -> tuple[dict[str, dict], dict]:
-    """Tensors and state of a checkpoint, as `CheckpointStore.read` gives them, under today's names."""
+def part_store(folder: str | os.PathLike, part: str) -> CheckpointStore:
+    """The checkpoints that hold a part in the folder of a run or of `myxtts convert`, in whichever place.
+
+    Raises:
+        CheckpointError: The place where an older folder may have it is damaged.
+    """
+    store = CheckpointStore(Path(folder) / part)
+    if store.steps() or part not in FORMER_HOMES:
+        return store
+    former = CheckpointStore(Path(folder) / FORMER_HOMES[part])
+    if not (steps := former.steps()):
+        return store
+    names = tensor_names(former.path(steps[-1]) / "model.safetensors")
+    return former if any(name.startswith(PREFIXES[part]) for name in names) else store
+
+
+def read_part(
+    store: CheckpointStore, step: int, names: Iterable[str] = ("model",), part: str | None = None
+) -> tuple[dict[str, dict], dict]:
+    """Tensors and state of a checkpoint, as `CheckpointStore.read` gives them, under today's names.
+
+    Of `model` only the weights of `part`, whose checkpoints `part_store` gave; None is the part that the store's folder
+    is named after.
+    """
     tensors, state = store.read(step, names)
-    return {file: current_names(arrays) for file, arrays in tensors.items()}, state
+    tensors = {file: current_names(arrays) for file, arrays in tensors.items()}
+    prefix = PREFIXES.get(part or store.folder.name)
+    if prefix and "model" in tensors:
+        tensors["model"] = {name: array for name, array in tensors["model"].items() if name.startswith(prefix)}
+    return tensors, state
+
+
+def copy_part(source: str | os.PathLike, target: str | os.PathLike, part: str) -> None:
+    """Copies the newest checkpoint of a part from one folder into another that has none of its own, if there is one."""
+    store, own = part_store(source, part), CheckpointStore(Path(target) / part)
+    steps = store.steps()
+    if steps and not own.steps():
+        names = [file.stem for file in store.path(steps[-1]).glob("*.safetensors")]
+        own.write(steps[-1], *read_part(store, steps[-1], names, part))

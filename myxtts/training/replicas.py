@@ -3,9 +3,12 @@
 from contextlib import ExitStack
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
+from myxtts.config.checks import ConfigError
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.devices.kinds import short_name
 from myxtts.training.device_pipeline import copy_to
 
 
@@ -27,6 +30,25 @@ class Replicas:
         if len(self.devices) == 1:
             stack.enter_context(tf.device(self.devices[0]))
         return stack
+
+    def adopt(self, model: keras.Model) -> None:
+        """Takes in a model that was made outside of `scope`, on the model device.
+
+        Raises:
+            ConfigError: It is elsewhere; or there are several devices, and it has no copy of its weights on each.
+        """
+        if len(self.devices) > 1:
+            way_out = "Keep it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()"
+            raise ConfigError(
+                f"model= is for training on one device. Received: {len(self.devices)} devices. {way_out}."
+            )
+        strays = {short_name(variable.value.device) for variable in model.variables} - set(self.devices)
+        if strays:
+            way_out = f"Make it within tf.device({self.devices[0]!r})"
+            raise ConfigError(f"model= must be on {self.devices[0]}. It is on {', '.join(sorted(strays))}. {way_out}.")
+        for variable in model.variables:
+            # TensorFlow refuses optimizer variables beside one that is of no strategy, though it lives where they do.
+            variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
         """A prepared batch on the model device; on several, split into equal shards."""

@@ -5,6 +5,11 @@ import math
 from myxtts.config.stages import StageConfig
 
 
+def total_steps(max_steps: int | None, epochs: int, batches_per_epoch: int, accumulation: int) -> int:
+    """Optimizer steps of a whole stage: `max_steps`, or those of its epochs."""
+    return max_steps or max(1, epochs * batches_per_epoch // accumulation)
+
+
 def learning_rate(settings: StageConfig, step: int, total_steps: int) -> float:
     """Learning rate of a step.
 

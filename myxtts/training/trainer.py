@@ -5,32 +5,36 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.configuration import current_plan, require_placement
+from myxtts.devices.configuration import plan_for, require_placement
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
-from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, with_batch
+from myxtts.storage.run_folder import own_run_folder
+from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, shortest_batch, with_batch
 from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.checkpointer import Checkpointer
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
-from myxtts.training.evaluation import Evaluator
+from myxtts.training.evaluation import Evaluator, mean_losses
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
 from myxtts.training.overtraining import OvertrainingDetector
+from myxtts.training.prerequisites import gather, is_bare, train_missing
 from myxtts.training.replicas import Replicas
-from myxtts.training.schedules import learning_rate
-from myxtts.training.state import TrainingState, data_digest
+from myxtts.training.schedules import learning_rate, total_steps
+from myxtts.training.state import TrainingState
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
 
@@ -40,16 +44,26 @@ logger = logging.getLogger(__name__)
 class XTTSTrainer:
     """Trains one stage of XTTS.
 
+    Made of a configuration alone, with `data.train_data`, it gets what it needs by itself: recordings and tokenizer
+    when it is made; the scale of the mel bands, and the stages that its own builds on unless the run's folder or the
+    model has them trained, in `train`.
+
     Args:
-        config: With `model.num_text_tokens` set.
-        model: With the stage's part, made on the model device; None makes one.
+        config: As asked for, or with `model.num_text_tokens` set as a `SpeechDataset` has it. `data.data_gpu` and
+            `data.model_gpu` name the devices.
+        model: With the stage's part, made on the model device, which is then trained; None makes one.
         resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
             where that has no checkpoint of this stage.
-        model_device, plan: None takes the plan applied in this process, and its device.
+        model_device, plan: None takes the plan for the configuration's devices, and its device.
+        stage: None takes `training.stage`, and the GPT where that is `all`.
         foundations: The frozen models of the stages it builds on, on the data device: `{"dvae": XTTS}` for the GPT.
-        measured: What `Stage.measure` returned; a fresh start of a stage that measures something needs it.
+        measured: What `Stage.measure` returned; None measures when training starts.
         starting_weights: `{weight name: array}` of the stage's part that a fresh start takes instead of random ones.
         lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
+
+    Raises:
+        DeviceError: The devices that the configuration names cannot be had.
+        UserError: Something else that is needed cannot be had.
     """
 
     def __init__(
@@ -59,35 +73,52 @@ class XTTSTrainer:
         resume_checkpoint: str | None = None,
         model_device: str | None = None,
         *,
-        stage: str = "gpt",
+        stage: str | None = None,
         foundations: dict[str, XTTS] | None = None,
         plan: DevicePlan | None = None,
         measured=None,
         starting_weights: dict[str, np.ndarray] | None = None,
         lineage: dict | None = None,
     ):
-        self.config = config
-        plan = plan or current_plan()
+        plan = plan or plan_for(config.data.data_gpu, config.data.model_gpu)
         self.plan = plan if model_device is None else replace(plan, model_devices=(model_device,))
         self.replicas = Replicas(self.plan)
         self.data_device, self.model_device = self.plan.data_device, self.plan.model_device
+        stage = stage or ("gpt" if config.training.stage == "all" else config.training.stage)
+        self._found = None
+        """What was gathered for a trainer made of a configuration alone: `prerequisites.Prerequisites`."""
+        if foundations is None and is_bare(config, stage):
+            self._found = gather(config, stage, self.data_device, model)
+            config, foundations = self._found.dataset.config, self._found.foundations
+            lineage = self._found.lineage
+        self.config = config
         self.stage = STAGES[stage].load()(config, foundations or {})
-        self._make_model(model, measured, starting_weights)
+        self._given = model
+        home = None if config.training.reset_training else config.training.checkpoint_dir
+        resumed_folder = resume_checkpoint or home
+        self._make_model(model, measured, starting_weights, resumed_folder)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
-        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config)
+        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config, self.switches)
         self.store: CheckpointStore = self.checkpointer.store
-        if resume_checkpoint or not config.training.reset_training:
+        if resumed_folder:
             self.checkpointer.resume(resume_checkpoint)
             self._adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
-        self.evaluator = Evaluator([rule.objective for rule in self.train_step.rules], self.model_device)
+        objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
+        self.evaluator = Evaluator(objectives, self.model_device)
 
-    def _make_model(self, model, measured, starting_weights):
+    def _make_model(self, model, measured, starting_weights, resumed_folder):
         training, stage_config = self.config.training, self.stage_config
-        self.switches = settle_switches(training, self.config.model, self.model_device, self.stage.switches)
+        before = CheckpointStore(f"{resumed_folder}/{self.stage.name}").newest_state() if resumed_folder else None
+        asked = training, self.config.model, self.model_device, self.stage.switches
+        self.switches = settle_switches(*asked, (before or {}).get("switches"), self.stage.default_ema)
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(training.seed)
+        if model is not None:
+            rule, name = "that of the model given", model.dtype_policy.name
+            require(self.switches.precision == name, "training.precision", f"{name}, {rule}", self.switches.precision)
+            self.replicas.adopt(model)
         with self.replicas.scope():
             self.stage.build(model, self.switches, measured, starting_weights)
             updates, options = self.stage.updates(stage_config), dict(xla=self.switches.xla, ema=self.switches.ema)
@@ -125,25 +156,51 @@ class XTTSTrainer:
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Optimizer steps of the whole stage."""
-        epochs = self.config.training.epochs
-        return self.stage_config.max_steps or max(1, epochs * batches_per_epoch // self.batching.accumulation)
+        asked, epochs = self.stage_config.max_steps, self.config.training.epochs
+        return total_steps(asked, epochs, batches_per_epoch, self.batching.accumulation)
 
-    def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
+    def train(self, dataset: SpeechDataset | None = None, callbacks: Iterable = ()) -> dict[str, float]:
         """Trains until the stage's last step; returns the last validation losses by name.
 
-        Callbacks are objects with any of the methods of `callbacks.Callback`.
+        Args:
+            dataset: None takes the one that the configuration names.
+            callbacks: Objects with any of the methods of `callbacks.Callback`.
         """
+        if self._found is None:
+            return self._train(dataset or SpeechDataset.open(self.config), callbacks)
+        with own_run_folder(self.config.training.checkpoint_dir):
+            prerequisites = self._found, self.stage.name, self.data_device, self._given
+            if not train_missing(*prerequisites, partial(XTTSTrainer, plan=self.plan), callbacks, self.stop_requested):
+                return {}
+            self.state.lineage = self._found.lineage
+            validation = self._train(dataset or self._found.dataset, callbacks)
+        if self._given is not None:
+            self._given.preset = self._found.dataset.tokenizer, self.config
+        return validation
+
+    def _train(self, dataset, callbacks):
         if self.config.training.automatic_batch_size:
             dataset = self._fit_batch_size(dataset)
         order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
         total = self.total_steps(order.batches_per_epoch)
         self._call("on_start", self._start_report(total))
-        self._take_up(dataset, total)
+        remove_leftovers(self.store.folder)
+        dataset = self.state.take_up(dataset, self.stage.name)
+        self._measure(dataset)
+        self.checkpointer.vocabulary = dataset.tokenizer.to_json().encode()
+        if self.step >= total and not self.state.finished:
+            # Fewer steps were asked for than before: what there is counts as finished from now on.
+            self.save(last=True, finished=True)
         observed = self.stage, self.train_step, self.switches, self.batching, self.model_device
         self._keeper = LedgerKeeper(*observed, len(order.shapes))
         validation = {}
         if self.step >= total or self.overtraining.stopped:
             return validation
+        if len(order.shapes) > 1:
+            ends = (
+                pick(dataset, self.stage.name, self.batching.batch_size) for pick in (shortest_batch, longest_batch)
+            )
+            self.batching.trace_for([self.replicas.transfer(self.preparation(noise)) for noise in ends])
         loader = dataset.validation_loader(self.stage.name)
         with self.checkpointer.writer:
             while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
@@ -152,10 +209,12 @@ class XTTSTrainer:
                 except TrainingDiverged as error:
                     self.checkpointer.go_back(error, self.divergence)
                     self._adopt_batching()
+                    dataset = self.state.take_up(dataset, self.stage.name)
             if self.overtraining.stopped:
                 detector = self.overtraining.state()
                 self.checkpointer.go_back_to_best()
                 self.overtraining.restore(detector)
+                self.state.take_up(dataset, self.stage.name)
                 self.save(last=True, finished=True)
         self._call("on_end", self._end_report())
         return validation
@@ -178,18 +237,13 @@ class XTTSTrainer:
         timing = self.clock.report(whole_run=True)
         return StageEnd(self.stage.name, self.step, timing, step.traces, step.compilations, scale, step.bad_steps)
 
-    def _take_up(self, dataset, total):
-        remove_leftovers(self.store.folder)
-        digest = data_digest(dataset.train)
-        if self.state.data_digest not in (None, digest):
-            logger.warning(
-                "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some "
-                "may come twice or not at all."
-            )
-        self.state.data_digest = digest
-        if self.step >= total and not self.state.finished:
-            # Fewer steps were asked for than before: what there is counts as finished from now on.
-            self.save(last=True, finished=True)
+    def _measure(self, dataset):
+        """What a fresh start measures on the recordings, unless it was given."""
+        if self.step == 0 and self.stage.lacks_measurement():
+            self.stage.begin(self.switches, self.stage.measure(dataset))
+            for rule in self.train_step.rules:
+                if rule.averages:
+                    rule.averages.restart()
 
     def _train_until(self, total, dataset, validation_loader):
         """Trains to the last step or until asked to stop; the last checkpoint is written when it returns."""
@@ -239,11 +293,13 @@ class XTTSTrainer:
         seed, state = self.config.training.seed, self.state
         with tf.device(self.model_device):
             self.stage.prepare_step(self.replicas.local(group[0])[0], state.step, (seed, -1 - state.step))
+        self.train_step.phase = self.stage.phase(state.step, total)
         losses = self.batching.take_step(group, self._learning_rate(total), (seed, state.step))
         self.under_way = True
         state.step += 1
         state.position += len(group)
-        if self.ledger is None and losses["finite"]:
+        is_whole = self.train_step.rules[-1].has_turn(self.train_step.phase)
+        if self.ledger is None and losses["finite"] and is_whole:
             self.ledger = self._keeper.ledger(losses)
             self._call("on_ledger", self.ledger)
             if self.config.training.strict:
@@ -271,17 +327,17 @@ class XTTSTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop)
 
     def _log(self, recent, total):
-        # The means of the steps that counted.
-        counted = [step for step in recent if bool(step["finite"])] or recent
-        names = [name for name in recent[0] if not name.endswith("finite")]
-        losses = {name: float(np.mean([float(step[name]) for step in counted])) for name in names}
+        losses = mean_losses(recent)
         report = {**losses, "learning_rate": self._learning_rate(total), **self.stage.report()}
         report["skipped_steps"] = self.train_step.bad_steps
         self._call("on_log", self.step, report, self.clock.report())
+        for line in self.stage.advise(report):
+            logger.warning("%s", line)
 
     def _watch(self, group, losses, dataset):
         clips = [part.index for batch in group for part in self.replicas.local(batch)]
-        self.overtraining.watch(losses[self.stage.main_loss], losses["finite"])
+        if self.stage.main_loss in losses:  # not where only another update has its turn
+            self.overtraining.watch(losses[self.stage.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(self.step, clips, losses)
         if bad_steps is None:
             return
@@ -331,6 +387,7 @@ class XTTSTrainer:
             def make_batch(size):
                 return self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
 
+            self.train_step.phase = self.stage.phase(1, 1)  # the last, which takes most
             budget = memory_budget(self.config.training.memory_budget_mb, self.model_device)
             self.batching.fit(budget, measured_trial(self.batching, self.stage, make_batch))
             self._adopt_batching()

@@ -90,7 +90,7 @@ def speak_all(checkpoint, data, pairs, which):
             other = int(rng.choice([d for d in range(10) if (speaker, d) not in pairs or len(pairs) == 60]))
             reference = data / "wavs" / f"{other}_{speaker}_{rng.integers(10, 50)}.wav"
             voices.append(synthesizer.voice(reference))
-        speeches = synthesizer.speak_batch([WORDS[digit] for _, digit in pairs], voices, ["en"] * len(pairs), seed=seed)
+        speeches = synthesizer.batch([WORDS[digit] for _, digit in pairs], voices, ["en"] * len(pairs), seed=seed)
         spoken += [(speaker, digit, s.samples, s.sample_rate) for (speaker, digit), s in zip(pairs, speeches)]
     return spoken
 

@@ -105,6 +105,8 @@ class OurWorker:
                     ones[:, 0],
                     conditioning,
                     np.zeros((8, 2), np.int32),
+                    np.zeros((8, 0), np.float32),
+                    *np.zeros((3, 8), np.int32),
                 ),
             )
         )
@@ -118,7 +120,7 @@ class OurWorker:
     def latents(self):
         sampling = SamplingConfig(reference_seconds=REFERENCE_SECONDS, reference_chunk_seconds=REFERENCE_CHUNK_SECONDS)
         config = XTTSConfig(model=RELEASED, data=RECIPE.data, sampling=sampling)
-        synthesizer = Synthesizer(seeded_model(RELEASED, ("dvae", "gpt", "decoder")), None, config)
+        synthesizer = Synthesizer(seeded_model(RELEASED, ("dvae", "gpt", "speaker", "decoder")), None, config)
         wav = noise("reference", REFERENCE_SECONDS)[0]
 
         def output():

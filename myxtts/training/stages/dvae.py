@@ -35,12 +35,18 @@ class DVAEStage(Stage):
         """Scale and mean of each mel band, see `measure_mel_stats`."""
         return measure_mel_stats(dataset.train_loader(cls.name), MEASURED_BATCHES)
 
+    def lacks_measurement(self):
+        """Whether nobody has set the scale of the mel bands."""
+        return bool(np.all(self.model.mel_stats.numpy() == 1))
+
     def begin(self, switches, measured):
         """Takes the scale of the mel bands, and lets the output start from their mean."""
         if measured is not None:
             scale, mean = measured
             self.model.mel_stats.assign(scale)
             self.model.dvae.decoder_output.bias.assign(mean)
+            if self.front is not None:
+                self.front.mel_stats.assign(scale)
 
     def updates(self, settings):
         return [Update("", DVAEObjective(self.model), settings)]
@@ -61,7 +67,7 @@ class DVAEStage(Stage):
         if step % REVIVE_EVERY_STEPS == 0:
             self._revive(batch, tf.constant(seed, tf.int32))
 
-    @tf.function(reduce_retracing=True)
+    @tf.function  # for each shape anew: see `TrainStep.trace_for`
     def _revive(self, batch, seed):
         quantizer = self.model.dvae.quantizer
         vectors = tf.cast(self.model.dvae.mel_to_vectors(batch.mel), tf.float32)

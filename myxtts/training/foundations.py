@@ -9,6 +9,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.parts import read_part
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +30,13 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         if step is None:
             lack = f"The {stage} stage needs a trained {name}, and {store.folder} has none"
             raise CheckpointError(f"{lack}. Leave --stage out, or train it first with --stage {name}.")
-        tensors, state = store.read(step, ("model",))
+        part = STAGES[name].load().part
+        tensors, state = read_part(store, step, part=part)
         if not state["finished"]:
             needed = f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes"
             found = f"The one in {store.folder} stopped at step {step}"
             way_out = f"Resume it with --stage {name}, or leave --stage out; to take it as it is, give"
             raise CheckpointError(f"{needed}. {found}. {way_out} --stage {name} --max-steps {step} once.")
-        part = STAGES[name].load().part
         with tf.device(device):
             models[name] = XTTS(config.model, parts=(part,))
             assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))

@@ -1,0 +1,145 @@
+"""A list of texts, each spoken into a file of its own; what is spoken already is not spoken again."""
+
+import re
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from myxtts.config.checks import UserError, printable, read_bounded
+from myxtts.storage.files import digest_bytes, read_json, write_json
+
+MAX_LIST_BYTES = 64 * 2**20
+SPOKEN_FILE = "spoken.json"
+"""What each file of the output folder was spoken from: id -> digest."""
+TOGETHER = 16
+"""Texts that are drawn together; after each such batch what is done is noted."""
+_ID = re.compile(r"[^\W.][\w.-]{0,199}")
+
+
+class Line(NamedTuple):
+    """One line of a batch file."""
+
+    number: int
+    id: str
+    """The name of its file, without the suffix."""
+    text: str
+    voice: str
+    """A recording, a `.voice` file or a speaker of the model; empty for that of the command line."""
+    language: str
+    """Empty for that of the command line."""
+
+
+def read_lines(path: str) -> list[Line]:
+    """Reads `id|text|voice|language`; blank lines and those that begin with # are passed over.
+
+    Raises:
+        UserError: The file or a line of it is not right; the message names the line.
+    """
+    try:
+        content = read_bounded(Path(path), MAX_LIST_BYTES)
+    except ValueError as error:
+        raise UserError(f"--batch {path} {error}.") from error
+    lines, seen = [], {}
+    for number, row in enumerate(content.splitlines(), 1):
+        if not row.strip() or row.startswith("#"):
+            continue
+        where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]
+        if not 2 <= len(parts) <= 4:
+            raise UserError(
+                f"{where} must be id|text, id|text|voice or id|text|voice|language. Received: {row[:80]!r}."
+            )
+        line = Line(number, *parts, *[""] * (4 - len(parts)))
+        if not _ID.fullmatch(line.id):
+            rule = "must begin with an id that can be a file name: letters, digits, _, - and ., at most 200"
+            raise UserError(f"{where} {rule}. Received: {line.id[:80]!r}.")
+        if (first := seen.setdefault(line.id.casefold(), number)) != number:
+            raise UserError(f"{where} has the id of line {first}: {line.id}. Each line needs an id of its own.")
+        lines.append(line)
+    if not lines:
+        raise UserError(f"--batch {path} holds no line to speak.")
+    return lines
+
+
+def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict) -> int:
+    """Speaks what is not spoken yet, after all lines were looked at."""
+    folder = Path(arguments.output_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    voices = _Voices(synthesizer, voice, arguments)
+    requests = []
+    for line in lines:
+        language = line.language or arguments.language
+        try:
+            synthesizer.text_front.pieces(line.text, language)
+            requests.append((line, voices[line.voice], language))
+        except (UserError, OSError) as error:
+            raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
+    spoken = _Spoken(folder, arguments, options)
+    waiting = [request for request in requests if not spoken.has(request[0], voices)]
+    if done := len(requests) - len(waiting):
+        print(f"{done} of {len(requests)} texts are spoken already, in {printable(str(folder))}", flush=True)
+    started = time.monotonic()
+    for start in range(0, len(waiting), TOGETHER):
+        some = waiting[start : start + TOGETHER]
+        columns = ([line.text for line, *_ in some], [one[1] for one in some], [one[2] for one in some])
+        for (line, *_), speech in zip(some, synthesizer.batch(*columns, **options)):
+            speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
+            speech.save(spoken.path(line))
+            spoken.note(line, voices)
+            done += 1
+            cut = "" if speech.stopped else ", cut off: try another seed"
+            print(f"[{done}/{len(requests)}] {spoken.path(line).name}: {speech.seconds:.2f} s{cut}", flush=True)
+        spoken.save()
+    print(f"Wrote {len(waiting)} files to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
+    return 0
+
+
+class _Voices(dict):
+    """Voices by what a line calls them, each made once."""
+
+    def __init__(self, synthesizer, voice, arguments):
+        super().__init__()
+        self.synthesizer, self.voice, self.checkpoint = synthesizer, voice, arguments.checkpoint
+        self.folder = Path(arguments.batch).parent
+
+    def __missing__(self, name: str):
+        from myxtts.inference.voices import stored_voice
+        from myxtts.storage.speakers import read_speakers
+
+        if not name:
+            voice = self.voice
+            if voice is None:
+                raise UserError("It names no voice. Give one in its third column, or --reference-audio for all.")
+        elif name in read_speakers(self.checkpoint):
+            voice = stored_voice(self.checkpoint, name, self.synthesizer.voice)
+        elif (path := self.folder / name).is_file():
+            voice = self.synthesizer.as_voice(path)
+        else:
+            raise UserError(f"Its voice is neither a file beside the list nor a speaker of the model: {name}.")
+        self[name] = voice
+        return voice
+
+
+class _Spoken:
+    """What was spoken from what, in the output folder."""
+
+    def __init__(self, folder, arguments, options):
+        self.folder, self.suffix, self.file = folder, f".{arguments.format}", folder / SPOKEN_FILE
+        which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate, arguments.decoder)
+        self.settings = repr((which, sorted(options.items(), key=str)))
+        self.digests = read_json(self.file) if self.file.is_file() else {}
+
+    def path(self, line: Line) -> Path:
+        return self.folder / f"{line.id}{self.suffix}"
+
+    def has(self, line: Line, voices: _Voices) -> bool:
+        return self.digests.get(line.id) == self._digest(line, voices) and self.path(line).is_file()
+
+    def note(self, line: Line, voices: _Voices) -> None:
+        self.digests[line.id] = self._digest(line, voices)
+
+    def save(self) -> None:
+        write_json(self.file, self.digests)
+
+    def _digest(self, line, voices):
+        latents = voices[line.voice].latents.tobytes()
+        return digest_bytes(repr((line.text, line.language, self.settings)).encode() + latents)

@@ -1,0 +1,225 @@
+"""Asking a run for more: what is trained, what stays as it is and what is refused, and that it is told before."""
+
+import dataclasses
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from test_run import PLAN, untraced
+from tiny import tiny_run_config
+
+from myxtts.config.checks import UserError
+from myxtts.config.sizes import MODEL_SIZES
+from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
+from myxtts.data.dataset import SpeechDataset
+from myxtts.runs.agenda import make_agenda
+from myxtts.runs.console import RunConsole
+from myxtts.runs.run import Run
+from myxtts.storage.checkpoint import CheckpointStore
+
+
+def settings_of(corpus, folder, steps=1, **training):
+    training = {"max_validation_batches": 1, "validate_every_steps": 1000, **training}
+    stages = dict(dvae={"max_steps": steps, "crop_seconds": 0.4}, gpt={"max_steps": steps})
+    return tiny_run_config(corpus, folder, model={"layers": 1}, data={"num_buckets": 1}, training=training, **stages)
+
+
+def train(config):
+    """Trains; returns the steps that each stage has then, and the step that each stood at when the work was told."""
+    told = []
+
+    def on_agenda(agenda):
+        told.append(steps_of(config))
+
+    run = Run(config, PLAN, [SimpleNamespace(on_agenda=on_agenda)])
+    run.callbacks.append(RunConsole(run))
+    with untraced():
+        assert run.train()
+    return steps_of(config), told[0]
+
+
+def steps_of(config):
+    home = Path(config.training.checkpoint_dir)
+    return {name: max(CheckpointStore(home / name).steps(), default=0) for name in STAGES}
+
+
+@pytest.fixture(scope="module")
+def tried_out(tiny_corpus, tmp_path_factory):
+    """The folder of a run of one step a stage."""
+    folder = tmp_path_factory.mktemp("tried_out")
+    assert train(settings_of(tiny_corpus, folder))[0] == {"dvae": 1, "gpt": 1}
+    return folder
+
+
+@pytest.fixture
+def home(tried_out, tmp_path):
+    return shutil.copytree(tried_out, tmp_path / "run")
+
+
+def test_finished_run_has_nothing_left_to_train(tiny_corpus, home, capsys):
+    assert train(settings_of(tiny_corpus, home))[0] == {"dvae": 1, "gpt": 1}
+    told = ["Stage dvae: trained already, 1 step", "Stage gpt: trained already, 1 step", "Nothing is left to train."]
+    assert "\n".join(told) in capsys.readouterr().out
+
+
+def test_more_steps_train_the_last_stage_and_leave_what_it_rests_on(tiny_corpus, home, capsys):
+    digest = CheckpointStore(home / "dvae").digest(1)
+    after, told_at = train(settings_of(tiny_corpus, home, steps=2))
+    assert (after, told_at) == ({"dvae": 1, "gpt": 2}, {"dvae": 1, "gpt": 1})
+    assert CheckpointStore(home / "dvae").digest(1) == digest
+    assert CheckpointStore(home / "gpt").read_state(2)["lineage"] == {"dvae": digest}
+    said = capsys.readouterr().out
+    assert "Stage dvae: trained already, 1 step. It stays so, though 2 were asked for: gpt rests on it." in said
+    assert "--reset-training --stage dvae starts it over" in said
+    assert "Stage gpt: was trained for 1 step and goes on to step 2" in said
+    logged = (home / "train.log").read_text()
+    missing = [line for line in said.splitlines() if line not in logged]
+    assert not missing, "the log has every line that the terminal gets"
+    assert "It stays so" in logged and logged.count("Stage gpt: was trained for 1 step") == 1
+    result = r"Stage gpt: step 2, \S+ in this run; validation codes \S+ at the end, \S+ at its best, step"
+    assert re.search(result, said) and "Stage dvae: step 1; validation reconstruction" in said
+
+
+def test_more_epochs_are_more_steps(tiny_corpus, home):
+    config = settings_of(tiny_corpus, home, epochs=3)
+    config.training.gpt.max_steps = config.training.dvae.max_steps = None
+    dataset = SpeechDataset.open(config)
+    assert [work.trains for work in make_agenda(config, dataset).works] == [False, True]
+    batches = dataset.order("gpt").batches_per_epoch
+    assert make_agenda(config, dataset).works[1].total == 3 * batches > 1
+    two_at_a_time = dataclasses.replace(config.training, gradient_accumulation=2)
+    halved = make_agenda(dataclasses.replace(config, training=two_at_a_time), dataset).works[1].total
+    assert halved == 3 * batches // 2
+
+
+def test_stage_by_name_that_another_rests_on_is_refused_before_anything_is_changed(tiny_corpus, home):
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file() and "step_" in str(path)}
+    settings = (home / "config.json").read_text()
+    with pytest.raises(UserError) as refusal:
+        train(settings_of(tiny_corpus, home, steps=2, stage="dvae"))
+    named = ["--stage dvae", "training.stage", "from step 1 to 2", "gpt rests on it", "--reset-training --stage dvae"]
+    assert all(words in str(refusal.value) for words in named)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert (home / "config.json").read_text() == settings
+
+
+def test_other_settings_and_recordings_of_a_finished_run_are_told_and_count_from_the_next_step(
+    tiny_corpus, home, tmp_path, capsys
+):
+    corpus = shutil.copytree(tiny_corpus, tmp_path / "corpus")
+    lines = (corpus / "metadata.csv").read_text().splitlines()
+    (corpus / "metadata.csv").write_text("\n".join(lines[:-1]) + "\n")
+    config = settings_of(corpus, home, label_smoothing=0.1)
+    assert train(config)[0] == {"dvae": 1, "gpt": 1}
+    said = capsys.readouterr().out
+    changed = "training.label_smoothing 0.0 -> 0.1; the recordings"
+    assert f"It counts from the next step on that since then changed: {changed}" in said
+
+
+# ---- any number of stages, by what they build on
+
+
+@pytest.fixture
+def four_stages():
+    """Two stages more: `speaker` builds on nothing, `decoder` on all three."""
+    rates = dict.fromkeys(MODEL_SIZES, 1e-3)
+    made = []
+    for name, below in {"voice": (), "sound": ("dvae", "gpt", "voice")}.items():
+        register_stage(StageEntry(name, SimpleNamespace(takes_init_from=False), below, rates))
+        made.append(name)
+    yield
+    for name in made:
+        del STAGES[name]
+
+
+def write_stages(folder, steps, finished=True):
+    """Checkpoints of stages of so many steps, each resting on those before."""
+    for name, step in steps.items():
+        stores = {below: CheckpointStore(folder / below) for below in STAGES[name].builds_on}
+        lineage = {below: store.digest(store.steps()[-1]) for below, store in stores.items()}
+        state = {"finished": finished, "position": step, "lineage": lineage, "data": None, "config": {}}
+        CheckpointStore(folder / name).write(step, {"model": {}}, state)
+
+
+def agenda_config(folder, steps, stage="all", **training):
+    stages = {name: StageConfig(max_steps=steps) for name in STAGES}
+    config = tiny_run_config(None, folder)
+    training = dataclasses.replace(config.training, stages=stages, stage=stage, **training)
+    return dataclasses.replace(config, training=training)
+
+
+def agenda(folder, steps, **options):
+    return make_agenda(agenda_config(folder, steps, **options), None)
+
+
+def trained(folder, steps, **options):
+    return [work.stage for work in agenda(folder, steps, **options).works if work.trains]
+
+
+@pytest.mark.parametrize(
+    "there, expected",
+    [
+        ({}, ["dvae", "gpt", "voice", "sound"]),
+        ({"dvae": 5}, ["dvae", "gpt", "voice", "sound"]),
+        ({"dvae": 5, "gpt": 5}, ["gpt", "voice", "sound"]),
+        ({"dvae": 5, "gpt": 5, "voice": 5}, ["gpt", "voice", "sound"]),
+        ({"dvae": 5, "gpt": 5, "voice": 5, "sound": 5}, ["sound"]),
+        ({"dvae": 9, "gpt": 9, "voice": 9, "sound": 9}, []),
+    ],
+)
+def test_only_stages_that_nothing_rests_on_go_on(four_stages, tmp_path, there, expected):
+    write_stages(tmp_path, there)
+    assert trained(tmp_path, 9) == expected
+
+
+def test_stage_by_name_with_steps_left_is_trained_if_nothing_rests_on_it(tmp_path):
+    write_stages(tmp_path, {"dvae": 5, "gpt": 5})
+    assert trained(tmp_path, 9, stage="gpt") == ["gpt"] and trained(tmp_path, 5, stage="gpt") == []
+
+
+def test_way_out_starts_the_stage_over(tmp_path):
+    write_stages(tmp_path, {"dvae": 5, "gpt": 5})
+    config = agenda_config(tmp_path, 9, stage="dvae")
+    works = make_agenda(config, None, reset=["dvae", "gpt"]).works
+    assert [work.describe() for work in works] == ["Stage dvae: steps 1 to 9"]
+
+
+def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_path):
+    write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5, "sound": 5})
+    state = CheckpointStore(tmp_path / "sound").read_state(5)
+    state["lineage"]["gpt"] = "of another run"
+    state["lineage"]["voice"] = "of another run"
+    CheckpointStore(tmp_path / "sound").write(5, {"model": {}}, state)
+    assert trained(tmp_path, 9) == ["gpt", "voice"], "training it on, on what it does not know, would be refused"
+    told = agenda(tmp_path, 9).works[-1].describe()
+    assert "trained already, 5 steps, on another gpt and voice, so it stays" in told and "--stage sound" in told
+
+
+def test_imported_weights_are_taken_as_they_are(four_stages, tmp_path):
+    write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5})
+    CheckpointStore(tmp_path / "sound").write(5, {"model": {}}, {"finished": True})
+    assert trained(tmp_path, 9) == ["gpt", "voice"]
+
+
+def test_stopped_stage_is_resumed_and_one_that_is_past_what_is_asked_for_ends(four_stages, tmp_path):
+    write_stages(tmp_path, {"dvae": 5})
+    write_stages(tmp_path, {"gpt": 5}, finished=False)
+    assert agenda(tmp_path, 9, stage="gpt").lines() == ["Stage gpt: stopped after 5 steps and goes on to step 9"]
+    ends = agenda(tmp_path, 4, stage="gpt")
+    assert ends.lines() == ["Stage gpt: ends as it is, at step 5, for 4 steps were asked for"] and ends.works[0].trains
+
+
+def test_stage_by_name_is_refused_naming_all_that_rest_on_it(four_stages, tmp_path):
+    write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5, "sound": 5})
+    with pytest.raises(UserError, match="gpt and sound rest on it as it is now"):
+        agenda(tmp_path, 9, stage="dvae")
+    assert agenda(tmp_path, 5, stage="dvae").lines()[0] == "Stage dvae: trained already, 5 steps"
+
+
+def test_what_starting_weights_rest_on_is_not_trained(tmp_path):
+    write_stages(tmp_path, {"dvae": 5})
+    works = agenda(tmp_path, 9, init_from="/models/emma").works
+    assert [work.trains for work in works] == [False, True]
+    assert works[1].describe() == "Stage gpt: steps 1 to 9, from the weights in /models/emma"

@@ -1,0 +1,269 @@
+"""Drawing codes together: each sentence's are its own, however it is batched, compiled, cut into calls or cancelled."""
+
+import dataclasses
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from tiny import tiny_model_config
+
+from myxtts.config.config import SamplingConfig
+from myxtts.inference import code_engine
+from myxtts.inference.code_engine import MOST_ROWS, CodeEngine, mark_text
+from myxtts.models.gpt import teacher_forcing
+from myxtts.models.sampling import gumbel_noise, sample
+from myxtts.models.xtts import XTTS
+
+CONFIG = tiny_model_config()
+START, STOP = CONFIG.start_audio_token, CONFIG.stop_audio_token
+GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
+SAMPLED = SamplingConfig(temperature=1.1, top_k=12, top_p=0.95, repetition_penalty=1.3)
+TEXTS = [[5, 6, 7, 8], [9], [4, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19], [20, 21], [7, 7, 7], [22, 5, 9, 8, 6, 4]]
+
+
+def make_gpt():
+    keras.utils.set_random_seed(0)
+    gpt = XTTS(CONFIG, parts=("gpt",)).gpt
+    random = np.random.default_rng(0)
+    for variable in gpt.trainable_variables:
+        variable.assign(variable + 0.25 * random.standard_normal(variable.shape).astype("float32"))
+    return gpt
+
+
+def voice_latents(number):
+    shape = (1, CONFIG.num_latents, CONFIG.width)
+    return np.random.default_rng(number).standard_normal(shape).astype("float32")
+
+
+def all_codes(engine):
+    """The codes of every text of `TEXTS` in a voice of its own, drawn together."""
+    streams = [engine.open(ids, voice_latents(n), SAMPLED, 3, n) for n, ids in enumerate(TEXTS)]
+    engine.finish(streams)
+    return [stream.codes for stream in streams]
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return make_gpt()
+
+
+@pytest.fixture(scope="module")
+def engine(gpt):
+    return CodeEngine(gpt, CONFIG, compiled=False)
+
+
+@pytest.fixture(scope="module")
+def alone(engine):
+    """Codes of every text drawn alone, and the states that came with them."""
+    found = []
+    for number, ids in enumerate(TEXTS):
+        stream = engine.open(ids, voice_latents(number), SAMPLED, 3, number)
+        engine.finish([stream])
+        found.append((stream.codes, stream.latents()))
+    return found
+
+
+@pytest.fixture
+def endless(gpt):
+    """No sentence ends by itself."""
+    before = gpt.audio_head.bias.numpy().copy()
+    gpt.audio_head.bias.assign(np.where(np.arange(len(before)) == STOP, -1e9, before))
+    yield
+    gpt.audio_head.bias.assign(before)
+
+
+def codes_by_teacher_forcing(gpt, ids, latents, sampling, seed, sentence, count):
+    """Each code from a whole pass over all before it, with the noise of its place."""
+    codes, seen = [], np.zeros((1, CONFIG.num_audio_tokens), bool)
+    while len(codes) < count and STOP not in codes:
+        arrays = (np.array(one, "int32") for one in ([ids], [len(ids)], [[*codes, 0]], [len(codes)]))
+        streams = teacher_forcing(CONFIG, *arrays)
+        logits = gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1]
+        row = keras.ops.convert_to_numpy(logits)[:, len(codes)].copy()
+        row[:, START] = -1e30
+        noise = gumbel_noise(seed, sentence, len(codes), 1, CONFIG.num_audio_tokens)
+        codes.append(int(sample(row, sampling, seen, noise)[0]))
+        seen[0, codes[-1]] = True
+    return [code for code in codes if code != STOP]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_codes_are_those_of_repeated_teacher_forcing(gpt, engine, endless, sampling):
+    latents = voice_latents(0)
+    stream = engine.open(TEXTS[0], latents, sampling, 3, 2, max_codes=18)
+    engine.finish([stream])
+    assert stream.codes == codes_by_teacher_forcing(gpt, TEXTS[0], latents, sampling, 3, 2, 18)
+    assert len(set(stream.codes)) > 1 and len(stream.codes) == 18 and not stream.stopped
+
+
+def test_sentences_end_by_themselves_at_different_codes(alone):
+    lengths = [len(codes) for codes, _ in alone]
+    assert len(set(lengths)) > 2 and min(lengths) > 0 and min(lengths) < CONFIG.max_codes
+    codes = sum((codes for codes, _ in alone), [])
+    assert min(codes) >= 0 and max(codes) < CONFIG.num_codes
+
+
+def test_codes_are_the_same_alone_and_in_a_batch_at_any_place(engine, alone):
+    order = [3, 0, 5, 4, 1, 2]
+    streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED, 3, n) for n in order]
+    engine.finish(streams)
+    for number, stream in zip(order, streams):
+        codes, states = alone[number]
+        assert stream.codes == codes
+        np.testing.assert_allclose(stream.latents(), states, atol=1e-4)
+
+
+def test_codes_are_the_same_when_rows_join_and_leave(engine, alone):
+    streams = []
+    for number, ids in enumerate(TEXTS * 3):
+        number %= len(TEXTS)
+        streams.append(engine.open(ids, voice_latents(number), SAMPLED, 3, number, hurry=number % 2 == 0))
+        engine.advance()
+    assert len(streams) > MOST_ROWS
+    engine.finish(streams)
+    for number, stream in enumerate(streams):
+        assert stream.codes == alone[number % len(TEXTS)][0]
+
+
+def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):
+    monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
+    engine = CodeEngine(gpt, CONFIG, compiled=True)
+    assert all_codes(engine) == [codes for codes, _ in alone]
+    first = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2)
+    engine.finish([first])
+    assert first.codes == alone[2][0]
+    # Batches are filled up, so that few shapes are compiled.
+    assert {rows for rows, _ in engine.draw.shapes} <= {1, 2, 4, 8}
+    assert engine.draw.num_traces == 1
+
+
+CODES_ON_ONE_THREAD = """
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+from test_code_engine import CONFIG, CodeEngine, all_codes, make_gpt
+print(all_codes(CodeEngine(make_gpt(), CONFIG, compiled=False)))
+"""
+
+
+def test_codes_are_the_same_on_one_thread_as_on_all_of_the_machine(alone):
+    folders = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[1])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-c", CODES_ON_ONE_THREAD]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip().splitlines()[-1] == str([codes for codes, _ in alone])
+
+
+def test_states_are_those_of_a_second_pass_and_one_more_than_codes(gpt, alone):
+    for number, (codes, states) in enumerate(alone):
+        text = np.array([mark_text(TEXTS[number], CONFIG)], "int32")
+        expected = gpt.codes_to_latents(voice_latents(number), text, np.array([[*codes, STOP]], "int32"), START)
+        assert states.shape == (len(codes) + 1, CONFIG.width) and np.abs(states).max() > 1
+        np.testing.assert_allclose(states, keras.ops.convert_to_numpy(expected)[0], atol=1e-4)
+
+
+@pytest.mark.usefixtures("endless")
+@pytest.mark.parametrize("limit", [1, 15, 16, 17, 0])
+def test_limit_is_kept_and_said(gpt, engine, limit):
+    longer = engine.open(TEXTS[1], voice_latents(1), GREEDY, max_codes=40)
+    stream = engine.open(TEXTS[0], voice_latents(0), GREEDY, max_codes=limit)
+    engine.finish([stream, longer])
+    assert len(stream.codes) == (limit or CONFIG.max_codes) and not stream.stopped and stream.finished
+    text, codes = np.array([mark_text(TEXTS[0], CONFIG)], "int32"), np.array([[*stream.codes, STOP]], "int32")
+    expected = gpt.codes_to_latents(voice_latents(0), text, codes, START)
+    np.testing.assert_allclose(stream.latents(), keras.ops.convert_to_numpy(expected)[0], atol=1e-4)
+
+
+def test_repeated_sentence_of_a_text_is_drawn_anew(engine):
+    same, other_sentence, other_seed = (
+        engine.open(TEXTS[2], voice_latents(2), SAMPLED, seed, sentence) for seed, sentence in ((3, 2), (3, 1), (4, 2))
+    )
+    engine.finish([same, other_sentence, other_seed])
+    assert same.codes != other_sentence.codes != other_seed.codes != same.codes
+
+
+@pytest.mark.usefixtures("endless")
+def test_repetition_penalty_sees_every_code_so_far_across_calls(gpt, engine):
+    # All scores are high, so that the penalty takes a code that was drawn out of the running.
+    bias = gpt.audio_head.bias.numpy()
+    gpt.audio_head.bias.assign(np.where(np.arange(len(bias)) == STOP, bias, bias + 100.0))
+    penalized = dataclasses.replace(GREEDY, repetition_penalty=1000.0)
+    stream = engine.open(TEXTS[0], voice_latents(0), penalized, max_codes=10, hurry=True)
+    engine.finish([stream])
+    assert len(set(stream.codes)) == 10
+
+
+@pytest.mark.usefixtures("endless")
+def test_cancelled_row_is_gone_before_the_next_codes(engine):
+    streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED) for n in range(3)]
+    assert engine.advance() == 3
+    streams[1].cancel()
+    drawn = len(streams[1].codes)
+    assert engine.advance() == 2 and len(streams[1].codes) == drawn
+    for stream in streams:
+        stream.cancel()
+    assert engine.advance() == 0 and engine._state is None
+
+
+def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, endless):
+    engine.finish([engine.open(TEXTS[0], voice_latents(0), GREEDY, max_codes=3)])
+    traces, peak_kb = engine.draw.num_traces, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    random, drawn = np.random.default_rng(0), set()
+    for i in range(200):
+        sampling = SamplingConfig(
+            temperature=float(random.choice([0.0, 1, random.uniform(0.1, 2.0)])),
+            top_k=int(random.integers(0, 25)),
+            top_p=float(random.choice([1.0, random.uniform(0.01, 1.0)])),
+            repetition_penalty=float(random.choice([1, random.uniform(1.0, 9.0)])),
+        )
+        stream = engine.open(TEXTS[i % 6], voice_latents(0), sampling, seed=i, max_codes=3 + i % 2)
+        engine.finish([stream])
+        assert len(stream.codes) == 3 + i % 2
+        drawn.add(tuple(stream.codes))
+    # The graphs that TensorFlow keeps, too.
+    assert engine.draw.num_traces == traces == engine.draw._plain.experimental_get_tracing_count()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 100_000
+    assert len(drawn) > 50
+
+
+def test_threads_that_draw_at_once_get_their_own_codes(engine, alone):
+    found = {}
+
+    def draw(number):
+        stream = engine.open(TEXTS[number], voice_latents(number), SAMPLED, 3, number)
+        engine.finish([stream])
+        found[number] = stream.codes
+
+    threads = [threading.Thread(target=draw, args=(number,)) for number in range(len(TEXTS))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert [found[number] for number in range(len(TEXTS))] == [codes for codes, _ in alone]
+
+
+def test_shape_is_compiled_once_it_was_drawn_often_and_nobody_waits(gpt, alone, monkeypatch):
+    monkeypatch.setattr(code_engine, "WORTH_COMPILING_STEPS", 20)
+    monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
+    engine = CodeEngine(gpt, CONFIG)
+
+    def draw(hurry):
+        stream = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2, hurry=hurry)
+        engine.finish([stream])
+        assert stream.codes == alone[2][0]
+
+    while engine._steps[(1, 128)] < 20:
+        assert not engine.draw.shapes
+        draw(hurry=False)
+    draw(hurry=True)
+    assert not engine.draw.shapes
+    for hurry in (False, True):
+        draw(hurry)
+        assert engine.draw.shapes == {(1, 128)}

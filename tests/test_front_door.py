@@ -1,0 +1,176 @@
+"""The front door, `import myxtts`: lazy names, training by keywords, speaking, and the page that shows them."""
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_run import untraced
+from tiny import tiny_run_config
+
+import myxtts
+from myxtts.cli import main as command
+from myxtts.cli.python import _settings
+from myxtts.cli.train import build_parser, config_from_arguments
+from myxtts.config.checks import ConfigError, UserError
+from myxtts.config.config import XTTSConfig
+from myxtts.devices import configuration as devices
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = "XTTS XTTSConfig DataConfig ModelConfig TrainingConfig XTTSTrainer Synthesizer train load Run UserError"
+
+
+@pytest.fixture(autouse=True)
+def devices_as_before(monkeypatch):
+    monkeypatch.setattr(devices, "_applied", None)
+
+
+def test_every_name_is_there_and_is_the_one_of_its_module():
+    from myxtts.config.config import DataConfig
+    from myxtts.training.trainer import XTTSTrainer
+
+    assert set(NAMES.split()) <= set(dir(myxtts)) and set(NAMES.split()) <= set(myxtts.__all__)
+    assert all(getattr(myxtts, name) for name in myxtts.__all__)
+    assert myxtts.XTTSTrainer is XTTSTrainer and myxtts.DataConfig is DataConfig
+    with pytest.raises(AttributeError, match="no attribute 'XTTSTrainr'. Did you mean XTTSTrainer"):
+        _ = myxtts.XTTSTrainr
+
+
+def test_settings_and_the_door_itself_load_no_tensorflow():
+    code = "import sys, myxtts; myxtts.train, myxtts.load, myxtts.XTTSConfig(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not {"tensorflow", "keras"} & set(loaded.split())
+
+
+def test_version_is_told(capsys):
+    assert command.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"myxtts {myxtts.__version__}\n"
+
+
+# ---- keywords are flags
+
+
+def settings_of(config=None, **flags):
+    parser = build_parser()
+    from myxtts.cli.python import _arguments
+
+    return _settings(_arguments(parser, flags), config)
+
+
+def test_keywords_mean_what_the_flags_mean():
+    flags = "--train-data x --model-size nano --max-steps 9 --lr 0.1 --batch-size 5 --enable-static-shapes --data-gpu 0"
+    by_flags = config_from_arguments(build_parser().parse_args(flags.split()))
+    keywords = dict(train_data=Path("x"), model_size="nano", max_steps=9, lr=0.1, batch_size=5, data_gpu=0)
+    assert settings_of(**keywords, enable_static_shapes=True) == by_flags
+    assert settings_of(**keywords, disable_static_shapes=False) == by_flags
+    assert settings_of(train_data="x") == config_from_arguments(build_parser().parse_args(["--train-data", "x"]))
+    assert settings_of(train_data="x", batch_size="auto").training.automatic_batch_size
+
+
+def test_paths_and_single_values_are_taken_where_a_flag_can_be_repeated():
+    roots = settings_of(train_data="x", audio_root=Path("a")).data.audio_roots
+    assert list(roots) == ["a"] and roots == settings_of(train_data="x", audio_root=["a"]).data.audio_roots
+
+
+def test_setting_of_a_stage_is_not_taken_for_one_of_training():
+    config = XTTSConfig()
+    with pytest.raises(ConfigError, match="training has no setting learning_rate.*training.gpt.learning_rate"):
+        config.training.learning_rate = 1e-3
+
+
+def test_keywords_win_over_a_configuration():
+    config = tiny_run_config("here", "there")
+    changed = settings_of(config, max_steps=9, checkpoint_dir="elsewhere")
+    assert (changed.training.gpt.max_steps, changed.training.checkpoint_dir) == (9, "elsewhere")
+    assert (changed.model, changed.data) == (config.model, config.data)
+
+
+@pytest.mark.parametrize(
+    "keywords, words, note",
+    [
+        (dict(train_dat="x"), "no argument train_dat. Did you mean train_data?", None),
+        (
+            dict(model_size="huge"),
+            "model.size (--model-size) must be one of nano",
+            "model_size= or the setting model.size",
+        ),
+        (dict(max_steps=0), "stage.max_steps must be 1 or more", None),
+        (dict(max_steps="many"), "training.dvae.max_steps must be a whole number", None),
+        (dict(train_data="x", data_gpu=0), "needs both", "--model-gpu is model_gpu= or the setting data.model_gpu"),
+        (dict(train_data="x", data_gpu=0, model_gpu=1), "Insufficient GPUs", "--data-gpu is data_gpu="),
+        (dict(resume=True, train_data="x"), "--resume needs a run", "checkpoint_dir="),
+    ],
+)
+def test_wrong_keywords_are_errors_that_name_settings(tmp_path, monkeypatch, keywords, words, note):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refusal:
+        myxtts.train(**keywords)
+    assert words in str(refusal.value)
+    assert note is None or note in refusal.value.__notes__[0]
+
+
+def test_size_by_keyword_does_not_go_with_the_shapes_of_a_configuration():
+    with pytest.raises(ConfigError, match="ModelConfig\\(size="):
+        myxtts.train(XTTSConfig(), model_size="nano")
+
+
+def test_configuration_is_the_same_after_a_file(tmp_path):
+    config = tiny_run_config("here", "there", data={"data_gpu": 0, "model_gpu": 1})
+    config.to_yaml(tmp_path / "a.yaml")
+    assert XTTSConfig.from_yaml(tmp_path / "a.yaml") == config
+    (tmp_path / "b.yaml").write_text("include: a.yaml\ntraining: {seed: 5}\n")
+    assert XTTSConfig.from_yaml(str(tmp_path / "b.yaml")).training.seed == 5
+    with pytest.raises(ConfigError, match="is not there"):
+        XTTSConfig.from_yaml(tmp_path / "none.yaml")
+
+
+# ---- the page
+
+
+def blocks():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def made_tiny(block, shape):
+    """A block of the page with a model and a length that a test can wait for."""
+    block = block.replace('model_size="nano", max_steps=2000', 'config="tiny.yaml"')
+    block = block.replace('ModelConfig(size="nano"),', f"ModelConfig(**{shape!r}),")
+    block = block.replace('DataConfig(train_data="recordings")', f"DataConfig(**{TINY_DATA!r})")
+    return block.replace("2000", "1")
+
+
+TINY = tiny_run_config("recordings", "runs/mine", model={"layers": 1, "num_text_tokens": 0}, data={"num_buckets": 1})
+TINY_DATA = {name: value for name, value in TINY.to_dict()["data"].items()}
+
+
+def test_page_runs_as_written(tiny_corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recordings").symlink_to(tiny_corpus, target_is_directory=True)
+    for name in ("me.wav", "me_again.wav"):
+        (tmp_path / name).write_bytes((tiny_corpus / "wavs/low_one.wav").read_bytes())
+    settings = TINY.to_dict()
+    for stage in ("dvae", "gpt"):
+        settings["training"][stage] |= {"max_steps": 1, "crop_seconds": 0.4 if stage == "dvae" else None}
+    (tmp_path / "tiny.yaml").write_text(json.dumps(settings))
+    names = {}
+    with untraced():
+        for block in blocks():
+            exec(compile(made_tiny(block, settings["model"]), "docs/python.md", "exec"), names)
+            if "run" in names and "voice_model" not in names:
+                assert names["run"].finished and set(names["run"].best) == {"dvae", "gpt"}
+                assert {"step", "text", "codes"} <= names["run"].history["gpt"][-1].keys()
+    speech = names["speech"]
+    assert len(speech.samples) and speech.sample_rate == 22050
+    assert all((tmp_path / name).is_file() for name in ("morning.flac", "0.wav", "1.wav"))
+    assert names["trainer"].step == 1 and (tmp_path / "models/tuned/vocab.json").is_file()
+    said = capsys.readouterr().out
+    assert "needs both" in said and "--model-gpu is model_gpu=" in said and "Nothing is left to train" in said
+
+
+def test_page_and_docstrings_name_arguments_that_there_are():
+    named = set(re.findall(r"\b(\w+)=", " ".join(re.findall(r"myxtts\.train\((.*?)\)", "".join(blocks())))))
+    known = {*vars(build_parser().parse_args([])), *inspect.signature(myxtts.train).parameters}
+    assert named and named <= known

@@ -1,0 +1,102 @@
+"""The package as it is installed: a wheel away from any checkout has its recipes and takes the first steps."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import myxtts
+from myxtts.config.config import XTTSConfig
+from myxtts.config.recipes import RECIPES, find_recipe, recipe_names
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = "import sys, setuptools.build_meta as build; print(build.build_wheel(sys.argv[1]))"
+FIRST_STEPS = """
+import json
+import sys
+
+import myxtts
+from myxtts.cli import main, train
+from myxtts.config.recipes import recipe_names
+
+def settings_of(*argv):
+    return train.config_from_arguments(train.build_parser().parse_args(list(argv))).to_dict()
+
+found = {"home": myxtts.__file__, "version": myxtts.__version__, "recipes": recipe_names()}
+found |= {"sample": settings_of(), "digits": settings_of("--config", "configs/digits.yaml")}
+for command in main.COMMANDS:
+    try:
+        main.main([command, "--help"])
+    except SystemExit as end:
+        assert not end.code, command
+assert main.main(["train", "--config", "configs/none.yaml"]) == 2
+assert not {"tensorflow", "keras"} & set(sys.modules)
+print("FOUND" + json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the unpacked wheel in it, and nothing of the checkout."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("myxtts", "configs"):
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    built = subprocess.run(
+        [sys.executable, "-c", BUILD, str(target)], cwd=source, capture_output=True, text=True, check=True
+    )
+    wheel = target / built.stdout.splitlines()[-1]
+    zipfile.ZipFile(wheel).extractall(target)
+    wheel.unlink()
+    return target
+
+
+def run_elsewhere(installed, folder, code):
+    environment = {**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "100"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_installed_package_finds_its_recipes_from_any_folder(installed, tmp_path):
+    done = run_elsewhere(installed, tmp_path, FIRST_STEPS)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.rpartition("FOUND")[2])
+    assert Path(found["home"]).is_relative_to(installed) and found["version"] == myxtts.__version__
+    assert found["recipes"] == recipe_names()
+    for name in ("sample", "digits"):
+        assert found[name] == json.loads(json.dumps(XTTSConfig.from_yaml(ROOT / f"configs/{name}.yaml").to_dict()))
+    assert "configs/none.yaml is not there" in done.stderr and "sample.yaml" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_installed_package_trains_a_step_and_writes_only_where_it_is_told(installed, tiny_corpus, tiny_yaml, tmp_path):
+    argv = ["train", "--train-data", str(tiny_corpus), "--config", str(tiny_yaml), "--stage", "dvae"]
+    argv += ["--max-steps", "1", "--checkpoint-dir", "run"]
+    code = "import tensorflow as tf; tf.config.run_functions_eagerly(True); from myxtts.cli.main import main; "
+    done = run_elsewhere(installed, tmp_path, f"{code}raise SystemExit(main({argv!r}))")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/dvae/step_00000001/model.safetensors").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_wheel_says_what_an_index_shows(installed):
+    metadata = next(installed.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
+    lines = {"Name: myxtts", f"Version: {myxtts.__version__}", "Classifier: License :: OSI Approved :: MIT License"}
+    assert lines <= set(metadata.splitlines())
+    assert "Provides-Extra: languages" in metadata and "# MyXTTS" in metadata
+    assert not list(installed.glob("tests")) and not list(installed.glob("utilities"))
+
+
+def test_recipe_is_found_by_name_and_a_file_of_ones_own_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("sample.yaml") == find_recipe("configs/sample.yaml") == RECIPES / "sample.yaml"
+    assert find_recipe("elsewhere/sample.yaml") == Path("elsewhere/sample.yaml")
+    (tmp_path / "sample.yaml").write_text("{}")
+    assert find_recipe("sample.yaml") == Path("sample.yaml")

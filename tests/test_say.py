@@ -1,0 +1,228 @@
+"""`myxtts say`: text from anywhere, sound to anywhere, and every mistake told before the first sound."""
+
+import functools
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import soundfile
+from command_helpers import sentence_of
+from tiny import WORDS, tiny_run_config, voiced, write_run
+
+from myxtts.audio.files import read_audio, write_wav
+from myxtts.cli import say
+from myxtts.cli.say_stream import play
+from myxtts.inference import waveforms
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.voices import Voice
+from myxtts.models.xtts import XTTS
+from myxtts.text.tokenizer import XTTSTokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model that speaks by Griffin-Lim, and a recording."""
+    keras.utils.set_random_seed(0)
+    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
+    folder = write_run(tmp_path_factory.mktemp("say") / "run", XTTS(config.model), tokenizer, config)
+    write_wav(folder.parent / "me.wav", voiced(1.0, 150, 1), 22050)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once():
+    """The same model for every command: tracing its graphs takes seconds."""
+    load = functools.cache(Synthesizer.load)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Synthesizer, "load", load)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def without_griffin_lim(monkeypatch):
+    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+
+
+@pytest.fixture
+def argv(folder, tmp_path, monkeypatch):
+    """A command line that lacks what is said."""
+    monkeypatch.chdir(tmp_path)
+    return ["--checkpoint", str(folder), "--reference-audio", str(folder.parent / "me.wav")]
+
+
+def run(*argv):
+    return say.main([str(argument) for argument in argv])
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
+def test_suffix_is_the_format(argv, suffix, capsys):
+    assert run(*argv, "--text", "one two", "--output", f"out.{suffix}") == 0
+    with soundfile.SoundFile(f"out.{suffix}") as file:
+        assert file.format.lower() == suffix and file.samplerate == 22050 and len(file)
+    assert f"Wrote out.{suffix}" in capsys.readouterr().out
+
+
+def test_text_comes_from_argument_file_or_standard_input(argv, monkeypatch):
+    text = "one two. three four."
+    Path("text.txt").write_text(text)
+    assert run(*argv, "--text", text, "--output", "a.wav") == 0
+    assert run(*argv, "--text-file", "text.txt", "--output", "b.wav") == 0
+    for flags, name in (([], "c.wav"), (["--text-file", "-"], "d.wav")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert run(*argv, *flags, "--output", name) == 0
+    assert len({Path(name).read_bytes() for name in ("a.wav", "b.wav", "c.wav", "d.wav")}) == 1
+
+
+def test_kept_voice_speaks_as_the_recordings_it_came_from(argv, folder, capsys):
+    both = [*argv, folder.parent / "me.wav"]  # several recordings
+    assert run(*both, "--text", "one", "--output", "a.wav", "--save-voice", "me.voice") == 0
+    checkpoint = argv[:2]
+    assert run(*checkpoint, "--voice", "me.voice", "--text", "one", "--output", "b.wav") == 0
+    assert Path("a.wav").read_bytes() == Path("b.wav").read_bytes()
+    Voice(np.zeros((1, 3, 5), np.float32), None).save("other.voice")
+    line = sentence_of(capsys, say.main, *checkpoint, "--voice", "other.voice", "--text", "one")
+    assert "other.voice holds a voice of another model" in line
+
+
+def test_rate_speed_and_subtitles(argv):
+    text = "one two three four five six. one two three four five six. six five four three two one."
+    assert run(*argv, "--text", text, "--output", "a.wav", "--subtitles", "a.srt") == 0
+    assert run(*argv, "--text", text, "--output", "b.wav", "--sample-rate", "8000", "--speed", "2") == 0
+    one, other = soundfile.info("a.wav"), soundfile.info("b.wav")
+    assert other.samplerate == 8000
+    blocks = Path("a.srt").read_text().strip().split("\n\n")
+    assert len(blocks) > 1 and [block.splitlines()[0] for block in blocks] == [str(n + 1) for n in range(len(blocks))]
+    assert " ".join(block.splitlines()[2] for block in blocks) == text
+    times = [time for block in blocks for time in block.splitlines()[1].split(" --> ")]
+    assert times == sorted(times) and times[0] == "00:00:00,000"
+    minutes, seconds = times[-1].split(":")[1:]
+    assert 60 * int(minutes) + float(seconds.replace(",", ".")) == pytest.approx(one.duration, abs=0.01)
+    # Pauses stay; what is spoken takes half the time.
+    assert 0.4 * one.duration < other.duration < 0.8 * one.duration
+
+
+def test_stream_writes_the_same_sound_to_standard_output(argv, capfdbinary):
+    text = "one two three. four five six."
+    assert run(*argv, "--text", text, "--output", "a.wav") == 0
+    capfdbinary.readouterr()
+    assert run(*argv, "--text", text, "--stream", "--stream-format", "pcm") == 0
+    captured = capfdbinary.readouterr()
+    samples, _ = soundfile.read("a.wav", dtype="int16")
+    streamed = np.frombuffer(captured.out, "<i2")
+    assert streamed.shape == samples.shape and np.abs(streamed - samples.astype(int)).max() <= 1
+    assert b"the first sound came after" in captured.err
+    assert run(*argv, "--text", text, "--stream") == 0
+    Path("streamed.wav").write_bytes(capfdbinary.readouterr().out)
+    recording = read_audio("streamed.wav", 22050)
+    assert len(recording.samples) == len(samples)
+    assert not list(Path().glob("out*"))
+
+
+def test_stream_ends_when_nobody_listens():
+    stream = (np.zeros(100_000, np.float32) for _ in range(1000))
+    listener = subprocess.Popen([sys.executable, "-c", "pass"], stdin=subprocess.PIPE, bufsize=0)
+    listener.wait(timeout=30)
+    assert play(stream, listener.stdin, 24000, 24000, "wav") == 0
+    assert stream.gi_frame is None  # closed, so that its rows are free
+
+
+def test_resampled_stream_has_the_length_of_the_sound():
+    sound = io.BytesIO()
+    chunks = (voiced(0.1, 200, 1, seed=n, sample_rate=24000) for n in range(10))
+    assert play(chunks, sound, 24000, 16000, "pcm") == 0
+    assert abs(len(sound.getvalue()) // 2 - 16000) <= 1
+
+
+BATCH = """# a list
+a|one two
+b|three|me.wav
+
+c|four five six|me.wav|en
+"""
+
+
+@pytest.fixture
+def batch_argv(argv, folder):
+    path = folder.parent / "lines.txt"
+    path.write_text(BATCH)
+    return [*argv, "--batch", path, "--format", "flac"]
+
+
+def test_batch_writes_a_file_per_line_and_goes_on_where_it_stopped(batch_argv, capsys):
+    assert run(*batch_argv) == 0
+    files = sorted(path.name for path in Path("spoken").iterdir())
+    assert files == ["a.flac", "b.flac", "c.flac", "spoken.json"]
+    assert "[3/3] c.flac" in capsys.readouterr().out
+    before = {name: Path("spoken", name).stat().st_mtime_ns for name in files}
+    Path("spoken/b.flac").unlink()
+    assert run(*batch_argv) == 0
+    said = capsys.readouterr().out
+    assert "2 of 3 texts are spoken already" in said and "b.flac" in said and "a.flac" not in said
+    assert Path("spoken/a.flac").stat().st_mtime_ns == before["a.flac"]
+    # Another seed is another sound.
+    assert run(*batch_argv, "--seed", "5") == 0
+    assert "Wrote 3 files" in capsys.readouterr().out
+    # Each line sounds as it does alone.
+    assert run(*batch_argv[:4], "--text", "one two", "--seed", "5", "--output", "alone.flac") == 0
+    assert Path("alone.flac").read_bytes() == Path("spoken/a.flac").read_bytes()
+    assert set(json.loads(Path("spoken/spoken.json").read_text())) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    "row, words",
+    [
+        ("d", ["Line 7", "id|text"]),
+        ("d|one|me.wav|en|x", ["Line 7", "id|text"]),
+        ("../d|one", ["Line 7", "file name"]),
+        ("A|one", ["Line 7", "id of line 2"]),
+        ("d|?!", ["Line 7", "no text"]),
+        ("d|one||xx", ["Line 7", "xx"]),
+        ("d|one|nobody", ["Line 7", "nobody"]),
+    ],
+)
+def test_bad_line_is_told_before_any_is_spoken(batch_argv, folder, capsys, row, words):
+    path = folder.parent / "lines.txt"
+    path.write_text(f"{BATCH}\n{row}\n")
+    line = sentence_of(capsys, say.main, *batch_argv)
+    assert all(word in line for word in words), line
+    assert not list(Path().glob("spoken/*"))
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--txet", "one"], ["--txet", "Did you mean --text?"]),
+        (["--temp", "1"], ["--temp is not an option", "--temperature"]),
+        (["--text", "one", "two"], ["two is not an option", "quotes"]),
+        (["--text", "one", "--output", "out.aac"], [".wav, .flac, .mp3, .ogg", ".aac"]),
+        (["--text", "one", "--output", "none/out.wav"], ["--output must be in a folder"]),
+        (["--text", "one", "--subtitles", "none/a.srt"], ["--subtitles must be in a folder"]),
+        (["--text", "one", "--speed", "9"], ["--speed must be 0.25 to 4.0", "9"]),
+        (["--text", "one", "--sample-rate", "5"], ["--sample-rate", "8000 to 96000"]),
+        (["--text", "one", "--text-file", "a"], ["--text is not allowed with --text-file"]),
+        (["--text-file", "nowhere"], ["nowhere"]),
+        (["--text", "one", "--speaker", "Ann"], ["--reference-audio is not allowed with --speaker"]),
+        (["--text", "one", "--decoder", "model"], ["--decoder model needs a trained decoder"]),
+        (["--text", "one", "--device", "gpu:9"], ["--device must be one of cpu:0", "gpu:9"]),
+        (["--text", "one", "--top-p", "2"], ["--top-p", "2"]),
+        (["--batch", "x", "--stream"], ["--batch is not allowed with --stream"]),
+    ],
+)
+def test_mistake_is_one_sentence(argv, capsys, flags, words):
+    line = sentence_of(capsys, say.main, *argv, *flags)
+    assert all(word in line for word in words), line
+    assert not list(Path().iterdir())
+
+
+def test_help_has_examples_and_defaults(capsys):
+    with pytest.raises(SystemExit):
+        say.main(["--help"])
+    said = capsys.readouterr().out
+    assert "examples:" in said and "(default: en)" in said and "(default: out.wav)" in said and "--stream |" in said
+    assert "(default: None)" not in said and "(default: False)" not in said

@@ -1,0 +1,193 @@
+"""Sound while it is drawn: the same as the whole, early, without gaps, cancelled when nobody listens."""
+
+import logging
+import threading
+
+import keras
+import numpy as np
+import pytest
+from tiny import WORDS, tiny_run_config, voiced
+
+from myxtts.config.config import SamplingConfig
+from myxtts.inference import waveforms
+from myxtts.inference.synthesizer import SpeechError, Synthesizer
+from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
+from myxtts.inference.waveforms import LatentDecoder, spoken_faster
+from myxtts.models.waveform_decoder import interpolate_linearly
+from myxtts.models.xtts import XTTS
+from myxtts.text.tokenizer import XTTSTokenizer
+
+TEXT = "one two three four five six. six five four. one."
+SAMPLED = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
+
+
+def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "speaker", "decoder")):
+    """A random model that seldom stops, with a decoder whose windows matter."""
+    keras.utils.set_random_seed(0)
+    settings = {
+        "num_text_tokens": tokenizer.num_tokens,
+        "max_audio_tokens": 103,
+        "max_text_tokens": 60,
+        "decoder_type": decoder_type,
+    }
+    config = tiny_run_config(model=settings)
+    model = XTTS(config.model, parts=parts)
+    random = np.random.default_rng(0)
+    for part in parts:
+        for variable in model.part_weights(part).values():
+            variable.assign(
+                variable
+                + (0.05 if part == "decoder" else 0.1) * random.standard_normal(variable.shape).astype("float32")
+            )
+    stop = np.arange(config.model.num_audio_tokens) == config.model.stop_audio_token
+    model.gpt.audio_head.bias.assign(np.where(stop, -3.0, 0.0))
+    return Synthesizer(model, tokenizer, config)
+
+
+@pytest.fixture(scope="module", params=["hifigan", "istft"])
+def synthesizer(request, tokenizer):
+    return make_synthesizer(tokenizer, request.param)
+
+
+@pytest.fixture(scope="module")
+def voice(synthesizer):
+    return synthesizer.voice(voiced(0.5, 150, 1))
+
+
+@pytest.fixture(autouse=True)
+def many_windows(monkeypatch):
+    monkeypatch.setattr(waveforms, "MOST_FRAMES", 30)
+    monkeypatch.setattr("myxtts.inference.text_front.get_language", lambda language: ShortPieces)
+
+
+class ShortPieces:
+    char_limit = 30
+
+
+def pcm(samples):
+    return np.round(np.clip(samples, -1, 1) * 32767).astype(int)
+
+
+@pytest.mark.parametrize("speed", [1.0, 1.3])
+def test_stream_gives_the_samples_of_the_whole(synthesizer, voice, speed):
+    whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1, speed=speed)
+    chunks = list(synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1, speed=speed))
+    assert len(whole.pieces) > 1 and max(len(piece.codes) for piece in whole.pieces) > 30
+    assert len(chunks) > 4 * len(whole.pieces) and all(len(chunk) for chunk in chunks)
+    streamed = np.concatenate(chunks)
+    assert streamed.shape == whole.samples.shape and np.abs(streamed).max() > 0.01
+    np.testing.assert_allclose(streamed, whole.samples, atol=1e-6)
+    assert np.abs(pcm(streamed) - pcm(whole.samples)).max() <= 1
+
+
+def test_windows_without_their_context_would_differ(synthesizer, voice, monkeypatch):
+    # So the equality above is not for want of a difference to see.
+    whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1).samples
+    monkeypatch.setattr(type(synthesizer.model.decoder), "history_frames", 0, raising=False)
+    monkeypatch.setattr(synthesizer.model.decoder, "history_frames", 0, raising=False)
+    cut = np.concatenate(list(synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1)))
+    assert np.abs(cut - whole).max() > 1e-4
+
+
+def test_first_sound_comes_long_before_the_sentence_is_drawn(synthesizer, voice):
+    stream = synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1)
+    next(stream)
+    (first,) = (row for row in synthesizer.engine._rows if row.sentence == 0)
+    assert len(first.codes) <= 12 and not first.finished
+    stream.close()
+
+
+def test_closed_stream_frees_its_rows_before_the_next_codes(synthesizer, voice):
+    stream = synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1)
+    next(stream), next(stream)
+    assert synthesizer.engine._rows
+    stream.close()
+    assert synthesizer.engine.advance() == 0 and not synthesizer.engine._rows
+    # One that is never begun takes no row.
+    synthesizer.stream(TEXT, voice, "en", SAMPLED)
+    assert synthesizer.engine.advance() == 0
+
+
+def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, voice, monkeypatch):
+    frames = []
+    window = LatentDecoder.window
+
+    def spy(way, latents, speaker, start, end):
+        frames.append(end - start)
+        return window(way, latents, speaker, start, end)
+
+    monkeypatch.setattr(LatentDecoder, "window", spy)
+    monkeypatch.setattr(waveforms, "MOST_FRAMES", 172)
+    whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1)
+    once, decoder = sum(frames), synthesizer.model.decoder
+    frames.clear()
+    list(synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1))
+    context = decoder.history_frames + decoder.lookahead_frames
+    # Windows of 8, 16, 32, 64, 128 frames and then 172 each.
+    windows = sum(5 + decoder.num_frames(len(piece.codes) + 1) / 172 for piece in whole.pieces)
+    assert sum(frames) <= once + windows * context
+
+
+def test_what_cannot_be_spoken_is_an_error_of_the_call(synthesizer, voice):
+    with pytest.raises(SpeechError, match="no text"):
+        synthesizer.stream("?!", voice)
+
+
+def test_streams_of_two_threads_get_their_own_sound(synthesizer, voice):
+    texts = ["one two three.", "six five four three."]
+    expected = [synthesizer.speak(text, voice, "en", SAMPLED, seed=2).samples for text in texts]
+    found = {}
+
+    def listen(number):
+        found[number] = np.concatenate(list(synthesizer.stream(texts[number], voice, "en", SAMPLED, seed=2)))
+
+    threads = [threading.Thread(target=listen, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for number in range(2):
+        np.testing.assert_allclose(found[number], expected[number], atol=1e-6)
+
+
+def test_griffin_lim_streams_sentence_by_sentence(tokenizer, monkeypatch):
+    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+    synthesizer = make_synthesizer(tokenizer, "hifigan", ("gpt", "dvae"))
+    voice = synthesizer.voice(voiced(0.5, 150, 1))
+    whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1, speed=1.5)
+    chunks = list(synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1, speed=1.5))
+    assert len(chunks) == 2 * len(whole.pieces) - 1
+    np.testing.assert_array_equal(np.concatenate(chunks), whole.samples)
+    pauses = int(SENTENCE_PAUSE_SECONDS * 22050) * (len(whole.pieces) - 1)
+    sound = sum(256 * int(4 * len(piece.codes) / 1.5) for piece in whole.pieces)
+    assert len(whole.samples) == sound + pauses
+
+
+def test_speech_that_runs_into_its_limit_keeps_its_last_sound_and_says_so(synthesizer, voice, caplog):
+    bias, stop = synthesizer.model.gpt.audio_head.bias, synthesizer.config.model.stop_audio_token
+    before = bias.numpy()
+    bias.assign(np.where(np.arange(len(before)) == stop, -1e9, before))
+    try:
+        with caplog.at_level(logging.WARNING, "myxtts.inference"):
+            samples = np.concatenate(list(synthesizer.stream("one.", voice, "en", SAMPLED)))
+    finally:
+        bias.assign(before)
+    assert "within 100 codes" in caplog.text
+    assert len(samples) == synthesizer.model.decoder.num_samples(101)
+
+
+@pytest.mark.parametrize("speed", [0.5, 0.8, 1.7])
+def test_speed_is_the_interpolation_of_the_reference(speed):
+    x = np.random.default_rng(0).standard_normal((37, 3)).astype("float32")
+    expected = keras.ops.convert_to_numpy(interpolate_linearly(x[None], 1 / speed))[0]
+    np.testing.assert_allclose(spoken_faster(x, speed), expected, atol=1e-5)
+    # What is known of an unfinished sequence does not change later.
+    for length in range(1, 37):
+        part = spoken_faster(x[:length], speed, finished=False)
+        np.testing.assert_array_equal(part, spoken_faster(x, speed)[: len(part)])
+        assert len(part) >= (length - 1) / speed - 1

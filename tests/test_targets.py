@@ -1,0 +1,133 @@
+"""What batches bring for stages that make sound: the recordings at 24 kHz, in step; whose they are."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+from tiny import make_tiny_corpus, tiny_run_config, voiced
+
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
+from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch, noise_batch, target_width
+from myxtts.data.buckets import BatchOrder, SequentialOrder
+from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset
+from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, prefetch_to, wave_dataset
+
+SOURCE_RATES = (24000, 48000, 8000)
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """A recording per rate of `SOURCE_RATES`, by two speakers."""
+    folder, made = tmp_path_factory.mktemp("clips"), []
+    for index, rate in enumerate(SOURCE_RATES):
+        path = folder / f"{index}.wav"
+        sound = voiced(0.4 + 0.1 * index, 150, index, sample_rate=rate)
+        if rate == 48000:
+            sound = sound + 0.1 * np.sin(2 * np.pi * 11500 * np.arange(len(sound)) / rate)  # 22 050 Hz cannot have it
+        soundfile.write(path, sound, rate, subtype="PCM_16")
+        length = round(len(sound) * MODEL_SAMPLE_RATE / rate)
+        made.append(Clip(str(index), str(path), (1, 2), "ab"[index % 2], "en", length))
+    return made
+
+
+def make_loader(clips, training=True, crop_samples=None, **arguments):
+    lengths, tokens = [min(clip.num_samples, crop_samples or clip.num_samples) for clip in clips], [2] * len(clips)
+    order = SequentialOrder(lengths, tokens, 3)
+    if training:
+        order = BatchOrder(lengths, tokens, 3, 1, 5, extra_samples=MAX_SHIFT_SAMPLES)
+    options = dict(crop_samples=crop_samples, max_shift=MAX_SHIFT_SAMPLES, training=training)
+    return BatchLoader(clips, order, SampleCache(8), 5, **options, **arguments)
+
+
+def test_target_is_the_recording_itself_and_begins_where_the_model_hears_it_begin(clips):
+    loader, shifts = make_loader(clips, targets=True), set()
+    for position in range(8):
+        batch = loader(position)
+        assert batch.target_wav.shape == (3, target_width(batch.wav.shape[1]))
+        for row, index in enumerate(batch.index):
+            source, rate = soundfile.read(clips[index].wav_path, dtype="float32")
+            assert batch.source_rate[row] == rate == SOURCE_RATES[index]
+            expected = source if rate == DECODER_SAMPLE_RATE else soxr.resample(source, rate, DECODER_SAMPLE_RATE)
+            shift = batch.wav_lengths[row] - clips[index].num_samples
+            assert shift % 147 == 0
+            begin, end = shift // 147 * 160, batch.target_lengths[row]
+            np.testing.assert_allclose(batch.target_wav[row, begin:end], expected[: end - begin], atol=2e-4)
+            assert abs(end - begin - len(expected)) <= 1
+            assert not batch.target_wav[row, :begin].any() and not batch.target_wav[row, end:].any()
+            shifts.add(int(shift))
+    assert len(shifts) > 3
+
+
+def test_target_keeps_what_the_models_own_rate_cannot_hold(clips):
+    batch = make_loader(clips, training=False, targets=True)(0)
+    row = list(batch.index).index(1)
+    spectrum = np.abs(np.fft.rfft(batch.target_wav[row, : batch.target_lengths[row]]))
+    hz = np.fft.rfftfreq(batch.target_lengths[row], 1 / DECODER_SAMPLE_RATE)
+    assert spectrum[(hz > 11450) & (hz < 11550)].max() > 0.2 * spectrum.max()
+
+
+def test_slices_of_both_rates_show_the_same_sound(clips):
+    batch = make_loader(clips, crop_samples=4096, targets=True)(3)
+    for row, index in enumerate(batch.index):
+        low = batch.wav[row, : batch.wav_lengths[row]].astype(np.float64)
+        high = batch.target_wav[row, : batch.target_lengths[row]]
+        again = soxr.resample(high, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[: len(low)]
+        # Both ends of a slice are cut off hard, which each rate rings around in its own way.
+        inner = slice(600 + MAX_SHIFT_SAMPLES, len(again) - 600)
+        error = again[inner] - low[: len(again)][inner]
+        assert np.sqrt(np.mean(error**2)) < 0.01 * np.sqrt(np.mean(low[inner] ** 2)), index
+    assert batch.target_wav.shape[1] < target_width(8 * 1024)
+
+
+def test_speakers_are_numbered_and_strangers_are_nobody(clips):
+    batch = make_loader(clips, training=False, speakers=("b", "c"))(0)
+    assert {int(i): int(s) for i, s in zip(batch.index, batch.speaker)} == {0: -1, 1: 0, 2: -1}
+
+
+def test_stages_that_do_not_ask_pay_nothing(clips):
+    loader = make_loader(clips)
+    batch = loader(0)
+    assert batch.target_wav.shape == (3, 0)
+    assert not np.any([batch.target_lengths, batch.source_rate, batch.speaker])
+    assert {rate for _, rate in loader.cache._samples} == {MODEL_SAMPLE_RATE}
+    plain, asked = make_loader(clips)(4), make_loader(clips, speakers=("a", "b"))(4)
+    np.testing.assert_array_equal(plain.wav, asked.wav)
+
+
+def test_targets_arrive_on_the_device_in_order(clips):
+    loader = make_loader(clips, targets=True, speakers=("a", "b"))
+    for position, batch in enumerate(prefetch_to(wave_dataset(loader, 1, 4, num_workers=2), "/CPU:0", 2), 1):
+        for name, left, right in zip(WaveBatch._fields, batch, loader(position)):
+            np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def test_a_stage_asks_by_its_entry_and_static_shapes_hold_targets_too(tmp_path, monkeypatch):
+    entry = replace(STAGES["gpt"], targets=True, speakers=True)
+    monkeypatch.setitem(STAGES, "gpt", entry)
+    corpus = make_tiny_corpus(tmp_path / "corpus")
+    dataset = SpeechDataset.open(tiny_run_config(corpus, tmp_path / "run", data={"static_shapes": True}))
+    assert dataset.speakers == ("high", "low")
+    loader = dataset.train_loader("gpt")
+    for position in range(3):
+        batch = loader(position)
+        assert batch.target_wav.shape[1] == target_width(loader.order.shapes[0][0])
+        assert [dataset.speakers[index] for index in batch.speaker] == [
+            dataset.train[index].speaker for index in batch.index
+        ]
+    assert dataset.validation_loader("gpt")(0).target_lengths.min() > 0
+    assert dataset.train_loader("dvae")(0).target_wav.shape[1] == 0
+
+
+def test_targets_that_break_the_contract_are_refused():
+    batch = noise_batch(2, 2048, 3, 0, 9, targets=True)
+    assert check_wave_batch(batch) is batch
+    for change, words in [
+        ({"target_wav": batch.target_wav[:, :-256]}, "target_wav must have 2304 samples or none"),
+        ({"target_lengths": batch.target_lengths * 0}, "within 1"),
+        ({"speaker": batch.speaker.astype(np.int64)}, "WaveBatch.speaker must be int32"),
+    ]:
+        with pytest.raises(BatchError, match=words):
+            check_wave_batch(batch._replace(**change))

@@ -1,0 +1,76 @@
+"""Voices: kept in files, blended, remembered by what their recordings hold."""
+
+import keras
+import numpy as np
+import pytest
+import soundfile
+from tiny import WORDS, tiny_run_config, voiced
+
+from myxtts.config.checks import UserError
+from myxtts.inference.voices import Voice, VoiceEncoder
+from myxtts.models.xtts import XTTS
+from myxtts.storage.files import CheckpointError
+from myxtts.text.tokenizer import XTTSTokenizer
+
+
+def drawn(seed, speaker=True):
+    random = np.random.default_rng(seed)
+    latents = random.standard_normal((1, 4, 16)).astype("float32")
+    return Voice(latents, random.standard_normal((1, 16)).astype("float32") if speaker else None)
+
+
+@pytest.mark.parametrize("speaker", [True, False])
+def test_kept_voice_is_the_same(tmp_path, speaker):
+    voice = drawn(0, speaker)
+    voice.save(tmp_path / "a.voice")
+    loaded = Voice.load(tmp_path / "a.voice")
+    np.testing.assert_array_equal(loaded.latents, voice.latents)
+    assert (loaded.speaker is None) == (not speaker)
+    np.testing.assert_array_equal(loaded.speaker, voice.speaker)
+
+
+def test_file_without_a_voice_is_named(tmp_path):
+    (tmp_path / "a.voice").write_bytes(b"RIFF")
+    for name in ("a.voice", "nobody.voice"):
+        with pytest.raises(CheckpointError, match=name):
+            Voice.load(tmp_path / name)
+
+
+def test_blend_is_the_weighted_mean():
+    one, other = drawn(0), drawn(1)
+    half, quarter = Voice.blend([one, other]), Voice.blend([one, other], [3, 1])
+    np.testing.assert_allclose(half.latents, (one.latents + other.latents) / 2, atol=1e-6)
+    np.testing.assert_allclose(quarter.speaker, 0.75 * one.speaker + 0.25 * other.speaker, atol=1e-6)
+    assert quarter.latents.dtype == quarter.speaker.dtype == np.float32
+    for voices, weights in (([], None), ([one], [0]), ([one, other], [1]), ([one, other], [2, -1])):
+        with pytest.raises(UserError, match="weight"):
+            Voice.blend(voices, weights)
+    with pytest.raises(UserError, match="one model"):
+        Voice.blend([one, drawn(1, speaker=False)])
+
+
+def test_voice_is_remembered_by_the_content_of_its_recordings(tmp_path, monkeypatch):
+    keras.utils.set_random_seed(0)
+    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
+    listen, made = VoiceEncoder(XTTS(config.model, parts=("gpt",)), config, remember=2), []
+    encode = listen._encode
+    monkeypatch.setattr(listen, "_encode", lambda recordings: made.append(1) or encode(recordings))
+    sounds = [voiced(0.6, pitch_hz, 1) for pitch_hz in (100, 150, 200)]
+    soundfile.write(tmp_path / "a.wav", sounds[0], 22050, subtype="FLOAT")
+    soundfile.write(tmp_path / "b.wav", sounds[0], 22050, subtype="FLOAT")
+    first = listen(tmp_path / "a.wav")
+    assert listen(tmp_path / "b.wav") is listen(sounds[0]) is first and len(made) == 1
+    # Other content under the same name is another voice; of three, the one not used for longest is forgotten.
+    soundfile.write(tmp_path / "a.wav", sounds[1], 22050, subtype="FLOAT")
+    assert not np.allclose(listen(tmp_path / "a.wav").latents, first.latents)
+    assert listen(sounds[0]) is first and len(made) == 2
+    listen(sounds[2])
+    assert listen(sounds[0]) is first and len(made) == 3
+    listen(sounds[1])
+    assert len(made) == 4 and len(listen._known) == 2
+    # Two recordings are not their concatenation, and another reading of the settings is another voice.
+    listen(list(sounds[:2]))
+    config.sampling.reference_seconds = 0.4
+    listen(sounds[0])
+    assert len(made) == 6
