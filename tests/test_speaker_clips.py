@@ -12,7 +12,14 @@ from myxtts.data.pipeline import Clip
 from myxtts.data.speaker_clips import keep_speakers
 from myxtts.inference.voices import stored_voice
 from myxtts.storage.files import CheckpointError
-from myxtts.storage.speakers import SPEAKER_CLIPS, find_speaker, read_speaker, read_speakers, write_speakers
+from myxtts.storage.speakers import (
+    SPEAKER_CLIPS,
+    copy_speaker_clips,
+    find_speaker,
+    read_speaker,
+    read_speakers,
+    write_speakers,
+)
 
 
 def make_clips(folder, speaker, lengths, language="en"):
@@ -54,6 +61,18 @@ def test_what_is_there_is_not_written_again_and_earlier_speakers_stay(run, tmp_p
     keep_speakers(run, make_clips(tmp_path, "emma", [0.7, 0.8]))
     assert read_speakers(run)["emma"].sources == ("emma_1", "emma_0")
     assert len(list((run / SPEAKER_CLIPS).glob("*.flac"))) == 2
+
+
+def test_a_run_that_starts_from_another_takes_its_speakers_but_no_links(run, tmp_path):
+    keep_speakers(run, make_clips(tmp_path, "emma", [0.5]) + make_clips(tmp_path, "noah", [0.4]))
+    clip = read_speakers(run)["noah"].clip
+    clip.unlink()
+    clip.symlink_to("/dev/zero")
+    (tmp_path / "next").mkdir()
+    copy_speaker_clips(run, tmp_path / "next")
+    assert [*read_speakers(tmp_path / "next")] == ["emma"]
+    before, after = (read_speakers(folder)["emma"].clip.read_bytes() for folder in (run, tmp_path / "next"))
+    assert before == after
 
 
 def test_of_too_many_speakers_those_with_the_most_speech_are_kept(run, tmp_path, monkeypatch):

@@ -18,8 +18,8 @@ from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
 from myxtts.data.splits import find_leakage, split_by_hash
-from myxtts.storage.files import digest_bytes, read_json
-from myxtts.storage.provenance import vocabulary_path
+from myxtts.storage.files import CheckpointError, digest_bytes
+from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.text.g2p import g2p_codes
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -168,10 +168,12 @@ def _g2p(config):
         asked = None if asked is None else g2p_codes(asked)
     except ValueError as error:
         raise ConfigError(f"--g2p: {error}") from error
-    if config.training.reset_training or not (home / "vocab.json").is_file() or not (home / "config.json").is_file():
+    if config.training.reset_training or not vocabulary_path(home).is_file():
         return asked or ()
-    stored = read_json(home / "config.json")
-    own = tuple((stored.get("data") or {}).get("g2p") or ())
+    try:
+        own = read_config(home).data.g2p or ()
+    except CheckpointError:  # a vocabulary alone
+        return asked or ()
     if asked is not None and asked != own:
         told = f"{home} holds a run whose text is written as it sounds in: {', '.join(own) or 'no language'}"
         raise ConfigError(f"--g2p must be as in the run. {told}. Leave it out, or give --reset-training.")

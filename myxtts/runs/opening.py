@@ -22,7 +22,7 @@ from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
 from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.run_folder import set_aside
 from myxtts.storage.saved_state import config_of
-from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, copy_speaker_clips
 from myxtts.training.prerequisites import write_settings
 
 logger = logging.getLogger(__name__)
@@ -193,8 +193,7 @@ def _take_parts(source, home):
     if (source / SPEAKERS_FILE).is_file():
         with write_whole(home / SPEAKERS_FILE) as temporary:
             shutil.copyfile(source / SPEAKERS_FILE, temporary)
-    if (source / SPEAKER_CLIPS).is_dir():
-        shutil.copytree(source / SPEAKER_CLIPS, home / SPEAKER_CLIPS, dirs_exist_ok=True)
+    copy_speaker_clips(source, home)
 
 
 def _with_shape(config, stored):

@@ -41,7 +41,8 @@ def read_config(folder: Path) -> XTTSConfig:
     if differing := [f"{name} {beside[name]} for {value}" for name, value in model.items() if beside[name] != value]:
         told = path, "; ".join(differing[:3]), store.folder
         logger.warning("%s describes another model (%s) than the checkpoints in %s are of: theirs counts.", *told)
-    return replace(config, model=replace(config.model, **model))
+    # How text is written belongs to the weights as well: other ids would mean the same letters.
+    return replace(config, model=replace(config.model, **model), data=replace(config.data, g2p=own.data.g2p))
 
 
 def vocabulary_path(folder: Path) -> Path:

@@ -17,6 +17,7 @@ _LATENTS, _VECTOR = "/latents", "/speaker"
 SPEAKER_CLIPS = "speaker_clips"
 """Folder of a run with a short recording of each of its speakers."""
 _INDEX = "index.json"
+_MAX_CLIP_BYTES = 8 * 2**20
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 
 
@@ -111,6 +112,15 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
     for stale in set(home.glob("*.flac")) - {speaker.clip for speaker in speakers.values()}:
         if _CLIP_NAME.fullmatch(stale.name):
             stale.unlink()
+
+
+def copy_speaker_clips(source: AnyPath, folder: AnyPath) -> None:
+    """Adds the recordings of another run's speakers to the folder of a run that starts from it, where there are any."""
+    found = _read_index(Path(source) / SPEAKER_CLIPS)
+    plain = {name: one for name, one in found.items() if one.clip.is_file() and not one.clip.is_symlink()}
+    small = {name: one for name, one in plain.items() if one.clip.stat().st_size <= _MAX_CLIP_BYTES}
+    if small:
+        write_speaker_clips(folder, {n: (one.clip.read_bytes(), one.language, one.sources) for n, one in small.items()})
 
 
 def _read_index(home: Path) -> dict[str, StoredSpeaker]:
