@@ -126,14 +126,14 @@ class Synthesizer:
         Args:
             max_codes: Most codes of a sentence; 0 takes the model's limit.
         """
-        pieces = [self.text_front.pieces(text, language) for text, language in zip(texts, languages)]
+        pieces = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
         voices = [self.as_voice(voice) for voice in voices]
         streams: list[list[CodeStream]] = [[] for _ in texts]
         try:
             for text, (found, voice, language) in enumerate(zip(pieces, voices, languages)):
                 for number, piece in enumerate(found):
                     streams[text].append(self._open(piece, number, voice, language, sampling, seed, max_codes))
-            return [self._gather(*one, speed, retries) for one in zip(pieces, streams, voices, languages)]
+            return [self._gather(*one, speed, retries) for one in zip(pieces, streams, voices, languages, strict=True)]
         finally:
             for stream in sum(streams, []):
                 stream.cancel()
