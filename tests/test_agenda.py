@@ -1,6 +1,7 @@
 """Asking a run for more: what is trained, what stays as it is and what is refused, and that it is told before."""
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,6 +74,12 @@ def test_more_steps_train_the_last_stage_and_leave_what_it_rests_on(tiny_corpus,
     assert "Stage dvae: trained already, 1 step. It stays so, though 2 were asked for: gpt rests on it." in said
     assert "--reset-training --stage dvae starts it over" in said
     assert "Stage gpt: was trained for 1 step and goes on to step 2" in said
+    logged = (home / "train.log").read_text()
+    missing = [line for line in said.splitlines() if line not in logged]
+    assert not missing, "the log has every line that the terminal gets"
+    assert "It stays so" in logged and logged.count("Stage gpt: was trained for 1 step") == 1
+    result = r"Stage gpt: step 2, \S+ in this run; validation codes \S+ at the end, \S+ at its best, step"
+    assert re.search(result, said) and "Stage dvae: step 1; validation reconstruction" in said
 
 
 def test_more_epochs_are_more_steps(tiny_corpus, home):
@@ -182,9 +189,12 @@ def test_way_out_starts_the_stage_over(tmp_path):
 def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_path):
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5, "sound": 5})
     state = CheckpointStore(tmp_path / "sound").read_state(5)
-    state["lineage"] = dict.fromkeys(state["lineage"], "of another run")
+    state["lineage"]["gpt"] = "of another run"
+    state["lineage"]["voice"] = "of another run"
     CheckpointStore(tmp_path / "sound").write(5, {"model": {}}, state)
-    assert trained(tmp_path, 9) == ["gpt", "voice", "sound"]
+    assert trained(tmp_path, 9) == ["gpt", "voice"], "training it on, on what it does not know, would be refused"
+    told = agenda(tmp_path, 9).works[-1].describe()
+    assert "trained already, 5 steps, on another gpt and voice, so it stays" in told and "--stage sound" in told
 
 
 def test_imported_weights_are_taken_as_they_are(four_stages, tmp_path):

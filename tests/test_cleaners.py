@@ -68,6 +68,11 @@ def test_text_is_read_as_a_speaker_reads_it(language, text, words):
 
 def test_persian_keeps_non_joiners_and_diacritics_and_drops_what_is_not_seen():
     assert clean_text("می\u200c\u200cرود\u200c .", "fa") == "می\u200cرود ."
+    assert clean_text("می روم، نمی دانم کتاب ها و بهترین های آن را", "fa") == "می‌روم، نمی‌دانم کتاب‌ها و بهترین‌های آن را"
+    assert clean_text("می¬رود می\u200bرود", "fa") == "می\u200cرود می\u200cرود"
+    assert clean_text("هوای تر و خنک، بزرگ تر", "fa") == "هوای تر و خنک، بزرگ تر"
+    assert {clean_text(f"خان{ending} ما", "fa") for ending in ("ۀ", "ه\u0654", "ه\u200cی")} == {"خانۀ ما"}
+    assert clean_text("مع\u0651\u064eلم", "fa") == clean_text("مع\u064e\u0651لم", "fa")
     assert clean_text("\ufeffمادۀ گُل، دقیقاً \u200fکتـــاب", "fa") == "مادۀ گُل، دقیقاً کتاب"
 
 
@@ -115,3 +120,12 @@ def test_any_text_is_cleaned_without_an_error(language, text):
     cleaned = clean_text(text, language)
     assert cleaned == " ".join(cleaned.split())
     assert not any(digit in cleaned for digit in "0123456789")
+
+
+def test_well_written_persian_is_left_as_it_is():
+    path = Path(__file__).resolve().parents[2] / "shared" / "reference" / "text_fa_manatts.txt"
+    if not path.exists():
+        pytest.skip("shared/reference is not beside the repository")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 50 and sum(line.count("\u200c") for line in lines) == 60
+    assert [clean_text(line, "fa") for line in lines] == [" ".join(line.split()) for line in lines]

@@ -50,6 +50,10 @@ def argv(tiny_corpus, tiny_yaml, tmp_path):
         (["--config", "nowhere.yaml"], ["--config", "nowhere.yaml is not there"]),
         (["--model-gpus", "1,x"], ["--model-gpus", "1,x"]),
         (["--data-gpu", "0"], ["--data-gpu", "--model-gpu"]),
+        (["--max-stpes", "5"], ["--max-stpes", "Did you mean --max-steps?"]),
+        (["--max-step", "5"], ["is not an option", "Did you mean --max-steps?"]),
+        (["--min-seconds", "20"], ["data.min_seconds", "below data.max_seconds", "20"]),
+        (["--keep", "0"], ["training.keep_checkpoints", "1 or more"]),
         (["--enable-static-shapes", "--disable-static-shapes"], ["not allowed with"]),
     ],
 )

@@ -84,7 +84,8 @@ def test_a_converted_model_has_the_settings_and_shapes_of_its_files(released, co
     assert (config.sampling.repetition_penalty, config.sampling.reference_seconds) == (3.0, 20.0)
     assert config.sampling.reference_chunk_seconds == 5.0
     assert (config.data.conditioning_source, config.data.conditioning_padding) == ("clip", "zeros")
-    assert (converted / "vocab.json").read_bytes() == (released / "vocab.json").read_bytes()
+    copies = converted / "vocab.json", CheckpointStore(converted / "gpt").file(0, "vocab.json")
+    assert [copy.read_bytes() for copy in copies] == 2 * [(released / "vocab.json").read_bytes()]
 
 
 def test_released_shape_is_the_size_big():

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.data.corpora import CorpusError, find_formats, load_corpus
 from myxtts.data.corpora.tables import find_dialect
 from myxtts.data.doctor import check_data, inspect_corpus, write_report
@@ -168,8 +170,9 @@ def test_each_format_is_told_by_its_content_and_its_audio_can_be_read(name, tmp_
 
 def test_every_format_has_its_example_and_its_row_in_the_table():
     assert {*EXAMPLES, "datasets"} <= {form.name for form in find_formats()}
-    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-    assert {*EXAMPLES, "datasets"} == set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
+    for name in ("data.md", "data.fa.md"):
+        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert {*EXAMPLES, "datasets"} == set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -269,6 +272,10 @@ def test_audio_in_other_folders_needs_their_names(tmp_path):
     text(tmp_path / "set" / "list.csv", named + f"{tmp_path}/audio/../private/c.wav|four\n")
     refused = [r.reason for r in load_corpus(tmp_path / "set" / "list.csv").rejections]
     assert refused == ["outside the data set", "missing file", *["outside the data set"] * 3]
+    text(tmp_path / "lists" / "up.csv", "../audio/a.wav|one\n../private/c.wav|two\n")
+    beside = load_corpus(tmp_path / "lists" / "up.csv", audio_roots=[tmp_path / "audio"])
+    assert [u.id for u in beside.utterances] == ["a"]
+    assert [r.reason for r in beside.rejections] == ["outside the data set"]
     corpus = load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "alias"])
     assert [(u.id, u.text) for u in corpus.utterances] == [("a", "one"), ("sub/b", "two")]
     assert [r.reason for r in corpus.rejections] == ["outside the data set", "duplicate id", "outside the data set"]
@@ -301,6 +308,42 @@ def test_folders_that_lead_to_themselves_are_walked_once(tmp_path):
     libritts(tmp_path)
     (tmp_path / "train-clean-100" / "19" / "again").symlink_to(tmp_path)
     assert len(load_corpus(tmp_path).utterances) == 2
+
+
+FILES = ("metadata.csv", "metadata.jsonl", "metadata_train.csv", "metadata_eval.csv", "train.tsv", "dev.tsv", "wav.scp")
+FILES += ("text", "utt2spk", "train.csv", "val.txt", "lang.txt", "speakers.csv")
+headers = st.sampled_from(
+    ["file_name,text", "path\tsentence\tclient_id", "audio_file|text|speaker_name", "id,speaker", ""]
+)
+cells = st.sampled_from(
+    ["a", "a.wav", "../a", "/etc/passwd", "hello", '"a', '"b,c"', "id |", "", " ", "\x1b[2J", "\ud7ff"]
+)
+rows = st.one_of(
+    st.tuples(st.sampled_from("|\t, "), st.lists(cells, max_size=4)).map(lambda row: row[0].join(row[1])),
+    st.dictionaries(st.sampled_from(["file_name", "text", "speaker"]), st.one_of(cells, st.integers(), st.none())).map(
+        json.dumps
+    ),
+    st.text(max_size=10),
+)
+lists_of_rows = st.tuples(headers, st.lists(rows, max_size=5)).map(lambda lines: "\n".join([lines[0], *lines[1]]))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(files=st.dictionaries(st.sampled_from(FILES), lists_of_rows, min_size=1, max_size=4))
+def test_whatever_lists_hold_is_an_utterance_within_or_is_named(tmp_path_factory, files):
+    root = tmp_path_factory.mktemp("fuzzed")
+    audio(root / "clips" / "a.wav", root / "a.wav")
+    for name, content in files.items():
+        (root / name).write_bytes(content.encode("utf-8", "surrogatepass"))
+    try:
+        corpus = load_corpus(root)
+    except CorpusError as error:
+        assert str(root) in str(error)
+        return
+    assert corpus.given and all(u.wav_path.is_relative_to(root.resolve()) for u in corpus.utterances)
+    assert len({u.id for u in corpus.utterances}) == len(corpus.utterances)
+    shown = [*corpus.notes, *(u.speaker + u.language for u in corpus.utterances), *(r.id for r in corpus.rejections)]
+    assert not any(UNPRINTABLE.search(one) for one in shown)
 
 
 def save_with_datasets(folder):

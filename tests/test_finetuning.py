@@ -13,7 +13,7 @@ from tiny import tiny_model_config, tiny_run_config, write_run
 from myxtts.config.checks import ConfigError
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
-from myxtts.runs.opening import adopt, starting_weights, with_origin
+from myxtts.runs.opening import adopt, open_run, starting_weights, with_origin
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -103,6 +103,14 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     with untraced():
         assert Run(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0)).train()
     assert store.steps()[-1] == 3
+
+
+def test_adapters_without_weights_to_adapt_are_refused(tiny_corpus, tmp_path):
+    config = tiny_run_config(tiny_corpus, tmp_path, training={"lora_rank": 4})
+    rule = "training.lora_rank .--lora-rank. must be 0 without --init-from.*Received: 4"
+    with pytest.raises(ConfigError, match=rule):
+        open_run(config)
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_source_and_run_must_differ(source, tiny_corpus):

@@ -1,5 +1,7 @@
 """Training from Python: trainers made of a configuration alone or with a model, on the devices that were asked for."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from test_run import untraced
@@ -12,6 +14,7 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+from myxtts.training.replicas import Replicas
 from myxtts.training.trainer import XTTSTrainer
 
 
@@ -122,6 +125,19 @@ def test_model_of_another_precision_is_refused(tiny_corpus, tmp_path):
     config = bare_config(tiny_corpus, tmp_path, precision="mixed_bfloat16")
     with pytest.raises(ConfigError, match="training.precision.*float32.*mixed_bfloat16"):
         XTTSTrainer(config, model=XTTS(config.model))
+
+
+@pytest.mark.parametrize(
+    "devices, words",
+    [
+        (("/GPU:1",), "must be on /GPU:1. It is on /CPU:0. Make it within tf.device"),
+        (("/GPU:1", "/GPU:2"), "Received: 2 devices.*init_from"),
+    ],
+)
+def test_model_on_other_devices_is_refused(tmp_path, devices, words):
+    model = XTTS(bare_config(None, tmp_path).model, parts=("dvae",))
+    with pytest.raises(ConfigError, match=words):
+        Replicas.adopt(SimpleNamespace(devices=devices, strategy=None), model)
 
 
 @pytest.mark.parametrize("devices", [{"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 0}, {"model_gpu": 1}])

@@ -70,6 +70,17 @@ def test_keywords_mean_what_the_flags_mean():
     assert settings_of(train_data="x", batch_size="auto").training.automatic_batch_size
 
 
+def test_paths_and_single_values_are_taken_where_a_flag_can_be_repeated():
+    roots = settings_of(train_data="x", audio_root=Path("a")).data.audio_roots
+    assert list(roots) == ["a"] and roots == settings_of(train_data="x", audio_root=["a"]).data.audio_roots
+
+
+def test_setting_of_a_stage_is_not_taken_for_one_of_training():
+    config = XTTSConfig()
+    with pytest.raises(ConfigError, match="training has no setting learning_rate.*training.gpt.learning_rate"):
+        config.training.learning_rate = 1e-3
+
+
 def test_keywords_win_over_a_configuration():
     config = tiny_run_config("here", "there")
     changed = settings_of(config, max_steps=9, checkpoint_dir="elsewhere")
@@ -138,7 +149,8 @@ TINY_DATA = {name: value for name, value in TINY.to_dict()["data"].items()}
 def test_page_runs_as_written(tiny_corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recordings").symlink_to(tiny_corpus, target_is_directory=True)
-    (tmp_path / "me.wav").write_bytes((tiny_corpus / "wavs/low_one.wav").read_bytes())
+    for name in ("me.wav", "me_again.wav"):
+        (tmp_path / name).write_bytes((tiny_corpus / "wavs/low_one.wav").read_bytes())
     settings = TINY.to_dict()
     for stage in ("dvae", "gpt"):
         settings["training"][stage] |= {"max_steps": 1, "crop_seconds": 0.4 if stage == "dvae" else None}
@@ -152,6 +164,7 @@ def test_page_runs_as_written(tiny_corpus, tmp_path, monkeypatch, capsys):
                 assert {"step", "text", "codes"} <= names["run"].history["gpt"][-1].keys()
     speech = names["speech"]
     assert len(speech.samples) and speech.sample_rate == 22050
+    assert all((tmp_path / name).is_file() for name in ("morning.flac", "0.wav", "1.wav"))
     assert names["trainer"].step == 1 and (tmp_path / "models/tuned/vocab.json").is_file()
     said = capsys.readouterr().out
     assert "needs both" in said and "--model-gpu is model_gpu=" in said and "Nothing is left to train" in said

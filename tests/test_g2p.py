@@ -1,11 +1,21 @@
-"""Amharic grapheme-to-phoneme conversion, by worked examples."""
+"""Amharic grapheme-to-phoneme conversion, by worked examples, as a setting, and by rules from elsewhere."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from test_corpora import make_corpus
+from tiny import tiny_model_config, tiny_run_config, write_run
 
+from myxtts.config.checks import ConfigError
+from myxtts.data.dataset import SpeechDataset
+from myxtts.inference.loading import load_model
+from myxtts.models.xtts import XTTS
+from myxtts.storage.files import write_json
+from myxtts.text import g2p
 from myxtts.text.g2p import text_to_phonemes
+from myxtts.text.tokenizer import XTTSTokenizer
 
 VOCABULARY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "xtts_vocab.json"
 
@@ -57,4 +67,67 @@ def test_an_unknown_alphabet_is_refused():
 
 def test_a_language_without_rules_is_refused_with_those_that_have_them():
     with pytest.raises(ValueError, match="no rules for the sounds of 'en'. Languages that have them: am"):
+        text_to_phonemes("hello", "en")
+
+
+TEXTS = [("ሰላም ለዓለም", "am"), ("ክንፍ እና ክፍል", "am"), ("good day", "en")]
+
+
+def test_the_setting_changes_the_ids_of_its_language_alone_and_back():
+    spoken = XTTSTokenizer.train(TEXTS, g2p=["Amharic"])
+    assert spoken.g2p == ("am",) and spoken.decode(spoken.encode("ክንፍ", "am")) == "[am]kınf"
+    written = XTTSTokenizer.train(TEXTS).with_g2p(["am"])
+    assert written.decode(written.encode("good day", "en")) == "[en]good day"
+    assert written.with_g2p(()).decode(written.with_g2p(()).encode("ክንፍ", "am")) == "[am]ክንፍ"
+    grown = spoken.extend([("ቋንቋ", "am")])
+    assert grown.g2p == ("am",) and "q" in grown.decode(grown.encode("ቋንቋ", "am"))
+
+
+def test_it_travels_with_the_run_and_cannot_be_changed_within_it(tmp_path):
+    corpus, home = make_corpus(tmp_path / "set", "a|ሰላም|\nb|ክንፍ|\n"), tmp_path / "run"
+    home.mkdir()
+
+    def opened(asked):
+        return SpeechDataset.open(tiny_run_config(corpus, home, data={"language": "am", "g2p": asked}))
+
+    first = opened(("amh",))
+    assert first.config.data.g2p == ("am",)
+    first.tokenizer.save(home / "vocab.json")
+    write_json(home / "config.json", first.config.to_dict())
+    again = opened(None)
+    assert again.config.data.g2p == ("am",) and [c.tokens for c in again.train] == [c.tokens for c in first.train]
+    with pytest.raises(ConfigError, match="--g2p must be as in the run.*sounds in: am.*--reset-training"):
+        opened(())
+    with pytest.raises(ConfigError, match="--g2p: There are no rules for the sounds of 'fa'"):
+        opened(("fa",))
+
+
+def test_a_loaded_model_reads_as_it_was_trained(tmp_path):
+    tokenizer = XTTSTokenizer.train(TEXTS, vocab_size=60, g2p=["am"])
+    config = tiny_run_config(model=dict(num_text_tokens=tokenizer.num_tokens), data={"g2p": ("am",)})
+    model = XTTS(tiny_model_config(num_text_tokens=tokenizer.num_tokens), parts=("dvae", "gpt"))
+    _, loaded, _ = load_model(write_run(tmp_path / "run", model, tokenizer, config))
+    assert loaded.g2p == ("am",) and loaded.encode("ሰላም", "am") == tokenizer.encode("ሰላም", "am")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that says of every German word that it is "bah", and one for Persian that cannot be loaded."""
+    (tmp_path / "bahs.py").write_text("def rules(text, alphabet):\n    return ' '.join('bah' for _ in text.split())\n")
+    (tmp_path / "bahs-1.dist-info").mkdir()
+    (tmp_path / "bahs-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: bahs\nVersion: 1\n")
+    entries = "[myxtts.g2p]\nde = bahs:rules\nfa = gone:rules\n"
+    (tmp_path / "bahs-1.dist-info" / "entry_points.txt").write_text(entries)
+    monkeypatch.syspath_prepend(tmp_path)
+    g2p._hooks.cache_clear()
+    yield
+    g2p._hooks.cache_clear()
+    sys.modules.pop("bahs", None)
+
+
+def test_an_installed_package_brings_rules_for_a_language(package):
+    assert text_to_phonemes("Guten Tag", "de") == "bah bah"
+    with pytest.raises(ValueError, match="gone:rules for the sounds of Persian cannot be loaded: No module"):
+        text_to_phonemes("سلام", "fa")
+    with pytest.raises(ValueError, match="Languages that have them: am, de, fa"):
         text_to_phonemes("hello", "en")

@@ -190,3 +190,22 @@ def test_softmax_norms_losses_and_codebook_search_stay_in_float32(stage):
         assert losses.dtype == tf.float32
     products = count_products(traced.graph)
     assert products["bfloat16"] > 4 * products["float32"]
+
+
+def test_determinism_is_asked_of_tensorflow_and_seen():
+    from tensorflow.python.framework import config  # the one way to turn it off again
+
+    assert not optimizations.is_deterministic()
+    try:
+        settle_switches(TrainingConfig(deterministic=True), tiny_run_config().model, "/CPU:0")
+        assert optimizations.is_deterministic()
+    finally:
+        config.disable_op_determinism()
+    assert not optimizations.is_deterministic()
+
+
+def test_attention_that_was_measured_before_is_not_measured_again(monkeypatch):
+    monkeypatch.delattr(optimizations, "choose_attention")
+    before = {"attention": "memory-efficient"}
+    settled = settle_switches(TrainingConfig(attention="auto"), tiny_run_config().model, "/CPU:0", before=before)
+    assert settled.attention == settled.applied()["attention"] == "memory-efficient"

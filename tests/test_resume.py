@@ -13,6 +13,7 @@ from test_run import untraced
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.training.attention_choice import AttentionChoice
 from myxtts.training.state import data_digest
 from myxtts.training.trainer import XTTSTrainer
 
@@ -94,7 +95,12 @@ def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
     _, trainer = stopped
     state = trainer.store.read_state(2)
     assert trainer.store.steps() == [2] and not state["finished"] and state["position"] == 2
-    assert state["config"]["training"]["seed"] == 7 and state["versions"].keys() == {"myxtts", "tensorflow", "keras"}
+    assert state["config"]["training"]["seed"] == 7 and state["versions"].keys() == {
+        "myxtts",
+        "tensorflow",
+        "keras",
+        "threads",
+    }
 
 
 def test_position_survives_a_change_of_accumulation_which_is_told(stopped, tmp_path, caplog):
@@ -104,16 +110,46 @@ def test_position_survives_a_change_of_accumulation_which_is_told(stopped, tmp_p
     assert "training.gradient_accumulation 1 -> 4" in caplog.text and "checkpoint_dir" not in caplog.text
 
 
-def test_changed_training_set_is_told(stopped, tmp_path, caplog):
+def test_changed_training_set_is_told_and_clips_are_told_apart_by_their_ids(stopped, tmp_path, caplog):
     dataset, _ = stopped
     trainer = resumed(stopped, tmp_path)
-    trainer._take_up(dataset, 4)
-    assert "training set has changed" not in caplog.text
+    trainer._take_up(dataset)
+    assert "since the checkpoint" not in caplog.text
     shorter = dataclasses.replace(dataset.train[0], num_samples=5)
     assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.state.data_digest
-    trainer.state.data_digest = "another"
-    trainer._take_up(dataset, 4)
+    fewer = dataclasses.replace(dataset, train=dataset.train[1:])
+    trainer._take_up(fewer)
+    assert "0 clips are new, and 1 are gone" in caplog.text
+
+
+def test_changed_training_set_of_a_checkpoint_that_did_not_keep_what_was_heard_is_told(stopped, tmp_path, caplog):
+    trainer = resumed(stopped, tmp_path)
+    trainer.state.record, trainer.state.data_digest = None, "another"
+    trainer._take_up(stopped[0])
     assert "The training set has changed since the checkpoint" in caplog.text
+
+
+def test_checkpoint_of_what_speaks_has_its_vocabulary(stopped):
+    dataset, trainer = stopped
+    assert trainer.store.file(2, "vocab.json").read_text(encoding="utf-8") == dataset.tokenizer.to_json()
+
+
+def test_resumed_run_keeps_the_attention_that_was_measured(stopped, tmp_path, monkeypatch):
+    assert stopped[1].store.read_state(2)["switches"]["attention"] == "standard"
+    other = AttentionChoice("memory-efficient", 256, {256: 0.5})
+    monkeypatch.setattr("myxtts.training.optimizations.choose_attention", lambda *_: other)
+    trainer = resumed(stopped, tmp_path, attention="auto")
+    assert trainer.switches.attention == "standard" and "checkpoint" in trainer.switches.reasons["attention"]
+    assert (
+        XTTSTrainer(
+            dataclasses.replace(
+                trainer.config,
+                training=dataclasses.replace(trainer.config.training, checkpoint_dir=str(tmp_path / "new")),
+            ),
+            foundations=trainer.stage.foundations,
+        ).switches.attention
+        == "memory-efficient"
+    )
 
 
 def test_run_asked_for_fewer_steps_than_it_has_counts_as_finished(stopped, tmp_path):

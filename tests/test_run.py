@@ -119,7 +119,7 @@ class Dataset:
     """Of a run whose recordings have been read: settings and a vocabulary."""
 
     def __init__(self, config):
-        self.config, self.tokenizer = config, self
+        self.config, self.tokenizer, self.train = config, self, ()
 
     def save(self, path):
         write_text(path, "new words")

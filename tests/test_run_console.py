@@ -28,9 +28,10 @@ HOSTILE = [
 ]
 
 
-def printed_end(capsys, home, text, **clip):
+def printed_end(capsys, home, text, state=None, step=1, **clip):
     config = XTTSConfig(training=TrainingConfig(checkpoint_dir=str(home)))
-    CheckpointStore(home / "gpt").write(1, {}, {})
+    if not CheckpointStore(home / "gpt").steps():
+        CheckpointStore(home / "gpt").write(step, {}, state or {}, best=state is not None)
     clip = SimpleNamespace(**{"id": "a", "wav_path": "/data/a.wav", "language": "en", **clip})
     console = RunConsole(Run(config, plan_devices(num_gpus=0)))
     console.on_finished(SimpleNamespace(validation=[clip], texts={"a": text}))
@@ -54,6 +55,27 @@ def test_pasted_command_speaks_the_text_and_runs_nothing_else(tmp_path, capsys, 
     assert argv[0] == "say" and (asked.text, asked.output) == (text.replace("\t", ""), "out.wav")
     assert (asked.checkpoint, asked.reference_audio) == (str(home), [paths["wav_path"].replace("\t", "")])
     assert [path.name for path in Path(tmp_path).iterdir()] == [home.name]
+
+
+def test_end_tells_what_was_left_out_and_why(tmp_path, capsys):
+    rows = [f"{n},{'rejected' if n < 4 else 'accepted'},{'too long' if n < 3 else 'silent'}" for n in range(9)]
+    (tmp_path / "clips_train.csv").write_text("\n".join(["id,verdict,reason", *rows]))
+    said = printed_end(capsys, tmp_path, "one")
+    assert f"4 of 9 clips (too long 3, silent 1); each with its reason in {tmp_path}/clips_train.csv" in said
+    (tmp_path / "clips_train.csv").write_text("id,verdict,reason\n1,accepted,\n")
+    assert "Left out" not in printed_end(capsys, tmp_path, "one")
+
+
+def test_end_tells_the_best_and_the_last_loss_and_that_more_steps_would_help(tmp_path, capsys):
+    history = [{"step": 5, "codes": 3.0}, {"step": 9, "codes": 2.5}]
+    said = printed_end(capsys, tmp_path, "one", state={"history": history}, step=9)
+    losses = "validation codes 2.5000 at the end, 2.5000 at its best, step 9, which is spoken with"
+    assert f"Stage gpt: step 9; {losses}" in said
+    assert "still falling: a larger --max-steps" in said
+    history.append({"step": 12, "codes": 2.75})
+    CheckpointStore(tmp_path / "gpt").write(12, {}, {"history": history})
+    said = printed_end(capsys, tmp_path, "one", state={"history": history[:2]}, step=9)
+    assert "2.7500 at the end, 2.5000 at its best, step 9" in said and "still falling" not in said
 
 
 def test_printed_lines_hold_nothing_that_steers_a_terminal(tmp_path, capsys):

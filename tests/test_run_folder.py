@@ -101,3 +101,20 @@ def test_folder_that_cannot_be_written_to_is_one_sentence(tmp_path, monkeypatch)
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(CheckpointError, match="No space left on device"), own_run_folder(tmp_path / "run"):
         pass
+
+
+WITHOUT_LOCKS = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+import myxtts.runs.opening, myxtts.runs.console, myxtts.training.trainer, myxtts.cli.train
+from myxtts.storage.run_folder import own_run_folder
+with own_run_folder(sys.argv[1]) as folder:
+    (folder / "inside").touch()
+"""
+
+
+def test_system_without_locks_trains_with_a_warning(tmp_path):
+    command = [sys.executable, "-c", WITHOUT_LOCKS, str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/inside").is_file() and "cannot be locked on this system" in done.stderr

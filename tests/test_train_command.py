@@ -105,6 +105,8 @@ def test_say_speaks_in_the_voices_of_the_training_by_name(trained, tmp_path, cap
         ({"--reference-audio": "nobody.wav"}, ["nobody.wav"]),
         ({"--text": "  "}, ["no text"]),
         ({"--language": "xx"}, ["xx"]),
+        ({"--language": "persain"}, ["Did you mean fa (Persian)?"]),
+        ({"--g2p": "fa"}, ["--g2p", "no rules for the sounds of 'fa'"]),
         ({"--temperature": "-1"}, ["--temperature", "-1"]),
         ({"--top-p": "0"}, ["--top-p", "0"]),
         ({"--top-k": "some"}, ["--top-k", "some"]),

@@ -284,6 +284,23 @@ def test_step_is_traced_once_for_one_shape_and_twice_for_any_number():
         assert step.traces == traces
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_step_traced_for_examples_is_the_same_graph_whichever_batch_comes_first(accumulation):
+    graphs = []
+    for rows in ((2, 4), (4, 2), (3,)):
+        _, step = quadratic_step()
+        if accumulation > 1:
+            step.make_accumulators()
+        step.trace_for([tf.zeros((2, 3)), tf.zeros((4, 3))])
+        for count in rows:
+            step([tf.zeros((count, 3))] * accumulation, 1e-2, (0, 0))
+        assert step.traces == 1
+        graphs.append(
+            [(node.type, [str(output.shape) for output in node.outputs]) for node in step.graph.get_operations()]
+        )
+    assert graphs[0] == graphs[1] == graphs[2]
+
+
 def test_weight_without_a_gradient_is_named():
     class Blind(Quadratic):
         def loss_sums(self, batch, seed=None):

@@ -9,7 +9,7 @@ from myxtts.config.settings import nearest
 
 
 class PlainParser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` whose errors are `UserError`s; its help shows defaults and keeps the texts' layout."""
+    """`argparse.ArgumentParser` whose errors are `UserError`s; help shows defaults and keeps the layout of texts."""
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)

@@ -73,13 +73,22 @@ def _arguments(parser, flags):
     """The flags as the command line would have them."""
     arguments = parser.parse_args([])
     names = [name for name in vars(arguments) if name != "settings"]
+    repeated = [action.dest for action in parser._actions if isinstance(action, argparse._AppendAction)]
     for name, value in flags.items():
+        if name in repeated and isinstance(value, (str, os.PathLike)):
+            value = [value]
         if name in SHAPE_FLAGS:
             name, value = "static_shapes", SHAPE_FLAGS[name] == bool(value)
         if name not in names:
             raise ConfigError(f"myxtts.train has no argument {name}.{nearest(name, (*names, *SHAPE_FLAGS))}")
-        setattr(arguments, name, os.fspath(value) if isinstance(value, os.PathLike) else value)
+        setattr(arguments, name, _without_paths(value))
     return arguments
+
+
+def _without_paths(value):
+    if isinstance(value, (list, tuple)):
+        return [_without_paths(one) for one in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _settings(arguments: argparse.Namespace, config: XTTSConfig | None) -> XTTSConfig:

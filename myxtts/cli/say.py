@@ -38,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     text.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
     text.add_argument("--batch", metavar="FILE", help="a file with a line for each text; see below")
     text.add_argument("--language", default="en", help="of the text")
+    text.add_argument("--g2p", metavar="LANG", help="write text as it sounds: am, or none (default: as in training)")
     voice = parser.add_argument_group("who says it")
     voice.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
     voice.add_argument("--speaker", metavar="NAME", help="a speaker of the training, or of an imported model")
@@ -103,6 +104,8 @@ def _say(arguments, sound=None):
     setup_logging()
     with get_device_context(arguments.device and device_named(arguments.device)):
         synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, decoder=arguments.decoder)
+        if arguments.g2p:
+            synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
         sampling = synthesizer.config.sampling
         asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
         options = dict(sampling=dataclasses.replace(sampling, **asked), seed=arguments.seed, speed=arguments.speed)

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
@@ -20,10 +21,13 @@ FLAGS = f"""
 --format NAME data.format format of the data, see docs/data.md (default: told by its content)
 --audio-root DIR... data.audio_roots a further folder in which lists may name audio; can be repeated
 --language TEXT data.language language of recordings whose set names none (default: en)
+--g2p LANG... data.g2p write text as it sounds, am for Amharic; can be repeated (default: as in the run, else off)
 --vocabulary FILE data.vocabulary tokenizer file (default: one trained on the corpus)
 --download-ljspeech yes - fetch LJSpeech into --train-data when it is missing
 --num-workers int data.num_workers parallel readers (default: 8)
 --buffer-size int data.pipeline_buffer_size prefetch buffer in batches (default: 50)
+--min-seconds float data.min_seconds shorter clips are left out (default: 0.1)
+--max-seconds float data.max_seconds longer clips are left out (default: 11.6)
 --max-text-length int data.max_text_length most text tokens of a clip (default: 200)
 --max-mel-frames int data.max_mel_frames fixed length in mel frames (default: from the model size)
 ^ --enable-static-shapes,--pad-to-fixed-length fixed data.static_shapes
@@ -36,8 +40,8 @@ FLAGS = f"""
 --model-start-delay float data.model_start_delay
  Multi-GPU Mode: head start of the data pipeline in seconds (default: 2.0)
 --enable-memory-isolation yes - a hard memory limit for each GPU
---data-gpu-memory int - limit of the data GPU in MB (default: {DATA_GPU_MEMORY_MB})
---model-gpu-memory int - limit of the model GPU in MB (default: {MODEL_GPU_MEMORY_MB})
+--data-gpu-memory int - limit of the data GPU in MB
+--model-gpu-memory int - limit of the model GPU in MB
 --virtual-devices int - try the two-device pipeline on this many virtual devices
 --device-plan auto - measure the ways to use the devices present and take the quickest
 [training]
@@ -59,6 +63,10 @@ FLAGS = f"""
 ^ --resume yes - only resume: an error where --checkpoint-dir holds no run (default: resume or start)
 --init-from DIR training.init_from start from the weights of a run, or of `myxtts convert`
 --tensorboard-log-dir DIR training.tensorboard_log_dir default: under the checkpoint folder
+--save-every N training.checkpoint_every_steps steps between checkpoints (default: 1000)
+--keep N training.keep_checkpoints newest checkpoints kept besides the best (default: 2)
+--validate-every N training.validate_every_steps steps between validation losses (default: 500)
+--sample-every N training.sample_every_steps steps between spoken sample sentences; 0 for none (default: 1000)
 [optimizations] what each did is printed after the first step
 --optimizations preset training.optimizations
  preset of the switches below; each of them wins over it (default: none)
@@ -71,6 +79,8 @@ FLAGS = f"""
 --attention TEXT training.attention
  GPT stage: standard, memory-efficient, or auto for what costs no time here (default: standard)
 --xla on/off training.xla compile the train step, once per shape of batch (default: off)
+--deterministic yes training.deterministic
+ the same bits each time, on a GPU too, where some operations are slower for it (default: off)
 --ema decay training.ema validate and speak with moving averages of the weights (default: off; {DEFAULT_EMA_DECAY}
  without a number, 0 for off)
 --overtraining-patience N training.overtraining_patience end a stage at its best after N validations that turn up
@@ -97,6 +107,7 @@ def _kinds():
         "batch": dict(type=batch_size, metavar="N|auto"),
         "decay": dict(type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY"),
         "DIR...": dict(action="append", metavar="DIR"),
+        "LANG...": dict(action="append", metavar="LANG"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),
         "stage": dict(choices=(*STAGES, "all")),
@@ -117,9 +128,8 @@ def _value(rule, parse):
 
 def build_parser() -> argparse.ArgumentParser:
     """The training command line; its flags are a public contract."""
-    parser = argparse.ArgumentParser(
+    parser = PlainParser(
         prog="train_main.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Train XTTS on a folder of recordings; without one, on a small sample corpus that it makes.",
         epilog="Without a flag its value comes from --config, else from the defaults named here.",
     )

@@ -1,8 +1,8 @@
 """The training loop and its stages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from myxtts.config.checks import require
+from myxtts.config.checks import ConfigError, require
 from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
@@ -30,6 +30,22 @@ class TrainingConfig(Settings):
     """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
     label_smoothing: float = setting(0.0, at_least=0, below=1)
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
+    decoder_frames: int = setting(32, at_least=4, at_most=4096)
+    """Decoder stage: frames of 256 samples at 24 kHz in the slice of a clip that is trained on (HiFi-GAN: 32)."""
+    decoder_mel_weight: float = setting(45.0, at_least=0)
+    """Decoder stage: weight of the log-mel difference (HiFi-GAN: 45)."""
+    decoder_stft_weight: float = setting(1.0, at_least=0)
+    """Decoder stage: weight of the multi-resolution spectral distance (Parallel WaveGAN)."""
+    decoder_adversarial_weight: float = setting(1.0, at_least=0)
+    """Decoder stage: weight of the discriminators' verdict, summed over them."""
+    decoder_feature_weight: float = setting(2.0, at_least=0)
+    """Decoder stage: weight of the difference of the discriminators' feature maps, summed over them (HiFi-GAN: 2)."""
+    decoder_speaker_weight: float = setting(0.0, at_least=0)
+    """Decoder stage: weight of 1 - cosine of the speaker vectors of recording and copy (YourTTS: 9); for slices of a
+    second or more."""
+    decoder_warmup: float = setting(0.2, at_least=0, at_most=1)
+    """Decoder stage: share of the steps, at the beginning, that do without discriminators; with `init_from` the share
+    that trains them alone."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations")
     """Preset of the switches below that are left None; see `config/optimizations.py`."""
     precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"))
@@ -48,6 +64,9 @@ class TrainingConfig(Settings):
     """Decay of the weight averages that are validated and spoken with; 0 turns them off, None takes the preset's."""
     strict: bool = setting(False, of_run=True)
     """A switch whose effect differs from what was asked for ends the run after its first step."""
+    deterministic: bool = False
+    """Take every sum in one order, so that equal runs on equal hardware give equal bits, on a GPU too; some operations
+    are slower for it."""
     automatic_batch_size: bool = setting(False, of_run=True)
     """Find by trial how many clips fit at once; `batch_size` times `gradient_accumulation` stays what it is."""
     memory_budget_mb: int | None = setting(None, at_least=1, of_run=True)
@@ -113,8 +132,15 @@ class TrainingConfig(Settings):
     def __setattr__(self, name, value):
         if name in STAGES:
             self.stages[name] = _stage_config(name, value)
+        elif name in _OF_STAGES:
+            known = " or ".join(f"training.{stage}.{name}" for stage in STAGES)
+            raise ConfigError(f"training has no setting {name}: each stage has its own. Set {known}.")
         else:
             super().__setattr__(name, value)
+
+
+_OF_STAGES = {one.name for one in fields(StageConfig)} - {one.name for one in fields(TrainingConfig)}
+"""Settings that people look for here and that each stage has for itself."""
 
 
 def _stage_config(name, given):

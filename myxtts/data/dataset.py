@@ -13,12 +13,14 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch
-from myxtts.data.buckets import BatchOrder, SequentialOrder
+from myxtts.data.buckets import BatchOrder, EpochStart, SequentialOrder
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
 from myxtts.data.splits import find_leakage, split_by_hash
-from myxtts.storage.files import digest_bytes
+from myxtts.storage.files import digest_bytes, read_json
+from myxtts.storage.provenance import vocabulary_path
+from myxtts.text.g2p import g2p_codes
 from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -44,6 +46,7 @@ class SpeechDataset:
         self._cache = SampleCache(self.config.data.cache_mb)
         self.speakers: tuple[str, ...] = tuple(sorted({clip.speaker for clip in self.train}))
         """Of the training clips, in the order in which batches number them."""
+        self._starts: dict[str, EpochStart] = {}
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
@@ -58,6 +61,7 @@ class SpeechDataset:
             config = replace(config, data=replace(config.data, language=get_language(config.data.language).code))
         except ValueError as error:
             raise ConfigError(f"--language: {error}") from error
+        config = replace(config, data=replace(config.data, g2p=_g2p(config)))
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]
         inspections = [_inspect(config, folder, progress) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
@@ -80,15 +84,20 @@ class SpeechDataset:
         other.config = config
         return other
 
+    def beginning_at(self, stage: str, start: EpochStart) -> SpeechDataset:
+        """The same clips with the batches of one stage in an order that begins at `start`."""
+        other = copy.copy(self)
+        other._starts = {**self._starts, stage: start}
+        return other
+
     def order(self, stage: str) -> BatchOrder:
         """The training batches of a stage."""
         data, crop = self.config.data, self._crop_samples(stage)
         lengths = [min(clip.num_samples, crop or clip.num_samples) for clip in self.train]
         tokens = [len(clip.tokens) for clip in self.train]
         settings = self.config.stage(stage).batch_size, data.num_buckets, self.config.training.seed
-        return BatchOrder(
-            lengths, tokens, *settings, *self._fixed_shape(), extra_samples=MAX_SHIFT_SAMPLES * data.augment
-        )
+        more = dict(extra_samples=MAX_SHIFT_SAMPLES * data.augment, start=self._starts.get(stage, EpochStart()))
+        return BatchOrder(lengths, tokens, *settings, *self._fixed_shape(), **more)
 
     def train_loader(self, stage: str) -> BatchLoader:
         """Reads the training batches of a stage."""
@@ -148,18 +157,36 @@ def _divide(sides, inspection, share):
     if len(sides) == 2:
         logger.info("%d clips that the training set keeps for validation are not used: --val-data is given.", len(held))
         return train, sides[1]
+    logger.info("%d clips are kept for validation by the data set itself.", len(held))
     return train, held
+
+
+def _g2p(config):
+    """Codes of the languages that are written as they sound: the run's own, or those asked for."""
+    asked, home = config.data.g2p, Path(config.training.checkpoint_dir)
+    try:
+        asked = None if asked is None else g2p_codes(asked)
+    except ValueError as error:
+        raise ConfigError(f"--g2p: {error}") from error
+    if config.training.reset_training or not (home / "vocab.json").is_file() or not (home / "config.json").is_file():
+        return asked or ()
+    stored = read_json(home / "config.json")
+    own = tuple((stored.get("data") or {}).get("g2p") or ())
+    if asked is not None and asked != own:
+        told = f"{home} holds a run whose text is written as it sounds in: {', '.join(own) or 'no language'}"
+        raise ConfigError(f"--g2p must be as in the run. {told}. Leave it out, or give --reset-training.")
+    return own
 
 
 def _tokenizer(config, utterances):
     """The run's own vocabulary; else the given one, grown by what it lacks for the corpus; else one trained on it."""
-    data, own = config.data, Path(config.training.checkpoint_dir) / "vocab.json"
+    data, own = config.data, vocabulary_path(Path(config.training.checkpoint_dir))
     is_own = own.is_file() and not config.training.reset_training
     texts = [(utterance.text, utterance.language) for utterance in utterances]
     if not (is_own or data.vocabulary):
-        return XTTSTokenizer.train(texts, vocab_size=data.vocabulary_size) if texts else None
+        return XTTSTokenizer.train(texts, vocab_size=data.vocabulary_size, g2p=data.g2p) if texts else None
     try:
-        tokenizer = XTTSTokenizer.from_file(own if is_own else data.vocabulary)
+        tokenizer = XTTSTokenizer.from_file(own if is_own else data.vocabulary).with_g2p(data.g2p)
     except (OSError, ValueError) as error:
         what = "The run's own vocabulary" if is_own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error

@@ -172,7 +172,9 @@ def wave_dataset(
             raise
 
     def read(position):
-        batch = WaveBatch(*tf.numpy_function(load, [position], [tf.as_dtype(dtype) for dtype in WAVE_DTYPES]))
+        # Stateless, as it follows from the position: where determinism is asked for, others are not read in parallel.
+        dtypes = [tf.as_dtype(dtype) for dtype in WAVE_DTYPES]
+        batch = WaveBatch(*tf.numpy_function(load, [position], dtypes, stateful=False))
         for value, rank in zip(batch, WAVE_RANKS):
             value.set_shape([None] * rank)
         return batch

@@ -1,6 +1,7 @@
 """A short recording of each speaker of a training set, kept with the run so that it can speak in their voices."""
 
 import io
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from myxtts.audio.files import load_samples
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.pipeline import Clip
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
+
+logger = logging.getLogger(__name__)
 
 KEPT_SECONDS = 12.0
 """Of each speaker: two pieces of the longest length that a voice is taken from in training."""
@@ -37,7 +40,10 @@ def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
     missing = {name: some for name, some in chosen.items() if known.get(name) != tuple(clip.id for clip in some)}
     if missing:
         write_speaker_clips(folder, {name: _record(some) for name, some in missing.items()})
-    return most_first[MOST_SPEAKERS:]
+    if left_out := most_first[MOST_SPEAKERS:]:
+        kept = f"The {MOST_SPEAKERS} speakers with the most speech can be named with `myxtts say --speaker`"
+        logger.info("%s; %d others need --reference-audio.", kept, len(left_out))
+    return left_out
 
 
 def _choose(clips):

@@ -5,18 +5,19 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.config.config import ModelConfig, XTTSConfig
-from myxtts.config.loading import config_from_dict
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.planning.memory import count_dvae, count_gpt
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.parts import MEL_STATS, part_store, read_part
+from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
     """Reads what speaking needs: `config.json`, `vocab.json` and a checkpoint of each trained part.
 
-    Of the GPT the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
+    Of the GPT the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last. Where the GPT's
+    checkpoint says what it was made with, that counts, and the log tells what differs.
 
     Raises:
         CheckpointError: Something is missing or damaged; the message says what and how to get it.
@@ -24,17 +25,17 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(f"--checkpoint must be the folder of a training run. {folder} is not a folder.")
-    config = config_from_dict(read_json(folder / "config.json"))
+    config = read_config(folder)
     stores = _trained_parts(folder)
     steps = {part: store.steps()[-1] for part, store in stores.items()}
     if which == "best" and (best := stores["gpt"].best_step()) in stores["gpt"].steps():
         steps["gpt"] = best
     _check_claims(config.model, stores)
-    path = folder / "vocab.json"
+    path = vocabulary_path(folder)
     if not path.is_file():
         raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
     try:
-        tokenizer = XTTSTokenizer.from_file(path)
+        tokenizer = XTTSTokenizer.from_file(path).with_g2p(config.data.g2p or ())
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     model = XTTS(config.model, parts=tuple(stores))

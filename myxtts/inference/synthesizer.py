@@ -90,6 +90,18 @@ class Synthesizer:
         """Of all sound, in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
         return self.to_waveform.sample_rate
 
+    def set_g2p(self, languages: Sequence[str]) -> None:
+        """Writes text as it sounds in these languages alone; by default in those that the model was trained so with.
+
+        Raises:
+            SpeechError: There are no rules for the sounds of one of them.
+        """
+        try:
+            self.tokenizer = self.tokenizer.with_g2p(languages)
+        except ValueError as error:
+            raise SpeechError(f"--g2p: {error}") from None
+        self.text_front = TextFront(self.tokenizer, self.config.model.max_text_tokens)
+
     def speak(
         self,
         text: str,

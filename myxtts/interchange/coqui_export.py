@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.audio.mel import SPEAKER_MEL
-from myxtts.config.loading import config_from_dict
 from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import coqui_settings
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
-from myxtts.storage.files import CheckpointError, read_json, write_json
+from myxtts.storage.files import CheckpointError, write_json
 from myxtts.storage.parts import MEL_STATS, part_store, read_part
+from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -37,8 +37,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
             been written then.
     """
     folder, output = Path(folder), Path(output)
-    config = config_from_dict(read_json(folder / "config.json"))
-    tokenizer = XTTSTokenizer.from_file(folder / "vocab.json")
+    config, vocabulary = read_config(folder), vocabulary_path(folder)
+    tokenizer = XTTSTokenizer.from_file(vocabulary)
     settings = coqui_settings(config, tokenizer.languages)
     parts = {}
     for part in (*_NEEDED, "dvae"):
@@ -65,7 +65,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     for name, content in files.items():
         write_torch_checkpoint(output.parent / name, content)
     write_json(output.parent / "config.json", settings)
-    shutil.copyfile(folder / "vocab.json", output.parent / "vocab.json")
+    shutil.copyfile(vocabulary, output.parent / "vocab.json")
     return written
 
 

@@ -18,6 +18,7 @@ from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
 from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
 from myxtts.storage.parts import MEL_STATS
+from myxtts.storage.provenance import VOCABULARY
 from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -82,9 +83,9 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Cove
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
     with write_whole_folder(output) as temporary:
-        _write_parts(temporary, matched, config, files.model.name, with_dvae=dvae is not None)
+        _write_parts(temporary, matched, config, files, with_dvae=dvae is not None)
         write_json(temporary / "config.json", config.to_dict())
-        shutil.copyfile(files.vocab, temporary / "vocab.json")
+        shutil.copyfile(files.vocab, temporary / VOCABULARY)
         if speakers:
             write_speakers(temporary, speakers)
     weights = {name: f"{tensor.part}: {tensor.weight}" for tensor, _ in matched for name in tensor.names}
@@ -181,7 +182,7 @@ def _is_htk_filterbank(filters, bin_hz=SPEAKER_SAMPLE_RATE / 512, top_hz=SPEAKER
     return not (off & filters.any(axis=0)).any()
 
 
-def _write_parts(folder, matched, config, source, with_dvae):
+def _write_parts(folder, matched, config, files, with_dvae):
     """Writes the checkpoint of each part; `mel_stats` goes with the GPT where there is no DVAE."""
     parts = {}
     for tensor, arrays in matched:
@@ -189,8 +190,9 @@ def _write_parts(folder, matched, config, source, with_dvae):
         part = "gpt" if file == MEL_STATS else tensor.part
         parts.setdefault(part, {}).setdefault(f"{file}.safetensors", []).append((tensor, arrays))
     for part, contents in parts.items():
-        store = CheckpointStore(folder / part)
-        step_folder = store.write(0, {}, {"finished": True, "config": config.to_dict(), "converted_from": source})
+        state = {"finished": True, "config": config.to_dict(), "converted_from": files.model.name}
+        copies = {VOCABULARY: files.vocab.read_bytes()} if part == "gpt" else {}
+        step_folder = CheckpointStore(folder / part).write(0, {}, state, copies=copies)
         entries = read_manifest(step_folder)
         for file, tensors in contents.items():
             shapes = {tensor.weight: coqui.our_shape(tensor) for tensor, _ in tensors}

@@ -104,6 +104,8 @@ class IstftGenerator(WaveformDecoder):
     def build(self, latents_shape: Shape, speaker_shape: Shape):
         dtype, width = self.dtype_policy, self.width
         shape = (None, None, width)
+        # A speaker vector has length one, and each of its numbers a size of 1 / sqrt(D).
+        self._speaker_scale = speaker_shape[-1] ** 0.5
 
         def norm(name):
             return built(keras.layers.LayerNormalization(epsilon=_EPSILON, dtype=dtype, name=name), shape)
@@ -120,8 +122,7 @@ class IstftGenerator(WaveformDecoder):
         self.head = normal_linear(4 * self.hop_length + 2, width, "head", dtype="float32")
 
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
-        # A speaker vector has length one, and each of its numbers a size of 1 / sqrt(D).
-        condition = self.condition(speaker * speaker.shape[-1] ** 0.5)
+        condition = self.condition(speaker * self._speaker_scale)
         x = self.conv_pre(masked(frames, present)) + condition[:, None, :]
         x, condition = self.norm_pre(x), ops.silu(condition)
         for block in self.blocks:

@@ -9,7 +9,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.parts import part_store
 from myxtts.training.batching import with_batch
 from myxtts.training.overtraining import has_stopped
 from myxtts.training.schedules import total_steps
@@ -31,6 +31,8 @@ class StageWork:
     """Whether it was trained to an end before."""
     resting: tuple[str, ...] = ()
     """Stages whose weights rest on this one's as they are: training it on would make those useless."""
+    estranged: tuple[str, ...] = ()
+    """Stages that it was trained on as they were once, or in another run, and are no longer."""
     overtrained: bool = False
     """Whether it ended at its best checkpoint, as validation had turned up."""
     weights_only: bool = False
@@ -43,7 +45,8 @@ class StageWork:
         """Whether the stage is opened for training, be it only to declare it finished."""
         if self.step is None or not self.finished:
             return True
-        return self.step < self.total and not (self.resting or self.overtrained or self.weights_only)
+        kept = self.resting or self.estranged or self.overtrained or self.weights_only
+        return self.step < self.total and not kept
 
     def describe(self) -> str:
         """A sentence or two for the user, before it happens."""
@@ -58,6 +61,10 @@ class StageWork:
         if self.weights_only:
             return f"Stage {self.stage}: trained already, and taken as it is"
         told = f"Stage {self.stage}: trained already, {_steps(self.step)}"
+        if self.estranged:
+            names = " and ".join(self.estranged)
+            over = f"--reset-training --stage {self.stage} trains it anew on this run's"
+            return f"{told}, on another {names}, so it stays as it is.\n  {over}"
         if self.step >= self.total:
             return told
         if self.resting:
@@ -109,9 +116,8 @@ def make_agenda(
     chosen = tuple(STAGES) if config.training.stage == "all" else (config.training.stage,)
     works = []
     for name in chosen:
-        resting = _resting(config, name, states, stores)
-        work = _work(config, name, dataset, states.get(name))
-        work = replace(work, resting=resting)
+        ties = dict(resting=_resting(config, name, states, stores), estranged=_estranged(name, states, stores))
+        work = replace(_work(config, name, dataset, states.get(name)), **ties)
         if config.training.stage != "all":
             work = _as_named(work)
         works.append(work)
@@ -124,9 +130,9 @@ def _steps(number):
 
 
 def _store(config, stage, source):
-    own = CheckpointStore(Path(config.training.checkpoint_dir) / stage)
+    own = part_store(config.training.checkpoint_dir, stage)
     is_taken = source and not own.steps() and not STAGES[stage].load().takes_init_from
-    return CheckpointStore(source / stage) if is_taken else own
+    return part_store(source, stage) if is_taken else own
 
 
 def _resting(config, stage, states, stores):
@@ -140,6 +146,13 @@ def _resting(config, stage, states, stores):
             is_resting = bool(config.training.init_from) and STAGES[name].load().takes_init_from
         found += [name] * is_resting
     return tuple(found)
+
+
+def _estranged(stage, states, stores):
+    """Those that a stage was trained on and that are there with other weights now."""
+    lineage = states.get(stage, {}).get("lineage", {})
+    steps = {name: states[name]["step"] for name in lineage if name in states}
+    return tuple(name for name, step in steps.items() if stores[name].digest(step) != lineage[name])
 
 
 def _work(config, stage, dataset, state):
@@ -188,7 +201,7 @@ def _changes(config: XTTSConfig, dataset: SpeechDataset, chosen: Sequence[str], 
     others = tuple(f"training.{name}." for name in STAGES if name != last)
     found = [
         line
-        for name, line in changed_settings(state, config).items()
+        for name, line in changed_settings(state, config, f"{config.training.checkpoint_dir}/{last}").items()
         if not name.startswith(others) and not name.endswith((".max_steps", ".epochs", ".batch_size", "_accumulation"))
     ]
     if state["data"] is not None and state["data"] != data_digest(dataset.train):

@@ -1,8 +1,13 @@
 """What a run prints: the lines that users look for."""
 
+import csv
 import shlex
+import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+
+from tqdm import tqdm
 
 from myxtts.config.checks import UNPRINTABLE, printable
 from myxtts.config.config import XTTSConfig
@@ -11,7 +16,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.runs.agenda import Agenda
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.callbacks import ConsoleProgress
+from myxtts.training.callbacks import ConsoleProgress, console_log
 from myxtts.utils.progress import clip_progress
 
 
@@ -22,20 +27,22 @@ class RunConsole(ConsoleProgress, RunListener):
         super().__init__(run.monitor, run.plan.gpu_roles)
         self.run: Run = run
         self._inspection, self._bar_of_clips = ExitStack(), None
+        self._began, self._seconds = 0.0, {}
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
+        console_log.info("Devices: %s", plan.describe())  # printed when they were configured, before there was a log
         buffer_size, models = config.data.pipeline_buffer_size, ", ".join(plan.model_devices)
         if plan.is_dual:
-            print(f"Intelligent GPU Pipeline: Multi-GPU Mode\nData Processing GPU: {plan.data_gpu}")
+            self._say(f"Intelligent GPU Pipeline: Multi-GPU Mode\nData Processing GPU: {plan.data_gpu}")
         else:
-            print("Intelligent GPU Pipeline: Single-GPU Buffered Mode")
-            print(f"Buffer Size: {buffer_size}\nSmart Prefetching: Enabled")
-        print(f"Prefetching to {plan.data_device} with buffer_size={buffer_size}")
+            self._say("Intelligent GPU Pipeline: Single-GPU Buffered Mode")
+            self._say(f"Buffer Size: {buffer_size}\nSmart Prefetching: Enabled")
+        self._say(f"Prefetching to {plan.data_device} with buffer_size={buffer_size}")
         if plan.is_dual:
-            print(f"Multi-GPU Mode: Model will be placed on {models}")
+            self._say(f"Multi-GPU Mode: Model will be placed on {models}")
             for gpu, device in zip(plan.model_gpus, plan.model_devices):
-                print(f"(Original GPU {gpu} is now mapped to {device.lstrip('/')})")
-        print(f"Creating model on device: {models}")
+                self._say(f"(Original GPU {gpu} is now mapped to {device.lstrip('/')})")
+        self._say(f"Creating model on device: {models}")
 
     def on_inspection(self, done: int, total: int):
         if self._bar_of_clips is None:
@@ -46,36 +53,77 @@ class RunConsole(ConsoleProgress, RunListener):
         self._inspection.close()
         counts = f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}"
         speakers = len({clip.speaker for clip in dataset.train})
-        print(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
+        self._say(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
 
     def on_agenda(self, agenda: Agenda):
-        print(*map(printable, "\n".join(agenda.lines()).split("\n")), sep="\n")
+        self._say("\n".join(map(printable, "\n".join(agenda.lines()).split("\n"))))
 
     def on_stage(self, stage: str, order):
-        print(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {len(order.shapes)} shapes")
+        self._began = time.monotonic()
+        self._say(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {len(order.shapes)} shapes")
+
+    def on_end(self, end):
+        super().on_end(end)
+        self._seconds[end.stage] = time.monotonic() - self._began
 
     def on_set_aside(self, stage: str, folder: Path):
-        print(f"Earlier {stage} checkpoints were set aside in {folder}")
+        self._say(f"Earlier {stage} checkpoints were set aside in {folder}")
 
     def on_stopped(self, stage: str):
-        print(f"Stopped. Run the same command again to resume from {self.run.folder}/{stage}")
+        self._say(f"Stopped. Run the same command again to resume from {self.run.folder}/{stage}")
 
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = sorted((home / "samples").glob("*.wav"))
         trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
-        print(f"\nCheckpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
-        print(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
+        lines = ["", *self._results(trained), *left_out(home)]
+        lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
+        lines.append(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
         if samples:
             newest = printable(samples[-1].name)
-            print(f"Spoken:       {home}/samples/ ({len(samples)} wav files, the newest {newest})")
-            print(f"Mel pictures: {home}/samples/*.png")
+            lines.append(f"Spoken:       {home}/samples/ ({len(samples)} wav files, the newest {newest})")
+            lines.append(f"Mel pictures: {home}/samples/*.png")
         if any(STAGES[stage].load().speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
             voice = f"--reference-audio {_quoted(clip.wav_path)} --language {_quoted(clip.language)}"
-            print(f"Speak with it:\n  myxtts say --checkpoint {_quoted(home)} {voice} \\")
+            lines.append(f"Speak with it:\n  myxtts say --checkpoint {_quoted(home)} {voice} \\")
             # With `=`, as a text that begins with a hyphen would be taken for an option.
-            print(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
+            lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
+        self._say("\n".join(lines))
+
+    def _results(self, trained):
+        """What came out of each stage: steps, time, last and best validation loss, and what that asks for."""
+        history, best = self.run.history, self.run.best
+        for stage in trained:
+            kind, losses = STAGES[stage].load(), history[stage]
+            told = f"Stage {stage}: step {CheckpointStore(self.run.folder / stage).steps()[-1]}"
+            if stage in self._seconds:
+                told += f", {tqdm.format_interval(self._seconds[stage])} in this run"
+            by_step = {one["step"]: one[kind.main_loss] for one in losses}
+            if by_step and best.get(stage) in by_step:
+                last = max(by_step)
+                told += f"; validation {kind.main_loss} {by_step[last]:.4f} at the end"
+                told += f", {by_step[best[stage]]:.4f} at its best, step {best[stage]}"
+                if kind.speaks:
+                    told += ", which is spoken with"
+                if best[stage] == last and len(by_step) > 1 and kind.speaks:
+                    told += ".\n  It was still falling: a larger --max-steps trains it on"
+            yield told
+
+
+def left_out(home: Path) -> list[str]:
+    """A line on the clips that a run did without, and why, from its `clips_*.csv`; none where it has all of them."""
+    reasons, total, lists = Counter(), 0, sorted(home.glob("clips_*.csv"))
+    for path in lists:
+        with open(path, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                total += 1
+                reasons[row["reason"]] += row["verdict"] == "rejected"
+    if not +reasons:
+        return []
+    told = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3) if count)
+    named = " and ".join(str(path) for path in lists)
+    return [f"Left out:     {reasons.total()} of {total} clips ({told}); each with its reason in {named}"]
 
 
 def _quoted(text):

@@ -9,26 +9,26 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import PARTS
 from myxtts.runs.agenda import Agenda, make_agenda
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import read_json, write_json
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
+from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.run_folder import set_aside
+from myxtts.storage.saved_state import config_of
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
+from myxtts.training.prerequisites import write_settings
 
 logger = logging.getLogger(__name__)
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 """Weights with a row (or a column) per text token."""
-RUN_FILES = ("config.json", "vocab.json", SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
+RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 
 
@@ -56,10 +56,13 @@ def open_run(
     """
     home = Path(config.training.checkpoint_dir)
     config = with_origin(config)
+    needs_origin, way_out = config.training.lora_rank and not config.training.init_from, "Add --init-from FOLDER."
+    rule = "0 without --init-from (training.init_from): adapters alone cannot learn what random weights lack"
+    require(not needs_origin, "training.lora_rank (--lora-rank)", rule, config.training.lora_rank, way_out)
     is_adopted = bool(config.training.init_from) and not has_begun(config)
     if config.training.init_from:
         # A run that has begun does without its source, which may be gone by now.
-        config = adopt(config) if is_adopted else _with_shape(config, _stored_config(home))
+        config = adopt(config) if is_adopted else _with_shape(config, read_config(home))
     dataset = SpeechDataset.open(config, progress)
     check_same_model(dataset.config)
     training = config.training
@@ -74,9 +77,7 @@ def open_run(
         _take_parts(Path(config.training.init_from), home)
     for part in FORMER_HOMES:
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
-    dataset.tokenizer.save(home / "vocab.json")
-    keep_speakers(home, dataset.train)
-    write_json(home / "config.json", dataset.config.to_dict())
+    write_settings(dataset)
     return dataset, agenda
 
 
@@ -131,7 +132,8 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
             held = f"{home} holds weights without a run, as `myxtts convert` writes them"
             way_out = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"--checkpoint-dir must be a folder of its own. {held}. {way_out}")
-        before = state["config"]["training"]["init_from"]
+        began = config_of(state, str(home / name))
+        before = began and began.training.init_from
         if asked not in (None, before):
             held = f"{home} holds one that began from {before or 'scratch'} and is at step {step}"
             way_out = "Leave --init-from out to resume it, give another --checkpoint-dir"
@@ -145,18 +147,15 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
 def check_same_model(config: XTTSConfig):
     """Raises `ConfigError` where the folder holds a run of another model, whose `config.json` must stay."""
     home = Path(config.training.checkpoint_dir)
-    if config.training.reset_training or not holds_run(home) or not (home / "config.json").is_file():
+    is_new = not (home / "config.json").is_file() and not has_begun(config)
+    if config.training.reset_training or not holds_run(home) or is_new:
         return
-    before, now = (dataclasses.asdict(model) for model in (_stored_config(home).model, config.model))
+    before, now = (dataclasses.asdict(model) for model in (read_config(home).model, config.model))
     differing = [name for name in now if before[name] != now[name] and name != "dropout"]
     if differing:
         told = "; ".join(f"{name} {before[name]} there, {now[name]} here" for name in differing[:3])
         way_out = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
         raise ConfigError(f"{home} holds a run of another model: {told}. {way_out}")
-
-
-def _stored_config(folder):
-    return config_from_dict(read_json(folder / "config.json"))
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
@@ -173,14 +172,15 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     if not source.is_dir():
         rule = "must be the folder of a run or of `myxtts convert`"
         raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
-    stored, tuned = _stored_config(source), tuned_stages()
+    stored, tuned = read_config(source), tuned_stages()
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         _require_trained(source, name, finished=name in foundations)
     for name in foundations:
         if not config.training.reset_training or name in _kept_stages(config.training):
             _refuse_other_weights(source, home, name)
-    data = replace(config.data, vocabulary=config.data.vocabulary or str(source / "vocab.json"))
+    data = replace(config.data, vocabulary=config.data.vocabulary or str(vocabulary_path(source)))
+    data = replace(data, g2p=stored.data.g2p if data.g2p is None else data.g2p)
     return replace(_with_shape(config, stored), data=data)
 
 

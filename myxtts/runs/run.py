@@ -110,7 +110,7 @@ class Run:
         Raises:
             UserError: Nothing that speaks is trained yet, or there is no recording to take the voice from.
         """
-        from myxtts.inference.synthesizer import Synthesizer, Voice
+        from myxtts.inference.synthesizer import Synthesizer
 
         if self._dataset is None and (voice is None or language is None):
             rule = "run.speak takes voice and language from the recordings that the run was trained on, once it was"
@@ -119,8 +119,6 @@ class Run:
             self._synthesizer = Synthesizer.load(self.folder)
         clip = self._dataset and self._dataset.validation[0]
         voice = clip.wav_path if voice is None else voice
-        if not isinstance(voice, Voice):
-            voice = self._synthesizer.voice(voice)
         return self._synthesizer.speak(text, voice, language or clip.language, seed=seed)
 
     def stop(self):

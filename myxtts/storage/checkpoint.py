@@ -3,7 +3,7 @@
 A run's folder holds one folder per stage, in it one folder per kept step:
 
     RUN/config.json  RUN/vocab.json
-    RUN/gpt/step_00001000/{model.safetensors, optimizer.safetensors, state.json, manifest.json}
+    RUN/gpt/step_00001000/{model.safetensors, optimizer.safetensors, vocab.json, state.json, manifest.json}
     RUN/gpt/best.json    {"step": 1000}, for other programs: `state.json` says it, so that it appears with its folder
 
 Nothing in a folder is believed: a manifest with checksums, itself under a checksum, names plain files of known sizes,
@@ -27,6 +27,7 @@ from safetensors.numpy import save_file
 
 from myxtts.storage import files
 from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, digest_file, free_path, read_json, write_json
+from myxtts.storage.saved_state import SavedState, checked_state
 from myxtts.storage.tensor_file import read_tensors, tensor_names
 
 logger = logging.getLogger(__name__)
@@ -130,18 +131,22 @@ class CheckpointStore:
         found = (_STEP.fullmatch(entry.name) for entry in self.folder.glob("*step_*") if entry.is_dir())
         return sorted({int(match[1] or match[2]) for match in found if match})
 
+    def newest_state(self) -> SavedState | None:
+        """What the newest checkpoint whose state can be read holds besides tensors; None where there is none."""
+        for step in reversed(self.steps()):
+            try:
+                return self.read_state(step)
+            except CheckpointError as error:
+                logger.warning("%s The checkpoint before it says what is asked for.", error)
+        return None
+
     def best_step(self) -> int | None:
         """The step of the best checkpoint, or None: the newest one that can be read says which it is."""
-        steps = self.steps()
-        for step in reversed(steps):
-            try:
-                state = self.read_state(step)
-            except CheckpointError as error:
-                logger.warning("%s The checkpoint before it says which is the best.", error)
-                continue
-            best = state["best_step"] if "best_step" in state else self._listed_best()
-            return next((step for step in steps if step == best), None)
-        return None
+        state = self.newest_state()
+        if state is None:
+            return None
+        best = state["best_step"] if "best_step" in state else self._listed_best()
+        return next((step for step in self.steps() if step == best), None)
 
     def _listed_best(self):
         """What `best.json` says, which older checkpoints rely on."""
@@ -157,11 +162,19 @@ class CheckpointStore:
         if best is not None and best != self._listed_best():
             write_json(self.folder / "best.json", {"step": best})
 
-    def write(self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False) -> Path:
+    def write(
+        self,
+        step: int,
+        tensors: Mapping[str, Mapping],
+        state: dict,
+        best: bool = False,
+        copies: Mapping[str, bytes] | None = None,
+    ) -> Path:
         """Writes one checkpoint, removes those no longer kept, and returns its folder.
 
         `tensors` is `{file name: {tensor name: NumPy array}}`; `state` is what else a run needs to resume, as JSON
-        values. One marked as the `best` so far is kept until there is a better one.
+        values; `copies` are contents of other files by name. One marked as the `best` so far is kept until there is a
+        better one.
 
         Raises:
             OSError: It could not be written; earlier checkpoints are as they were.
@@ -172,6 +185,8 @@ class CheckpointStore:
         with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
             for name, arrays in tensors.items():
                 _save_tensors(folder / f"{name}.safetensors", arrays)
+            for name, content in (copies or {}).items():
+                (folder / name).write_bytes(content)
             write_json(folder / STATE, says | state | says)
             written = sorted(folder.iterdir())
             write_manifest(folder, {f.name: {"bytes": f.stat().st_size, "blake2b": digest_file(f)} for f in written})
@@ -201,7 +216,19 @@ class CheckpointStore:
 
     def digest(self, step: int, name: str = "model") -> str:
         """Digest of one tensor file of a checkpoint, from its manifest."""
-        return read_manifest(self.path(step))[f"{name}.safetensors"]["blake2b"]
+        entries, file = read_manifest(self.path(step)), f"{name}.safetensors"
+        if file not in entries:
+            _check_file(self.path(step) / file, None)
+        return entries[file]["blake2b"]
+
+    def file(self, step: int, name: str) -> Path | None:
+        """A file of a checkpoint, whose checksum holds, or None where it has no file of that name."""
+        path = self.path(step) / name
+        entry = read_manifest(path.parent).get(name)
+        if entry is None:
+            return None
+        _check_file(path, entry)
+        return path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
         """The newest step whose checkpoint is whole, or None. A damaged one is set aside and named through `warn`.
@@ -246,11 +273,12 @@ class CheckpointStore:
             tensors[name] = dict(zip(tensor_names(path), read_tensors(path)))
         return tensors, self.read_state(step)
 
-    def read_state(self, step: int) -> dict:
+    def read_state(self, step: int) -> SavedState:
         """What a checkpoint holds besides tensors.
 
         Raises:
-            CheckpointError: It is damaged, or of another step than the folder's name says.
+            CheckpointError: It is damaged, or of another step than the folder's name says; or later, when a key is read
+                that it lacks.
         """
         path = self.path(step) / STATE
         _check_file(path, read_manifest(path.parent).get(STATE))
@@ -258,7 +286,7 @@ class CheckpointStore:
         if not isinstance(state, dict) or state.get("step") != step:
             found = f"step {state.get('step')!s:.20}" if isinstance(state, dict) else "no step at all"
             raise CheckpointError(f"{path} is of {found} and not of step {step}: the folder was renamed or damaged.")
-        return state
+        return checked_state(state, path)
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:

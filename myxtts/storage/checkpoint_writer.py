@@ -31,7 +31,7 @@ class CheckpointWriter:
         self._last_good = store.steps()[-1:]
         self._failures = 0
 
-    def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False) -> None:
+    def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
         """Begins to write a checkpoint, as `CheckpointStore.write` does; waits first for the one before.
 
         Neither arrays nor state may change afterwards.
@@ -40,7 +40,7 @@ class CheckpointWriter:
             CheckpointError: The one before was the last of too many that failed.
         """
         self.wait()
-        self._step, self._job = step, (step, tensors, state, best)
+        self._step, self._job = step, (step, tensors, state, best, copies)
         # A second Ctrl-C ends the process at once, so the thread must not keep it alive.
         self._thread = threading.Thread(target=self._run, name="myxtts-checkpoint", daemon=True)
         self._thread.start()
@@ -65,13 +65,13 @@ class CheckpointWriter:
             raise CheckpointError(f"{self._describe(error)} That was {tried} {way_out}") from error
         logger.error("%s Training goes on; %s", self._describe(error), tried)
 
-    def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False) -> None:
+    def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
         """Writes a run's last checkpoint, with up to `SAVE_TRIES` tries, before it returns.
 
         Raises:
             CheckpointError: None of them succeeded.
         """
-        self.start(step, tensors, state, best)
+        self.start(step, tensors, state, best, copies)
         self._join()
         for number in range(1, SAVE_TRIES):
             if not isinstance(self._error, OSError):

@@ -1,6 +1,5 @@
 """The folder of a run: fit to be written to, written to by one run at a time, and set aside as one."""
 
-import fcntl
 import logging
 import os
 import shutil
@@ -12,6 +11,11 @@ from pathlib import Path
 
 from myxtts.config.stages import STAGES
 from myxtts.storage.files import AnyPath, CheckpointError, free_path, remove_leftovers, sync_path, write_whole_folder
+
+try:
+    import fcntl
+except ImportError:  # Windows has none
+    fcntl = None
 
 logger = logging.getLogger(__name__)
 
@@ -36,19 +40,23 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(4096))
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY) if fcntl else None
     except OSError as error:
         rule = "--checkpoint-dir must be a folder that can be written to."
         raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
     try:
-        _lock(descriptor, folder)
+        if fcntl:
+            _lock(descriptor, folder)
+        else:
+            logger.warning("%s cannot be locked on this system: make sure that no second run writes to it.", folder)
         _refuse_links(folder)
         _put_back(folder)
         for place in (folder.resolve(), folder / "samples", folder / "speaker_clips"):
             remove_leftovers(place)
         yield folder
     finally:
-        os.close(descriptor)
+        if fcntl:
+            os.close(descriptor)
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:

@@ -1,16 +1,25 @@
-"""Letters to sounds, for languages that have rules for it (`Language.phonemize`)."""
+"""Letters to sounds, for languages that have rules for it: `Language.phonemize`, or those of an installed package.
 
+A package adds rules, or replaces ours, by an entry point in the group `myxtts.g2p` with the language's code as its
+name: a function that takes a cleaned text and the alphabet, `"latin"` or `"ipa"`, and returns the text as it sounds.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Literal
 
 from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
+
+ENTRY_POINTS = "myxtts.g2p"
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
     """Writes a text as it sounds, after cleaning it (`cleaners.clean_text`): `"sälam"` for ሰላም. Amharic has rules.
 
     Consonant length is not marked. Punctuation and words in other scripts are kept. The result can be tokenized as
-    its language instead of the written text.
+    its language instead of the written text: `XTTSTokenizer.with_g2p`.
 
     Args:
         alphabet: `"latin"`, whose letters are all in the vocabulary of released XTTS checkpoints (for Amharic `ä` for
@@ -21,8 +30,37 @@ def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"]
     """
     if alphabet not in ("latin", "ipa"):
         raise ValueError(f'alphabet must be "latin" or "ipa". Received: {alphabet!r}.')
-    phonemize = get_language(language).phonemize
-    if phonemize is None:
-        known = ", ".join(sorted(code for code, entry in LANGUAGES.items() if entry.phonemize))
+    return find_g2p(language)(clean_text(text, language), alphabet)
+
+
+def find_g2p(language: str) -> Callable[[str, str], str]:
+    """The rules for the sounds of a language: those of an installed package, else ours. Called with text and alphabet.
+
+    Raises:
+        ValueError: There are none, or the package's cannot be loaded.
+    """
+    entry = get_language(language)
+    hook = _hooks().get(entry.code)
+    if hook is not None:
+        try:
+            return hook.load()
+        except Exception as error:  # somebody else's package
+            raise ValueError(
+                f"The rules {hook.value} for the sounds of {entry.name} cannot be loaded: {error}."
+            ) from None
+    if entry.phonemize is None:
+        known = ", ".join(sorted({*(code for code, one in LANGUAGES.items() if one.phonemize), *_hooks()}))
         raise ValueError(f"There are no rules for the sounds of {language!r}. Languages that have them: {known}.")
-    return phonemize(clean_text(text, language), alphabet)
+    return entry.phonemize
+
+
+def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
+    """Codes of languages to be written as they sound, sorted; raises as `find_g2p` where one cannot be."""
+    for language in (languages := [*languages]):
+        find_g2p(language)
+    return tuple(sorted({get_language(language).code for language in languages}))
+
+
+@cache
+def _hooks():
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}

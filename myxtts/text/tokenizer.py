@@ -13,6 +13,7 @@ from tokenizers.trainers import BpeTrainer
 
 from myxtts.storage.files import write_text
 from myxtts.text.cleaners import clean_text
+from myxtts.text.g2p import g2p_codes, text_to_phonemes
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
 from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, replace_unknown
@@ -48,8 +49,12 @@ class XTTSTokenizer:
     unk_id: int
     """Id of `[UNK]`, which stands for characters the vocabulary does not have."""
 
-    def __init__(self, vocabulary: Vocabulary):
-        """Wraps a vocabulary; `from_file`, `train` and `extend` make one."""
+    g2p: tuple[str, ...]
+    """Codes of the languages that are written as they sound (`g2p.text_to_phonemes`) before they are tokenized."""
+
+    def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
+        """Wraps a vocabulary; `from_file`, `train` and `extend` make one. `g2p` as of `with_g2p`."""
+        self.g2p = g2p_codes(g2p)
         tokens, special_tokens = vocabulary.tokens, vocabulary.special_tokens
         self.num_tokens = vocabulary.next_id
         self.languages = tuple(code for code in sorted(LANGUAGES) if LANGUAGES[code].tag in special_tokens)
@@ -66,7 +71,9 @@ class XTTSTokenizer:
         return cls(Vocabulary.read(path))
 
     @classmethod
-    def train(cls, texts_with_languages: Corpus, vocab_size: int = 512, languages: Iterable[str] = ()) -> Self:
+    def train(
+        cls, texts_with_languages: Corpus, vocab_size: int = 512, languages: Iterable[str] = (), g2p: Iterable[str] = ()
+    ) -> Self:
         """Trains a vocabulary on a corpus; the same corpus gives the same vocabulary.
 
         Ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
@@ -75,11 +82,13 @@ class XTTSTokenizer:
             vocab_size: Most tokens in all. Control tokens, language tags and every character of the corpus have
                 their token even where that makes more.
             languages: Codes of languages to have a tag besides those of the corpus.
+            g2p: Codes of languages to be written as they sound.
 
         Raises:
-            ValueError: There is no text.
+            ValueError: There is no text, or there are no rules for the sounds of a language.
         """
-        texts, tags = _clean_corpus(texts_with_languages, languages)
+        g2p = g2p_codes(g2p)
+        texts, tags = _clean_corpus(texts_with_languages, languages, g2p)
         if not any(texts):
             raise ValueError("A vocabulary is trained on the text of a corpus. Received no text.")
         special_tokens = [STOP, UNKNOWN, SPACE, START, *tags]
@@ -87,7 +96,15 @@ class XTTSTokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         trainer = BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=special_tokens, show_progress=False)
         tokenizer.train_from_iterator((text.translate(TYPOGRAPHIC_VARIANTS) for text in texts), trainer)
-        return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"))
+        return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
+
+    def with_g2p(self, languages: Iterable[str]) -> Self:
+        """The same vocabulary for texts that are written as they sound in these languages, and in no other.
+
+        Raises:
+            ValueError: There are no rules for the sounds of one of them.
+        """
+        return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256, languages: Iterable[str] = ()) -> Self:
         """Makes a tokenizer whose vocabulary has the characters and languages of a corpus as well.
@@ -99,11 +116,11 @@ class XTTSTokenizer:
             num_new_tokens: Most tokens of several characters to add; new characters and tags come on top.
             languages: Codes of languages to have a tag besides those of the corpus.
         """
-        texts, tags = _clean_corpus(texts_with_languages, languages)
+        texts, tags = _clean_corpus(texts_with_languages, languages, self.g2p)
         split = pre_tokenizers.Whitespace()
         variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self._characters}
         counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text.translate(variants)))
-        return type(self)(self._vocabulary.extend(counts, tags, num_new_tokens))
+        return type(self)(self._vocabulary.extend(counts, tags, num_new_tokens), self.g2p)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary as a Hugging Face `tokenizers` JSON file, whole or not at all."""
@@ -174,7 +191,7 @@ class XTTSTokenizer:
         return self._tokenizer.encode((tag + cleaned).replace(" ", SPACE)).ids
 
     def _clean(self, text: str, language: Language) -> str:
-        cleaned = clean_text(text, language.code)
+        cleaned = _written(text, language.code, self.g2p)
         if "[" in cleaned:
             # Control tokens spelled out in a text are text.
             cleaned = self._special_in_text.sub(lambda match: f"({match.group()[1:-1]})", cleaned)
@@ -192,11 +209,18 @@ class XTTSTokenizer:
         return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
 
 
-def _clean_corpus(texts_with_languages: Corpus, languages: Iterable[str]) -> tuple[list[str], list[str]]:
+def _written(text: str, language: str, g2p: tuple[str, ...]) -> str:
+    """A text as its tokens spell it: cleaned, or as it sounds."""
+    return text_to_phonemes(text, language) if get_language(language).code in g2p else clean_text(text, language)
+
+
+def _clean_corpus(
+    texts_with_languages: Corpus, languages: Iterable[str], g2p: tuple[str, ...]
+) -> tuple[list[str], list[str]]:
     """Cleaned texts, and the tags of their languages and of `languages` in the order of their codes."""
     codes = {get_language(code).code for code in languages}
     texts = []
     for text, language in texts_with_languages:
         codes.add(get_language(language).code)
-        texts.append(clean_text(text, language))
+        texts.append(_written(text, language, g2p))
     return texts, [LANGUAGES[code].tag for code in sorted(codes)]

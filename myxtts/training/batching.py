@@ -73,6 +73,10 @@ class Batching:
         with self._replicas.scope():
             self.train_step.make_accumulators()
 
+    def trace_for(self, examples: list) -> None:
+        """Lets the step trace for batches like these, in the parts that they are trained on in."""
+        self.train_step.trace_for([self._replicas.split(example, self.parts)[0] for example in examples])
+
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
         """Takes one optimizer step, as `TrainStep` does; `seed` ends in the steps taken so far.
 
@@ -122,10 +126,13 @@ class Batching:
 
     def restore(self, state: dict) -> None:
         """Takes up what `state` gave. A size found by trial is kept: the order of the data rests on it."""
+        batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
+        if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
+            raise ValueError(f"{batch_size} clips cannot be trained on {accumulation} times in {parts} parts")
         if self.automatic:
-            self.use(state["batch_size"], state["accumulation"])
-        if self.batch_size == state["batch_size"]:
-            self.parts = state["parts"]
+            self.use(batch_size, accumulation)
+        if self.batch_size == batch_size:
+            self.parts = parts
             if self.parts > 1:
                 self.make_accumulators()
 
@@ -228,8 +235,17 @@ def measured_trial(batching: Batching, stage: Stage, make_batch: Callable[[int],
 
 def longest_batch(dataset: SpeechDataset, stage: str, size: int) -> WaveBatch:
     """A `WaveBatch` of noise of the greatest length in samples and in tokens that the stage's batches have."""
+    return _noise(dataset, stage, size, max)
+
+
+def shortest_batch(dataset: SpeechDataset, stage: str, size: int) -> WaveBatch:
+    """A `WaveBatch` of noise of the least length in samples and in tokens that the stage's batches are padded to."""
+    return _noise(dataset, stage, size, min)
+
+
+def _noise(dataset, stage, size, pick):
     loader = dataset.train_loader(stage)
-    num_samples, num_tokens = (max(lengths) for lengths in zip(*loader.order.shapes))
+    num_samples, num_tokens = (pick(lengths) for lengths in zip(*loader.order.shapes))
     conditioning = loader.conditioning.max_samples if loader.conditioning else 0
     widths = num_samples, num_tokens, conditioning
     noise = noise_batch(size, *widths, dataset.config.model.num_text_tokens, loader.targets)

@@ -1,5 +1,6 @@
 """What a run shows while it trains: progress bar or lines, TensorBoard, the final report."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from tqdm import tqdm
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.training.ledger import Ledger
 from myxtts.training.step_clock import VARIATION_WARNING
+from myxtts.utils.commons import CONSOLE_LOGGER_NAME
+
+console_log = logging.getLogger(CONSOLE_LOGGER_NAME)
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,10 @@ class ConsoleProgress(Callback):
     def on_start(self, start):
         self._start = start
         done = f"{start.total_steps} steps, {start.step} done"
-        print(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
-        print(start.placement)
+        self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
+        self._say(start.placement)
         accumulated = f" x {start.accumulation} accumulated" if start.accumulation > 1 else ""
-        print(f"Batch size: {start.batch_size}{accumulated}")
+        self._say(f"Batch size: {start.batch_size}{accumulated}")
         if sys.stdout.isatty() and start.step < start.total_steps:
             look = dict(unit="step", dynamic_ncols=True, smoothing=0.05)
             self._bar = tqdm(total=start.total_steps, initial=start.step, desc=start.stage, **look)
@@ -141,11 +145,13 @@ class ConsoleProgress(Callback):
         if self._bar is not None:
             self._bar.update(step - self._bar.n)  # a run that went back counts anew
 
-    def _say(self, line):
+    def _say(self, text):
+        """Prints, above the bar if there is one, and lets the run's log have it too."""
         if self._bar is not None:
-            self._bar.write(line)
+            self._bar.write(text)
         else:
-            print(line, flush=True)
+            print(text, flush=True)
+        console_log.info("%s", text.lstrip("\n"))
 
     def on_log(self, step, losses, timing):
         if self._bar is not None:
@@ -171,19 +177,22 @@ class ConsoleProgress(Callback):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        print(f"FINAL REPORT, stage {end.stage}")
+        self._say("\n".join([f"FINAL REPORT, stage {end.stage}", *(f"  {line}" for line in self._final(end))]))
+
+    def _final(self, end):
+        """Lines of the final report."""
         timing = end.timing
         if timing:
-            print(*(f"  {line}" for line in _pace(timing)), sep="\n")
-            print(f"  Stall: {100 * timing['stall']:.1f}%")
-            print(f"  Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
-        print(f"  Traces of the train step: {end.traces}")
+            yield from _pace(timing)
+            yield f"Stall: {100 * timing['stall']:.1f}%"
+            yield f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average"
+        yield f"Traces of the train step: {end.traces}"
         if end.compilations:
-            print(f"  Programs compiled by XLA: {end.compilations}")
+            yield f"Programs compiled by XLA: {end.compilations}"
         if end.loss_scale is not None:
-            print(f"  Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")
+            yield f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}"
         if self.monitor is not None:
-            print(f"  {self.monitor.report().log_fields(self.roles)}")
+            yield self.monitor.report().log_fields(self.roles)
 
 
 class TensorBoardWriter(Callback):

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from myxtts.config.config import XTTSConfig
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
+from myxtts.storage.provenance import VOCABULARY
+from myxtts.training.clip_record import CLIPS, ClipRecord
 from myxtts.training.divergence import DivergenceGuard, last_good_step
+from myxtts.training.optimizations import Switches
 from myxtts.training.stages.base import Stage, arrays_of
 from myxtts.training.state import TrainingState, differences, versions
 from myxtts.training.step import TrainStep
@@ -21,14 +24,24 @@ reads, then holds the averages: what was validated and what speaks."""
 class Checkpointer:
     """Writes and reads the checkpoints of one stage of a run.
 
-    `config` is called for the settings of the moment: the batch size may change.
+    `config` is called for the settings of the moment: the batch size may change. `switches` are those that are applied.
     """
 
-    def __init__(self, state: TrainingState, stage: Stage, train_step: TrainStep, config: Callable[[], XTTSConfig]):
+    def __init__(
+        self,
+        state: TrainingState,
+        stage: Stage,
+        train_step: TrainStep,
+        config: Callable[[], XTTSConfig],
+        switches: Switches,
+    ):
         self.state, self.stage, self.train_step, self._config = state, stage, train_step, config
+        self.switches = switches
         training = config().training
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
+        self.vocabulary: bytes | None = None
+        """Content of the run's vocabulary file, once that is known."""
 
     def save(self, last: bool, finished: bool, ledger: list | None) -> None:
         """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
@@ -40,7 +53,9 @@ class Checkpointer:
         self.writer.wait()  # before the copy: no more than one is held
         self.state.finished = finished
         best = self.state.best is not None and self.state.best[1] == self.state.step
-        (self.writer.write_last if last else self.writer.start)(self.state.step, *self.snapshot(ledger), best)
+        # What speaks reads text: its weights mean something for one vocabulary only.
+        copies = {VOCABULARY: self.vocabulary} if self.stage.speaks and self.vocabulary is not None else {}
+        (self.writer.write_last if last else self.writer.start)(self.state.step, *self.snapshot(ledger), best, copies)
 
     def snapshot(self, ledger: list | None) -> tuple[dict, dict]:
         """Copies the run's tensors and state to the host, between two steps, for `CheckpointStore.write`."""
@@ -49,9 +64,13 @@ class Checkpointer:
             tensors |= self.stage.weight_arrays()
         keeps_averages = bool(self.train_step.averages())
         if keeps_averages:
-            tensors[TRAINED] = arrays_of(self.train_step.trainable())
+            tensors[TRAINED] = arrays_of(self.train_step.averaged())
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": keeps_averages, "ledger": ledger}
         saved |= {"bad_steps_in_row": self.train_step.bad_steps_in_row, "versions": versions()}
+        saved["switches"] = self.switches.applied()
+        if self.state.clips is not None:
+            record = self.state.clips.record(self.state.position)
+            tensors[CLIPS], saved["order"] = record.arrays(), record.state()
         return tensors, {**saved, "config": self._config().to_dict()}
 
     def resume(self, folder: str | None = None) -> None:
@@ -71,16 +90,17 @@ class Checkpointer:
     def _restore(self, store, step):
         saved, where = store.read_state(step), str(store.path(step))
         self.state.restore(step, saved, where)
-        trained = [TRAINED] if saved.get("averaged") else []
-        tensors, _ = store.read(step, (*self.stage.weight_files(), "optimizer", *trained))
+        trained, clips = [TRAINED] if saved.get("averaged") else [], [CLIPS] if "order" in saved else []
+        tensors, _ = store.read(step, (*self.stage.weight_files(), "optimizer", *trained, *clips))
+        self.state.record = ClipRecord.restore(tensors[CLIPS], saved["order"], where) if clips else None
         self.stage.assign_weights(tensors, where)
         assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
         for rule in self.train_step.rules:
             if rule.averages:
                 rule.averages.restart()
         if trained:
-            assign_by_name(self.train_step.trainable(), tensors[TRAINED], where)
-        for line in differences(saved, self._config()):
+            assign_by_name(self.train_step.averaged(), tensors[TRAINED], where)
+        for line in differences(saved, self._config(), where):
             logger.info("%s", line)
 
     def go_back(self, error: Exception, guard: DivergenceGuard) -> None:
@@ -88,14 +108,13 @@ class Checkpointer:
 
         `error` is raised where there is no way back, or no further one is allowed; `guard` counts the returns.
         """
-        settings, digest = self._config().training, self.state.data_digest
+        settings = self._config().training
         self.writer.wait()
         returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate
         step = last_good_step(self.store) if guard.returns < settings.divergence_returns else None
         if step is None:
             raise error
         self._restore(self.store, step)
-        self.state.data_digest = digest
         guard.returns, guard.rate_scale = returns, rate_scale
         logger.error(
             "%s Going back to the checkpoint of step %d with %g times the learning rate; time %d of %d.",

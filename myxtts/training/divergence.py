@@ -39,7 +39,8 @@ class DivergenceGuard:
 
     def restore(self, state: dict) -> None:
         """Takes up what `state` gave."""
-        self.rate_scale, self.returns, self._in_row = state["rate_scale"], state["returns"], state["in_row"]
+        self.rate_scale = float(state["rate_scale"])
+        self.returns, self._in_row = int(state["returns"]), int(state["in_row"])
         self._unread.clear()
         self._row.clear()
 

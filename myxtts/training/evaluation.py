@@ -46,3 +46,13 @@ class Evaluator:
             sums |= objective.loss_sums(batch)[0]
             counts |= objective.counts(batch)
         return sums, counts
+
+
+def mean_losses(steps: list[dict]) -> dict[str, float]:
+    """Means by name over the steps that counted, or over all where none did, of the figures that the last one has.
+
+    Where steps are of two phases, what has no turn yet has no figures either.
+    """
+    counted = [step for step in steps if bool(step["finite"])] or steps
+    names = [name for name in counted[-1] if not name.endswith("finite")]
+    return {name: float(np.mean([float(one[name]) for one in counted if name in one])) for name in names}

@@ -9,7 +9,7 @@ from myxtts.config.checks import ConfigError
 from myxtts.devices.precision import rounds_to_tf32
 from myxtts.training.batching import Batching
 from myxtts.training.graph_facts import attention_forms, nodes, recomputed_blocks
-from myxtts.training.optimizations import Switches
+from myxtts.training.optimizations import Switches, is_deterministic
 from myxtts.training.stages.base import Stage
 from myxtts.training.step import TrainStep
 
@@ -85,7 +85,7 @@ class LedgerKeeper:
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         looks = {"gradient_checkpointing": self._recomputation, "attention": self._attention}
         rows += [look() for switch, look in looks.items() if switch in self.stage.switches]
-        rows += [self._xla(), self._averages(), self._accumulation(), self._batch()]
+        rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch()]
         return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
 
     def _asked(self, switch):
@@ -145,6 +145,12 @@ class LedgerKeeper:
         reason = self.switches.reasons.get("xla", reason)
         return LedgerRow("XLA", requested, _on(clusters > 0), reason, value == (clusters > 0))
 
+    def _determinism(self):
+        value, seen = self.stage.config.training.deterministic, is_deterministic()
+        reason = f"TensorFlow takes sums in {'one order' if seen else 'any order that is quick'}"
+        requested = f"{_on(value)} ({'given' if value else 'default'})"
+        return LedgerRow("determinism", requested, _on(seen), reason, seen or not value)
+
     def _averages(self):
         value, source = self.switches.requested["ema"]
         requested = f"{value or 'off'} ({source})"
@@ -180,7 +186,10 @@ class LedgerKeeper:
         requested = f"global norm {largest:g}" if largest else "off"
         effective = "off" if not largest and factor == 1 else f"global norm {applied:.3g}"
         as_requested = applied <= 1.001 * largest if largest else factor == 1
-        return LedgerRow(name, requested, effective, f"the first step's gradient has the norm {norm:.3g}", as_requested)
+        reason = f"the first step's gradient has the norm {norm:.3g}"
+        if rule.phases is not None and not norm:
+            effective, reason = requested, f"has its turn in later steps ({', '.join(rule.phases)})"
+        return LedgerRow(name, requested, effective, reason, as_requested)
 
 
 def count_products(graph):

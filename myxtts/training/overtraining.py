@@ -81,14 +81,14 @@ class OvertrainingDetector:
 
     def restore(self, state: dict) -> None:
         """Takes up what `state` gave; a raised patience lets a run that was stopped go on."""
-        self.diverging, self._best_step = state["diverging"], state["best_step"]
+        self.diverging, self._best_step = int(state["diverging"]), int(state["best_step"])
         losses = state["best"], state["training_at_best"]
-        self._best, self._training_at_best = (math.inf if x is None else x for x in losses)
-        self._sum, self._count = state["sum"], state["count"]
+        self._best, self._training_at_best = (math.inf if x is None else float(x) for x in losses)
+        self._sum, self._count = float(state["sum"]), int(state["count"])
         self._unread.clear()
         self.stopped = has_stopped(state, self.patience)
 
 
 def has_stopped(state: dict, patience: int) -> bool:
     """Whether a run with this `OvertrainingDetector.state` was stopped, and would be again with this patience."""
-    return state["stopped"] and 0 < patience <= state["diverging"]
+    return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])

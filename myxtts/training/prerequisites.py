@@ -14,9 +14,11 @@ from myxtts.config.checks import ConfigError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.speaker_clips import keep_speakers
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
 from myxtts.storage.files import write_json
+from myxtts.storage.parts import FORMER_HOMES, copy_part
 from myxtts.training.foundations import load_foundations
 from myxtts.training.stages.base import arrays_of
 
@@ -36,6 +38,14 @@ class Prerequisites:
     """Stages to be trained first, in their order."""
     given: tuple[str, ...]
     """Stages whose trained weights are in the model that was given, and not yet in the run's folder."""
+
+
+def write_settings(dataset: SpeechDataset) -> None:
+    """Writes what a run's folder needs besides checkpoints: vocabulary, recordings of the speakers, settings."""
+    home = Path(dataset.config.training.checkpoint_dir)
+    dataset.tokenizer.save(home / "vocab.json")
+    keep_speakers(home, dataset.train)
+    write_json(home / "config.json", dataset.config.to_dict())
 
 
 def is_bare(config: XTTSConfig, stage: str) -> bool:
@@ -63,6 +73,8 @@ def gather(config: XTTSConfig, stage: str, device: str, model: XTTS | None) -> P
             home.mkdir(parents=True, exist_ok=True)
             model.preset[0].save(home / "vocab.json")
     dataset = SpeechDataset.open(config)
+    for part in FORMER_HOMES:
+        copy_part(home, home, part)
     if model is not None:
         _fit_text_table(dataset, model)
     needed = _below(stage)
@@ -101,8 +113,7 @@ def train_missing(
     """
     config = found.dataset.config
     home = Path(config.training.checkpoint_dir)
-    found.dataset.tokenizer.save(home / "vocab.json")
-    write_json(home / "config.json", config.to_dict())
+    write_settings(found.dataset)
     for name in found.given:
         weights = arrays_of(model.part_weights(STAGES[name].load().part))
         CheckpointStore(home / name).write(0, {"model": weights}, {"finished": True}, best=True)

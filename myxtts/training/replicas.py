@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from myxtts.config.checks import ConfigError
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.devices.kinds import short_name
 from myxtts.training.device_pipeline import copy_to
 
 
@@ -34,13 +35,17 @@ class Replicas:
         """Takes in a model that was made outside of `scope`, on the model device.
 
         Raises:
-            ConfigError: There are several devices, and the model has no copy of its weights on each.
+            ConfigError: It is elsewhere; or there are several devices, and it has no copy of its weights on each.
         """
         if len(self.devices) > 1:
             way_out = "Keep it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()"
             raise ConfigError(
                 f"model= is for training on one device. Received: {len(self.devices)} devices. {way_out}."
             )
+        strays = {short_name(variable.value.device) for variable in model.variables} - set(self.devices)
+        if strays:
+            way_out = f"Make it within tf.device({self.devices[0]!r})"
+            raise ConfigError(f"model= must be on {self.devices[0]}. It is on {', '.join(sorted(strays))}. {way_out}.")
         for variable in model.variables:
             # TensorFlow refuses optimizer variables beside one that is of no strategy, though it lives where they do.
             variable.value._distribute_strategy = self.strategy

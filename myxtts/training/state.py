@@ -5,6 +5,8 @@ and positions are all there is. Whatever else must survive a stop is one of `Tra
 """
 
 import json
+import logging
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +16,16 @@ import tensorflow as tf
 
 import myxtts
 from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import config_from_dict
 from myxtts.config.settings import run_settings
+from myxtts.data.buckets import EpochStart
+from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.machine import read_processor
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import new_hasher
+from myxtts.storage.saved_state import config_of, refusing_damage
+from myxtts.training.clip_record import ClipRecord, OrderedClips
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -32,6 +40,10 @@ class TrainingState:
     """Batches trained on, which is the place in the order of the data."""
     data_digest: str | None = None
     """Identifies the training clips that the position counts in."""
+    clips: OrderedClips | None = None
+    """These clips in their order, once training has begun."""
+    record: ClipRecord | None = None
+    """What the checkpoint that was taken up says about its clips; None where it says nothing."""
     history: list[dict] = field(default_factory=list)
     """Validation losses: `step` and each loss by name."""
     best: tuple[float, int] | None = None
@@ -68,8 +80,27 @@ class TrainingState:
         self.step, self.position, self.history = step, saved["position"], saved["history"]
         self.best = tuple(saved["best"]) if saved["best"] else None
         self.data_digest, self.finished = saved["data"], saved["finished"]
-        for name, part in self.parts.items():
-            part.restore(saved["parts"][name])
+        with refusing_damage(where):
+            for name, part in self.parts.items():
+                part.restore(saved["parts"][name])
+
+    def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
+        """The data set with its clips in an order that goes on where this state is."""
+        digest, start, told = data_digest(dataset.train), EpochStart(), None
+        clips = OrderedClips(dataset.train, dataset.order(stage))
+        if self.record is not None:
+            start, told = clips.continuing(self.record)
+        elif self.data_digest not in (None, digest):
+            told = (
+                "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some "
+                "may come twice or not at all, for the checkpoint is of a version that did not keep which it has had."
+            )
+        if told:
+            logger.warning("%s", told)
+        dataset = dataset.beginning_at(stage, start)
+        clips.order = dataset.order(stage)
+        self.data_digest, self.clips = digest, clips
+        return dataset
 
 
 def data_digest(clips: Iterable) -> str:
@@ -81,21 +112,27 @@ def data_digest(clips: Iterable) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides the last bits of a loss."""
-    return {"myxtts": myxtts.__version__, "tensorflow": tf.__version__, "keras": keras.__version__}
+    """Of what decides the last bits of a loss; a CPU's threads share sums, and so their number does, too."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
+    found = {"myxtts": myxtts.__version__, "tensorflow": tf.__version__, "keras": keras.__version__}
+    return found | {"threads": str(threads or read_processor().cores)}
 
 
-def differences(saved: dict, config: XTTSConfig) -> Iterator[str]:
-    """Lines on what makes the losses from here on other than those of an unbroken run."""
-    if changed := changed_settings(saved, config):
+def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
+    """Lines on what makes the losses from here on other than those of an unbroken run; `where` names the checkpoint."""
+    if changed := changed_settings(saved, config, where):
         yield f"Settings changed since the checkpoint: {'; '.join(changed.values())}"
-    if saved["versions"] != versions():
-        yield f"The checkpoint was written with {saved['versions']}; now it is {versions()}: last bits may differ."
+    then = saved["versions"]
+    now = {name: value for name, value in versions().items() if name in then}
+    if then != now:
+        then, now = (", ".join(f"{name} {value}" for name, value in found.items()) for found in (then, now))
+        yield f"The checkpoint was written with {then:.300}; now it is {now}: last bits may differ."
 
 
-def changed_settings(saved: dict, config: XTTSConfig) -> dict[str, str]:
+def changed_settings(saved: dict, config: XTTSConfig, where: str) -> dict[str, str]:
     """The settings of the recipe that are other than in a checkpoint: `name before -> now` by dotted name."""
-    before, now = (_flat(json.loads(json.dumps(one.to_dict()))) for one in (config_from_dict(saved["config"]), config))
+    both = config_of(saved, where) or config, config
+    before, now = (_flat(json.loads(json.dumps(one.to_dict()))) for one in both)
     without_effect = run_settings(XTTSConfig)
     return {
         name: f"{name} {before.get(name)!r} -> {value!r}"

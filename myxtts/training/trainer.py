@@ -22,19 +22,19 @@ from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, with_batch
+from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, shortest_batch, with_batch
 from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.checkpointer import Checkpointer
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
-from myxtts.training.evaluation import Evaluator
+from myxtts.training.evaluation import Evaluator, mean_losses
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
 from myxtts.training.overtraining import OvertrainingDetector
 from myxtts.training.prerequisites import gather, is_bare, train_missing
 from myxtts.training.replicas import Replicas
 from myxtts.training.schedules import learning_rate, total_steps
-from myxtts.training.state import TrainingState, data_digest
+from myxtts.training.state import TrainingState
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
 
@@ -94,20 +94,25 @@ class XTTSTrainer:
         self.config = config
         self.stage = STAGES[stage].load()(config, foundations or {})
         self._given = model
-        self._make_model(model, measured, starting_weights)
+        home = None if config.training.reset_training else config.training.checkpoint_dir
+        resumed_folder = resume_checkpoint or home
+        self._make_model(model, measured, starting_weights, resumed_folder)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
-        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config)
+        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config, self.switches)
         self.store: CheckpointStore = self.checkpointer.store
-        if resume_checkpoint or not config.training.reset_training:
+        if resumed_folder:
             self.checkpointer.resume(resume_checkpoint)
             self._adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
-        self.evaluator = Evaluator([rule.objective for rule in self.train_step.rules], self.model_device)
+        objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
+        self.evaluator = Evaluator(objectives, self.model_device)
 
-    def _make_model(self, model, measured, starting_weights):
+    def _make_model(self, model, measured, starting_weights, resumed_folder):
         training, stage_config = self.config.training, self.stage_config
-        self.switches = settle_switches(training, self.config.model, self.model_device, self.stage.switches)
+        before = CheckpointStore(f"{resumed_folder}/{self.stage.name}").newest_state() if resumed_folder else None
+        asked = training, self.config.model, self.model_device, self.stage.switches
+        self.switches = settle_switches(*asked, (before or {}).get("switches"), self.stage.default_ema)
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(training.seed)
         if model is not None:
@@ -179,13 +184,23 @@ class XTTSTrainer:
         order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
         total = self.total_steps(order.batches_per_epoch)
         self._call("on_start", self._start_report(total))
-        self._take_up(dataset, total)
+        remove_leftovers(self.store.folder)
+        dataset = self.state.take_up(dataset, self.stage.name)
         self._measure(dataset)
+        self.checkpointer.vocabulary = dataset.tokenizer.to_json().encode()
+        if self.step >= total and not self.state.finished:
+            # Fewer steps were asked for than before: what there is counts as finished from now on.
+            self.save(last=True, finished=True)
         observed = self.stage, self.train_step, self.switches, self.batching, self.model_device
         self._keeper = LedgerKeeper(*observed, len(order.shapes))
         validation = {}
         if self.step >= total or self.overtraining.stopped:
             return validation
+        if len(order.shapes) > 1:
+            ends = (
+                pick(dataset, self.stage.name, self.batching.batch_size) for pick in (shortest_batch, longest_batch)
+            )
+            self.batching.trace_for([self.replicas.transfer(self.preparation(noise)) for noise in ends])
         loader = dataset.validation_loader(self.stage.name)
         with self.checkpointer.writer:
             while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
@@ -194,10 +209,12 @@ class XTTSTrainer:
                 except TrainingDiverged as error:
                     self.checkpointer.go_back(error, self.divergence)
                     self._adopt_batching()
+                    dataset = self.state.take_up(dataset, self.stage.name)
             if self.overtraining.stopped:
                 detector = self.overtraining.state()
                 self.checkpointer.go_back_to_best()
                 self.overtraining.restore(detector)
+                self.state.take_up(dataset, self.stage.name)
                 self.save(last=True, finished=True)
         self._call("on_end", self._end_report())
         return validation
@@ -219,19 +236,6 @@ class XTTSTrainer:
         scale = float(scaled[0].loss_scale) if scaled else None
         timing = self.clock.report(whole_run=True)
         return StageEnd(self.stage.name, self.step, timing, step.traces, step.compilations, scale, step.bad_steps)
-
-    def _take_up(self, dataset, total):
-        remove_leftovers(self.store.folder)
-        digest = data_digest(dataset.train)
-        if self.state.data_digest not in (None, digest):
-            logger.warning(
-                "The training set has changed since the checkpoint, and with it the order of clips: in this epoch some "
-                "may come twice or not at all."
-            )
-        self.state.data_digest = digest
-        if self.step >= total and not self.state.finished:
-            # Fewer steps were asked for than before: what there is counts as finished from now on.
-            self.save(last=True, finished=True)
 
     def _measure(self, dataset):
         """What a fresh start measures on the recordings, unless it was given."""
@@ -289,11 +293,13 @@ class XTTSTrainer:
         seed, state = self.config.training.seed, self.state
         with tf.device(self.model_device):
             self.stage.prepare_step(self.replicas.local(group[0])[0], state.step, (seed, -1 - state.step))
+        self.train_step.phase = self.stage.phase(state.step, total)
         losses = self.batching.take_step(group, self._learning_rate(total), (seed, state.step))
         self.under_way = True
         state.step += 1
         state.position += len(group)
-        if self.ledger is None and losses["finite"]:
+        is_whole = self.train_step.rules[-1].has_turn(self.train_step.phase)
+        if self.ledger is None and losses["finite"] and is_whole:
             self.ledger = self._keeper.ledger(losses)
             self._call("on_ledger", self.ledger)
             if self.config.training.strict:
@@ -321,17 +327,17 @@ class XTTSTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop)
 
     def _log(self, recent, total):
-        # The means of the steps that counted.
-        counted = [step for step in recent if bool(step["finite"])] or recent
-        names = [name for name in recent[0] if not name.endswith("finite")]
-        losses = {name: float(np.mean([float(step[name]) for step in counted])) for name in names}
+        losses = mean_losses(recent)
         report = {**losses, "learning_rate": self._learning_rate(total), **self.stage.report()}
         report["skipped_steps"] = self.train_step.bad_steps
         self._call("on_log", self.step, report, self.clock.report())
+        for line in self.stage.advise(report):
+            logger.warning("%s", line)
 
     def _watch(self, group, losses, dataset):
         clips = [part.index for batch in group for part in self.replicas.local(batch)]
-        self.overtraining.watch(losses[self.stage.main_loss], losses["finite"])
+        if self.stage.main_loss in losses:  # not where only another update has its turn
+            self.overtraining.watch(losses[self.stage.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(self.step, clips, losses)
         if bad_steps is None:
             return
@@ -381,6 +387,7 @@ class XTTSTrainer:
             def make_batch(size):
                 return self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
 
+            self.train_step.phase = self.stage.phase(1, 1)  # the last, which takes most
             budget = memory_budget(self.config.training.memory_budget_mb, self.model_device)
             self.batching.fit(budget, measured_trial(self.batching, self.stage, make_batch))
             self._adopt_batching()

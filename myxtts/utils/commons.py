@@ -12,6 +12,8 @@ from myxtts.devices.kinds import default_device, runs_on_cpu
 from myxtts.storage.files import AnyPath
 
 LOGGER_NAME = "myxtts"
+CONSOLE_LOGGER_NAME = "myxtts.console"
+"""What a run has printed itself: for its log file, and not once more for the terminal."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
 
@@ -61,6 +63,7 @@ def setup_logging(level: str | int = "INFO", log_file: AnyPath | None = None) ->
             raise ValueError(f"level must be one of {', '.join(sorted(levels))}. Received: {level}. Try INFO.")
         level = levels[level.upper()]
     handlers = [logging.StreamHandler(_AboveProgressBars())]
+    handlers[0].addFilter(lambda record: record.name != CONSOLE_LOGGER_NAME)
     if log_file is not None:
         Path(log_file).parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(log_file, encoding="utf-8"))

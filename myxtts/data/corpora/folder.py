@@ -134,6 +134,9 @@ class CorpusFolder:
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control or direction characters."
             raise ClipRefused("bad id", detail)
         name, first = name.replace("\\", "/"), []
+        if self.audio_roots and ".." in name.split("/"):
+            # The root may lie beside one that the user named.
+            name = Path(os.path.normpath(self.root / name)).as_posix()
         for root in self._roots:
             if name.startswith(f"{root.as_posix()}/"):
                 name = name.removeprefix(f"{root.as_posix()}/")

@@ -21,7 +21,7 @@ def read(reading: Reading, place: Place) -> bool:
     if not lines:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
     for number, line in enumerate(lines, 1):
-        key, _, source = line.strip().partition(" ")
+        key, source = [*line.split(None, 1), "", ""][:2]
         with reading.clip(key, number, path):
             reading.add(_line_to_utterance(reading, place, key, source.strip(), number, texts, speakers))
     return True

@@ -22,6 +22,8 @@ def read(reading: Reading, place: Place) -> bool:
     """Reads the list that is for training by its name, with one for validation; else the only one there is."""
     files = reading.folder.files(place.path)
     named = [place.path / name for name in files if name.endswith(_EXTENSIONS)]
+    if len(named) > _MOST_LISTS:  # transcripts
+        named = [path for path in named if path.suffix != ".txt"]
     if place.list_path or len(named) > _MOST_LISTS:
         return False
     audio_places = (place.path / "wavs", place.path)

@@ -4,7 +4,7 @@ import os
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance
-from myxtts.data.corpora.folder import ClipRefused
+from myxtts.data.corpora.folder import ClipRefused, is_name
 from myxtts.data.corpora.text_files import read_transcript
 
 AUDIO_FOLDERS = ("wav48_silence_trimmed", "wav48", "wav16", "wav")
@@ -32,6 +32,8 @@ def _clips(reading, path):
 
 
 def _clip_to_utterance(reading, place, texts, path, name):
+    if not is_name(path.name):
+        raise ClipRefused("bad label", "Its speaker's folder has a name that cannot be printed.")
     wav_path = reading.folder.find_audio((path,), reading.folder.name_to_parts(name))
     clip = name.removesuffix(FIRST_MICROPHONE).removesuffix(SECOND_MICROPHONE)
     if not reading.folder.has(texts / path.name, f"{clip}.txt"):

@@ -1,15 +1,16 @@
 """Persian. Integers are num2words's; its decimals are not, as it reads 12.05 as twelve and a half."""
 
 import re
+import unicodedata
 
 from myxtts.text.languages.base import Language, table
 from myxtts.text.numbers import SpelledNumbers, number_to_words
 
 # Arabic keyboards' letters for Persian ones; the tatweel only stretches a line; joiners, marks of direction and the
-# byte-order mark are not seen. The zero-width non-joiner (U+200C) is spelling and stays.
-_LETTERS = {"ي": "ی", "ى": "ی", "ك": "ک", "ـ": "", "\u00ad": "\u200c"} | dict.fromkeys(
-    "\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff", ""
-)
+# byte-order mark are not seen. The zero-width non-joiner (U+200C) is spelling and stays; the soft hyphen, the negation
+# sign and the zero-width space are what older editors wrote for it.
+_LETTERS = {"ي": "ی", "ى": "ی", "ك": "ک", "ـ": ""} | dict.fromkeys("\u00ad\u00ac\u200b", "\u200c")
+_LETTERS |= dict.fromkeys("\u2060\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff", "")
 _DIGITS = dict(zip("۰۱۲۳۴۵۶۷۸۹٠١٢٣٤٥٦٧٨٩٫٬٪", "01234567890123456789.,%"))
 _CHARACTERS = str.maketrans(_LETTERS | _DIGITS)
 _NON_JOINERS = re.compile("\u200c+")
@@ -17,9 +18,22 @@ _NON_JOINERS = re.compile("\u200c+")
 _STRAY_NON_JOINER = re.compile(r"(?<![\w\u064b-\u0670])\u200c|\u200c(?!\w)")
 
 
+# Written apart by those who have no key for the non-joiner. `تر` is left: it is a word of its own.
+_PREFIX_APART = re.compile(r"(?<![\w\u200c])(ن?می) +(?=[آ-ی])")
+_SUFFIX_APART = re.compile(r"(?<=[آ-ی]) +(های?|هایی|هایم|هایت|هایش|هایمان|هایتان|هایشان|ترین)(?![\w\u200c])")
+# The ending -e of a word in -e is written in three ways: خانۀ, خانهٔ, خانه‌ی.
+_EZAFE = re.compile("ه(?:\u0654|\u200cی(?![\\w\u200c]))")
+
+
 def normalize_persian(text: str) -> str:
-    """Writes Persian letters for their Arabic look-alikes and ASCII digits, and drops what is not seen."""
-    return _STRAY_NON_JOINER.sub("", _NON_JOINERS.sub("\u200c", text.translate(_CHARACTERS)))
+    """Writes Persian letters for their Arabic look-alikes and ASCII digits, and one spelling for what sounds the same.
+
+    What is not seen is dropped. Vowel marks stay where they are written, in the order of Unicode.
+    """
+    text = unicodedata.normalize("NFC", text.translate(_CHARACTERS))
+    text = _STRAY_NON_JOINER.sub("", _NON_JOINERS.sub("\u200c", text))
+    text = _SUFFIX_APART.sub("\u200c\\1", _PREFIX_APART.sub("\\1\u200c", text))
+    return _EZAFE.sub("ۀ", text)
 
 
 def persian_ordinal(cardinal: str, number: int) -> str:

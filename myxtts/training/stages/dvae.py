@@ -67,7 +67,7 @@ class DVAEStage(Stage):
         if step % REVIVE_EVERY_STEPS == 0:
             self._revive(batch, tf.constant(seed, tf.int32))
 
-    @tf.function(reduce_retracing=True)
+    @tf.function  # for each shape anew: see `TrainStep.trace_for`
     def _revive(self, batch, seed):
         quantizer = self.model.dvae.quantizer
         vectors = tf.cast(self.model.dvae.mel_to_vectors(batch.mel), tf.float32)

@@ -1,0 +1,95 @@
+"""Which clips an epoch has had, by identity: a run whose clips or batches have changed goes on with the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from myxtts.data.buckets import BatchOrder, EpochStart
+from myxtts.data.pipeline import Clip
+from myxtts.storage.checkpoint import CheckpointError
+from myxtts.storage.files import digest_bytes, new_hasher
+
+CLIPS = "clips"
+"""Tensor file of a checkpoint that holds `ClipRecord.arrays`."""
+_IDENTITY_BYTES = 8
+_ARRAYS = {"identity": "uint64", "heard_at_start": "uint8", "heard": "uint8"}
+
+
+@dataclass(frozen=True, eq=False)
+class ClipRecord:
+    """What a checkpoint keeps of the order of clips."""
+
+    identities: np.ndarray
+    """`(N,)` uint64, a digest of each clip's id."""
+    digest: str
+    """Of all that the order follows from but its start: where it is the same, so are the batches."""
+    start: EpochStart
+    """Where the order began."""
+    cut: EpochStart
+    """Where it was at the checkpoint; another order goes on from there."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tensors of the file `CLIPS`."""
+        marks = np.zeros((2, len(self.identities)), np.uint8)
+        for row, place in zip(marks, (self.start, self.cut)):
+            row[place.heard] = 1
+        return dict(zip(_ARRAYS, (self.identities, *marks)))
+
+    def state(self) -> dict:
+        """What goes into the checkpoint's state, as JSON values."""
+        numbers = ([place.position, place.epoch, place.offset] for place in (self.start, self.cut))
+        return {"digest": self.digest, **dict(zip(("start", "cut"), numbers))}
+
+    @classmethod
+    def restore(cls, arrays: dict[str, np.ndarray], state: dict, where: str) -> "ClipRecord":
+        """The record that gave `arrays` and `state`. Raises `CheckpointError` where they are of none."""
+        wrong = CheckpointError(f"{where} is damaged: it does not say which clips the run has had.")
+        if {name: array.dtype.name for name, array in arrays.items()} != _ARRAYS:
+            raise wrong
+        identities, *marks = (arrays[name] for name in _ARRAYS)
+        if identities.ndim != 1 or any(row.shape != identities.shape for row in marks):
+            raise wrong
+        places = []
+        for name, row in zip(("start", "cut"), marks):
+            numbers = state.get(name)
+            whole = isinstance(numbers, list) and all(type(one) is int and 0 <= one < 2**62 for one in numbers)
+            if not whole or len(numbers) != 3:
+                raise wrong
+            places.append(EpochStart(*numbers, np.flatnonzero(row)))
+        if places[0].position > places[1].position:
+            raise wrong
+        return cls(identities, state.get("digest"), *places)
+
+
+class OrderedClips:
+    """The clips of a run in the order of a stage's batches, whose indices count in `clips`."""
+
+    def __init__(self, clips: Sequence[Clip], order: BatchOrder):
+        digests = (digest_bytes(clip.id.encode("utf-8", "surrogatepass"), _IDENTITY_BYTES) for clip in clips)
+        self.identities = np.array([int(digest, 16) for digest in digests], np.uint64)
+        self.order = order
+        hasher = new_hasher()
+        hasher.update(self.identities.tobytes() + order.digest().encode())
+        self._digest = hasher.hexdigest()
+
+    def record(self, position: int) -> ClipRecord:
+        """What a checkpoint at `position` keeps."""
+        return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
+
+    def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
+        """Where the order has to begin to go on where a record was made, and what to tell if it is another order."""
+        if record.digest == self._digest:
+            return record.start, None
+        heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
+        start = EpochStart(record.cut.position, record.cut.epoch, record.cut.offset, heard)
+        new, gone = (
+            int((~np.isin(one, other)).sum())
+            for one, other in ((self.identities, record.identities), (record.identities, self.identities))
+        )
+        if new or gone:
+            changed = f"The training set has changed since the checkpoint: {new} clips are new, and {gone} are gone."
+        else:
+            changed = "Recordings, transcripts or batches have changed since the checkpoint, and with them the order."
+        left, count = len(self.identities) - len(heard), len(self.identities)
+        return start, f"{changed} The epoch goes on with the {left} of {count} clips that it has not had."

@@ -1,0 +1,157 @@
+"""A run whose clips have changed goes on by identity: in the epoch under way no clip comes twice, none is missed."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from test_run import untraced
+from test_trainer import Recorder, dvae_trainer, open_run
+from tiny import make_tiny_corpus
+
+from myxtts.data.buckets import BatchOrder, EpochStart
+from myxtts.data.pipeline import Clip
+from myxtts.storage.checkpoint import CheckpointError
+from myxtts.training.clip_record import ClipRecord, OrderedClips
+
+BATCH = 4
+
+
+def clips_named(names):
+    """Clips whose lengths follow from their names."""
+    lengths = [5000 + 137 * sum(name.encode()) for name in names]
+    return [Clip(name, "", (1,) * (len(name) + 1), "a", "en", length) for name, length in zip(names, lengths)]
+
+
+def ordered(names, start=None, batch_size=BATCH):
+    clips = clips_named(names)
+    lengths, tokens = [clip.num_samples for clip in clips], [len(clip.tokens) for clip in clips]
+    order = BatchOrder(lengths, tokens, batch_size, num_buckets=3, seed=5, start=start or EpochStart())
+    return OrderedClips(clips, order)
+
+
+def heard(names, start, positions):
+    """Counts of the clips' names in batches of an order."""
+    order = ordered(names, start).order
+    return Counter(names[index] for position in positions for index in order.batch(position).indices)
+
+
+def stored(record):
+    """A record as a checkpoint gives it back."""
+    return ClipRecord.restore(record.arrays(), record.state(), "here")
+
+
+OLD = [f"clip_{number}" for number in range(26)]
+NEW = [name for name in OLD if name not in ("clip_3", "clip_7", "clip_11")] + [f"more_{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5])
+def test_changed_clips_come_once_in_the_epoch_under_way(cut):
+    per_epoch = len(OLD) // BATCH
+    position = per_epoch + cut
+    before = heard(OLD, None, range(per_epoch, position))
+    start, told = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
+    assert "6 clips are new, and 3 are gone" in told
+    left = (len(NEW) - len([name for name in NEW if name in before])) // BATCH
+    after = heard(NEW, start, range(position, position + left))
+    assert not before.keys() & after.keys() and set(after.values()) == {1} and len(after) == left * BATCH
+    # Only what makes no full batch is left out, as in any epoch.
+    assert len(set(NEW) - before.keys() - after.keys()) < BATCH
+    following = heard(NEW, start, range(position + left, position + left + len(NEW) // BATCH))
+    assert set(following.values()) == {1} and len(following) == len(NEW) // BATCH * BATCH
+
+
+def test_run_that_goes_on_with_changed_clips_can_be_resumed_anywhere():
+    position = len(OLD) // BATCH + 2
+    start, _ = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
+    unbroken = ordered(NEW, start)
+    for cut in range(position, position + 14):
+        again, told = ordered(NEW).continuing(stored(unbroken.record(cut)))
+        resumed = ordered(NEW, again).order
+        assert told is None
+        for place in range(cut, cut + 8):
+            one, other = unbroken.order.batch(place), resumed.batch(place)
+            assert one[:2] + one[3:] == other[:2] + other[3:]
+            np.testing.assert_array_equal(one.indices, other.indices)
+
+
+def test_clips_that_change_twice_in_an_epoch_come_once():
+    third = NEW[2:] + ["last"]
+    first, _ = ordered(NEW).continuing(stored(ordered(OLD).record(2)))
+    second, _ = ordered(third).continuing(stored(ordered(NEW, first).record(4)))
+    count = heard(OLD, None, range(2)) + heard(NEW, first, range(2, 4))
+    left = len([name for name in third if name not in count]) // BATCH
+    count += heard(third, second, range(4, 4 + left))
+    assert set(count.values()) == {1} and len(set(third) - count.keys()) < BATCH
+
+
+def test_another_batch_size_goes_on_with_the_clips_that_the_epoch_has_not_had():
+    start, told = ordered(OLD, batch_size=2).continuing(stored(ordered(OLD).record(3)))
+    assert "Recordings, transcripts or batches have changed" in told and "14 of 26 clips" in told
+    order = ordered(OLD, start, batch_size=2).order
+    after = [OLD[index] for position in range(3, 10) for index in order.batch(position).indices]
+    assert sorted(after) == sorted(set(OLD) - heard(OLD, None, range(3)).keys())
+    assert order.batch(9).epoch == 0 and order.batch(10).epoch == 1
+
+
+def test_epoch_that_has_had_every_clip_is_followed_by_the_next():
+    names = OLD[:8]
+    start, _ = ordered(names[:5]).continuing(stored(ordered(names).record(1)))
+    order = ordered(names[:5], start).order
+    rest = 5 - len(start.heard)
+    assert order.batch(1).epoch == (0 if rest >= BATCH else 1)
+
+
+@pytest.mark.parametrize(
+    "arrays, state",
+    [
+        ({"identity": np.zeros(3, np.float32)}, {}),
+        ({"heard": np.zeros(2, np.uint8)}, {}),
+        ({}, {"cut": [1, 2]}),
+        ({}, {"start": "x"}),
+        ({}, {"start": [10**30, 0, 0]}),
+        ({}, {"start": [2, 0, 0], "cut": [1, 0, 0]}),
+    ],
+)
+def test_record_that_is_none_is_refused(arrays, state):
+    record = ordered(OLD[:8]).record(1)
+    with pytest.raises(CheckpointError, match="here is damaged"):
+        ClipRecord.restore(record.arrays() | arrays, record.state() | state, "here")
+
+
+class Hearing(Recorder):
+    """Also keeps the clips of each step."""
+
+    def __init__(self, trainer, stop_after=None):
+        super().__init__(trainer, stop_after)
+        self.heard, take_step = [], trainer.batching.take_step
+        trainer.batching.take_step = lambda group, *rest: (self.heard.append(group), take_step(group, *rest))[1]
+
+    def names(self, dataset):
+        return [dataset.train[index].id for group in self.heard for batch in group for index in batch.index.numpy()]
+
+
+def test_resumed_run_with_other_clips_repeats_none_and_misses_none(tmp_path, caplog):
+    corpus, run = make_tiny_corpus(tmp_path / "corpus"), tmp_path / "run"
+    sections = dict(data={"batch_size": 2}, dvae={"max_steps": 9, "crop_seconds": 0.4})
+    dataset = open_run(corpus, run, **sections)
+    trainer = dvae_trainer(dataset)
+    first = Hearing(trainer, 2)
+    with untraced():
+        trainer.train(dataset, [first])
+    before = first.names(dataset)
+    lines = (corpus / "metadata.csv").read_text().splitlines()
+    gone = next(line for line in lines if line.split("|")[0] == before[0])
+    lines.remove(gone)
+    for name in ("new_a", "new_b"):
+        (corpus / f"wavs/{name}.wav").write_bytes((corpus / f"wavs/{before[0]}.wav").read_bytes())
+        lines.append(f"{name}|one|one")
+    (corpus / "metadata.csv").write_text("\n".join(lines) + "\n")
+    dataset = open_run(corpus, run, **sections)
+    trainer = dvae_trainer(dataset)
+    left = [clip.id for clip in dataset.train if clip.id not in before]
+    second = Hearing(trainer, 2 + len(left) // 2)
+    with untraced():
+        trainer.train(dataset, [second])
+    after = second.names(dataset)
+    assert len(before) == 4 and len(after) == len(set(after)) == len(left) // 2 * 2 and set(after) <= set(left)
+    assert "clips are new, and 1 are gone" in caplog.text

@@ -1,0 +1,116 @@
+"""What a checkpoint says that it was made with counts where `config.json` and `vocab.json` say otherwise."""
+
+import dataclasses
+import json
+
+import keras
+import pytest
+from tiny import tiny_run_config, write_run
+
+from myxtts.config.checks import ConfigError
+from myxtts.inference.loading import load_model
+from myxtts.models.xtts import XTTS
+from myxtts.runs.opening import adopt, check_same_model
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_json
+from myxtts.storage.files import read_json
+from myxtts.storage.provenance import read_config, vocabulary_path
+from myxtts.text.tokenizer import XTTSTokenizer
+
+TEXTS = [("one two three four five six", "en")]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    keras.utils.set_random_seed(3)
+    tokenizer = XTTSTokenizer.train(TEXTS, vocab_size=24)
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1})
+    return XTTS(config.model), tokenizer, config
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A run whose GPT's checkpoint says what it was made with."""
+    model, tokenizer, config = made
+    folder = write_run(tmp_path / "run", *made)
+    weights = {name: variable.numpy() for name, variable in model.part_weights("gpt").items()}
+    state, copies = {"finished": True, "config": config.to_dict()}, {"vocab.json": tokenizer.to_json().encode()}
+    CheckpointStore(folder / "gpt").write(8, {"model": weights}, state, best=True, copies=copies)
+    return folder
+
+
+def change_config(folder, **model):
+    values = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**values, "model": {**values["model"], **model}})
+
+
+def replace_vocabulary(folder):
+    """Puts the tokens in another order."""
+    document = read_json(folder / "vocab.json")
+    vocab = document["model"]["vocab"]
+    letters = [token for token in vocab if len(token) == 1]
+    vocab |= dict(zip(letters, [vocab[token] for token in reversed(letters)]))
+    write_json(folder / "vocab.json", document)
+
+
+def test_model_of_the_checkpoint_counts_and_what_differs_is_told(run, caplog):
+    change_config(run, heads=4)
+    assert load_model(run)[2].model.heads == 2
+    assert "describes another model (heads 4 for 2)" in caplog.text
+
+
+def test_vocabulary_of_the_checkpoint_counts_and_what_differs_is_told(run, made, caplog):
+    ids = made[1].encode("one two", "en")
+    assert load_model(run)[1].encode("one two", "en") == ids and not caplog.text
+    replace_vocabulary(run)
+    assert XTTSTokenizer.from_file(run / "vocab.json").encode("one two", "en") != ids
+    assert load_model(run)[1].encode("one two", "en") == ids
+    assert "vocab.json is not the vocabulary that the GPT was trained with" in caplog.text
+
+
+def test_run_without_its_two_files_speaks_with_those_of_the_checkpoint(run, made):
+    (run / "config.json").unlink()
+    (run / "vocab.json").unlink()
+    _, tokenizer, config = load_model(run)
+    assert tokenizer.to_json() == made[1].to_json() and config.model == made[2].model
+
+
+def test_altered_vocabulary_of_the_newest_checkpoint_is_noticed(run):
+    file = CheckpointStore(run / "gpt").path(8) / "vocab.json"
+    file.write_bytes(file.read_bytes().replace(b"Whitespace", b"Blackspace"))
+    with pytest.raises(CheckpointError, match="vocab.json has been altered"):
+        load_model(run)
+
+
+def test_checkpoint_that_does_not_say_it_goes_by_the_files_beside_it(made, tmp_path):
+    folder = write_run(tmp_path / "old", *made)
+    change_config(folder, dropout=0.3)
+    assert read_config(folder).model.dropout == 0.3 and vocabulary_path(folder) == folder / "vocab.json"
+    assert load_model(folder)[2].model.heads == 2
+
+
+def test_run_is_not_resumed_as_another_model_because_its_config_file_says_so(run, made):
+    change_config(run, heads=4)
+    training = dataclasses.replace(made[2].training, checkpoint_dir=str(run))
+    config = dataclasses.replace(made[2], training=training)
+    check_same_model(config)
+    other = dataclasses.replace(config, model=dataclasses.replace(config.model, heads=4))
+    with pytest.raises(ConfigError, match="a run of another model: heads 2 there, 4 here"):
+        check_same_model(other)
+    (run / "config.json").unlink()
+    with pytest.raises(ConfigError, match="a run of another model: heads 2 there, 4 here"):
+        check_same_model(other)
+
+
+def test_fine_tuning_takes_model_and_vocabulary_of_the_checkpoint(run, made, tmp_path):
+    change_config(run, heads=4)
+    replace_vocabulary(run)
+    config = adopt(tiny_run_config(None, tmp_path / "new", training={"init_from": str(run)}))
+    assert config.model.heads == 2
+    assert XTTSTokenizer.from_file(config.data.vocabulary).to_json() == made[1].to_json()
+
+
+def test_settings_of_a_checkpoint_that_are_none_are_a_sentence(run):
+    store = CheckpointStore(run / "gpt")
+    store.write(9, {}, {"finished": True, "config": json.loads('{"model": {"heads": "two"}}')})
+    with pytest.raises(CheckpointError, match="settings that cannot be used: model.heads"):
+        read_config(run)

@@ -1,0 +1,106 @@
+"""A checkpoint's `state.json` that lacks a key, or has a wrong type in one, is refused in a sentence."""
+
+import json
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from tiny import tiny_run_config
+
+from myxtts.config.checks import UserError
+from myxtts.runs.foundations import load_foundations
+from myxtts.runs.opening import finished, with_origin
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.saved_state import checked_state
+from myxtts.training.batching import Batching
+from myxtts.training.divergence import DivergenceGuard, last_good_step
+from myxtts.training.overtraining import OvertrainingDetector
+from myxtts.training.state import TrainingState, differences, versions
+
+WRONG = ["missing", None, True, -1, 10**30, 1.5, "x", [], [["x"]], {}, {"a": "b"}]
+
+
+def make_state(config):
+    train_step = SimpleNamespace(make_accumulators=lambda: None, drop_accumulators=lambda: None)
+    replicas = SimpleNamespace(devices=["/CPU:0"], scope=nullcontext)
+    parts = {"divergence": DivergenceGuard(4), "overtraining": OvertrainingDetector(1)}
+    parts["micro_batches"] = Batching(train_step, replicas, 4, 1, automatic=True)
+    return TrainingState(parts=parts), {"bad_steps_in_row": 0, "versions": versions(), "config": config.to_dict()}
+
+
+def places(values, above=()):
+    """Yields the path of each value in nested mappings, but of single settings, which have tests of their own."""
+    for name, value in values.items():
+        yield (*above, name)
+        if isinstance(value, dict) and name != "config":
+            yield from places(value, (*above, name))
+
+
+def edited(values, place, change):
+    name, *rest = place
+    if rest:
+        return {**values, name: edited(values[name], rest, change)}
+    others = {key: value for key, value in values.items() if key != name}
+    return others if change == "missing" else {**others, name: change}
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Settings of a run, its state as JSON values, and a way to take one up as a resumed run does."""
+    config = tiny_run_config(training={"overtraining_patience": 1, "checkpoint_dir": str(tmp_path)})
+    whole, more = make_state(config)
+    whole.history.append({"step": 2, "loss": 1.0})
+    state = json.loads(json.dumps({"step": 2, "best_step": 2, **whole.as_dict(), **more}))
+
+    def take_up(values):
+        fresh, _ = make_state(config)
+        saved = checked_state(values, tmp_path / "state.json")
+        fresh.restore(2, saved, "here")
+        list(differences(saved, config, "here"))
+        assert saved["bad_steps_in_row"] >= 0 and json.dumps(fresh.as_dict())
+
+    return config, state, take_up
+
+
+def test_state_as_it_was_written_is_taken_up(stored):
+    _, state, take_up = stored
+    take_up(state)
+
+
+@pytest.mark.parametrize("change", WRONG, ids=str)
+def test_any_key_that_is_missing_or_of_a_wrong_type_is_a_sentence_or_does_no_harm(stored, change):
+    _, state, take_up = stored
+    refused = 0
+    for place in places(state):
+        try:
+            take_up(edited(state, place, change))
+        except UserError as error:
+            refused += 1
+            assert 20 < len(str(error)) < 600 and "\n" not in str(error)
+    assert refused > 5
+
+
+@pytest.mark.parametrize(
+    "key", ["position", "lineage", "history", "best", "data", "finished", "parts", "versions", "bad_steps_in_row"]
+)
+def test_missing_key_is_named_or_its_meaning_is(stored, key):
+    _, state, take_up = stored
+    with pytest.raises(CheckpointError, match=f"lacks '{key}'|no run to continue"):
+        take_up(edited(state, (key,), "missing"))
+
+
+def test_run_is_opened_on_states_that_lack_keys_with_a_sentence_or_not_at_all(stored, tmp_path):
+    config, state, _ = stored
+    for stage in ("gpt", "dvae"):
+        CheckpointStore(tmp_path / stage).write(2, {"model": {}}, {"position": 0})
+    assert with_origin(config).training.init_from is None
+    with pytest.raises(CheckpointError, match="lacks 'finished'"):
+        finished(config, "gpt", 2)
+    with pytest.raises(CheckpointError, match="lacks 'finished'"):
+        load_foundations(config, "gpt", "/CPU:0")
+    CheckpointStore(tmp_path / "gpt").write(3, {}, {"finished": True, "parts": {"overtraining": {"stopped": True}}})
+    with pytest.raises(CheckpointError, match="lacks 'diverging'"):
+        finished(config, "gpt", 3)
+    assert last_good_step(CheckpointStore(tmp_path / "dvae")) is None
+    with pytest.raises(CheckpointError, match="model.safetensors is not part of the checkpoint"):
+        CheckpointStore(tmp_path / "gpt").digest(3)
