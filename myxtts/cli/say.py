@@ -65,6 +65,8 @@ def _add_output(output):
 def _add_sound(sound):
     sound.add_argument("--speed", type=float, default=1.0, help="faster or slower at the same pitch")
     sound.add_argument("--seed", type=int, default=0, help="of the draws")
+    retries = "draw a sentence anew, so often, that loops, babbles, breaks off or does not end; not with --stream"
+    sound.add_argument("--retries", type=int, default=1, metavar="N", help=retries)
     drawn = "(default: the model's own)"
     sound.add_argument("--temperature", type=float, help=f"0 takes the best code every time {drawn}")
     sound.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {drawn}")
@@ -118,12 +120,14 @@ def _say(arguments, sound=None):
             stream = synthesizer.stream(text, voice, arguments.language, **options)
             rate = arguments.sample_rate or synthesizer.sample_rate
             return say_stream.play(stream, sound, synthesizer.sample_rate, rate, arguments.stream_format)
-        speech = synthesizer.speak(text, voice, arguments.language, **options)
+        speech = synthesizer.speak(text, voice, arguments.language, **options, retries=arguments.retries)
     if arguments.sample_rate:
         speech = speech.resampled(arguments.sample_rate)
     speech.save(arguments.output)
     if arguments.subtitles:
         speech.save_subtitles(arguments.subtitles)
+    for said, why in speech.doubts.items():
+        print(f"Listen to this one, {'; '.join(why)}: {printable(said)}", file=sys.stderr)
     codes = f"{len(speech.codes)} codes"
     print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}")
     return 0
@@ -144,6 +148,7 @@ def _check(arguments):
     if arguments.batch or arguments.stream:
         _at_most_one(arguments, "batch", "stream", "subtitles")
     require(MIN_SPEED <= arguments.speed <= MAX_SPEED, "--speed", f"{MIN_SPEED} to {MAX_SPEED}", arguments.speed)
+    require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:
         low, high = SOUND_RATES
         require(low <= rate <= high, "--sample-rate", f"{low} to {high} Hz", rate, "Try 24000, 44100 or 48000.")

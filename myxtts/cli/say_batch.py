@@ -81,13 +81,13 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict) -
     for start in range(0, len(waiting), TOGETHER):
         some = waiting[start : start + TOGETHER]
         columns = ([line.text for line, *_ in some], [one[1] for one in some], [one[2] for one in some])
-        for (line, *_), speech in zip(some, synthesizer.batch(*columns, **options)):
+        for (line, *_), speech in zip(some, synthesizer.batch(*columns, **options, retries=arguments.retries)):
             speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
             speech.save(spoken.path(line))
             spoken.note(line, voices)
             done += 1
-            cut = "" if speech.stopped else ", cut off: try another seed"
-            print(f"[{done}/{len(requests)}] {spoken.path(line).name}: {speech.seconds:.2f} s{cut}", flush=True)
+            doubts = "".join(f"; listen to it, {'; '.join(why)}" for why in speech.doubts.values())
+            print(f"[{done}/{len(requests)}] {spoken.path(line).name}: {speech.seconds:.2f} s{doubts}", flush=True)
         spoken.save()
     print(f"Wrote {len(waiting)} files to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0
@@ -124,7 +124,8 @@ class _Spoken:
 
     def __init__(self, folder, arguments, options):
         self.folder, self.suffix, self.file = folder, f".{arguments.format}", folder / SPOKEN_FILE
-        which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate, arguments.decoder)
+        which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
+        which += (arguments.decoder, arguments.retries)
         self.settings = repr((which, sorted(options.items(), key=str)))
         self.digests = read_json(self.file) if self.file.is_file() else {}
 

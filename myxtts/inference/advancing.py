@@ -1,6 +1,7 @@
-"""The compiled function that draws several codes for each row of a batch, and what goes in and out of it."""
+"""The graphs that draw several codes for each row of a batch and that rearrange rows, and what goes in and out."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -47,6 +48,60 @@ class Request(NamedTuple):
     """Scalar int32: codes to draw, at most `MOST_CODES`."""
 
 
+def state_signature(gpt: GPT, config: ModelConfig) -> RowState:
+    """`RowState` of any number of rows and any size of cache."""
+    cache = tf.TensorSpec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype)
+    caches, scores = (cache,) * config.layers, [None, config.num_audio_tokens]
+    numbers = (tf.TensorSpec(scores, tf.float32), tf.TensorSpec([None, config.width], tf.float32))
+    return RowState(caches, caches, *numbers, tf.TensorSpec(scores, tf.bool))
+
+
+class Graph:
+    """A function that is traced once, at its first call, for every shape that its signature allows.
+
+    What `tf.function` does at each call to find the graph takes milliseconds, as long as some steps of a small model.
+    """
+
+    def __init__(self, function: Callable, signature: list, compiled: bool = False):
+        self._function = tf.function(function, input_signature=signature, jit_compile=compiled)
+        self._graph = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._graph is None:
+            self._graph = self._function.get_concrete_function()
+        return self._graph(*arguments)
+
+
+class Repack:
+    """Moves rows of a `RowState` within their cache, and joins those of two. Each is one graph for all shapes."""
+
+    def __init__(self, gpt: GPT, config: ModelConfig):
+        state, number = state_signature(gpt, config), tf.TensorSpec([], tf.int32)
+        rows = tf.TensorSpec([None], tf.int32)
+        self._move = Graph(self._moved, [state, rows, number, number, number, number])
+        self._join = Graph(self._joined, [state, state])
+
+    def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
+        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
+        numbers = (tf.constant(number) for number in (start, end, before, after))
+        return self._move(state, tf.constant(rows), *numbers)
+
+    def join(self, state: RowState, other: RowState) -> RowState:
+        """The rows of both, which have caches of one size."""
+        return self._join(state, other)
+
+    def _moved(self, state, rows, start, end, before, after):
+        room = tf.stack([[0, 0], [0, 0], [before, after], [0, 0]])
+        keys, values = (
+            tuple(tf.pad(tf.gather(layer[:, :, start:end], rows), room) for layer in layers)
+            for layers in (state.keys, state.values)
+        )
+        return RowState(keys, values, *(tf.gather(part, rows) for part in state[2:]))
+
+    def _joined(self, state, other):
+        return tf.nest.map_structure(lambda one, two: tf.concat([one, two], axis=0), state, other)
+
+
 class Advance:
     """Draws codes: a graph that takes every shape, and one that XLA compiles for each shape it meets.
 
@@ -58,15 +113,7 @@ class Advance:
         self.gpt, self.config, self.num_traces = gpt, config, 0
         self.shapes: set[tuple[int, int]] = set()
         scores = config.num_audio_tokens
-        cache = tf.TensorSpec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype)
-        caches = (cache,) * config.layers
-        state = RowState(
-            caches,
-            caches,
-            tf.TensorSpec([None, scores], tf.float32),
-            tf.TensorSpec([None, config.width], tf.float32),
-            tf.TensorSpec([None, scores], tf.bool),
-        )
+        state = state_signature(gpt, config)
         number, numbers = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
         column = tf.TensorSpec([None, 1], tf.float32)
         request = Request(
@@ -78,8 +125,7 @@ class Advance:
             tf.TensorSpec([None, MOST_CODES, scores], tf.float32),
             number,
         )
-        self._plain = tf.function(self._draw, input_signature=[state, request])
-        self._compiled = tf.function(self._draw, input_signature=[state, request], jit_compile=True)
+        self._graphs = {compiled: Graph(self._draw, [state, request], compiled) for compiled in (False, True)}
 
     def __call__(self, state: RowState, request: Request, compiled: bool) -> tuple[Tensor, Tensor, Tensor, RowState]:
         """Draws up to `steps` codes for each row, fewer when all rows have stopped.
@@ -90,7 +136,7 @@ class Advance:
         """
         if compiled:
             self.shapes.add(tuple(request.key_mask.shape))
-        return (self._compiled if compiled else self._plain)(state, request)
+        return self._graphs[compiled](state, request)
 
     def _draw(self, state, request):
         self.num_traces += 1

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.config import ModelConfig, SamplingConfig
-from myxtts.inference.advancing import MOST_CODES, Advance, Request, RowState
+from myxtts.inference.advancing import MOST_CODES, Advance, Repack, Request, RowState
 from myxtts.models.gpt import GPT
 from myxtts.models.sampling import SamplingValues, gumbel_noise
 
@@ -97,7 +97,7 @@ class CodeEngine:
 
     def __init__(self, gpt: GPT, config: ModelConfig, compiled: bool | None = None):
         self.gpt, self.config, self.compiled = gpt, config, compiled
-        self.draw = Advance(gpt, config)
+        self.draw, self._repack = Advance(gpt, config), Repack(gpt, config)
         latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
         text, mask = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None], tf.bool)
         self._prefill = tf.function(self._read_prompts, input_signature=[latents, text, mask])
@@ -124,6 +124,12 @@ class CodeEngine:
         stream = CodeStream(ids, voice_latents, sampling, int(seed), sentence, limit, hurry)
         self._waiting.append(stream)
         return stream
+
+    def reopen(self, stream: CodeStream, attempt: int) -> CodeStream:
+        """Queues a sentence once more; each `attempt`, 1 or more, has noise of its own."""
+        sentence = stream.sentence % 2**32 + attempt * 2**32
+        given = stream.ids, stream.voice_latents, stream.sampling, stream.seed
+        return self.open(*given, sentence, stream.max_codes, stream.hurry)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -257,30 +263,16 @@ class CodeEngine:
         self._compiled = self._is_compiled(hurry)
         padded = self._shape[0] if self._compiled else num_rows
 
-        def joined(tensors):
-            wanted = zip(tensors, (rows for *_, rows in parts))
-            picked = [tensor if len(tensor) == len(rows) else tf.gather(tensor, rows) for tensor, rows in wanted]
-            picked += [picked[0][:1]] * (padded - num_rows)  # stopped from the start: any row will do
-            return picked[0] if len(picked) == 1 else tf.concat(picked, axis=0)
-
-        def moved(tensors):
-            shifted = []
-            for tensor, (state, mask, _) in zip(tensors, parts):
-                end = self._filled if state is self._state else tensor.shape[2]
-                room = (filled - mask.shape[1], size - filled)
-                shifted.append(tf.pad(tensor[:, :, end - mask.shape[1] : end], ((0, 0), (0, 0), room, (0, 0))))
-            return joined(shifted)
-
-        def caches(name):
-            return tuple(moved(layers) for layers in zip(*(getattr(state, name) for state, *_ in parts)))
-
-        rest = (joined([getattr(state, name) for state, *_ in parts]) for name in RowState._fields[2:])
-        self._state = RowState(caches("keys"), caches("values"), *rest)
-        self._mask, self._filled = np.zeros((padded, size), bool), filled
-        row = 0
-        for _, mask, _ in parts:
-            self._mask[row : row + len(mask), filled - mask.shape[1] : filled] = mask
+        self._mask, row, moved = np.zeros((padded, size), bool), 0, []
+        for state, mask, rows in parts:
+            count, end = mask.shape[1], self._filled if state is self._state else mask.shape[1]
+            self._mask[row : row + len(mask), filled - count : filled] = mask
             row += len(mask)
+            if row == num_rows:
+                rows = rows + rows[:1] * (padded - num_rows)  # stopped from the start: any row will do
+            moved.append(self._repack.move(state, rows, end - count, end, filled - count, size - filled))
+        self._state = moved[0] if len(moved) == 1 else self._repack.join(*moved)
+        self._filled = filled
 
     def _is_compiled(self, hurry):
         """Whether XLA draws for rows of this shape: as told, else once it has drawn enough to be worth compiling.

@@ -29,6 +29,8 @@ class SpokenPiece:
     """`(C,)` int32, without the stop code."""
     stopped: bool
     """False when it ran into the limit of codes instead of ending by itself: its end is missing."""
+    doubts: tuple[str, ...] = ()
+    """What speaks against it, see `self_check.doubts`; none where it seems right."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,11 @@ class Speech:
     def stopped(self) -> bool:
         """False when a piece ran into the limit of codes instead of ending by itself."""
         return all(piece.stopped for piece in self.pieces)
+
+    @property
+    def doubts(self) -> dict[str, tuple[str, ...]]:
+        """The pieces that may have gone wrong, by their text, and why."""
+        return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
 
     @cached_property
     def mel(self) -> np.ndarray | None:

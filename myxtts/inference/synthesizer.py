@@ -14,6 +14,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_C
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
 from myxtts.inference.loading import load_model
+from myxtts.inference.self_check import doubts
 from myxtts.inference.speech import Speech, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
@@ -109,6 +110,7 @@ class Synthesizer:
         sampling: SamplingConfig | None = None,
         seed: int = 0,
         speed: float = 1.0,
+        retries: int = 0,
     ) -> Speech:
         """Speaks one text of any length, sentence by sentence; raises `SpeechError` where the model cannot.
 
@@ -116,8 +118,9 @@ class Synthesizer:
             language: Code, such as `en` or `fa`.
             sampling: How codes are drawn; None takes the run's.
             speed: How much faster than the model speaks by itself, at the same pitch.
+            retries: How often a sentence with `self_check.doubts` is drawn anew; the least doubtful stays.
         """
-        return self.batch([text], [voice], [language], sampling, seed, speed=speed)[0]
+        return self.batch([text], [voice], [language], sampling, seed, speed=speed, retries=retries)[0]
 
     def batch(
         self,
@@ -128,20 +131,21 @@ class Synthesizer:
         seed: int = 0,
         max_codes: int = 0,
         speed: float = 1.0,
+        retries: int = 0,
     ) -> list[Speech]:
         """Speaks several texts together, each as `speak` does it alone.
 
         Args:
             max_codes: Most codes of a sentence; 0 takes the model's limit.
         """
-        pieces = [self.text_front.pieces(text, language) for text, language in zip(texts, languages)]
+        pieces = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
         voices = [self.as_voice(voice) for voice in voices]
         streams: list[list[CodeStream]] = [[] for _ in texts]
         try:
             for text, (found, voice, language) in enumerate(zip(pieces, voices, languages)):
                 for number, piece in enumerate(found):
                     streams[text].append(self._open(piece, number, voice, language, sampling, seed, max_codes))
-            return [self._gather(*one, speed) for one in zip(pieces, streams, voices)]
+            return [self._gather(*one, speed, retries) for one in zip(pieces, streams, voices, languages, strict=True)]
         finally:
             for stream in sum(streams, []):
                 stream.cancel()
@@ -213,19 +217,33 @@ class Synthesizer:
         ids = self.text_front.ids(piece.text, language)
         return self.engine.open(ids, voice.latents, sampling or self.config.sampling, seed, number, max_codes, hurry)
 
-    def _gather(self, pieces: list[Piece], streams: list[CodeStream], voice: Voice, speed: float) -> Speech:
+    def _gather(self, pieces: list[Piece], streams: list[CodeStream], voice: Voice, language, speed, retries) -> Speech:
         parts, spoken, end = [], [], 0
         for piece, stream in zip(pieces, streams):
-            self.engine.finish([stream])
+            stream, why = self._least_doubtful(piece, stream, language, retries)
             samples = faded(self._sound(stream, self.to_waveform.begin(voice, speed)), self.sample_rate)
             _tell(piece, stream)
             times = (end / self.sample_rate, (end + len(samples)) / self.sample_rate)
-            spoken.append(SpokenPiece(piece.text, *times, np.array(stream.codes, np.int32), stream.stopped))
+            spoken.append(SpokenPiece(piece.text, *times, np.array(stream.codes, np.int32), stream.stopped, why))
             parts += [samples, silence(piece.pause_seconds, self.sample_rate)]
             end += len(samples) + len(parts[-1])
             stream.states.clear()
         to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
         return Speech(np.concatenate(parts[:-1]), self.sample_rate, tuple(spoken), to_mel)
+
+    def _least_doubtful(self, piece, stream, language, retries):
+        """The stream or, of it and some more, the first with the fewest doubts; and these."""
+        best, fewest = stream, None
+        for attempt in range(retries + 1):
+            if attempt:
+                stream = self.engine.reopen(stream, attempt)
+            self.engine.finish([stream])
+            found = doubts(piece.text, language, stream.codes, stream.stopped)
+            if fewest is None or len(found) < len(fewest):
+                best, fewest = stream, found
+            if not found:
+                break
+        return best, fewest
 
     def _sound(self, stream, sound) -> np.ndarray:
         """What follows in the sound of a stream, as far as it is drawn."""

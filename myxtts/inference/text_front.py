@@ -53,6 +53,8 @@ class TextFront:
                 pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
             found = [Piece(piece, _pause_seconds(piece)) for piece in self._split(paragraph, language)]
             pieces += [one for one in found if not self.tokenizer.check(one.text, language, allow_unknown=True)]
+        if not pieces:
+            raise SpeechError(f"{text!r} cannot be spoken by this model: nothing is left of it when it is cut to fit.")
         return pieces
 
     def _split(self, text, language):
