@@ -129,3 +129,26 @@ register_stage(
         memory="myxtts.planning.memory:estimate_gpt",
     )
 )
+register_stage(
+    StageEntry(
+        "speaker",
+        "myxtts.training.stages.speaker:SpeakerStage",
+        learning_rates=dict(nano=2e-3, tiny=2e-3, small=1e-3, normal=1e-3, big=1e-3),
+        defaults=dict(max_steps=2000, crop_seconds=2.0, betas=(0.9, 0.99)),
+        can_crop=True,
+        speakers=True,
+        memory="myxtts.planning.speaker:estimate_speaker",
+    )
+)
+register_stage(
+    StageEntry(
+        "decoder",
+        "myxtts.training.stages.decoder:DecoderStage",
+        builds_on=("dvae", "gpt", "speaker"),
+        learning_rates=dict(nano=1e-3, tiny=5e-4, small=3e-4, normal=2e-4, big=2e-4),
+        defaults=dict(batch_size=8, betas=(0.8, 0.99), gradient_clip=10.0),
+        conditioned=True,
+        targets=True,
+        memory="myxtts.planning.decoder:estimate_decoder",
+    )
+)

@@ -82,6 +82,8 @@ class Stage(ABC):
     """Whether its samples can be spoken while it is trained."""
     takes_init_from = False
     """Whether a fresh run may start from another run's weights of this part."""
+    tuned_with_all = True
+    """Whether it does so in a run of all stages, too; else it keeps them there as they are."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
