@@ -129,3 +129,14 @@ register_stage(
         memory="myxtts.planning.memory:estimate_gpt",
     )
 )
+register_stage(
+    StageEntry(
+        "speaker",
+        "myxtts.training.stages.speaker:SpeakerStage",
+        learning_rates=dict(nano=2e-3, tiny=2e-3, small=1e-3, normal=1e-3, big=1e-3),
+        defaults=dict(max_steps=2000, crop_seconds=2.0, betas=(0.9, 0.99)),
+        can_crop=True,
+        speakers=True,
+        memory="myxtts.planning.speaker:estimate_speaker",
+    )
+)
