@@ -44,7 +44,7 @@ def tiny_model_config(**overrides):
 
 
 def tiny_run_config(
-    train_data=None, checkpoint_dir="unused", *, model=None, data=None, training=None, dvae=None, gpt=None
+    train_data=None, checkpoint_dir="unused", *, model=None, data=None, training=None, dvae=None, gpt=None, speaker=None
 ):
     """`XTTSConfig` of a run of a few steps on `tiny_corpus`; each argument overrides settings of its section."""
     data = {
@@ -72,6 +72,7 @@ def tiny_run_config(
     stages = {
         "dvae": StageConfig(**{**stage, "weight_decay": 0.0, **(dvae or {})}),
         "gpt": StageConfig(**{**stage, **(gpt or {})}),
+        "speaker": StageConfig(**{**stage, **(speaker or {})}),
     }
     return XTTSConfig(
         model=tiny_model_config(**(model or {})), data=DataConfig(**data), training=TrainingConfig(**training, **stages)

@@ -15,6 +15,8 @@ class DataConfig(Settings):
 
     train_data: str | None = setting(None, of_run=True)
     """Root folder of the training set."""
+    num_speakers: int = setting(0, at_least=0)
+    """Speakers of the training set. 0 until it is read."""
     val_data: str | None = setting(None, of_run=True)
     """Root folder of the validation set; None splits it off the training set."""
     language: str = "en"

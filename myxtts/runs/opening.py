@@ -18,7 +18,7 @@ from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
-from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
+from myxtts.storage.parts import FORMER_HOMES, TAKEN_FROM, copy_part, part_store, read_part
 from myxtts.storage.run_folder import set_aside
 from myxtts.storage.speakers import SPEAKERS_FILE
 from myxtts.training.overtraining import has_stopped
@@ -93,7 +93,9 @@ def finished(config: XTTSConfig, stage: str, step: int | None) -> bool:
     state, training = CheckpointStore(Path(config.training.checkpoint_dir) / stage).read_state(step), config.training
     detector, asked = state.get("parts", {}).get("overtraining"), training.stages[stage].max_steps
     ended = detector is not None and has_stopped(detector, training.overtraining_patience)
-    return state["finished"] and (asked is None or step >= asked or ended)
+    # Weights of another run, or of a stage that had nothing to learn: there is no step to go on from.
+    given = step == 0 or TAKEN_FROM in state
+    return state["finished"] and (asked is None or step >= asked or ended or given)
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:

@@ -18,6 +18,9 @@ FORMER_HOMES = {"speaker": "decoder"}
 PREFIXES = {"speaker": "speaker_encoder/", "decoder": "decoder/"}
 """How the names of weights begin, of parts that older folders keep together."""
 
+TAKEN_FROM = "taken_from"
+"""Of a checkpoint's state: the folder that the weights were copied from."""
+
 
 def current_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Arrays under today's names, from names of any age."""
@@ -64,4 +67,5 @@ def copy_part(source: str | os.PathLike, target: str | os.PathLike, part: str) -
     steps = store.steps()
     if steps and not own.steps():
         names = [file.stem for file in store.path(steps[-1]).glob("*.safetensors")]
-        own.write(steps[-1], *read_part(store, steps[-1], names, part))
+        tensors, state = read_part(store, steps[-1], names, part)
+        own.write(steps[-1], tensors, state | {TAKEN_FROM: str(source)})

@@ -82,7 +82,7 @@ class XTTSTrainer:
             self._adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
-        self.evaluator = Evaluator(objectives, self.model_device)
+        self.evaluator = Evaluator(self.stage, objectives, self.model_device)
 
     def _make_model(self, model, measured, starting_weights):
         training, stage_config = self.config.training, self.stage_config
@@ -135,6 +135,9 @@ class XTTSTrainer:
 
         Callbacks are objects with any of the methods of `callbacks.Callback`.
         """
+        if reason := self.stage.nothing_to_learn(dataset):
+            return self._end_at_once(reason)
+        dataset = self.stage.choose_clips(dataset)
         if self.config.training.automatic_batch_size:
             dataset = self._fit_batch_size(dataset)
         order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
@@ -179,6 +182,14 @@ class XTTSTrainer:
         scale = float(scaled[0].loss_scale) if scaled else None
         timing = self.clock.report(whole_run=True)
         return StageEnd(self.stage.name, self.step, timing, step.traces, step.compilations, scale, step.bad_steps)
+
+    def _end_at_once(self, reason):
+        """The stage is finished as it is."""
+        logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
+        if not self.state.finished:
+            with self.checkpointer.writer:
+                self.save(last=True, finished=True)
+        return {}
 
     def _take_up(self, dataset, total):
         remove_leftovers(self.store.folder)
