@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_run import untraced
+from test_run import PLAN, untraced
 from tiny import tiny_run_config, voiced
 
 from myxtts.config.checks import ConfigError
@@ -14,7 +14,9 @@ from myxtts.config.config import StageConfig
 from myxtts.data.batch import WaveBatch, target_width
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_generator import mark_text
+from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
+from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.spectral_losses import LogMelDistance
 from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, copy_of
@@ -205,7 +207,7 @@ def test_phases_follow_each_other_and_a_run_is_resumed_bit_for_bit(corpus_founda
     # Averages of the decoder are validated and spoken with; there are none of the discriminators.
     assert trainer.train_step.averages() and not any("period" in name for name in trainer.train_step.averages())
     assert trainer.state.history[-1]["mel"] == trainer.state.best[0]
-    for stop in (1, 3, None):
+    for stop in (3, None):
         dataset, config = configured(corpus, tmp_path / "stopped")
         trainer, again = train(dataset, foundations, config, stop)
     assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
@@ -217,7 +219,9 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
     dataset, config = configured(corpus, tmp_path, **switches)
     config.training.decoder.max_steps = 2
     trainer, told = train(dataset, foundations, config)
-    assert trainer.train_step.bad_steps == 0 and np.isfinite(told.figures[2]["loss"])
+    # The loss scale may start too high.
+    assert trainer.train_step.bad_steps <= 1 and np.isfinite(told.figures[2]["loss"])
+    assert (told.discriminators[1] != told.discriminators[2]).any()
 
 
 def test_fine_tuning_trains_the_discriminators_alone_first():
@@ -244,3 +248,22 @@ def test_settings_that_do_not_fit_are_refused():
         DecoderStage(run_config(decoder_speaker_weight=9.0), dict.fromkeys(FOUNDATIONS))
     with pytest.raises(ConfigError, match="must be even"):
         DecoderStage(run_config(decoder_frames=9), dict.fromkeys(FOUNDATIONS))
+
+
+def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corpus, tmp_path):
+    stages = dict.fromkeys(FOUNDATIONS, {"max_steps": 1})
+    config = tiny_run_config(tiny_corpus, tmp_path, model=MODEL, data={"num_buckets": 1}, **stages)
+    config.training.decoder_warmup = 0.5
+    with untraced():
+        assert Run(config, PLAN).train()
+        store = CheckpointStore(tmp_path / "decoder")
+        state = store.read_state(store.steps()[-1])
+        assert set(state["lineage"]) == set(FOUNDATIONS) and state["finished"]
+        assert [set(entry) for entry in state["history"]] == [{"step", "mel"}]
+        synthesizer = Synthesizer.load(tmp_path)
+        assert synthesizer.model.parts == (*FOUNDATIONS, "decoder")
+        voice = synthesizer.voice(voiced(0.5, 110, 1))
+        speech = synthesizer.speak("one two", voice, "en")
+    assert speech.sample_rate == 24000
+    num_latents = len(speech.codes) + speech.stopped
+    assert len(speech.samples) == synthesizer.model.decoder.num_samples(num_latents)
