@@ -17,6 +17,10 @@ GAIN_NEPERS = 0.7
 EQUALIZER_NEPERS = 0.25
 """Each of the slow curves over the mel bands goes up to this either way: 1.1 dB."""
 EQUALIZER_CURVES = 4
+MICROPHONE_NEPERS = 0.4
+"""As `EQUALIZER_NEPERS`, of the amplitude, for recordings whose voice is to be told whatever the microphone: 3.5 dB."""
+NOISE_DECIBELS = (5.0, 40.0)
+"""How far below the sound noise lies."""
 
 
 class Change(NamedTuple):
@@ -76,3 +80,28 @@ def _interpolate(wav, at, left, right):
     """Samples at the fractional places `at`, between those at `left` and `right`."""
     share = at - tf.cast(left, tf.float32)
     return tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share
+
+
+def disturb(wav: tf.Tensor, seed: Any, position: Any) -> tf.Tensor:
+    """Recordings of the same voices through other microphones, in other rooms: `(B, S)` float32 to the same.
+
+    A random equalizer and level, and noise of a random color, `NOISE_DECIBELS` below the sound. The voice stays what it
+    is: speed, which would change it, does not. A function of the seed and the position of the batch in training.
+    """
+    rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
+    numbers = tf.random.stateless_uniform((rows, 2 + 2 * EQUALIZER_CURVES), [seed, position], -1.0, 1.0)
+    share = tf.range(size // 2 + 1, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
+    curves = tf.cos(math.pi * share[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
+
+    def equalize(sound, weights):
+        curve = tf.exp(MICROPHONE_NEPERS * tf.matmul(weights, curves))
+        shaped = tf.signal.irfft(tf.signal.rfft(sound) * tf.cast(curve, tf.complex64), [size])
+        return shaped, tf.sqrt(tf.reduce_mean(tf.square(shaped), axis=1, keepdims=True) + 1e-12)
+
+    sound, loudness = equalize(wav, numbers[:, 2 : 2 + EQUALIZER_CURVES])
+    noise = tf.random.stateless_normal((rows, size), [seed, position])
+    noise, noise_loudness = equalize(noise, numbers[:, 2 + EQUALIZER_CURVES :])
+    low, high = NOISE_DECIBELS
+    below = low + (high - low) * 0.5 * (1.0 + numbers[:, 1:2])
+    sound = sound + noise * loudness / noise_loudness * tf.pow(10.0, -below / 20.0)
+    return sound * tf.exp(GAIN_NEPERS * numbers[:, :1])

@@ -16,6 +16,8 @@ class DataConfig(Settings):
 
     train_data: str | None = setting(None, of_run=True)
     """Root folder of the training set, or a list of its clips."""
+    num_speakers: int = setting(0, at_least=0)
+    """Speakers of the training set. 0 until it is read."""
     val_data: str | None = setting(None, of_run=True)
     """Root folder of the validation set, or a list; None takes what the training set itself keeps for validation, or
     else splits it off."""

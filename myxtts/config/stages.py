@@ -49,6 +49,8 @@ class StageEntry:
     """`module:Class` of a `training.stages.base.Stage`, imported when the stage is trained, or the class itself."""
     builds_on: tuple[str, ...] = ()
     """Stages whose finished weights it needs."""
+    follows: tuple[str, ...] = ()
+    """Those of them that may be trained on: this stage then goes on as it is, on their newer weights."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     """Peak learning rate from random weights, by model size."""
     defaults: Mapping[str, object] = field(default_factory=dict)
@@ -127,5 +129,29 @@ register_stage(
         learning_rates=dict(nano=1.5e-3, tiny=8e-4, small=4e-4, normal=3e-4, big=2e-4),
         conditioned=True,
         memory="myxtts.planning.memory:estimate_gpt",
+    )
+)
+register_stage(
+    StageEntry(
+        "speaker",
+        "myxtts.training.stages.speaker:SpeakerStage",
+        learning_rates=dict(nano=2e-3, tiny=2e-3, small=1e-3, normal=1e-3, big=1e-3),
+        defaults=dict(max_steps=2000, crop_seconds=2.0, betas=(0.9, 0.99)),
+        can_crop=True,
+        speakers=True,
+        memory="myxtts.planning.speaker:estimate_speaker",
+    )
+)
+register_stage(
+    StageEntry(
+        "decoder",
+        "myxtts.training.stages.decoder:DecoderStage",
+        builds_on=("dvae", "gpt", "speaker"),
+        follows=("gpt",),
+        learning_rates=dict(nano=1e-3, tiny=5e-4, small=3e-4, normal=2e-4, big=2e-4),
+        defaults=dict(max_steps=20000, batch_size=8, betas=(0.8, 0.99), gradient_clip=10.0),
+        conditioned=True,
+        targets=True,
+        memory="myxtts.planning.decoder:estimate_decoder",
     )
 )

@@ -15,7 +15,7 @@ class TrainingConfig(Settings):
     section = "training"
 
     stage: str = setting("all", of_run=True)
-    """`dvae`, `gpt`, or `all`: what is missing, in order."""
+    """`dvae`, `gpt`, `speaker`, or `all`: what is missing, in order."""
     epochs: int = setting(500, at_least=1)
     """Passes over the training set of a stage that has no `max_steps`."""
     stages: dict[str, StageConfig] = setting(factory=dict)

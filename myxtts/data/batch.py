@@ -84,6 +84,14 @@ class GPTBatch(NamedTuple):
     conditioning_codes: object  # `(B, 2)` int32, first and last + 1 code that it shows and the loss leaves out
 
 
+class SpeakerBatch(NamedTuple):
+    """What the speaker encoder trains on, made on the data device. F frames, 100 per second."""
+
+    index: object  # `(B,)` int32
+    mel: object  # `(B, F, 64)` float32, log-mel of 16 000 Hz sound, short clips repeated to fill it
+    speaker: object  # `(B,)` int32, which voice: a speaker of the training set, at a speed; -1: none of them
+
+
 class DecoderBatch(NamedTuple):
     """What the waveform decoder trains on, made on the data device. F frames of a slice and its context, S samples.
 

@@ -35,7 +35,7 @@ class SpeechDataset:
     """Training and validation clips of one corpus, or of two, in any format that `load_corpus` reads."""
 
     config: XTTSConfig
-    """With the vocabulary and the length of conditioning clips filled in."""
+    """With the vocabulary, the number of speakers and the length of conditioning clips filled in."""
     train: Sequence[Clip]
     validation: Sequence[Clip]
     tokenizer: XTTSTokenizer
@@ -74,7 +74,8 @@ class SpeechDataset:
             validation = train
         token_ids = {"start_text_token": tokenizer.start_id, "stop_text_token": tokenizer.stop_id}
         model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
-        data = replace(config.data, conditioning_seconds=conditioning_seconds(config.data, train))
+        settled = dict(conditioning_seconds=conditioning_seconds(config.data, train))
+        data = replace(config.data, num_speakers=len({clip.speaker for clip in train}), **settled)
         texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
         return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts)
 
@@ -88,6 +89,12 @@ class SpeechDataset:
         """The same clips with the batches of one stage in an order that begins at `start`."""
         other = copy.copy(self)
         other._starts = {**self._starts, stage: start}
+        return other
+
+    def with_clips(self, train: Sequence[Clip], validation: Sequence[Clip]) -> SpeechDataset:
+        """Other clips of the same corpus, whose speakers keep their numbers."""
+        other = copy.copy(self)
+        other.train, other.validation = train, validation
         return other
 
     def order(self, stage: str) -> BatchOrder:

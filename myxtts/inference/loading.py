@@ -8,7 +8,7 @@ from myxtts.config.config import ModelConfig, XTTSConfig
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.planning.memory import count_dvae, count_gpt
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.storage.parts import MEL_STATS, part_store, read_part
+from myxtts.storage.parts import JUDGED, MEL_STATS, part_store, read_part
 from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -16,8 +16,8 @@ from myxtts.text.tokenizer import XTTSTokenizer
 def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
     """Reads what speaking needs: `config.json`, `vocab.json` and a checkpoint of each trained part.
 
-    Of the GPT the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last. Where the GPT's
-    checkpoint says what it was made with, that counts, and the log tells what differs.
+    Of GPT and waveform decoder the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
+    Where the GPT's checkpoint says what it was made with, that counts, and the log tells what differs.
 
     Raises:
         CheckpointError: Something is missing or damaged; the message says what and how to get it.
@@ -28,8 +28,8 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
     config = read_config(folder)
     stores = _trained_parts(folder)
     steps = {part: store.steps()[-1] for part, store in stores.items()}
-    if which == "best" and (best := stores["gpt"].best_step()) in stores["gpt"].steps():
-        steps["gpt"] = best
+    judged = [part for part in JUDGED if part in stores and stores[part].best_step() in stores[part].steps()]
+    steps |= {part: stores[part].best_step() for part in judged if which == "best"}
     _check_claims(config.model, stores)
     path = vocabulary_path(folder)
     if not path.is_file():

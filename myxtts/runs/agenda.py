@@ -9,7 +9,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.storage.parts import part_store
+from myxtts.storage.parts import TAKEN_FROM, part_store
 from myxtts.training.batching import with_batch
 from myxtts.training.overtraining import has_stopped
 from myxtts.training.schedules import total_steps
@@ -125,13 +125,22 @@ def make_agenda(
     return Agenda(tuple(works), changes)
 
 
+def tuned_stages(config: XTTSConfig) -> list[str]:
+    """The stages that train on from the weights of `--init-from`: the one asked for if it can, else those of `all`."""
+    kinds = {name: entry.load() for name, entry in STAGES.items()}
+    asked = kinds.get(config.training.stage)
+    if asked is not None and asked.takes_init_from:
+        return [config.training.stage]
+    return [name for name, kind in kinds.items() if kind.takes_init_from and kind.tuned_with_all]
+
+
 def _steps(number):
     return "1 step" if number == 1 else f"{number} steps"
 
 
 def _store(config, stage, source):
     own = part_store(config.training.checkpoint_dir, stage)
-    is_taken = source and not own.steps() and not STAGES[stage].load().takes_init_from
+    is_taken = source and not own.steps() and stage not in tuned_stages(config)
     return part_store(source, stage) if is_taken else own
 
 
@@ -144,12 +153,12 @@ def _newest(store, source):
 def _resting(config, stage, states, stores):
     """The stages whose weights are made for this one's as they are now, or begin as another run's that are."""
     found = []
-    for name in [name for name, entry in STAGES.items() if stage in entry.builds_on]:
+    for name in [name for name, entry in STAGES.items() if stage in {*entry.builds_on} - {*entry.follows}]:
         if name in states and stage in states:
             built_on = states[name].get("lineage", {}).get(stage)
             is_resting = built_on is not None and built_on == stores[stage].digest(states[stage]["step"])
         else:
-            is_resting = bool(config.training.init_from) and STAGES[name].load().takes_init_from
+            is_resting = bool(config.training.init_from) and name in tuned_stages(config)
         found += [name] * is_resting
     return tuple(found)
 
@@ -157,20 +166,25 @@ def _resting(config, stage, states, stores):
 def _estranged(stage, states, stores):
     """Those that a stage was trained on and that are there with other weights now."""
     lineage = states.get(stage, {}).get("lineage", {})
-    steps = {name: states[name]["step"] for name in lineage if name in states}
+    steps = {name: states[name]["step"] for name in lineage if name in states and name not in STAGES[stage].follows}
     return tuple(name for name, step in steps.items() if stores[name].digest(step) != lineage[name])
 
 
 def _work(config, stage, dataset, state):
     training = config.training
     if state is None:
-        origin = training.init_from if STAGES[stage].load().takes_init_from else None
+        origin = training.init_from if stage in tuned_stages(config) else None
         return StageWork(stage, None, _total(config, stage, dataset, None), origin=origin)
     detector = state.get("parts", {}).get("overtraining")
     overtrained = detector is not None and has_stopped(detector, training.overtraining_patience)
-    total, weights_only = _total(config, stage, dataset, state), "position" not in state
+    total, weights_only = _total(config, stage, dataset, state), _is_given(state)
     flags = dict(finished=state["finished"], overtrained=overtrained, weights_only=weights_only)
     return StageWork(stage, state["step"], total, **flags)
+
+
+def _is_given(state):
+    """Whether a checkpoint is of another run, or of a stage that had nothing to learn: there is no step to go on from."""
+    return "position" not in state or state["step"] == 0 or TAKEN_FROM in state
 
 
 def _total(config, stage, dataset, state):

@@ -14,7 +14,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import PARTS
-from myxtts.runs.agenda import Agenda, make_agenda
+from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
@@ -75,7 +75,7 @@ def open_run(
         _set_aside(config, on_set_aside)
         dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
     if is_adopted:
-        _take_parts(Path(config.training.init_from), home)
+        _take_parts(config, home)
     for part in FORMER_HOMES:
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
     write_settings(dataset)
@@ -106,15 +106,11 @@ def newest_step(folder: Path, stage: str) -> int | None:
     return CheckpointStore(folder / stage).newest_sound(logger.warning)
 
 
-def tuned_stages() -> list[str]:
-    """The stages that `--init-from` brings weights for."""
-    return [name for name, entry in STAGES.items() if entry.load().takes_init_from]
-
-
 def has_begun(config: XTTSConfig) -> bool:
     """Whether a stage that starts from `--init-from` has begun in the run's folder, and is to be resumed."""
     home = Path(config.training.checkpoint_dir)
-    return not config.training.reset_training and any(CheckpointStore(home / name).steps() for name in tuned_stages())
+    begun = (CheckpointStore(home / name).steps() for name in tuned_stages(config))
+    return not config.training.reset_training and any(begun)
 
 
 def with_origin(config: XTTSConfig) -> XTTSConfig:
@@ -125,7 +121,7 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
     """
     home = Path(config.training.checkpoint_dir)
     asked = config.training.init_from and str(Path(config.training.init_from).resolve())
-    for name in tuned_stages() if has_begun(config) else ():
+    for name in tuned_stages(config) if has_begun(config) else ():
         if (step := newest_step(home, name)) is None:
             continue
         state = CheckpointStore(home / name).read_state(step)
@@ -152,7 +148,10 @@ def check_same_model(config: XTTSConfig):
     if config.training.reset_training or not holds_run(home) or is_new:
         return
     before, now = (dataclasses.asdict(model) for model in (read_config(home).model, config.model))
-    differing = [name for name in now if before[name] != now[name] and name != "dropout"]
+    free = {"dropout"}
+    if not part_store(home, "decoder").steps():
+        free.add("decoder_type")  # not made yet
+    differing = [name for name in now if before[name] != now[name] and name not in free]
     if differing:
         told = "; ".join(f"{name} {before[name]} there, {now[name]} here" for name in differing[:3])
         way_out = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
@@ -173,7 +172,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     if not source.is_dir():
         rule = "must be the folder of a run or of `myxtts convert`"
         raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
-    stored, tuned = read_config(source), tuned_stages()
+    stored, tuned = read_config(source), tuned_stages(config)
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         _require_trained(source, name, finished=name in foundations)
@@ -185,10 +184,11 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     return replace(_with_shape(config, stored), data=data)
 
 
-def _take_parts(source, home):
-    """Copies finished parts and voices of another run into a fresh one."""
+def _take_parts(config, home):
+    """Copies finished parts and voices of the run that a fresh one begins from."""
+    source, tuned = Path(config.training.init_from), tuned_stages(config)
     for name in dict.fromkeys((*STAGES, *PARTS)):
-        if name not in tuned_stages():
+        if name not in tuned:
             copy_part(source, home, name)
     if (source / SPEAKERS_FILE).is_file():
         with write_whole(home / SPEAKERS_FILE) as temporary:

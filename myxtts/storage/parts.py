@@ -17,6 +17,10 @@ FORMER_HOMES = {"speaker": "decoder"}
 """Parts that older folders keep among the weights of another part."""
 PREFIXES = {"speaker": "speaker_encoder/", "decoder": "decoder/"}
 """How the names of weights begin, of parts that older folders keep together."""
+JUDGED = ("gpt", "decoder")
+"""Parts whose best checkpoint speaks; the others are built on as they were at the end."""
+TAKEN_FROM = "taken_from"
+"""Of a checkpoint's state: the folder that the weights were copied from."""
 
 
 def current_names(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -64,4 +68,5 @@ def copy_part(source: str | os.PathLike, target: str | os.PathLike, part: str) -
     steps = store.steps()
     if steps and not own.steps():
         names = [file.stem for file in store.path(steps[-1]).glob("*.safetensors")]
-        own.write(steps[-1], *read_part(store, steps[-1], names, part))
+        tensors, state = read_part(store, steps[-1], names, part)
+        own.write(steps[-1], tensors, state | {TAKEN_FROM: str(source)})

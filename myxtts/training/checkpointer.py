@@ -99,7 +99,9 @@ class Checkpointer:
             if rule.averages:
                 rule.averages.restart()
         if trained:
-            assign_by_name(self.train_step.averaged(), tensors[TRAINED], where)
+            # Averages may have been turned off since.
+            averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}
+            assign_by_name(averaged, tensors[TRAINED], where)
         for line in differences(saved, self._config(), where):
             logger.info("%s", line)
 

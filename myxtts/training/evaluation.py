@@ -7,14 +7,17 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.training.device_pipeline import copy_to
-from myxtts.training.stages.base import Objective
+from myxtts.training.stages.base import Objective, Stage
 
 
 class Evaluator:
-    """Means of every loss of a stage's objectives over validation batches, without dropout; traced once."""
+    """Means of every loss of a stage's objectives over validation batches, without dropout; traced once.
 
-    def __init__(self, objectives: list[Objective], device: str):
-        self.objectives, self.device, self._traced = objectives, device, None
+    What the stage judges by besides comes with them.
+    """
+
+    def __init__(self, stage: Stage, objectives: list[Objective], device: str):
+        self.stage, self.objectives, self.device, self._traced = stage, objectives, device, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
         """Losses by name, each the mean over all its items; `prepare` is the stage's preparation.
@@ -22,16 +25,18 @@ class Evaluator:
         With fewer batches than there are they still show all lengths: the loader's order goes from short to long.
         """
         batches = loader.order.batches_per_epoch
-        totals, counts = Counter(), Counter()
+        totals, counts, looks = Counter(), Counter(), []
         for position in np.linspace(0, batches - 1, min(batches, max_batches)).round().astype(int):
             wave = tf.nest.map_structure(tf.constant, loader(position))
             batch = copy_to(prepare(wave), self.device)
             with tf.device(self.device):
                 sums, number = self._function(batch)(batch)
+                looks.append(self.stage.look(batch))
             for name in sums:
                 totals[name] += float(sums[name])
                 counts[name] += float(number[name])
-        return {name: totals[name] / max(counts[name], 1.0) for name in totals}
+        losses = {name: totals[name] / max(counts[name], 1.0) for name in totals}
+        return losses | self.stage.judge(looks)
 
     def _function(self, example):
         """Traced sums and counts of a batch of any sizes."""

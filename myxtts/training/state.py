@@ -34,6 +34,8 @@ class TrainingState:
 
     lineage: dict = field(default_factory=dict)
     """What the stage builds on, as JSON values; a checkpoint made on something else is not resumed."""
+    follows: tuple[str, ...] = ()
+    """What of it may have been trained on since a checkpoint: `StageEntry.follows`."""
     step: int = 0
     """Optimizer steps taken."""
     position: int = 0
@@ -68,17 +70,20 @@ class TrainingState:
         """
         if "position" not in saved:
             raise CheckpointError(f"{where} holds weights but no run to continue. Start from them with --init-from.")
-        if saved["lineage"] != self.lineage:
+        moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
+        if saved["lineage"].keys() != self.lineage.keys() or set(moved) - set(self.follows):
             raise CheckpointError(
                 f"{where} was trained on the codes of another DVAE than the one there is now, so training on would "
                 "teach another language of codes. Train the stage anew with --reset-training, or bring the DVAE back."
             )
+        if moved:
+            logger.info("Trained on since %s: the %s. Its validation losses are not compared.", where, ", ".join(moved))
         missing = ", ".join(sorted(self.parts.keys() - saved["parts"].keys()))
         if missing:
             way_out = "Turn that off, or start anew with --reset-training."
             raise CheckpointError(f"{where} was written without {missing}. {way_out}")
         self.step, self.position, self.history = step, saved["position"], saved["history"]
-        self.best = tuple(saved["best"]) if saved["best"] else None
+        self.best = tuple(saved["best"]) if saved["best"] and not moved else None
         self.data_digest, self.finished = saved["data"], saved["finished"]
         with refusing_damage(where):
             for name, part in self.parts.items():

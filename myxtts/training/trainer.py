@@ -104,7 +104,7 @@ class XTTSTrainer:
             self._adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
-        self.evaluator = Evaluator(objectives, self.model_device)
+        self.evaluator = Evaluator(self.stage, objectives, self.model_device)
 
     def _make_model(self, model, measured, starting_weights, resumed_folder):
         training, stage_config = self.config.training, self.stage_config
@@ -130,7 +130,7 @@ class XTTSTrainer:
         sizes = batch_size, training.gradient_accumulation, training.automatic_batch_size
         self.batching = Batching(self.train_step, self.replicas, *sizes)
         parts = {"divergence": self.divergence, "overtraining": self.overtraining, "micro_batches": self.batching}
-        self.state = TrainingState(lineage, parts=parts)
+        self.state = TrainingState(lineage, STAGES[self.stage.name].follows, parts=parts)
         self.ledger = None
         """What the switches do, seen at the first step: `ledger.Ledger`."""
         self.stop_requested = threading.Event()
@@ -177,6 +177,9 @@ class XTTSTrainer:
         return validation
 
     def _train(self, dataset, callbacks):
+        if reason := self.stage.nothing_to_learn(dataset):
+            return self._end_at_once(reason)
+        dataset = self.stage.choose_clips(dataset)
         if self.config.training.automatic_batch_size:
             dataset = self._fit_batch_size(dataset)
         order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
@@ -242,6 +245,14 @@ class XTTSTrainer:
             for rule in self.train_step.rules:
                 if rule.averages:
                     rule.averages.restart()
+
+    def _end_at_once(self, reason):
+        """The stage is finished as it is."""
+        logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
+        if not self.state.finished:
+            with self.checkpointer.writer:
+                self.save(last=True, finished=True)
+        return {}
 
     def _train_until(self, total, dataset, validation_loader):
         """Trains to the last step or until asked to stop; the last checkpoint is written when it returns."""

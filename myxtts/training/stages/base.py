@@ -15,6 +15,7 @@ import tensorflow as tf
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.data.batch import WaveBatch
+from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.optimizations import Switches
@@ -82,6 +83,8 @@ class Stage(ABC):
     """Whether its samples can be spoken while it is trained."""
     takes_init_from = False
     """Whether a fresh run may start from another run's weights of this part."""
+    tuned_with_all = True
+    """Whether it does so in a run of all stages, too; else it keeps them there as they are."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -97,6 +100,21 @@ class Stage(ABC):
     def measure(cls, dataset) -> Any:
         """What a fresh start measures on the training clips of a `SpeechDataset`; `begin` takes it."""
         return None
+
+    def choose_clips(self, dataset: SpeechDataset) -> SpeechDataset:
+        """The clips that it is trained and judged on: all of them, unless a stage says otherwise."""
+        return dataset
+
+    def nothing_to_learn(self, dataset: SpeechDataset) -> str | None:
+        """Why these clips teach it nothing, as a sentence for people, so that it ends at once; else None."""
+        return None
+
+    def look(self, batch: NamedTuple) -> Any:
+        """What `judge` needs of a prepared validation batch; called on the model device."""
+
+    def judge(self, looks: list) -> dict[str, float]:
+        """Figures of a validation beyond the means of losses, from what `look` gave of each batch."""
+        return {}
 
     def build(self, model: XTTS | None, switches: Switches, measured: Any, starting: dict[str, np.ndarray] | None):
         """Makes the model or takes the one given; to be called in the strategy's scope, on the model device.

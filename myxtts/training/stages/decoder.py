@@ -11,7 +11,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.config.training import TrainingConfig
 from myxtts.data.batch import DecoderBatch, WaveBatch
-from myxtts.models.discriminators import Discriminators
+from myxtts.models.discriminators import PERIODS, RESOLUTIONS, Discriminators
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.layers.linear import built
 from myxtts.models.speaker_encoder import SpeakerEncoder
@@ -47,7 +47,9 @@ class DecoderStage(Stage):
     name = part = "decoder"
     main_loss = "mel"
     default_ema = 0.999
+    periods, resolutions = PERIODS, RESOLUTIONS
     takes_init_from = True
+    tuned_with_all = False
 
     def __init__(self, config, foundations):
         super().__init__(config, foundations)
@@ -63,9 +65,11 @@ class DecoderStage(Stage):
 
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
-        self._is_started = self.config.training.init_from is not None
+        training = self.config.training
+        self._is_started = training.init_from is not None and training.stage == self.name
         divisor = DIVISORS.get(self.config.model.size, 1)
-        discriminators = Discriminators(divisor, name=DISCRIMINATORS, dtype=switches.precision)
+        kinds = divisor, self.periods, self.resolutions
+        discriminators = Discriminators(*kinds, name=DISCRIMINATORS, dtype=switches.precision)
         self.discriminators = built(discriminators, (None, None))
         self.listener = None
         if self.config.training.decoder_speaker_weight:
@@ -166,8 +170,9 @@ class DecoderObjective(Objective):
     ):
         self.decoder, self.judge, self.listener = decoder, judge, listener
         self._mel_distance, self._speaker_mel = LogMelDistance(), MelSpectrogram(SPEAKER_MEL)
-        weights = {name: getattr(training, f"decoder_{name}_weight") for name in ("mel", "stft", "speaker")}
+        weights = {"mel": training.decoder_mel_weight, "stft": training.decoder_stft_weight}
         weights |= {"adversarial": training.decoder_adversarial_weight, "features": training.decoder_feature_weight}
+        weights["speaker"] = training.decoder_speaker_weight
         self.loss_weights = {name: weight for name, weight in weights.items() if weight or name == "mel"}
 
     def trainable(self):

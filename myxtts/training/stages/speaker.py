@@ -1,0 +1,204 @@
+"""The speaker stage: a recording to the vector that stands for its voice."""
+
+import logging
+from collections import Counter, defaultdict
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from myxtts.audio.augment import change_speed, disturb
+from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
+from myxtts.audio.resample import resample
+from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.data.batch import SpeakerBatch
+from myxtts.devices.kinds import runs_on_cpu
+from myxtts.models.layers.angular_margin import AngularMarginClassifier
+from myxtts.models.layers.linear import built
+from myxtts.models.xtts import XTTS, named_weights
+from myxtts.storage.checkpoint import CheckpointError, assign_by_name
+from myxtts.storage.files import digest_bytes
+from myxtts.training.preparation import Preparation
+from myxtts.training.stages.base import Objective, Stage, Update, arrays_of
+from myxtts.training.verification import equal_error_rate, verification_scores
+
+logger = logging.getLogger(__name__)
+
+FEWEST_CLIPS = 4
+"""Training clips below which a voice teaches nothing: it would be learned by heart."""
+FEWEST_TO_LEAVE_OUT = 4
+"""Voices from which on some are left out of training, to be judged by."""
+LEFT_OUT_SHARE = 0.1
+"""Share of the voices that is left out, at least one of them."""
+JUDGED_CLIPS = 60
+"""Most clips of a voice left out that it is judged by."""
+SPEEDS = (1.0, 0.9, 1.1)
+"""Speeds at which a training clip may be played. Each is another voice, a class of its own (Yamamoto et al. 2019,
+"Speaker augmentation and bandwidth extension for deep speaker embedding")."""
+CLASSIFIER = "classifier"
+"""File of the classifier's weights in a checkpoint: training goes on with them, and nobody speaks with them."""
+
+
+class SpeakerStage(Stage):
+    """Learns to tell voices apart, by additive angular margin over the speakers of the corpus (Deng et al. 2019).
+
+    Some voices are left out of training, and how well it tells those apart is what counts: equal-error rate. With fewer
+    than two voices of `FEWEST_CLIPS` clips there is nothing to learn, and the encoder stays as it is.
+    """
+
+    name = part = "speaker"
+    main_loss = "speaker"
+
+    def build(self, model, switches, measured, starting):
+        super().build(model, switches, measured, starting)
+        # At least one speaker, so that there is a model to look at before any recording is read.
+        shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
+        self.classifier = built(AngularMarginClassifier(*shape, name=CLASSIFIER), None)
+        self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
+        """1 for each voice that is trained on, 0 for those left out: of the speakers, once for each of `SPEEDS`."""
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            for layer in self.model.speaker_encoder._flatten_layers():
+                if isinstance(layer, keras.layers.BatchNormalization):
+                    layer.synchronized = True  # statistics of the whole batch, as on one device
+
+    def choose_clips(self, dataset):
+        """Takes the clips of some voices out of training, and puts the first of them into validation."""
+        counts = Counter(clip.speaker for clip in dataset.train)
+        able = [name for name in dataset.speakers if counts[name] >= FEWEST_CLIPS]
+        number = max(1, round(LEFT_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_LEAVE_OUT else 0
+        # By a hash of the name, as clips are held out: without a seed, and whatever the order.
+        left_out = sorted(able, key=lambda name: digest_bytes(name.encode("utf-8", "surrogatepass"), 8))[:number]
+        trained = set(able) - set(left_out)
+        self.active.assign([float(name in trained) for name in dataset.speakers] * len(SPEEDS))
+        clips_of = defaultdict(list)
+        for clip in dataset.train:
+            clips_of[clip.speaker].append(clip)
+        judged = [clip for name in left_out for clip in clips_of[name][:JUDGED_CLIPS]]
+        if left_out:
+            logger.info("Voices left out of training, to be judged by: %s", ", ".join(left_out))
+        train = [clip for clip in dataset.train if clip.speaker in trained]
+        return dataset.with_clips(train, [*dataset.validation, *judged]) if train else dataset
+
+    def nothing_to_learn(self, dataset):
+        counts = Counter(clip.speaker for clip in dataset.train)
+        able = sum(count >= FEWEST_CLIPS for count in counts.values())
+        if able >= 2:
+            return None
+        found = f"{len(counts)} with {able} of as many clips" if len(counts) > 1 else "one"
+        needed = f"Telling voices apart takes two speakers with {FEWEST_CLIPS} clips each, and there is {found}"
+        return f"{needed}. The speaker encoder stays as it is, and hears nearly the same vector in every clip."
+
+    def updates(self, settings):
+        return [Update("", SpeakerObjective(self.model, self.classifier, self.active), settings)]
+
+    def make_preparation(self, device, shares_device):
+        with tf.device(device):
+            front = XTTS(self.config.model, parts=())
+        data = self.config.data
+        return SpeakerPreparation(front, device, data.augment, self.config.training.seed, data.num_speakers)
+
+    def look(self, batch):
+        return self._embed(batch.mel).numpy(), batch.speaker.numpy()
+
+    def judge(self, looks):
+        """Equal-error rate over pairs of validation clips, of voices left out where there are any: `eer`."""
+        vectors, voices = (np.concatenate(arrays) for arrays in zip(*looks))
+        active = self.active.numpy() > 0
+        judged = ~active[np.maximum(voices, 0)] if not active.all() else np.ones(len(voices), bool)
+        same, different = verification_scores(vectors, voices, judged)
+        return {"eer": equal_error_rate(same, different)} if len(same) and len(different) else {}
+
+    @tf.function(reduce_retracing=True)
+    def _embed(self, mel):
+        return self.model.speaker_encoder(mel)
+
+    def weight_arrays(self):
+        return {**super().weight_arrays(), CLASSIFIER: arrays_of(named_weights(self.classifier))}
+
+    def weight_files(self):
+        return "model", CLASSIFIER
+
+    def assign_weights(self, tensors, where):
+        super().assign_weights(tensors, where)
+        weights = named_weights(self.classifier)
+        rows = (named["directions"].shape[0] for named in (tensors[CLASSIFIER], weights))
+        before, now = (count // len(SPEEDS) for count in rows)
+        if before != now:
+            change = f"{where} tells {before} speakers apart, and the recordings are of {now}"
+            raise CheckpointError(f"{change}. Train it anew with --stage speaker --reset-training.")
+        assign_by_name(weights, tensors[CLASSIFIER], where)
+
+    def all_weights(self):
+        return super().all_weights() | {f"{CLASSIFIER}/{k}": v for k, v in named_weights(self.classifier).items()}
+
+
+class SpeakerObjective(Objective):
+    """Cross-entropy of the classifier's logits, over clips of the speakers that take part.
+
+    Batch normalization works with the statistics of the batch; its moving ones follow once per step, so that a step
+    that is not finite leaves them alone and accumulated batches count alike.
+    """
+
+    loss_weights = {"speaker": 1.0}
+
+    def __init__(self, model: XTTS, classifier: AngularMarginClassifier, active: tf.Variable):
+        self.encoder, self.classifier, self.active = model.speaker_encoder, classifier, active
+        self._moving = {name: v for name, v in named_weights(self.encoder).items() if not v.trainable}
+
+    def trainable(self):
+        named = {name: v for name, v in named_weights(self.encoder).items() if v.trainable}
+        return named | {f"{CLASSIFIER}/{name}": v for name, v in named_weights(self.classifier).items()}
+
+    def _counted(self, batch):
+        active = tf.gather(tf.convert_to_tensor(self.active), tf.maximum(batch.speaker, 0))
+        return tf.where(batch.speaker >= 0, active, 0.0)
+
+    def counts(self, batch):
+        return {"speaker": tf.reduce_sum(self._counted(batch))}
+
+    def loss_sums(self, batch, seed=None):
+        if seed is None:
+            vectors, statistics = self.encoder(batch.mel), {}
+        else:
+            with keras.StatelessScope() as scope:
+                vectors = self.encoder(batch.mel, training=True)
+            statistics = {name: scope.get_current_value(v) for name, v in self._moving.items()}
+            statistics["batches"] = tf.constant(1.0)
+        speaker = tf.maximum(batch.speaker, 0)
+        logits = self.classifier(vectors, speaker, self.active)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(speaker, logits)
+        counted = self._counted(batch)
+        return {"speaker": tf.reduce_sum(tf.where(counted > 0, losses, 0.0))}, statistics
+
+    def apply_statistics(self, statistics):
+        """One step of the moving statistics of batch normalization: the mean of what each batch would make them."""
+        for name, variable in self._moving.items():
+            variable.assign(statistics[name] / statistics["batches"])
+
+
+class SpeakerPreparation(Preparation):
+    """Waveforms -> `SpeakerBatch`; at one of `SPEEDS`, which makes another voice of it, and disturbed."""
+
+    def __init__(self, model, device, augment, seed, num_speakers):
+        super().__init__(model, device, augment, seed)
+        self.num_speakers = num_speakers
+        self._speaker_mel = MelSpectrogram(SPEAKER_MEL)
+
+    def make_batch(self, batch, position):
+        wav, lengths, speaker = batch.wav, batch.wav_lengths, batch.speaker
+        on = tf.logical_and(self.augment, position >= 0)
+        if self.augment:
+            draws = tf.random.stateless_uniform(tf.shape(speaker), [self.seed, position], 0, len(SPEEDS), tf.int32)
+            choice = tf.where(on, draws, 0)
+            wav, lengths = change_speed(wav, lengths, tf.gather(tf.constant(SPEEDS), choice))
+            speaker = tf.where(speaker < 0, speaker, speaker + self.num_speakers * choice)
+        wav = resample(repeated(wav, lengths), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
+        if self.augment:
+            wav = tf.cond(on, lambda: disturb(wav, self.seed, position), lambda: wav)
+        return SpeakerBatch(batch.index, self._speaker_mel(wav, in_chunks=runs_on_cpu(self.device)), speaker)
+
+
+def repeated(wav: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Clips `(B, S)` of `lengths` samples, from their beginning again where they end, so that none ends in silence."""
+    place = tf.math.floormod(tf.range(tf.shape(wav)[1])[None], lengths[:, None])
+    return tf.gather(wav, place, batch_dims=1)

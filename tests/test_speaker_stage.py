@@ -1,0 +1,323 @@
+"""The speaker stage: voices are told apart, judged on voices that training never heard, and runs resume exactly."""
+
+import functools
+import logging
+import shutil
+from collections import Counter
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from logical_devices import on_logical_devices, plan_of
+from test_run import PLAN, untraced
+from tiny import make_tiny_corpus, stage_of, tiny_run_config, train_step_of
+
+from myxtts.audio.augment import GAIN_NEPERS, disturb
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
+from myxtts.data.batch import SpeakerBatch, noise_batch
+from myxtts.data.dataset import SpeechDataset
+from myxtts.data.pipeline import Clip
+from myxtts.models.layers.angular_margin import AngularMarginClassifier
+from myxtts.models.layers.linear import built
+from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.runs.opening import finished
+from myxtts.runs.run import Run
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.parts import TAKEN_FROM, copy_part
+from myxtts.training.stages.speaker import SpeakerPreparation, repeated
+from myxtts.training.verification import equal_error_rate, verification_scores
+
+SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1)), {"speaker_channels": (8, 16)}
+VOICES, FRAMES, BANDS = 12, 40, 64
+
+
+@pytest.fixture(autouse=True)
+def small_encoder(monkeypatch):
+    """Two blocks instead of sixteen: they are what takes time to trace."""
+    monkeypatch.setattr("myxtts.models.xtts.SpeakerEncoder", SMALL)
+
+
+@pytest.fixture
+def eager():
+    with untraced():
+        yield
+
+
+def test_equal_error_rate_of_worked_examples():
+    assert equal_error_rate(np.array([0.8, 0.9]), np.array([0.1, 0.2, 0.3])) == 0.0
+    assert equal_error_rate(np.array([0.1, 0.2]), np.array([0.8, 0.9])) == 1.0
+    assert equal_error_rate(np.ones(3), np.ones(5)) == 0.5
+    # One of four is on the wrong side, on either side.
+    assert equal_error_rate(np.array([0.3, 0.7, 0.8, 0.9]), np.array([0.6, 0.1, 0.2, 0.0])) == pytest.approx(0.25)
+    random = np.random.default_rng(0)
+    same, different = random.normal(1, 1, 4000), random.normal(-1, 1, 9000)
+    assert equal_error_rate(same, different) == pytest.approx(0.1587, abs=0.01)  # the normal tail beyond one sigma
+    assert equal_error_rate(same, random.normal(1, 1, 4000)) == pytest.approx(0.5, abs=0.02)
+
+
+def test_pairs_that_are_scored_have_a_clip_of_a_judged_voice():
+    vectors = np.eye(5, dtype=np.float32)[[0, 0, 1, 2, 3]]
+    same, different = verification_scores(vectors, np.array([7, 7, 7, 2, -1]), np.array([1, 1, 1, 0, 1], bool))
+    assert sorted(same) == [0.0, 0.0, 1.0] and list(different) == [0.0] * 3
+    same, different = verification_scores(vectors, np.array([7, 7, 7, 2, 2]), np.array([0, 0, 0, 1, 1], bool))
+    assert (len(same), len(different)) == (1, 6)
+
+
+def test_margin_is_added_to_the_angle_of_the_right_class():
+    keras.utils.set_random_seed(0)
+    layer = built(AngularMarginClassifier(3, 4, scale=30.0, margin=0.2), None)
+    random = np.random.default_rng(1)
+    vectors = random.standard_normal((6, 4))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    classes, directions = np.array([0, 1, 2, 0, 1, 2]), layer.directions.numpy().astype(np.float64)
+    vectors[0] = -directions[0] / np.linalg.norm(directions[0])  # beyond the angle where the cosine rises again
+    cosine = vectors @ (directions / np.linalg.norm(directions, axis=1, keepdims=True)).T
+    angle = np.arccos(np.clip(cosine, -1, 1))
+    right = np.eye(3)[classes].astype(bool)
+    moved = np.where(angle + 0.2 <= np.pi, np.cos(angle + 0.2), cosine - 0.2 * np.sin(0.2))
+    expected = 30.0 * np.where(right, moved, cosine)
+    logits = layer(tf.constant(vectors, tf.float32), tf.constant(classes), tf.ones(3)).numpy()
+    np.testing.assert_allclose(logits, expected, atol=2e-2)
+    np.testing.assert_allclose(logits[1:], expected[1:], atol=1e-3)
+    without_one = layer(tf.constant(vectors, tf.float32), tf.constant(classes), tf.constant([1.0, 0, 1])).numpy()
+    assert (without_one[:, 1] < -1e8).all()
+
+
+def test_disturbance_is_a_function_of_seed_and_position_and_keeps_the_sound():
+    wav = tf.constant(np.sin(np.arange(16000) * 0.2)[None].repeat(8, 0), tf.float32)
+    first, again, other = (disturb(wav, 3, position).numpy() for position in (5, 5, 6))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01 and np.abs(first[0] - first[1]).max() > 0.01
+    for row in first:
+        likeness = row @ wav[0].numpy() / np.linalg.norm(row) / np.linalg.norm(wav[0])
+        assert 10 ** (-5 / 20) < likeness <= 1.0
+        level = np.log(np.linalg.norm(row) / np.linalg.norm(wav[0]))
+        assert abs(level) < GAIN_NEPERS + 4 * 0.4 + 0.2
+
+
+def test_short_clips_are_repeated_and_end_in_no_silence():
+    wav = tf.constant([[1.0, 2, 3, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7]])
+    assert repeated(wav, tf.constant([3, 7])).numpy().tolist() == [[1, 2, 3, 1, 2, 3, 1], [1, 2, 3, 4, 5, 6, 7]]
+
+
+@pytest.mark.usefixtures("eager")
+def test_preparation_disturbs_training_alone():
+    waves = tf.nest.map_structure(tf.constant, noise_batch(2, 9 * CODE_STRIDE_SAMPLES, 3, 0, 9))
+    waves = waves._replace(speaker=tf.constant([2, -1]))
+    prepare = SpeakerPreparation(None, "/CPU:0", augment=True, seed=1, num_speakers=5)
+    trained, again, judged = prepare(waves, 4), prepare(waves, 4), prepare(waves)
+    np.testing.assert_array_equal(trained.mel, again.mel)
+    assert np.abs(trained.mel - judged.mel).max() > 0.1
+    plain = SpeakerPreparation(None, "/CPU:0", augment=False, seed=1, num_speakers=5)(waves, 4)
+    np.testing.assert_array_equal(plain.mel, judged.mel)
+    assert judged.speaker.numpy().tolist() == plain.speaker.numpy().tolist() == [2, -1]
+    voices = {tuple(prepare(waves, position).speaker.numpy().tolist()) for position in range(12)}
+    assert voices == {(2, -1), (7, -1), (12, -1)}, "played at another speed it is another voice"
+    assert judged.mel.shape == (2, 1 + -(-9 * 1024 * 320 // 441) // 160, BANDS)
+
+
+def clips_of(**counts):
+    return [Clip(f"{name}_{i}", "", (1,), name, "en", 20000) for name, count in counts.items() for i in range(count)]
+
+
+def chosen(train, validation=()):
+    """What the stage trains on and is judged on, and the stage."""
+    config = tiny_run_config(data={"num_speakers": len({clip.speaker for clip in train})}, model=CHANNELS)
+    stage = stage_of("speaker", config)
+    dataset = SpeechDataset(config, train, list(validation), None, {})
+    return stage.choose_clips(dataset), stage, stage.nothing_to_learn(dataset)
+
+
+def test_voices_are_left_out_to_be_judged_by_and_keep_their_numbers():
+    train = clips_of(a=9, b=9, c=100, d=9, e=2)
+    dataset, stage, reason = chosen(train, clips_of(a=1))
+    assert reason is None and dataset.speakers == tuple("abcde")
+    trained, judged = ({clip.speaker for clip in side} for side in (dataset.train, dataset.validation))
+    (left_out,) = judged - {"a"} or {"a"}
+    assert left_out not in trained and trained | {left_out} == set("abcd")
+    assert stage.active.numpy().tolist() == [float(name in trained) for name in "abcde"] * 3
+    assert all(count <= 60 for count in Counter(clip.speaker for clip in dataset.validation).values())
+    assert dataset.with_config(dataset.config).train is dataset.train
+    again = chosen(train[::-1])[0]
+    assert {clip.speaker for clip in again.train} == trained, "whatever the order of the clips"
+
+
+def test_two_voices_are_both_trained_and_one_teaches_nothing():
+    dataset, stage, reason = chosen(clips_of(a=5, b=5))
+    assert reason is None and len(dataset.train) == 10 and stage.active.numpy().tolist() == [1] * 6
+    assert "there is one." in chosen(clips_of(a=50))[2]
+    assert "2 with 1 of as many clips" in chosen(clips_of(a=50, b=3))[2]
+
+
+def mels(voices, seed):
+    """Clips of voices that differ in which bands move together, under noise; nothing else tells them apart."""
+    patterns = np.random.default_rng(5).standard_normal((VOICES, 2, BANDS))
+    random = np.random.default_rng(seed)
+    courses = random.standard_normal((len(voices), FRAMES, 2))
+    noise = 1.5 * random.standard_normal((len(voices), FRAMES, BANDS))
+    mel = np.einsum("bfk,bkm->bfm", courses, patterns[voices]) + noise
+    return SpeakerBatch(tf.zeros(len(voices), tf.int32), tf.constant(mel, tf.float32), tf.constant(voices, tf.int32))
+
+
+def small_stage(**training):
+    config = tiny_run_config(
+        data={"num_speakers": VOICES},
+        model=CHANNELS,
+        speaker={"learning_rate": 5e-3, "weight_decay": 0.0},
+        training=training,
+    )
+    keras.utils.set_random_seed(4)
+    return stage_of("speaker", config), config.stage("speaker")
+
+
+def test_error_falls_on_voices_never_heard_and_is_chance_where_labels_mean_nothing():
+    stage, settings = small_stage()
+    stage.active.assign(([1.0] * 8 + [0.0] * 4) * 3)
+    objective = stage.updates(settings)[0].objective
+    step = train_step_of(objective, tf.distribute.OneDeviceStrategy("/CPU:0"), settings)
+    judged = mels(np.repeat(np.arange(VOICES), 8), seed=99)
+    before = stage.judge([stage.look(judged)])["eer"]
+    random, losses = np.random.default_rng(0), []
+    for number in range(80):
+        losses.append(float(step([mels(random.integers(0, 8, 24), number)], 5e-3, (0, number))["speaker"]))
+    after = stage.judge([stage.look(judged)])["eer"]
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
+    assert before > 0.3 and after < 0.6 * before
+    vectors, voices = stage.look(judged)
+    assert stage.judge([(vectors, random.permutation(voices))])["eer"] == pytest.approx(0.5, abs=0.06)
+    assert float(objective.counts(judged)["speaker"]) == 8 * 8, "voices left out have no part in the loss"
+    assert stage.judge([(vectors[:8], voices[:8])]) == {}, "one voice alone has nothing to be told from"
+
+
+def moving(stage):
+    weights = stage.model.part_weights("speaker").items()
+    return {name: v.numpy() for name, v in weights if "moving" in name}
+
+
+@pytest.mark.usefixtures("eager")
+def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
+    stage, settings = small_stage()
+    objective, strategy = stage.updates(settings)[0].objective, tf.distribute.OneDeviceStrategy("/CPU:0")
+    batch, start = mels(np.arange(6), seed=0), moving(stage)
+    assert len(start) > 10
+    step = train_step_of(objective, strategy, settings)
+    bad = batch._replace(mel=batch.mel * np.inf)
+    assert not step([bad], 1e-3, (0, 0))["finite"]
+    assert all((value == start[name]).all() for name, value in moving(stage).items())
+    objective.loss_sums(batch)
+    objective.loss_sums(batch, seed=tf.constant([0, 0]))
+    assert all((value == start[name]).all() for name, value in moving(stage).items())
+    assert step([batch], 0.0, (0, 1))["finite"]
+    once = moving(stage)
+    assert all((value != start[name]).any() for name, value in once.items())
+    # The same batch twice is one batch with the same statistics.
+    for name, variable in stage.model.part_weights("speaker").items():
+        if name in start:
+            variable.assign(start[name])
+    train_step_of(objective, strategy, settings, 2)([batch, batch], 0.0, (0, 1))
+    for name, value in moving(stage).items():
+        np.testing.assert_allclose(value, once[name], atol=1e-6, err_msg=name)
+
+
+@on_logical_devices
+def on_devices(mode):
+    """Figures and weights of a step on one model device or on two."""
+    from myxtts.models import xtts
+    from myxtts.training.trainer import XTTSTrainer
+
+    whole, xtts.SpeakerEncoder = xtts.SpeakerEncoder, SMALL
+    try:
+        config = tiny_run_config(data={"num_speakers": 4}, model=CHANNELS, training={"reset_training": True})
+        trainer = XTTSTrainer(config, stage="speaker", plan=plan_of(mode))
+        batch = trainer.replicas.transfer(mels(np.arange(8) % 4, seed=0))
+        with untraced():
+            taken = {name: float(value) for name, value in trainer.train_step([batch], 1e-3, (0, 0)).items()}
+        weights = trainer.model.part_weights("speaker").items()
+        return taken, {name: [part.numpy() for part in trainer.replicas.local(v.value)] for name, v in weights}
+    finally:
+        xtts.SpeakerEncoder = whole
+
+
+def test_two_replicas_learn_as_one_with_the_statistics_of_the_whole_batch():
+    (one_step, one), (two_step, two) = on_devices("dual"), on_devices("mirrored")
+    assert two_step == pytest.approx(one_step, rel=1e-4)
+    for name, (value,) in one.items():
+        first, second = two[name]
+        np.testing.assert_array_equal(first, second, err_msg=name)
+        if "moving" in name:
+            np.testing.assert_allclose(first, value, atol=1e-5, rtol=1e-4, err_msg=name)
+
+
+class Watcher:
+    """Keeps what a run tells of its stages, and stops it after a step."""
+
+    def __init__(self, stop_after=None):
+        self.losses, self.validations, self.skipped, self.stop_after = {}, {}, [], stop_after
+
+    def on_log(self, step, losses, timing):
+        self.losses[step] = losses
+
+    def on_validation(self, step, losses, is_best):
+        self.validations[step] = losses
+
+    def on_stage_skipped(self, stage):
+        self.skipped.append(stage)
+
+    def on_step(self, step):
+        if step == self.stop_after:
+            self.run.stop()
+
+
+def run_speaker(corpus, folder, stop_after=None, steps=4, **training):
+    settings = dict(stage="speaker", log_every_steps=1, validate_every_steps=2, **training)
+    options = dict(data={"num_buckets": 1}, model=CHANNELS, speaker={"max_steps": steps}, training=settings)
+    config = tiny_run_config(corpus, folder, **options)
+    watcher = Watcher(stop_after)
+    watcher.run = Run(config, PLAN, [watcher])
+    with untraced():
+        return watcher, watcher.run.train()
+
+
+def test_run_is_resumed_bit_for_bit_with_its_statistics_and_classifier(tiny_corpus, tmp_path):
+    losses, digests = {}, {}
+    for name, stops in (("whole", (None,)), ("stopped", (3, None))):
+        losses[name] = {}
+        for stop in stops:
+            watcher, done = run_speaker(tiny_corpus, tmp_path / name, stop)
+            losses[name] |= watcher.losses
+            assert done == (stop is None)
+        store = CheckpointStore(tmp_path / name / "speaker")
+        digests[name] = [store.digest(4, file) for file in ("model", "classifier", "optimizer")]
+    assert losses["whole"] == losses["stopped"] and sorted(losses["whole"]) == [1, 2, 3, 4]
+    assert digests["whole"] == digests["stopped"]
+    tensors, state = store.read(4, ("model", "classifier"))
+    assert state["finished"] and tensors["classifier"]["directions"].shape == (6, 16)
+    assert all(name.startswith("speaker_encoder/") for name in tensors["model"])
+    with pytest.raises(CheckpointError, match="tells 2 speakers apart, and the recordings are of 3"):
+        speakers = (tiny_corpus / "speakers.csv").read_text().replace("high_four,high", "high_four,third")
+        shutil.copytree(tiny_corpus, tmp_path / "other")
+        (tmp_path / "other/speakers.csv").write_text(speakers)
+        run_speaker(tmp_path / "other", tmp_path / "whole", steps=6)
+
+
+def test_one_voice_ends_the_stage_at_once_and_the_run_goes_on(tmp_path, caplog):
+    corpus = make_tiny_corpus(tmp_path / "corpus")
+    (corpus / "speakers.csv").unlink()
+    with caplog.at_level(logging.WARNING, "myxtts"):
+        watcher, done = run_speaker(corpus, tmp_path / "run")
+    assert done and not watcher.losses
+    assert "Stage speaker: nothing to train. Telling voices apart takes two speakers" in caplog.text
+    store = CheckpointStore(tmp_path / "run/speaker")
+    assert store.steps() == [0] and store.read_state(0)["finished"]
+    assert finished(watcher.run.config, "speaker", 0)
+
+
+def test_an_encoder_that_another_run_brought_stays_as_it_is(tiny_corpus, tmp_path):
+    watcher, _ = run_speaker(tiny_corpus, tmp_path / "source", steps=1)
+    copy_part(tmp_path / "source", tmp_path / "run", "speaker")
+    state = CheckpointStore(tmp_path / "run/speaker").read_state(1)
+    assert state[TAKEN_FROM] == str(tmp_path / "source")
+    config = tiny_run_config(tiny_corpus, tmp_path / "run", speaker={"max_steps": 9})
+    assert finished(config, "speaker", 1)
+    assert not finished(tiny_run_config(tiny_corpus, tmp_path / "source", speaker={"max_steps": 9}), "speaker", 1)
