@@ -150,7 +150,7 @@ def duration_stage():
 
 
 def test_registered_stage_is_a_section_of_its_own(duration_stage):
-    assert list(STAGES) == ["dvae", "gpt", "speaker", "duration"]
+    assert list(STAGES) == ["dvae", "gpt", "speaker", "decoder", "duration"]
     assert XTTSConfig().training.duration == StageConfig(weight_decay=0.5, max_steps=7)
     from_yaml = config_from_dict({"training": {"stage": "duration", "duration": {"max_steps": 9, "crop_seconds": 2}}})
     from_keywords = TrainingConfig(stage="duration", duration={"max_steps": 9, "crop_seconds": 2.0})

@@ -40,7 +40,7 @@ def converted(released):
 
 @pytest.mark.parametrize("size", ["minimal", "nano"])
 def test_the_tables_list_the_weights_of_the_model(size):
-    config = MINIMAL if size == "minimal" else ModelConfig(size, num_text_tokens=40)
+    config = MINIMAL if size == "minimal" else ModelConfig(size, num_text_tokens=40, decoder_type="hifigan")
     model = XTTS(config, PARTS)
     mapped = {part: {} for part in PARTS}
     for tensor in (*coqui.model_tensors(config), *coqui.dvae_tensors(config)):
@@ -77,7 +77,9 @@ def test_converted_weights_fit_the_model_and_lie_right(released, converted):
 
 def test_a_converted_model_has_the_settings_and_shapes_of_its_files(released, converted):
     config = config_from_dict(read_json(converted / "config.json"))
-    assert replace(config.model, size=MINIMAL.size) == replace(MINIMAL, start_text_token=3)
+    # No file tells the shape of the other decoder.
+    others = {name: getattr(MINIMAL, name) for name in ("size", "decoder_blocks", "decoder_width")}
+    assert replace(config.model, **others) == replace(MINIMAL, start_text_token=3)
     assert (config.sampling.temperature, config.sampling.top_k, config.sampling.top_p) == (0.6, 40, 0.9)
     assert (config.sampling.repetition_penalty, config.sampling.reference_seconds) == (3.0, 20.0)
     assert config.sampling.reference_chunk_seconds == 5.0

@@ -10,7 +10,8 @@ from layer_check import check_layer
 
 from myxtts.interchange.coqui import fold_weight_norm
 from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
-from myxtts.models.hifigan import HifiganGenerator, ResidualStack, interpolate_linearly
+from myxtts.models.hifigan import HifiganGenerator, ResidualStack
+from myxtts.models.waveform_decoder import interpolate_linearly
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
 TINY = {"channels": 16, "upsampling": ((4, 8), (2, 4)), "kernel_sizes": (3, 5), "dilations": (1, 3), "code_stride": 32}

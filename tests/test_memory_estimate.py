@@ -16,8 +16,12 @@ from myxtts.cli import plan
 from myxtts.config.config import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
+from myxtts.models.discriminators import Discriminators
+from myxtts.models.layers.linear import built
 from myxtts.models.layers.memory_efficient_attention import CHUNK
+from myxtts.models.waveform_decoder import make_decoder
 from myxtts.models.xtts import XTTS, named_weights
+from myxtts.planning.decoder import DIVISORS, count_decoder, count_discriminators, estimate_decoder
 from myxtts.planning.memory import (
     CHUNK_KEYS,
     Optimizations,
@@ -259,3 +263,18 @@ def test_auto_is_planned_as_what_takes_more_and_said(capsys):
 def test_impossible_sizes_are_one_sentence(capsys, argv, words):
     code, _, error = printed(capsys, *argv)
     assert code == 2 and error == f"Error: {words}\n"
+
+
+@pytest.mark.parametrize("size, kind", [("nano", "istft"), ("tiny", "istft"), ("nano", "hifigan")])
+def test_weights_of_the_decoder_stage_are_counted_exactly(size, kind):
+    model = ModelConfig(size, decoder_type=kind)
+    decoder = built(make_decoder(model), (None, None, model.width), (None, model.speaker_width))
+    discriminators = built(Discriminators(DIVISORS.get(size, 1)), (None, None))
+    assert (count_decoder(model), count_discriminators(model)) == (
+        decoder.count_params(),
+        discriminators.count_params(),
+    )
+    shapes = replace(SHAPES, slice_frames=16)
+    estimate = estimate_decoder(model, shapes, Optimizations(ema=True))
+    assert estimate.averages == 4 * decoder.count_params()
+    assert estimate_decoder(model, SHAPES).activations == pytest.approx(2 * estimate.activations, rel=0.4)

@@ -11,7 +11,9 @@ import pytest
 from keras import ops
 from tiny import tiny_model_config
 
+from myxtts.models.discriminators import Discriminators
 from myxtts.models.hifigan import HifiganGenerator
+from myxtts.models.istft import IstftGenerator
 from myxtts.models.layers import convolution
 from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.layers.linear import built
@@ -50,7 +52,9 @@ def drawn_models():
         model = XTTS(tiny_model_config(num_text_tokens=10, conditioning_blocks=1, layers=2))
         decoder = built(HifiganGenerator(8, ((4, 8), (2, 4)), (3, 7), (1, 3), 32), (None, None, 16), (None, 16))
         encoder = built(SpeakerEncoder((8, 8), (1, 1), 16, 4), (None, None, 16))
-    for layer in (model, decoder, encoder):
+        istft = built(IstftGenerator(3, 8, 128, 1024), (None, None, 16), (None, 16))
+        discriminators = built(Discriminators(256, (3,), (512,)), (None, None))
+    for layer in (model, decoder, encoder, istft, discriminators):
         for name, variable in named_weights(layer).items():
             random = np.random.default_rng([len(name), *name.encode()])
             positive = any(word in name for word in ("variance", "gamma", "cluster_size", "mel_stats"))
@@ -59,7 +63,7 @@ def drawn_models():
             variable.assign((1.0 + np.abs(values) if positive else values).astype("float32"))
     for layer in (*model.dvae.encoder_blocks, decoder, encoder):
         set_fewer_products(layer, True)
-    return model, decoder, encoder
+    return model, decoder, encoder, istft, discriminators
 
 
 def inputs():
@@ -72,7 +76,7 @@ def inputs():
 
 def outputs_of(models, mel, speaker_mel, text, text_mask, codes):
     """What each part of the models gives, by name."""
-    model, decoder, encoder = models
+    model, decoder, encoder, istft, discriminators = models
     gpt, start, num_codes = model.gpt, model.config.start_audio_token, codes.shape[1]
     mel = model.normalize_mel(mel)
     found = {"encoded": model.dvae.encode(mel), "decoded": model.dvae.decode(codes), **model.dvae(mel)}
@@ -86,6 +90,10 @@ def outputs_of(models, mel, speaker_mel, text, text_mask, codes):
     found["states"] = gpt.codes_to_latents(latents, text, codes, start, text_mask)
     found["speaker"] = encoder(speaker_mel)
     found["waveform"] = decoder(found["states"], found["speaker"])
+    wav = istft(found["states"], found["speaker"])[:, :3072]
+    found["istft_waveform"] = wav
+    for index, maps in enumerate(discriminators(wav)):
+        found |= {f"map_{index}_{place}": one for place, one in enumerate(maps)}
     return found
 
 

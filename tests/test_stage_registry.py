@@ -160,7 +160,7 @@ def test_registered_stage_trains_and_is_resumed_bit_for_bit(tiny_corpus, dvae_ru
 
 
 def test_registered_stage_is_offered_and_planned_by_the_command_line(capsys):
-    assert f"{{{','.join(STAGES)},all}}" in " ".join(build_parser().format_help().split())
+    assert "{dvae,gpt,speaker,decoder,timbre,all}" in " ".join(build_parser().format_help().split())
     assert build_parser().parse_args(["--stage", "timbre"]).stage == "timbre"
     assert plan_command.main(["--stage", "timbre", "--model-size", "nano", "--gpu-memory", "8"]) == 0
     printed = capsys.readouterr().out

@@ -44,7 +44,16 @@ def tiny_model_config(**overrides):
 
 
 def tiny_run_config(
-    train_data=None, checkpoint_dir="unused", *, model=None, data=None, training=None, dvae=None, gpt=None, speaker=None
+    train_data=None,
+    checkpoint_dir="unused",
+    *,
+    model=None,
+    data=None,
+    training=None,
+    dvae=None,
+    gpt=None,
+    speaker=None,
+    decoder=None,
 ):
     """`XTTSConfig` of a run of a few steps on `tiny_corpus`; each argument overrides settings of its section."""
     data = {
@@ -67,16 +76,18 @@ def tiny_run_config(
         "checkpoint_every_steps": 4,
         "sample_every_steps": 0,
         "seed": 7,
+        "decoder_frames": 8,
+        "decoder_warmup": 1.0,  # without discriminators, which cost most
         **(training or {}),
     }
     stages = {
         "dvae": StageConfig(**{**stage, "weight_decay": 0.0, **(dvae or {})}),
         "gpt": StageConfig(**{**stage, **(gpt or {})}),
         "speaker": StageConfig(**{**stage, **(speaker or {})}),
+        "decoder": StageConfig(**{**stage, "max_steps": 2, **(decoder or {})}),
     }
-    return XTTSConfig(
-        model=tiny_model_config(**(model or {})), data=DataConfig(**data), training=TrainingConfig(**training, **stages)
-    )
+    model = tiny_model_config(**{"decoder_type": "istft", "decoder_blocks": 1, "decoder_width": 8, **(model or {})})
+    return XTTSConfig(model=model, data=DataConfig(**data), training=TrainingConfig(**training, **stages))
 
 
 def voiced(seconds, pitch_hz, color, seed=0, sample_rate=MODEL_SAMPLE_RATE):

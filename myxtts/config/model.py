@@ -7,6 +7,8 @@ from myxtts.config.rates import NUM_MELS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.sizes import MODEL_SIZES
 
+DECODER_TYPES = ("istft", "hifigan")
+"""Kinds of waveform decoder."""
 DECODER_UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
 """Length factor of each stage of the waveform decoder, and taps of its transposed convolution."""
 DECODER_KERNELS = (3, 7, 11)
@@ -70,8 +72,14 @@ class ModelConfig(Settings):
     """Residual blocks on each side of the DVAE."""
     codebook_width: int = setting(256, at_least=1, at_most=65536)
     """Length of a codebook vector."""
+    decoder_type: str = setting("istft", one_of=DECODER_TYPES)
+    """Waveform decoder: `istft`, ten times quicker, or `hifigan`, which XTTS v2 has."""
+    decoder_blocks: int = setting(6, at_least=1, at_most=1000)
+    """Blocks of the decoder `istft`."""
+    decoder_width: int = setting(256, at_least=1, at_most=65536)
+    """Channels of the decoder `istft`."""
     decoder_channels: int = setting(256, at_least=1, at_most=65536)
-    """Channels of HiFi-GAN after its first convolution (512 in XTTS v2)."""
+    """Channels of the decoder `hifigan` after its first convolution (512 in XTTS v2)."""
     speaker_channels: tuple[int, ...] = setting((16, 32, 64, 128), at_least=1, at_most=65536)
     """Channels of the four speaker-encoder layers (32, 64, 128, 256 in XTTS v2)."""
     speaker_width: int = setting(512, at_least=1, at_most=65536)
@@ -79,7 +87,9 @@ class ModelConfig(Settings):
 
     def __init__(self, size="tiny", **values):
         require(size in MODEL_SIZES, "--model-size", f"one of {', '.join(MODEL_SIZES)}", size)
-        self.fill({"size": size, **values}, MODEL_SIZES[size])
+        # Before there was a choice, a model had this decoder, and its configuration the width of it.
+        kind = {"decoder_type": "hifigan"} if "decoder_channels" in values else {}
+        self.fill({"size": size, **kind, **values}, MODEL_SIZES[size])
         self.__post_init__()
 
     def __post_init__(self):

@@ -140,3 +140,15 @@ register_stage(
         memory="myxtts.planning.speaker:estimate_speaker",
     )
 )
+register_stage(
+    StageEntry(
+        "decoder",
+        "myxtts.training.stages.decoder:DecoderStage",
+        builds_on=("dvae", "gpt", "speaker"),
+        learning_rates=dict(nano=1e-3, tiny=5e-4, small=3e-4, normal=2e-4, big=2e-4),
+        defaults=dict(max_steps=20000, batch_size=8, betas=(0.8, 0.99), gradient_clip=10.0),
+        conditioned=True,
+        targets=True,
+        memory="myxtts.planning.decoder:estimate_decoder",
+    )
+)

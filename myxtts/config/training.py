@@ -30,6 +30,22 @@ class TrainingConfig(Settings):
     """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
     label_smoothing: float = setting(0.0, at_least=0, below=1)
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
+    decoder_frames: int = setting(32, at_least=4, at_most=4096)
+    """Decoder stage: frames of 256 samples at 24 kHz in the slice of a clip that is trained on (HiFi-GAN: 32)."""
+    decoder_mel_weight: float = setting(45.0, at_least=0)
+    """Decoder stage: weight of the log-mel difference (HiFi-GAN: 45)."""
+    decoder_stft_weight: float = setting(1.0, at_least=0)
+    """Decoder stage: weight of the multi-resolution spectral distance (Parallel WaveGAN)."""
+    decoder_adversarial_weight: float = setting(1.0, at_least=0)
+    """Decoder stage: weight of the discriminators' verdict, summed over them."""
+    decoder_feature_weight: float = setting(2.0, at_least=0)
+    """Decoder stage: weight of the difference of the discriminators' feature maps, summed over them (HiFi-GAN: 2)."""
+    decoder_speaker_weight: float = setting(0.0, at_least=0)
+    """Decoder stage: weight of 1 - cosine of the speaker vectors of recording and copy (YourTTS: 9); for slices of a
+    second or more."""
+    decoder_warmup: float = setting(0.2, at_least=0, at_most=1)
+    """Decoder stage: share of the steps, at the beginning, that do without discriminators; with `init_from` the share
+    that trains them alone."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations")
     """Preset of the switches below that are left None; see `config/optimizations.py`."""
     precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"))

@@ -92,6 +92,21 @@ class SpeakerBatch(NamedTuple):
     speaker: object  # `(B,)` int32, which voice: a speaker of the training set, at a speed; -1: none of them
 
 
+class DecoderBatch(NamedTuple):
+    """What the waveform decoder trains on, made on the data device. F frames of a slice and its context, S samples.
+
+    The slice begins after `history_frames` of the decoder and ends before `lookahead_frames`; in validation it is the
+    whole clip.
+    """
+
+    index: object  # `(B,)` int32
+    frames: object  # `(B, F, width)` float32, GPT latents on the decoder's grid
+    present: object  # `(B, F)` bool, frames that the clip has
+    speaker: object  # `(B, speaker_width)` float32, speaker vector
+    target: object  # `(B, S)` float32, the recording at 24 000 Hz; zeros where the clip has no frames
+    source_rate: object  # `(B,)` int32, Hz that the recording has
+
+
 class BatchError(ValueError):
     """A batch that breaks the contract; the message names the field, the rule and what came."""
 

@@ -12,11 +12,14 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_b
 from myxtts.storage.parts import MEL_STATS, part_store, read_part
 from myxtts.text.tokenizer import XTTSTokenizer
 
+JUDGED = ("gpt", "decoder")
+"""Parts whose best checkpoint speaks; the others are built on as they were at the end."""
+
 
 def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
     """Reads what speaking needs: `config.json`, `vocab.json` and a checkpoint of each trained part.
 
-    Of the GPT the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
+    Of GPT and waveform decoder the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
 
     Raises:
         CheckpointError: Something is missing or damaged; the message says what and how to get it.
@@ -27,8 +30,8 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
     config = config_from_dict(read_json(folder / "config.json"))
     stores = _trained_parts(folder)
     steps = {part: store.steps()[-1] for part, store in stores.items()}
-    if which == "best" and (best := stores["gpt"].best_step()) in stores["gpt"].steps():
-        steps["gpt"] = best
+    judged = [part for part in JUDGED if part in stores and stores[part].best_step() in stores[part].steps()]
+    steps |= {part: stores[part].best_step() for part in judged if which == "best"}
     _check_claims(config.model, stores)
     path = folder / "vocab.json"
     if not path.is_file():

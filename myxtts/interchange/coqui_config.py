@@ -32,6 +32,7 @@ _FINE_TUNING |= dict(conditioning_padding="zeros", augment=False)
 """`DataConfig` fields of the reference's recipe for fine-tuning."""
 _SHAPES_BY_DESIGN = dict(conditioning_blocks=6, num_latents=32, perceiver_depth=2, perceiver_heads=8)
 _SHAPES_BY_DESIGN |= dict(perceiver_head_width=_HEAD_WIDTH, num_mels=NUM_MELS, decoder_channels=512)
+_SHAPES_BY_DESIGN |= dict(decoder_type="hifigan")
 _SHAPES_BY_DESIGN |= dict(speaker_channels=(32, 64, 128, 256), speaker_width=512)
 """`ModelConfig` fields that no setting of the reference can change."""
 _SAME_BUT_GPT = "layers max_audio_tokens max_text_tokens start_text_token stop_text_token".split()
@@ -149,6 +150,7 @@ def model_config(
         perceiver_head_width=_HEAD_WIDTH,
         num_mels=size("gpt.conditioning_encoder.init.weight", 1),
         num_codes=size("gpt.mel_embedding.weight") - 2,
+        decoder_type="hifigan",
         decoder_channels=size("hifigan_decoder.waveform_decoder.conv_pre.weight"),
         speaker_channels=[size(f"{speaker_encoder}.layer{i + 1}.0.conv1.weight") for i in range(len(SPEAKER_BLOCKS))],
         speaker_width=size(f"{speaker_encoder}.fc.weight"),
@@ -188,7 +190,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     wrong = [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]
     if wrong:
-        way_out = "Models of the sizes small, normal and big, and converted ones, can be exported."
+        way_out = "Models of the sizes normal and big, small ones with decoder_type hifigan, and converted ones can be."
         raise CheckpointError(f"The reference's XTTS cannot have this model's shape: {', '.join(wrong)}. {way_out}")
     arguments = {f"gpt_{name}": getattr(model, name) for name in _SAME_BUT_GPT} | {
         "gpt_n_model_channels": model.width,

@@ -8,18 +8,20 @@ import math
 from collections.abc import Sequence
 
 import keras
-import numpy as np
 from keras import ops
 
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.models.layers.convolution import Conv1D, ConvTranspose1D
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Shape, Tensor
+from myxtts.models.waveform_decoder import WaveformDecoder, masked
 
 _SLOPE = 0.1
 _LAST_SLOPE = 0.01
 """The reference leaves the last leaky ReLU at its library's default slope; released weights were trained so."""
+_EDGE_TAPS = 7
+"""Taps of the first and the last convolution."""
 
 
 class ResidualStack(keras.layers.Layer):
@@ -29,7 +31,7 @@ class ResidualStack(keras.layers.Layer):
         kernel_size: Taps of every convolution, odd.
         dilations: Dilation of the first convolution of each residual step; the second has none.
 
-    Call arguments: `x`.
+    Call arguments: `x`; `present`, `(B, T)` bool: samples that are False count as zeros to convolutions.
     """
 
     def __init__(self, kernel_size: int, dilations: Sequence[int], **kwargs):
@@ -44,18 +46,17 @@ class ResidualStack(keras.layers.Layer):
         self.dilated = [conv(f"dilated_{i}", dilation) for i, dilation in enumerate(self.dilations)]
         self.plain = [conv(f"plain_{i}") for i in range(len(self.dilations))]
 
-    def call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor, present: Tensor | None = None) -> Tensor:
         for dilated, plain in zip(self.dilated, self.plain, strict=True):
-            x = x + plain(ops.leaky_relu(dilated(ops.leaky_relu(x, _SLOPE)), _SLOPE))
+            hidden = dilated(masked(ops.leaky_relu(x, _SLOPE), present))
+            x = x + plain(masked(ops.leaky_relu(hidden, _SLOPE), present))
         return x
 
 
-class HifiganGenerator(keras.layers.Layer):
-    """Latents `(B, n, width)` and speaker vectors `(B, D)` to a waveform, `(B, num_samples(n))` float32 in [-1, 1].
+class HifiganGenerator(WaveformDecoder):
+    """A `WaveformDecoder` of transposed convolutions; XTTS v2 is released with one.
 
-    Latents are first interpolated to one frame per `hop_length` output samples. Weights are plain: weight norm is
-    folded when a checkpoint is converted, see `coqui.fold_weight_norm`. The whole batch is computed as given, padding
-    included; cut the waveform of `n` latents at `num_samples(n)`.
+    Weights are plain: weight norm is folded when a checkpoint is converted, see `coqui.fold_weight_norm`.
 
     Args:
         channels: Width of the first convolution; each stage halves it.
@@ -75,14 +76,26 @@ class HifiganGenerator(keras.layers.Layer):
         code_stride: int = CODE_STRIDE_SAMPLES,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(code_stride, **kwargs)
         if channels % (divisor := 2 ** len(upsampling)):
             reason = f"since each of the {len(upsampling)} stages halves them"
             raise ValueError(f"channels must be a multiple of {divisor}, {reason}. Received: {channels}.")
-        self.channels, self.code_stride = channels, code_stride
+        self.channels = channels
         self.upsampling = tuple(tuple(stage) for stage in upsampling)
         self.kernel_sizes, self.dilations = tuple(kernel_sizes), tuple(dilations)
         self.hop_length = math.prod(factor for factor, _ in self.upsampling)
+        self.history_frames, self.lookahead_frames = self._context()
+
+    def _context(self):
+        """Frames before and after a frame that its samples depend on, found backwards from its first and last."""
+        edge = _EDGE_TAPS // 2
+        reach = sum(dilation + 1 for dilation in self.dilations) * (max(self.kernel_sizes) - 1) // 2
+        first, last = -edge, self.hop_length - 1 + edge
+        for factor, taps in reversed(self.upsampling):
+            padding = (taps - factor) // 2
+            first = -((taps - 1 - padding + reach - first) // factor)
+            last = (last + reach + padding) // factor
+        return edge - first, edge + last
 
     def build(self, latents_shape: Shape, speaker_shape: Shape):
         dtype, width = self.dtype_policy, self.channels
@@ -90,7 +103,7 @@ class HifiganGenerator(keras.layers.Layer):
         def condition(name):
             return built(keras.layers.Dense(width, dtype=dtype, name=name), speaker_shape)
 
-        self.conv_pre = built(Conv1D(width, 7, dtype=dtype, name="conv_pre"), latents_shape)
+        self.conv_pre = built(Conv1D(width, _EDGE_TAPS, dtype=dtype, name="conv_pre"), latents_shape)
         self.condition_pre = condition("condition_pre")
         self.upsamples, self.conditions, self.stacks = [], [], []
         for i, (factor, taps) in enumerate(self.upsampling):
@@ -101,57 +114,17 @@ class HifiganGenerator(keras.layers.Layer):
             options = [dict(kernel_size=size, name=f"stack_{i}_{j}") for j, size in enumerate(self.kernel_sizes)]
             stage = [ResidualStack(dilations=self.dilations, dtype=dtype, **one) for one in options]
             self.stacks.append([built(stack, (None, None, width)) for stack in stage])
-        self.conv_post = built(Conv1D(1, 7, use_bias=False, dtype=dtype, name="conv_post"), (None, None, width))
+        conv_post = Conv1D(1, _EDGE_TAPS, use_bias=False, dtype=dtype, name="conv_post")
+        self.conv_post = built(conv_post, (None, None, width))
 
-    def call(self, latents: Tensor, speaker: Tensor) -> Tensor:
+    def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         speaker = speaker[:, None, :]
-        x = self.conv_pre(self.latents_to_frames(latents)) + self.condition_pre(speaker)
-        for upsample, condition, stage in zip(self.upsamples, self.conditions, self.stacks, strict=True):
-            x = upsample(ops.leaky_relu(x, _SLOPE)) + condition(speaker)
-            x = sum(stack(x) for stack in stage) / len(stage)
-        x = self.conv_post(ops.leaky_relu(x, _LAST_SLOPE))
+        x = self.conv_pre(masked(frames, present)) + self.condition_pre(speaker)
+        for (factor, _), upsample, condition, stage in zip(
+            self.upsampling, self.upsamples, self.conditions, self.stacks, strict=True
+        ):
+            x = upsample(masked(ops.leaky_relu(x, _SLOPE), present)) + condition(speaker)
+            present = None if present is None else ops.repeat(present, factor, axis=1)
+            x = sum(stack(x, present) for stack in stage) / len(stage)
+        x = self.conv_post(masked(ops.leaky_relu(x, _LAST_SLOPE), present))
         return ops.tanh(ops.cast(x[..., 0], "float32"))
-
-    def latents_to_frames(self, latents: Tensor) -> Tensor:
-        """Interpolates latents, `(B, n, width)`, to frames, `(B, num_frames(n), width)`."""
-        for factor in self._factors():
-            latents = interpolate_linearly(latents, factor)
-        return latents
-
-    def num_samples(self, num_latents: int | Tensor) -> int | Tensor:
-        """Length, in samples, of the waveform of `num_latents` latents."""
-        for factor in self._factors():
-            num_latents = _scaled_length(num_latents, factor)
-        return num_latents * self.hop_length
-
-    def _factors(self):
-        return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
-
-
-def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
-    """Stretches a sequence in time by linear interpolation, with PyTorch's rule for a given factor.
-
-    Output sample `j` lies at `max((j + 0.5) / factor - 0.5, 0)`, with the factor as given and not as rounded to whole
-    samples; past the last input sample the last value holds.
-
-    Args:
-        x: `(B, L, C)`.
-        factor: Output samples per input sample, above 0.
-
-    Returns:
-        `(B, floor(L factor), C)`, of the dtype of `x`.
-    """
-    length = ops.shape(x)[1]
-    position = ops.arange(_scaled_length(length, factor), dtype="float32")
-    position = ops.maximum((position + 0.5) * np.float32(1.0 / factor) - 0.5, 0.0)
-    left = ops.minimum(ops.cast(position, "int32"), length - 1)
-    right = ops.minimum(left + 1, length - 1)
-    blend = ops.cast(position - ops.cast(left, "float32"), x.dtype)[None, :, None]
-    return ops.take(x, left, axis=1) * (1 - blend) + ops.take(x, right, axis=1) * blend
-
-
-def _scaled_length(length, factor):
-    """`floor(length factor)` of an int or of a scalar tensor, in double precision like the reference."""
-    if isinstance(length, int):
-        return math.floor(length * factor)
-    return ops.cast(ops.floor(ops.cast(length, "float64") * factor), "int32")

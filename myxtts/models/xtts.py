@@ -9,10 +9,10 @@ from keras import ops
 from myxtts.config.model import SPEAKER_NUM_MELS, ModelConfig
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.hifigan import HifiganGenerator
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Tensor
 from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.models.waveform_decoder import make_decoder
 
 PARTS = ("dvae", "gpt", "speaker", "decoder")
 """Parts of the model, each with weights of its own in a checkpoint."""
@@ -60,7 +60,7 @@ class XTTS(keras.Model):
         self.speaker_encoder = built(encoder, (None, None, SPEAKER_NUM_MELS))
 
     def _make_decoder(self, config, dtype):
-        decoder = HifiganGenerator(config.decoder_channels, name="decoder", dtype=dtype)
+        decoder = make_decoder(config, name="decoder", dtype=dtype)
         self.decoder = built(decoder, (None, None, config.width), (None, config.speaker_width))
 
     @classmethod

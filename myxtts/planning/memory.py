@@ -42,6 +42,8 @@ class Shapes:
     text: int
     codes: int
     frames: int
+    slice_frames: int = 32
+    """Frames of the waveform decoder in the slice of a clip that its stage trains on."""
 
     @classmethod
     def of_data(cls, data: DataConfig, batch: int, seconds: float | None = None) -> "Shapes":

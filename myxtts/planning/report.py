@@ -57,6 +57,7 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         raise UserError(f"--stage must be one whose memory can be estimated: {known}. Received: {stage}.")
     seconds = min(clip_seconds or config.data.max_seconds, settings.crop_seconds or float("inf"))
     shapes = Shapes.of_data(config.data, settings.batch_size, seconds)
+    shapes = replace(shapes, slice_frames=config.training.decoder_frames)
     asked, settled = asked_for(config.training)
     grown = config.data.extend_vocabulary
     found, seen = {}, []

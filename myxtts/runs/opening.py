@@ -54,7 +54,7 @@ def open_dataset(
         _set_aside(config, on_set_aside)
         dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
     if is_adopted:
-        _take_parts(Path(config.training.init_from), home)
+        _take_parts(config, home)
     for part in FORMER_HOMES:
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
     dataset.tokenizer.save(home / "vocab.json")
@@ -98,15 +98,20 @@ def finished(config: XTTSConfig, stage: str, step: int | None) -> bool:
     return state["finished"] and (asked is None or step >= asked or ended or given)
 
 
-def tuned_stages() -> list[str]:
-    """The stages that `--init-from` brings weights for."""
-    return [name for name, entry in STAGES.items() if entry.load().takes_init_from]
+def tuned_stages(config: XTTSConfig) -> list[str]:
+    """The stages that train on from the weights of `--init-from`: the one asked for if it can, else those of `all`."""
+    kinds = {name: entry.load() for name, entry in STAGES.items()}
+    asked = kinds.get(config.training.stage)
+    if asked is not None and asked.takes_init_from:
+        return [config.training.stage]
+    return [name for name, kind in kinds.items() if kind.takes_init_from and kind.tuned_with_all]
 
 
 def has_begun(config: XTTSConfig) -> bool:
     """Whether a stage that starts from `--init-from` has begun in the run's folder, and is to be resumed."""
     home = Path(config.training.checkpoint_dir)
-    return not config.training.reset_training and any(CheckpointStore(home / name).steps() for name in tuned_stages())
+    begun = (CheckpointStore(home / name).steps() for name in tuned_stages(config))
+    return not config.training.reset_training and any(begun)
 
 
 def with_origin(config: XTTSConfig) -> XTTSConfig:
@@ -117,7 +122,7 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
     """
     home = Path(config.training.checkpoint_dir)
     asked = config.training.init_from and str(Path(config.training.init_from).resolve())
-    for name in tuned_stages() if has_begun(config) else ():
+    for name in tuned_stages(config) if has_begun(config) else ():
         if (step := newest_step(home, name)) is None:
             continue
         state = CheckpointStore(home / name).read_state(step)
@@ -142,7 +147,10 @@ def check_same_model(config: XTTSConfig):
     if config.training.reset_training or not holds_run(home) or not (home / "config.json").is_file():
         return
     before, now = (dataclasses.asdict(model) for model in (_stored_config(home).model, config.model))
-    differing = [name for name in now if before[name] != now[name] and name != "dropout"]
+    free = {"dropout"}
+    if not part_store(home, "decoder").steps():
+        free.add("decoder_type")  # not made yet
+    differing = [name for name in now if before[name] != now[name] and name not in free]
     if differing:
         told = "; ".join(f"{name} {before[name]} there, {now[name]} here" for name in differing[:3])
         way_out = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
@@ -167,7 +175,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     if not source.is_dir():
         rule = "must be the folder of a run or of `myxtts convert`"
         raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
-    stored, tuned = _stored_config(source), tuned_stages()
+    stored, tuned = _stored_config(source), tuned_stages(config)
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         _require_trained(source, name, finished=name in foundations)
@@ -178,10 +186,11 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     return replace(_with_shape(config, stored), data=data)
 
 
-def _take_parts(source, home):
-    """Copies finished parts and voices of another run into a fresh one."""
+def _take_parts(config, home):
+    """Copies finished parts and voices of the run that a fresh one begins from."""
+    source, tuned = Path(config.training.init_from), tuned_stages(config)
     for name in dict.fromkeys((*STAGES, *PARTS)):
-        if name not in tuned_stages():
+        if name not in tuned:
             copy_part(source, home, name)
     if (source / SPEAKERS_FILE).is_file():
         shutil.copy(source / SPEAKERS_FILE, home / SPEAKERS_FILE)

@@ -9,7 +9,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.runs.foundations import load_foundations
-from myxtts.runs.opening import starting_weights
+from myxtts.runs.opening import starting_weights, tuned_stages
 from myxtts.runs.samples import SampleSpeaker
 from myxtts.training.callbacks import TensorBoardWriter
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
@@ -25,7 +25,7 @@ def open_stage(
     """
     kind, settings = STAGES[stage].load(), config.training
     weights = None
-    if fresh and kind.takes_init_from and settings.init_from:
+    if fresh and settings.init_from and stage in tuned_stages(config):
         weights = starting_weights(settings.init_from, stage, config.model.num_text_tokens, settings.seed)
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     start = dict(measured=kind.measure(dataset) if fresh else None, starting_weights=weights)

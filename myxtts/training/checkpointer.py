@@ -49,7 +49,7 @@ class Checkpointer:
             tensors |= self.stage.weight_arrays()
         keeps_averages = bool(self.train_step.averages())
         if keeps_averages:
-            tensors[TRAINED] = arrays_of(self.train_step.trainable())
+            tensors[TRAINED] = arrays_of(self.train_step.averaged())
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": keeps_averages, "ledger": ledger}
         saved |= {"bad_steps_in_row": self.train_step.bad_steps_in_row, "versions": versions()}
         return tensors, {**saved, "config": self._config().to_dict()}
@@ -79,7 +79,9 @@ class Checkpointer:
             if rule.averages:
                 rule.averages.restart()
         if trained:
-            assign_by_name(self.train_step.trainable(), tensors[TRAINED], where)
+            # Averages may have been turned off since.
+            averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}
+            assign_by_name(averaged, tensors[TRAINED], where)
         for line in differences(saved, self._config()):
             logger.info("%s", line)
 

@@ -180,7 +180,10 @@ class LedgerKeeper:
         requested = f"global norm {largest:g}" if largest else "off"
         effective = "off" if not largest and factor == 1 else f"global norm {applied:.3g}"
         as_requested = applied <= 1.001 * largest if largest else factor == 1
-        return LedgerRow(name, requested, effective, f"the first step's gradient has the norm {norm:.3g}", as_requested)
+        reason = f"the first step's gradient has the norm {norm:.3g}"
+        if rule.phases is not None and not norm:
+            effective, reason = requested, f"has its turn in later steps ({', '.join(rule.phases)})"
+        return LedgerRow(name, requested, effective, reason, as_requested)
 
 
 def count_products(graph):

@@ -34,14 +34,20 @@ class Switches:
 
 
 def settle_switches(
-    training: TrainingConfig, model_config: ModelConfig, device: str, applicable: tuple[str, ...] = tuple(SWITCHES)
+    training: TrainingConfig,
+    model_config: ModelConfig,
+    device: str,
+    applicable: tuple[str, ...] = tuple(SWITCHES),
+    default_ema: float = 0.0,
 ) -> Switches:
     """Decides what is applied of what `training` asks for, and sets TF32, which TensorFlow has one setting for.
 
     `--attention auto` is measured at the longest sequence of the model. `applicable` are the switches that mean
-    something for what is trained; the others stay at their defaults.
+    something for what is trained; the others stay at their defaults. `default_ema` is the stage's own.
     """
     requested = requested_switches(training)
+    if requested["ema"][1] == "default" and default_ema:
+        requested["ema"] = default_ema, "default of the stage"
     values = {name: value if name in applicable else SWITCHES[name] for name, (value, _) in requested.items()}
     reasons = {}
     values["precision"], reasons["precision"] = choose_precision(values["precision"], device)

@@ -45,6 +45,8 @@ class TrainStep:
         """What is updated, in the order in which the updates take turns."""
         if accumulation > 1:
             self.make_accumulators()
+        self.phase = ""
+        """Of the stage's phases the one that the next steps belong to; each is traced once."""
         self.micro_batches = 0
         """Batches whose gradients went into the last update."""
         self.xla, self._begun = xla, 0
@@ -84,6 +86,10 @@ class TrainStep:
     def trainable(self) -> dict[str, tf.Variable]:
         """Weights that the updates change, by name."""
         return self._of_rules(lambda rule: dict(zip(rule.names, rule.variables)))
+
+    def averaged(self) -> dict[str, tf.Variable]:
+        """Those of them that averages are kept of."""
+        return self._of_rules(lambda rule: dict(zip(rule.names, rule.variables)) if rule.averages else {})
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -154,7 +160,7 @@ class TrainStep:
                 rule.set_learning_rate(learning_rate)
             figures = self._step(batches, tf.constant(seed, tf.int32))
         self.micro_batches = len(batches)
-        self._begun += len(self.rules)
+        self._begun += sum(rule.has_turn(self.phase) for rule in self.rules)
         if self.xla:
             fields = (tf.nest.flatten(self.rules[0].first(batch)) for batch in batches)
             self._compiled_shapes.update(tuple(tuple(field.shape) for field in batch) for batch in fields)
@@ -172,15 +178,17 @@ class TrainStep:
 
     def _step(self, batches, seed):
         if len(batches) == 1:
-            return self._whole(batches[0], seed)
+            return self._whole(batches[0], seed, self.phase)
         return [self._accumulated(place, batches, seed) for place in range(len(self.rules))]
 
     def _accumulated(self, place, batches, seed):
+        if not self.rules[place].has_turn(self.phase):
+            return self._no_turn()
         counts = [self._counts[place](batch) for batch in batches]
         counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
         sums, statistics = None, None
         for micro, batch in enumerate(batches):
-            more = self._accumulate[place](batch, counts, seed + [0, micro << 16])
+            more = self._accumulate[place](batch, counts, seed + [0, micro << 16], self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
         return self._finish[place](sums, counts, statistics)
 
@@ -194,14 +202,24 @@ class TrainStep:
         """The replica's own seed."""
         return seed + tf.stack([tf.distribute.get_replica_context().replica_id_in_sync_group, 0])
 
-    def _whole_step(self, batch, seed):
-        self._trace()
-        return [self._whole_update(rule, batch, seed) for rule in self.rules]
+    @staticmethod
+    def _no_turn():
+        """Figures of an update that waits for its phase."""
+        zero = tf.zeros(())
+        return {"loss": zero, "gradient_norm": zero, "finite": tf.constant(True), "clip_factor": tf.ones(())}
 
-    def _whole_update(self, rule, batch, seed):
+    def _whole_step(self, batch, seed, phase):
+        self._trace()
+        turns = [rule.has_turn(phase) for rule in self.rules]
+        return [
+            self._whole_update(rule, batch, seed, phase) if turn else self._no_turn()
+            for rule, turn in zip(self.rules, turns)
+        ]
+
+    def _whole_update(self, rule, batch, seed, phase):
         def replica(batch, seed):
             counts = rule.all_reduce(rule.objective.counts(batch))
-            return rule.all_reduce(rule.gradients(batch, counts, self._seed(seed))), counts
+            return rule.all_reduce(rule.gradients(batch, counts, self._seed(seed), phase)), counts
 
         (gradients, sums, statistics), counts = self.strategy.run(replica, (batch, seed))
         return rule.update(gradients, rule.first(sums), rule.first(counts), statistics)
@@ -209,11 +227,11 @@ class TrainStep:
     def _counts_step(self, rule, batch):
         return rule.first(self.strategy.run(lambda b: rule.all_reduce(rule.objective.counts(b)), (batch,)))
 
-    def _accumulate_step(self, rule, batch, counts, seed):
+    def _accumulate_step(self, rule, batch, counts, seed, phase):
         self._trace()
 
         def replica(batch, seed):
-            gradients, sums, statistics = rule.gradients(batch, counts, self._seed(seed))
+            gradients, sums, statistics = rule.gradients(batch, counts, self._seed(seed), phase)
             rule.accumulate(gradients)
             return rule.all_reduce((sums, statistics))
 

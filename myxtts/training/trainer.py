@@ -81,11 +81,13 @@ class XTTSTrainer:
             self.checkpointer.resume(resume_checkpoint)
             self._adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
-        self.evaluator = Evaluator(self.stage, [rule.objective for rule in self.train_step.rules], self.model_device)
+        objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
+        self.evaluator = Evaluator(self.stage, objectives, self.model_device)
 
     def _make_model(self, model, measured, starting_weights):
         training, stage_config = self.config.training, self.stage_config
-        self.switches = settle_switches(training, self.config.model, self.model_device, self.stage.switches)
+        asked = training, self.config.model, self.model_device
+        self.switches = settle_switches(*asked, self.stage.switches, self.stage.default_ema)
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(training.seed)
         with self.replicas.scope():
@@ -250,11 +252,13 @@ class XTTSTrainer:
         seed, state = self.config.training.seed, self.state
         with tf.device(self.model_device):
             self.stage.prepare_step(self.replicas.local(group[0])[0], state.step, (seed, -1 - state.step))
+        self.train_step.phase = self.stage.phase(state.step, total)
         losses = self.batching.take_step(group, self._learning_rate(total), (seed, state.step))
         self.under_way = True
         state.step += 1
         state.position += len(group)
-        if self.ledger is None and losses["finite"]:
+        is_whole = self.train_step.rules[-1].has_turn(self.train_step.phase)
+        if self.ledger is None and losses["finite"] and is_whole:
             self.ledger = self._keeper.ledger(losses)
             self._call("on_ledger", self.ledger)
             if self.config.training.strict:
@@ -284,15 +288,19 @@ class XTTSTrainer:
     def _log(self, recent, total):
         # The means of the steps that counted.
         counted = [step for step in recent if bool(step["finite"])] or recent
-        names = [name for name in recent[0] if not name.endswith("finite")]
-        losses = {name: float(np.mean([float(step[name]) for step in counted])) for name in names}
+        # Those of the last phase, where the steps are of two: what has no turn yet has no figures either.
+        names = [name for name in counted[-1] if not name.endswith("finite")]
+        losses = {name: float(np.mean([float(s[name]) for s in counted if name in s])) for name in names}
         report = {**losses, "learning_rate": self._learning_rate(total), **self.stage.report()}
         report["skipped_steps"] = self.train_step.bad_steps
         self._call("on_log", self.step, report, self.clock.report())
+        for line in self.stage.advise(report):
+            logger.warning("%s", line)
 
     def _watch(self, group, losses, dataset):
         clips = [part.index for batch in group for part in self.replicas.local(batch)]
-        self.overtraining.watch(losses[self.stage.main_loss], losses["finite"])
+        if self.stage.main_loss in losses:  # not where only another update has its turn
+            self.overtraining.watch(losses[self.stage.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(self.step, clips, losses)
         if bad_steps is None:
             return
@@ -342,6 +350,7 @@ class XTTSTrainer:
             def make_batch(size):
                 return self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
 
+            self.train_step.phase = self.stage.phase(1, 1)  # the last, which takes most
             budget = memory_budget(self.config.training.memory_budget_mb, self.model_device)
             self.batching.fit(budget, measured_trial(self.batching, self.stage, make_batch))
             self._adopt_batching()

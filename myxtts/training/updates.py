@@ -28,7 +28,7 @@ class UpdateRule:
     def __init__(
         self, update: Update, strategy: tf.distribute.Strategy, *, scaled=False, ema=0.0, stage_learning_rate=None
     ):
-        self.name, self.objective, settings = update
+        self.name, self.objective, settings, self.phases, averaged = update
         self.strategy = strategy
         self.gradient_clip = settings.gradient_clip
         self.rate_share = settings.learning_rate / (stage_learning_rate or settings.learning_rate)
@@ -43,7 +43,7 @@ class UpdateRule:
         self.good_steps, self.bad_steps_in_row, self.bad_steps, self.begun = (
             tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in counters
         )
-        self.averages = WeightAverages(trainable, ema, strategy) if ema else None
+        self.averages = WeightAverages(trainable, ema, strategy) if ema and averaged else None
         self.clip_factor = None
         """What the last update multiplied its gradients by to keep their global norm in bounds: a scalar up to 1."""
         self._accumulators = []
@@ -57,6 +57,10 @@ class UpdateRule:
             self.gradients = tf.function(self._gradients, jit_compile=True)
             if self.strategy.num_replicas_in_sync == 1:  # with several, the optimizer leaves the replica: XLA cannot
                 self._apply_compiled = tf.function(self._apply, jit_compile=True)
+
+    def has_turn(self, phase: str) -> bool:
+        """Whether the update is taken in this phase of the stage."""
+        return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
         """`values` under the update's name, as checkpoints and logs have them."""
@@ -107,8 +111,9 @@ class UpdateRule:
         weights = self.objective.loss_weights.items()
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
-    def _gradients(self, batch, counts, seed):
+    def _gradients(self, batch, counts, seed, phase):
         """Gradients of one replica's part of the loss, and the sums and statistics behind it."""
+        self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
             tape.watch(values)

@@ -30,6 +30,8 @@ class Objective(ABC):
 
     loss_weights: dict[str, float]
     """Weight of each loss, by name."""
+    phase = ""
+    """Of the stage's phases the one that is being traced; see `Stage.phase`."""
 
     @abstractmethod
     def trainable(self) -> dict[str, Any]:
@@ -58,6 +60,10 @@ class Update(NamedTuple):
     objective: Objective
     settings: StageConfig
     """Its optimizer and clipping; its learning rate keeps its ratio to the stage's."""
+    phases: tuple[str, ...] | None = None
+    """Phases of the stage in which it has its turn; None: all."""
+    averaged: bool = True
+    """Whether averages of its weights are kept where the run has any."""
 
 
 class Stage(ABC):
@@ -71,10 +77,14 @@ class Stage(ABC):
     """Loss that decides which checkpoint is the best."""
     switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
     """Which of `config.optimizations.SWITCHES` mean something here."""
+    default_ema = 0.0
+    """Decay of the weight averages where neither settings nor preset ask for one."""
     speaks = False
     """Whether its samples can be spoken while it is trained."""
     takes_init_from = False
     """Whether a fresh run may start from another run's weights of this part."""
+    tuned_with_all = True
+    """Whether it does so in a run of all stages, too; else it keeps them there as they are."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -124,6 +134,17 @@ class Stage(ABC):
     def updates(self, settings: StageConfig) -> list[Update]:
         """The updates of one step; to be called in the strategy's scope, on the model device, after `build`."""
 
+    def phase(self, step: int, total: int) -> str:
+        """The phase of a step of so many: updates take their turns by it, and objectives leave out what is not due.
+
+        The step is traced once for each. By default there is one phase, without a name.
+        """
+        return ""
+
+    def validated(self, objectives: list[Objective]) -> list[Objective]:
+        """Objectives whose losses are the validation's, given those of the updates, in their order."""
+        return objectives
+
     @abstractmethod
     def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
         """The `Preparation` on the data device, which `shares_device` if the model is trained there as well."""
@@ -134,6 +155,10 @@ class Stage(ABC):
     def report(self) -> dict[str, float]:
         """Figures beyond the losses for a log line."""
         return {}
+
+    def advise(self, figures: dict[str, float]) -> Iterable[str]:
+        """Warnings for the user about a log line's figures, each with what to change."""
+        return ()
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """The weights as a checkpoint keeps them, `{file: {name: array}}`; `model` is what speaks and is built on."""

@@ -1,0 +1,134 @@
+"""Discriminators of sound, with which waveform decoders are trained: by periods, and by spectra of three resolutions.
+
+Kong, Kim and Bae, "HiFi-GAN" (2020), section 2.3; Siuzdak, "Vocos" (2023), section 3.3, after Jang et al., "UnivNet"
+(2021). They are most of what a step of training costs, so they are as narrow as `divisor` makes them.
+"""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from myxtts.models.layers.convolution import Conv1D
+from myxtts.models.layers.linear import built
+from myxtts.models.layers.spectrum import short_time_spectrum
+from myxtts.models.layers.tensor import Shape, Tensor
+
+PERIODS = (2, 3, 5, 7, 11)
+"""Samples from one row to the next of what a period discriminator sees."""
+RESOLUTIONS = (512, 1024, 2048)
+"""Lengths of the Fourier transforms, in samples."""
+PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)
+SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
+FEWEST_CHANNELS = 4
+"""That are left of a layer's however large the divisor."""
+_SLOPE = 0.1
+
+
+class PeriodDiscriminator(keras.layers.Layer):
+    """Looks at every `period`-th sample, `(B, S)` to a list of maps `(B, period, T, C)`, the last the score.
+
+    Args:
+        period: Samples from one that it sees together to the next.
+        channels: Of each convolution; all but the last have a stride of 3.
+
+    Call arguments: `wav`.
+    """
+
+    def __init__(self, period: int, channels: Sequence[int] = PERIOD_CHANNELS, **kwargs):
+        super().__init__(**kwargs)
+        self.period, self.channels = period, tuple(channels)
+
+    def build(self, wav_shape: Shape):
+        self.convolutions, width = [], 1
+        for index, channels in enumerate(self.channels):
+            stride = 1 if index == len(self.channels) - 1 else 3
+            conv = Conv1D(channels, 5, stride, padding=2, dtype=self.dtype_policy, name=f"conv_{index}")
+            self.convolutions.append(built(conv, (None, None, width)))
+            width = channels
+        self.score = built(Conv1D(1, 3, dtype=self.dtype_policy, name="score"), (None, None, width))
+
+    def call(self, wav: Tensor) -> list[Tensor]:
+        rest = -wav.shape[1] % self.period
+        # Mirrored at the end, to a whole number of rows.
+        wav = ops.concatenate([wav, ops.flip(wav[:, -rest - 1 : -1], axis=1)], axis=1) if rest else wav
+        rows = ops.reshape(wav, (-1, wav.shape[1] // self.period, self.period))
+        x = ops.cast(ops.reshape(ops.transpose(rows, (0, 2, 1)), (-1, rows.shape[1], 1)), self.compute_dtype)
+        maps = []
+        for convolution in self.convolutions:
+            x = ops.leaky_relu(convolution(x), _SLOPE)
+            maps.append(x)
+        maps.append(self.score(x))
+        return [ops.reshape(one, (-1, self.period, one.shape[1], one.shape[2])) for one in maps]
+
+
+class SpectrumDiscriminator(keras.layers.Layer):
+    """Looks at complex spectra, `(B, S)` to a list of maps `(B, T, bins, C)`, the last of which is the score.
+
+    Args:
+        n_fft: Length of the Fourier transform, see `short_time_spectrum`.
+        channels: Of each convolution; those between the first and the last halve the bins.
+
+    Call arguments: `wav`.
+    """
+
+    def __init__(self, n_fft: int, channels: Sequence[int] = SPECTRUM_CHANNELS, **kwargs):
+        super().__init__(**kwargs)
+        self.n_fft, self.channels = n_fft, tuple(channels)
+
+    def build(self, wav_shape: Shape):
+        self.convolutions, width, last = [], 2, len(self.channels) - 1
+        for index, channels in enumerate(self.channels):
+            strides = (1, 2) if 0 < index < last else (1, 1)
+            kernel = (3, 3) if index == last else (3, 9)
+            options = dict(padding="same", dtype=self.dtype_policy, name=f"conv_{index}")
+            conv = keras.layers.Conv2D(channels, kernel, strides, **options)
+            self.convolutions.append(built(conv, (None, None, None, width)))
+            width = channels
+        score = keras.layers.Conv2D(1, 3, padding="same", dtype=self.dtype_policy, name="score")
+        self.score = built(score, (None, None, None, width))
+
+    def call(self, wav: Tensor) -> list[Tensor]:
+        spectrum = ops.stack(short_time_spectrum(ops.cast(wav, "float32"), self.n_fft), axis=-1)
+        x, maps = ops.cast(spectrum, self.compute_dtype), []
+        for convolution in self.convolutions:
+            x = ops.leaky_relu(convolution(x), _SLOPE)
+            maps.append(x)
+        return [*maps, self.score(x)]
+
+
+class Discriminators(keras.layers.Layer):
+    """All of them, `(B, S)` to a list with the maps of each; S must be a multiple of 512.
+
+    Args:
+        divisor: By which channels are fewer than in the papers.
+        periods, resolutions: One discriminator each.
+
+    Call arguments: `wav`, with known S.
+    """
+
+    def __init__(
+        self, divisor: int = 1, periods: Sequence[int] = PERIODS, resolutions: Sequence[int] = RESOLUTIONS, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.divisor, self.periods, self.resolutions = divisor, tuple(periods), tuple(resolutions)
+
+    def build(self, wav_shape: Shape):
+        def narrow(channels):
+            return tuple(max(FEWEST_CHANNELS, wide // self.divisor) for wide in channels)
+
+        dtype = self.dtype_policy
+        self.parts = [
+            built(PeriodDiscriminator(period, narrow(PERIOD_CHANNELS), dtype=dtype, name=f"period_{period}"), wav_shape)
+            for period in self.periods
+        ]
+        self.parts += [
+            built(
+                SpectrumDiscriminator(n_fft, narrow(SPECTRUM_CHANNELS), dtype=dtype, name=f"spectrum_{n_fft}"),
+                wav_shape,
+            )
+            for n_fft in self.resolutions
+        ]
+
+    def call(self, wav: Tensor) -> list[list[Tensor]]:
+        return [part(wav) for part in self.parts]

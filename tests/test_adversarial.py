@@ -1,0 +1,176 @@
+"""Losses of the decoder stage: a turn of either side equals PyTorch's, and what silence and sample rates change."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.models.discriminators import Discriminators, PeriodDiscriminator, SpectrumDiscriminator
+from myxtts.models.hifigan import HifiganGenerator
+from myxtts.models.layers.linear import built
+from myxtts.models.xtts import named_weights
+from myxtts.training.adversarial import feature_distance, hinge_made, hinge_real, least_squares_made, least_squares_real
+from myxtts.training.spectral_losses import LogMelDistance, stft_distance
+from utilities.parity.seeded_weights import sampled_positions, seeded_values
+
+CLIPS, FRAMES, WIDTH, SPEAKER = 2, 8, 6, 5
+SOURCE_RATES = tf.constant([24000, 8000])
+UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
+
+
+def to_torch(array):
+    """Our layout of a weight in PyTorch's: axes reversed, but for the two that a kernel of rank 4 moves over."""
+    return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
+
+
+def to_ours(array):
+    return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+
+
+def seed(layer, prefix):
+    """Weights drawn by name in PyTorch's layout, as in `make_adversarial_reference.py`."""
+    for name, variable in named_weights(layer).items():
+        shape = to_torch(np.zeros(variable.shape)).shape
+        fan_in = 25 if name.endswith("bias") else np.prod(shape[1:])
+        variable.assign(to_ours(seeded_values(f"{prefix}/{name}", shape) / np.float32(np.sqrt(fan_in))))
+    return layer
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return np.load(Path(__file__).parent / "data" / "adversarial_small.npz")
+
+
+@pytest.fixture(scope="module")
+def generator():
+    layer = HifiganGenerator(16, UPSAMPLING, (3, 7), (1, 3))
+    return seed(built(layer, (None, None, WIDTH), (None, SPEAKER)), "generator")
+
+
+@pytest.fixture(scope="module")
+def discriminators():
+    return seed(built(Discriminators(64, (2, 3), (512,)), (None, None)), "discriminator")
+
+
+@pytest.fixture(scope="module")
+def sounds(generator):
+    frames = tf.constant(seeded_values("frames", (CLIPS, FRAMES, WIDTH)))
+    speaker = tf.constant(seeded_values("speaker", (CLIPS, SPEAKER)))
+    real = tf.constant(0.1 * seeded_values("real", (CLIPS, FRAMES * 256)))
+    return real, lambda: generator.frames_to_samples(frames, speaker)
+
+
+def check_gradients(loss_of, layer, expected):
+    named = named_weights(layer)
+    names = sorted(named)
+    with tf.GradientTape() as tape:
+        loss = loss_of()
+    gradients = tape.gradient(loss, [named[name].value for name in names])
+    assert len(expected) == len(names)
+    for name, gradient, row in zip(names, gradients, expected):
+        ours = to_torch(np.asarray(gradient)).reshape(-1)
+        values = ours[sampled_positions(ours.size)]
+        assert np.abs(ours).max() == pytest.approx(row[0], rel=1e-4), name
+        np.testing.assert_allclose(values, row[1 : 1 + len(values)], atol=1e-4 * row[0], err_msg=name)
+
+
+def test_discriminator_turn_equals_torch(reference, discriminators, sounds):
+    real, make = sounds
+    made = tf.stop_gradient(make())
+    np.testing.assert_allclose(made[:, ::16], reference["made"], atol=1e-5)
+
+    def losses():
+        terms = least_squares_real(discriminators(real)), least_squares_made(discriminators(made))
+        return [tf.reduce_mean(term) for term in terms]
+
+    for name, value in zip(("real", "made"), losses()):
+        assert float(value) == pytest.approx(float(reference[f"discriminator/{name}"]), rel=1e-5)
+    check_gradients(lambda: tf.add_n(losses()), discriminators, reference["discriminator/gradients"])
+
+
+def test_generator_turn_equals_torch(reference, generator, discriminators, sounds):
+    real, make = sounds
+    of_real = discriminators(real)
+
+    def losses():
+        made = make()
+        of_made = discriminators(made)
+        terms = dict(adversarial=least_squares_real(of_made), features=feature_distance(of_real, of_made))
+        terms |= dict(mel=LogMelDistance()(real, made, SOURCE_RATES), stft=stft_distance(real, made, SOURCE_RATES))
+        return {name: tf.reduce_mean(term) for name, term in terms.items()}
+
+    weights = dict(adversarial=1.0, features=2.0, mel=45.0, stft=1.0)
+    for name, value in losses().items():
+        assert float(value) == pytest.approx(float(reference[f"generator/{name}"]), rel=1e-5), name
+    loss_of = lambda: tf.add_n([weights[name] * value for name, value in losses().items()])
+    check_gradients(loss_of, generator, reference["generator/gradients"])
+
+
+def test_hinge_losses_equal_torch(reference, discriminators, sounds):
+    real, make = sounds
+    losses = hinge_real(discriminators(real)), hinge_made(discriminators(make()))
+    np.testing.assert_allclose([float(tf.reduce_mean(loss)) for loss in losses], reference["hinge"], rtol=1e-5)
+
+
+def test_each_clip_has_its_own_losses(discriminators, sounds):
+    real, make = sounds
+    made = make()
+    rates = SOURCE_RATES
+    for row in range(CLIPS):
+        one, other, rate = real[row : row + 1], made[row : row + 1], rates[row : row + 1]
+        together = [
+            least_squares_real(discriminators(made)),
+            feature_distance(discriminators(real), discriminators(made)),
+            LogMelDistance()(real, made, rates),
+            stft_distance(real, made, rates),
+        ]
+        alone = [
+            least_squares_real(discriminators(other)),
+            feature_distance(discriminators(one), discriminators(other)),
+            LogMelDistance()(one, other, rate),
+            stft_distance(one, other, rate),
+        ]
+        for whole, part in zip(together, alone):
+            assert float(whole[row]) == pytest.approx(float(part[0]), rel=1e-4)
+
+
+def tone(hz, level, samples=4096):
+    return level * np.sin(2 * np.pi * hz * np.arange(samples) / 24000)
+
+
+def test_bands_above_the_recording_s_own_rate_only_have_to_be_quiet():
+    speech, faint, loud = tone(500, 0.3), tone(9000, 1e-4), tone(9000, 1e-2)
+    real = tf.constant(speech[None], tf.float32)
+    distance = LogMelDistance()
+
+    def of(rate, addition):
+        made = tf.constant((speech + addition)[None], tf.float32)
+        return [float(loss(real, made, tf.constant([rate]))[0]) for loss in (distance, stft_distance)]
+
+    assert max(of(24000, 0 * faint)) < 1e-5
+    # What is 80 dB down differs from nothing where the recording could have had it, and is silence where not.
+    assert min(of(24000, faint)) > 1e-3 and max(of(8000, faint)) < 1e-3
+    assert min(of(8000, loud)) > 1e-2
+
+
+def test_silence_and_equal_sounds_have_finite_gradients():
+    silence = tf.zeros((1, 2048))
+    rates = tf.constant([24000])
+    for made in (silence, tf.constant(tone(300, 0.1, 2048)[None], tf.float32)):
+        for real in (silence, made):
+            with tf.GradientTape() as tape:
+                tape.watch(made)
+                loss = LogMelDistance()(real, made, rates) + stft_distance(real, made, rates)
+            assert np.isfinite(loss).all() and np.isfinite(tape.gradient(loss, made)).all()
+
+
+def test_discriminators_keep_the_papers_widths_and_the_compute_dtype():
+    period = built(PeriodDiscriminator(3), (None, None))
+    # 1-32-128-512-1024-1024-1 with five taps, the last with three.
+    assert period.count_params() == 5 * (32 + 32 * 128 + 128 * 512 + 512 * 1024 + 1024**2) + 3 * 1024 + 2720 + 1
+    spectrum = built(SpectrumDiscriminator(512, dtype="mixed_float16"), (None, None))
+    maps = spectrum(tf.zeros((2, 1024)))
+    assert [one.shape[1:] for one in maps[:2]] == [(8, 257, 32), (8, 129, 32)] and maps[-1].shape == (2, 8, 33, 1)
+    assert {one.dtype for one in maps} == {tf.float16}
+    assert all(variable.dtype == "float32" for variable in spectrum.trainable_variables)

@@ -1,0 +1,269 @@
+"""The decoder stage: what it is given, what it learns from, and that a run of it can be stopped at any step."""
+
+from collections.abc import Iterable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_run import PLAN, untraced
+from tiny import tiny_run_config, voiced
+
+from myxtts.config.checks import ConfigError
+from myxtts.config.config import StageConfig
+from myxtts.data.batch import WaveBatch, target_width
+from myxtts.data.dataset import SpeechDataset
+from myxtts.inference.code_generator import mark_text
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.models.xtts import XTTS
+from myxtts.runs.run import Run
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.training.spectral_losses import LogMelDistance
+from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, copy_of
+from myxtts.training.trainer import XTTSTrainer
+
+MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)
+FOUNDATIONS = ("dvae", "gpt", "speaker")
+
+
+def run_config(corpus=None, folder="unused", **training):
+    training = {"decoder_frames": 8, "log_every_steps": 1, "stage": "decoder", "decoder_warmup": 0.5, **training}
+    config = tiny_run_config(corpus, folder, model=MODEL, data={"num_buckets": 1}, training=training)
+    config.training.decoder = StageConfig(max_steps=4, learning_rate=3e-3, betas=(0.8, 0.99))
+    return config
+
+
+@pytest.fixture(scope="module")
+def foundations():
+    keras.utils.set_random_seed(3)
+    return {part: XTTS(run_config().model, parts=(part,)) for part in FOUNDATIONS}
+
+
+@pytest.fixture(autouse=True)
+def few_discriminators(monkeypatch):
+    monkeypatch.setattr(DecoderStage, "periods", (3,))
+    monkeypatch.setattr(DecoderStage, "resolutions", (512,))
+
+
+@pytest.fixture(scope="module")
+def preparation(foundations):
+    return DecoderPreparation(foundations, "/CPU:0", run_config())
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    keras.utils.set_random_seed(4)
+    return XTTS(run_config().model, parts=("decoder",)).decoder
+
+
+@pytest.fixture(scope="module")
+def waves():
+    """Three clips of 12, 7 and 12 strides of 1024, the last with 0.25 s of sound only."""
+    lengths = np.array([12 * 1024, 7 * 1024 - 30, 12 * 1024], "int32")
+    wav, target = np.zeros((3, 12 * 1024), "float32"), np.zeros((3, target_width(12 * 1024)), "float32")
+    for row, length in enumerate(lengths):
+        sounding = int(0.25 * 22050) if row == 2 else length
+        wav[row, :sounding] = voiced(1.0, 120 + 40 * row, row)[:sounding]
+        sounding = sounding * 24000 // 22050
+        target[row, :sounding] = voiced(1.0, 120 + 40 * row, row, sample_rate=24000)[:sounding]
+    text = np.full((3, 4), 5, "int32")
+    counts = np.array([4, 2, 3], "int32")
+    fields = dict(index=np.arange(3, dtype="int32"), wav=wav, wav_lengths=lengths, text=text, text_lengths=counts)
+    fields |= dict(conditioning=wav[[1, 0, 1], :6000], conditioning_span=np.zeros((3, 2), "int32"))
+    fields |= dict(target_wav=target, target_lengths=lengths * 24000 // 22050)
+    fields |= dict(source_rate=np.array([24000, 16000, 24000], "int32"), speaker=np.zeros(3, "int32"))
+    return WaveBatch(**{name: tf.constant(value) for name, value in fields.items()})
+
+
+def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_when_it_is_spoken(preparation, foundations, waves):
+    whole, grid, config = preparation(waves), preparation.grid, run_config().model
+    before = grid.history_frames
+    gpt, codes = foundations["gpt"].gpt, foundations["dvae"].dvae
+    for row, num_codes in enumerate((12, 7, 12)):
+        assert int(tf.reduce_sum(tf.cast(whole.present[row], tf.int32))) == grid.num_frames(num_codes + 1)
+        # One row at a time, without padding, from codes that end in the stop code.
+        wav, ids = waves.wav[row : row + 1], waves.text[row, : int(waves.text_lengths[row])].numpy().tolist()
+        mel = foundations["dvae"].normalize_mel(preparation.mel(wav))
+        recorded = codes.encode(mel)[:, :num_codes].numpy()
+        recorded = np.append(recorded, [[config.stop_audio_token]], axis=1)
+        voice = preparation._conditioning_mel(waves.conditioning[row : row + 1])
+        voice = gpt.mel_to_latents(foundations["dvae"].normalize_mel(voice))
+        latents = gpt.codes_to_latents(voice, np.array([mark_text(ids, config)]), recorded, config.start_audio_token)
+        frames = grid.latents_to_frames(latents)[0]
+        actual = whole.frames[row, before : before + len(frames)]
+        # The last codes of a clip see what follows it in the batch.
+        np.testing.assert_allclose(actual[:-9], frames[:-9], atol=1e-4)
+    np.testing.assert_allclose(whole.target[:, : waves.target_wav.shape[1]], waves.target_wav, atol=0)
+
+
+def test_a_slice_with_its_context_is_a_part_of_the_whole(preparation, decoder, waves):
+    whole = preparation(waves)
+    copies, hop = copy_of(decoder, whole), decoder.hop_length
+    starts = set()
+    for position in range(4):
+        cut = preparation(waves, position)
+        assert cut.target.shape == (3, 8 * hop)
+        assert cut.frames.shape[1] == decoder.history_frames + 8 + decoder.lookahead_frames
+        slices = copy_of(decoder, cut)
+        for row in range(2):
+            offsets = range(0, whole.target.shape[1] - 8 * hop + 1, hop)
+            sound, part = whole.target[row].numpy(), cut.target[row].numpy()
+            matches = [first for first in offsets if (sound[first : first + 8 * hop] == part).all()]
+            assert len(matches) == 1
+            starts.add((row, matches[0]))
+            if tf.reduce_all(cut.speaker[row] == whole.speaker[row]):
+                np.testing.assert_allclose(slices[row], copies[row, matches[0] :][: 8 * hop], atol=1e-5)
+    assert len(starts) > 4
+
+
+def test_slices_are_drawn_again_where_they_are_silent_and_depend_on_position_alone(preparation, waves):
+    silent = 0
+    for position in range(20):
+        cut = preparation(waves, position)
+        silent += float(tf.reduce_max(tf.abs(cut.target[2]))) < 1e-3
+    # 24 of 48 starts are silent, a quarter after the second draw.
+    assert silent < 10
+    for one, other in zip(preparation(waves, 7), preparation(waves, 7)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_speaker_vector_is_of_the_other_clip_or_half_of_the_time_of_its_own(preparation, waves):
+    validation = preparation(waves).speaker.numpy()
+    other = [(preparation(waves, position).speaker.numpy() == validation).all(axis=1) for position in range(16)]
+    assert 0.2 < np.mean(other) < 0.8
+    np.testing.assert_array_equal(preparation(waves).speaker, validation)
+
+
+def test_validation_is_the_mel_distance_of_whole_copies(preparation, decoder, waves):
+    stage = DecoderStage(run_config(), dict.fromkeys(FOUNDATIONS))
+    stage.model = type("Model", (), {"decoder": decoder})()
+    (objective,) = stage.validated([])
+    batch = preparation(waves)
+    sums, counts = objective.loss_sums(batch)[0], objective.counts(batch)
+    expected, total = 0.0, 0
+    copies = copy_of(decoder, batch)
+    for row, num_codes in enumerate((12, 7, 12)):
+        num_frames = preparation.grid.num_frames(num_codes + 1)
+        distance = LogMelDistance().differences(
+            batch.target[row : row + 1], copies[row : row + 1], batch.source_rate[row : row + 1]
+        )
+        expected, total = expected + float(tf.reduce_sum(distance[0, :num_frames])), total + num_frames
+    assert float(sums["mel"] / counts["mel"]) == pytest.approx(expected / total, rel=1e-4)
+
+
+class Recorder:
+    def __init__(self, trainer=None, stop_after=None):
+        self.trainer, self.stop_after, self.figures, self.discriminators = trainer, stop_after, {}, {}
+
+    def on_log(self, step, figures, timing):
+        self.figures[step] = figures
+        arrays = self.trainer.stage.weight_arrays()["discriminators"]
+        self.discriminators[step] = np.concatenate([array.ravel() for array in arrays.values()])
+
+    def on_step(self, step):
+        if step == self.stop_after:
+            self.trainer.stop_requested.set()
+
+
+def train(dataset, foundations, config, stop_after=None):
+    with untraced():
+        trainer = XTTSTrainer(config, stage="decoder", foundations=foundations)
+        recorder = Recorder(trainer, stop_after)
+        trainer.train(dataset, [recorder])
+    return trainer, recorder
+
+
+@pytest.fixture(scope="module")
+def corpus_foundations(tiny_corpus, tmp_path_factory):
+    """The corpus with its configuration, and foundations that fit its vocabulary."""
+    dataset = SpeechDataset.open(run_config(tiny_corpus, tmp_path_factory.mktemp("corpus")))
+    keras.utils.set_random_seed(3)
+    return dataset, {part: XTTS(dataset.config.model, parts=(part,)) for part in FOUNDATIONS}
+
+
+def configured(dataset, folder, **settings):
+    config = run_config(dataset.config.data.train_data, folder, **settings)
+    config.model, config.data = dataset.config.model, dataset.config.data
+    dataset = dataset.with_config(config)
+    return dataset, config
+
+
+def weights_of(folder) -> dict[str, Iterable]:
+    store = CheckpointStore(folder / "decoder")
+    step = store.steps()[-1]
+    return {name: store.digest(step, name) for name in ("model", "discriminators", "optimizer", "trained")}
+
+
+def test_phases_follow_each_other_and_a_run_is_resumed_bit_for_bit(corpus_foundations, tmp_path):
+    corpus, foundations = corpus_foundations
+    dataset, config = configured(corpus, tmp_path / "whole")
+    trainer, told = train(dataset, foundations, config)
+    assert [trainer.stage.phase(step, 4) for step in range(4)] == [SPECTRAL] * 2 + [ADVERSARIAL] * 2
+    # Discriminators wait while the decoder learns from spectra alone.
+    assert (told.discriminators[1] == told.discriminators[2]).all()
+    assert (told.discriminators[3] != told.discriminators[2]).any()
+    assert told.figures[2]["adversarial"] == 0.0 < told.figures[3]["adversarial"]
+    assert told.figures[3]["discriminator/real"] > 0
+    # Averages of the decoder are validated and spoken with; there are none of the discriminators.
+    assert trainer.train_step.averages() and not any("period" in name for name in trainer.train_step.averages())
+    assert trainer.state.history[-1]["mel"] == trainer.state.best[0]
+    for stop in (3, None):
+        dataset, config = configured(corpus, tmp_path / "stopped")
+        trainer, again = train(dataset, foundations, config, stop)
+    assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
+
+
+def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, tmp_path):
+    corpus, foundations = corpus_foundations
+    switches = dict(precision="mixed_float16", gradient_accumulation=2, decoder_warmup=0.0)
+    dataset, config = configured(corpus, tmp_path, **switches)
+    config.training.decoder.max_steps = 2
+    trainer, told = train(dataset, foundations, config)
+    # The loss scale may start too high.
+    assert trainer.train_step.bad_steps <= 1 and np.isfinite(told.figures[2]["loss"])
+    assert (told.discriminators[1] != told.discriminators[2]).any()
+
+
+def test_fine_tuning_trains_the_discriminators_alone_first():
+    config = run_config(init_from="another")
+    stage = DecoderStage(config, dict.fromkeys(FOUNDATIONS))
+    stage._is_started = True
+    assert [stage.phase(step, 10) for step in (0, 4, 5)] == [JUDGING, JUDGING, ADVERSARIAL]
+
+
+def test_warnings_say_what_to_change():
+    stage = DecoderStage(run_config(), dict.fromkeys(FOUNDATIONS))
+    stage.discriminators = type("Two", (), {"parts": [None, None]})()
+    assert not list(stage.advise({"mel": 1.0, "discriminator/loss": 3.9}))
+    (won,) = stage.advise({"mel": 0.9, "discriminator/loss": 0.1})
+    assert "almost without fail (loss 0.100, guessing costs 4)" in won and "decoder_feature_weight" in won
+    (fallen,) = stage.advise({"mel": 1.5, "discriminator/loss": 3.9})
+    assert "is 1.500 and was 0.900" in fallen and "--lr" in fallen
+    # Without a turn the discriminators have no figures.
+    assert not list(stage.advise({"mel": 0.9, "discriminator/loss": 0.0}))
+
+
+def test_settings_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="slices of 1 s or more.*decoder_frames 8.*Try 94"):
+        DecoderStage(run_config(decoder_speaker_weight=9.0), dict.fromkeys(FOUNDATIONS))
+    with pytest.raises(ConfigError, match="must be even"):
+        DecoderStage(run_config(decoder_frames=9), dict.fromkeys(FOUNDATIONS))
+
+
+def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corpus, tmp_path):
+    stages = dict.fromkeys(FOUNDATIONS, {"max_steps": 1})
+    config = tiny_run_config(tiny_corpus, tmp_path, model=MODEL, data={"num_buckets": 1}, **stages)
+    config.training.decoder_warmup = 0.5
+    with untraced():
+        assert Run(config, PLAN).train()
+        store = CheckpointStore(tmp_path / "decoder")
+        state = store.read_state(store.steps()[-1])
+        assert set(state["lineage"]) == set(FOUNDATIONS) and state["finished"]
+        assert [set(entry) for entry in state["history"]] == [{"step", "mel"}]
+        synthesizer = Synthesizer.load(tmp_path)
+        assert synthesizer.model.parts == (*FOUNDATIONS, "decoder")
+        voice = synthesizer.voice(voiced(0.5, 110, 1))
+        speech = synthesizer.speak("one two", voice, "en")
+    assert speech.sample_rate == 24000
+    num_latents = len(speech.codes) + speech.stopped
+    assert len(speech.samples) == synthesizer.model.decoder.num_samples(num_latents)
