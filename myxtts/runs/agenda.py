@@ -183,7 +183,7 @@ def _work(config, stage, dataset, state):
 
 
 def _is_given(state):
-    """Whether a checkpoint is of another run, or of a stage that had nothing to learn: there is no step to go on from."""
+    """Whether a checkpoint is of another run, or of a stage that had nothing to learn: no step to go on from."""
     return "position" not in state or state["step"] == 0 or TAKEN_FROM in state
 
 

@@ -56,6 +56,14 @@ class DivergenceGuard:
             return None
         return [self._described(*bad) for bad in self._row]
 
+    def error(self, step: int, found: str) -> TrainingDiverged:
+        """What to raise after the last bad step, whose clips are listed in `found`."""
+        return TrainingDiverged(
+            f"{self.limit} steps in a row had a loss or gradient that is not finite; step {step} was the last. The "
+            f"clips and the terms that broke are listed in {found}. Lower --lr, train in float32, or take the clips "
+            "out; the last good checkpoint is untouched."
+        )
+
     @staticmethod
     def _described(step, clips, losses):
         broken = [name for name, value in losses.items() if not np.isfinite(float(value))]

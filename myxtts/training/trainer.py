@@ -353,11 +353,7 @@ class XTTSTrainer:
         named = [{**bad, "clips": [dataset.train[index].id for index in bad["clips"]]} for bad in bad_steps]
         folder, rate = self.config.training.checkpoint_dir, float(self.train_step.rules[0].optimizer.learning_rate)
         found = write_divergence(folder, self.stage.name, self.step, rate, self.train_step.trainable(), named)
-        raise TrainingDiverged(
-            f"{self.divergence.limit} steps in a row had a loss or gradient that is not finite; step {self.step} was "
-            f"the last. The clips and the terms that broke are listed in {found}. Lower --lr, train in float32, or "
-            "take the clips out; the last good checkpoint is untouched."
-        )
+        raise self.divergence.error(self.step, found)
 
     def evaluate(self, loader) -> dict[str, float]:
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
