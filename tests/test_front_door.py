@@ -130,8 +130,8 @@ def test_configuration_is_the_same_after_a_file(tmp_path):
 # ---- the page
 
 
-def blocks():
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(encoding="utf-8"), re.DOTALL)
+def blocks(page="docs/python.md"):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
 def made_tiny(block, shape):
@@ -168,6 +168,10 @@ def test_page_runs_as_written(tiny_corpus, tmp_path, monkeypatch, capsys):
     assert names["trainer"].step == 1 and (tmp_path / "models/tuned/vocab.json").is_file()
     said = capsys.readouterr().out
     assert "needs both" in said and "--model-gpu is model_gpu=" in said and "Nothing is left to train" in said
+
+
+def test_persian_page_shows_the_same():
+    assert blocks("docs/python.fa.md") == blocks()
 
 
 def test_page_and_docstrings_name_arguments_that_there_are():
