@@ -113,19 +113,19 @@ def test_position_survives_a_change_of_accumulation_which_is_told(stopped, tmp_p
 def test_changed_training_set_is_told_and_clips_are_told_apart_by_their_ids(stopped, tmp_path, caplog):
     dataset, _ = stopped
     trainer = resumed(stopped, tmp_path)
-    trainer._take_up(dataset)
+    trainer.state.take_up(dataset, "gpt")
     assert "since the checkpoint" not in caplog.text
     shorter = dataclasses.replace(dataset.train[0], num_samples=5)
     assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.state.data_digest
     fewer = dataclasses.replace(dataset, train=dataset.train[1:])
-    trainer._take_up(fewer)
+    trainer.state.take_up(fewer, "gpt")
     assert "0 clips are new, and 1 are gone" in caplog.text
 
 
 def test_changed_training_set_of_a_checkpoint_that_did_not_keep_what_was_heard_is_told(stopped, tmp_path, caplog):
     trainer = resumed(stopped, tmp_path)
     trainer.state.record, trainer.state.data_digest = None, "another"
-    trainer._take_up(stopped[0])
+    trainer.state.take_up(stopped[0], "gpt")
     assert "The training set has changed since the checkpoint" in caplog.text
 
 

@@ -95,9 +95,7 @@ class Checkpointer:
         self.state.record = ClipRecord.restore(tensors[CLIPS], saved["order"], where) if clips else None
         self.stage.assign_weights(tensors, where)
         assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
-        for rule in self.train_step.rules:
-            if rule.averages:
-                rule.averages.restart()
+        self.train_step.restart_averages()
         if trained:
             # Averages may have been turned off since.
             averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}

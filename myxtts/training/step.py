@@ -112,6 +112,11 @@ class TrainStep:
         """Those of them that averages are kept of."""
         return self._of_rules(lambda rule: dict(zip(rule.names, rule.variables)) if rule.averages else {})
 
+    def restart_averages(self) -> None:
+        """Lets them begin at the weights as they are."""
+        for averages in filter(None, (rule.averages for rule in self.rules)):
+            averages.restart()
+
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Within the block the model has the weights that are validated and spoken with: their averages, if any."""

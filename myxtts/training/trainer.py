@@ -127,8 +127,8 @@ class XTTSTrainer:
         training, batch_size = self.config.training, self.stage_config.batch_size
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
-        sizes = batch_size, training.gradient_accumulation, training.automatic_batch_size
-        self.batching = Batching(self.train_step, self.replicas, *sizes)
+        accumulation, is_automatic = training.gradient_accumulation, training.automatic_batch_size
+        self.batching = Batching(self.train_step, self.replicas, batch_size, accumulation, is_automatic)
         parts = {"divergence": self.divergence, "overtraining": self.overtraining, "micro_batches": self.batching}
         self.state = TrainingState(lineage, STAGES[self.stage.name].follows, parts=parts)
         self.ledger = None
@@ -154,8 +154,8 @@ class XTTSTrainer:
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Optimizer steps of the whole stage."""
-        asked, epochs = self.stage_config.max_steps, self.config.training.epochs
-        return total_steps(asked, epochs, batches_per_epoch, self.batching.accumulation)
+        epochs, accumulation = self.config.training.epochs, self.batching.accumulation
+        return total_steps(self.stage_config.max_steps, epochs, batches_per_epoch, accumulation)
 
     def train(self, dataset: SpeechDataset | None = None, callbacks: Iterable = ()) -> dict[str, float]:
         """Trains until the stage's last step; returns the last validation losses by name.
@@ -242,9 +242,7 @@ class XTTSTrainer:
         """What a fresh start measures on the recordings, unless it was given."""
         if self.step == 0 and self.stage.lacks_measurement():
             self.stage.begin(self.switches, self.stage.measure(dataset))
-            for rule in self.train_step.rules:
-                if rule.averages:
-                    rule.averages.restart()
+            self.train_step.restart_averages()
 
     def _end_at_once(self, reason):
         """The stage is finished as it is."""
@@ -336,8 +334,7 @@ class XTTSTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop)
 
     def _log(self, recent, total):
-        losses = mean_losses(recent)
-        report = {**losses, "learning_rate": self._learning_rate(total), **self.stage.report()}
+        report = {**mean_losses(recent), "learning_rate": self._learning_rate(total), **self.stage.report()}
         report["skipped_steps"] = self.train_step.bad_steps
         self._call("on_log", self.step, report, self.clock.report())
         for line in self.stage.advise(report):
@@ -351,8 +348,8 @@ class XTTSTrainer:
         if bad_steps is None:
             return
         named = [{**bad, "clips": [dataset.train[index].id for index in bad["clips"]]} for bad in bad_steps]
-        folder, rate = self.config.training.checkpoint_dir, float(self.train_step.rules[0].optimizer.learning_rate)
-        found = write_divergence(folder, self.stage.name, self.step, rate, self.train_step.trainable(), named)
+        rate, home = float(self.train_step.rules[0].optimizer.learning_rate), self.config.training.checkpoint_dir
+        found = write_divergence(home, self.stage.name, self.step, rate, self.train_step.trainable(), named)
         raise self.divergence.error(self.step, found)
 
     def evaluate(self, loader) -> dict[str, float]:
@@ -388,10 +385,7 @@ class XTTSTrainer:
         """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
         name = self.stage.name
         if self.step == 0:
-
-            def make_batch(size):
-                return self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
-
+            make_batch = lambda size: self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
             self.train_step.phase = self.stage.phase(1, 1)  # the last, which takes most
             budget = memory_budget(self.config.training.memory_budget_mb, self.model_device)
             self.batching.fit(budget, measured_trial(self.batching, self.stage, make_batch))
