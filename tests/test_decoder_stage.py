@@ -13,7 +13,7 @@ from myxtts.config.checks import ConfigError
 from myxtts.config.config import StageConfig
 from myxtts.data.batch import WaveBatch, target_width
 from myxtts.data.dataset import SpeechDataset
-from myxtts.inference.code_generator import mark_text
+from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.runs.run import Run

@@ -21,10 +21,9 @@ from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.audio.griffin_lim import log_mel_to_wav  # noqa: E402
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.inference.code_generator import mark_text  # noqa: E402
+from myxtts.inference.code_engine import mark_text  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
-from myxtts.inference.waveforms import SpokenText  # noqa: E402
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SEEDS = 5
@@ -102,7 +101,7 @@ class Stages:
         decoded = [np.asarray(model.denormalize_mel(model.dvae.decode(some)))[0] for some in codes]
         yield row("DVAE codes, Griffin-Lim", [log_mel_to_wav(mel) for mel in decoded])
         if self.has_decoder:
-            copies = [self._decode(*name, *both) for name, *both in zip(names, codes, decoded, strict=True)]
+            copies = [self._decode(*name, some) for name, some in zip(names, codes, strict=True)]
             yield row("DVAE codes, decoder", copies, self.synthesizer.to_waveform.sample_rate)
         yield from self.free_speech()
 
@@ -113,7 +112,7 @@ class Stages:
             rng = np.random.default_rng([seed, 7])
             voices = [self._reference_voice(speaker, rng) for speaker, _ in self.pairs]
             texts = [WORDS[digit] for _, digit in self.pairs]
-            spoken += self.synthesizer.speak_batch(texts, voices, ["en"] * len(texts), seed=seed)
+            spoken += self.synthesizer.batch(texts, voices, ["en"] * len(texts), seed=seed)
         names = list(self.pairs) * SEEDS
         if self.has_decoder:
             waves = [log_mel_to_wav(speech.mel) for speech in spoken]
@@ -129,13 +128,15 @@ class Stages:
         digits = [digit for digit in range(10) if (speaker, digit) not in self.left_out]
         return self._voice(self._wav(speaker, rng.choice(digits), rng.choice(TRAIN_INDICES)))
 
-    def _decode(self, speaker, digit, codes, mel):
+    def _decode(self, speaker, digit, codes):
         """Recorded codes through the waveform decoder, with the voice from another recording of the speaker."""
         config = self.synthesizer.config.model
         voice = self._reference_voice(speaker, np.random.default_rng([digit, 11]))
         text = mark_text(self.synthesizer.text_front.ids(WORDS[digit], "en"), config)
-        ended = np.append(codes[0], config.stop_audio_token).astype(np.int32)
-        return self.synthesizer.to_waveform(SpokenText(text, voice, ended, mel))
+        ended = np.append(codes[0], config.stop_audio_token).astype(np.int32)[None]
+        inputs = voice.latents, np.array([text], np.int32), ended, config.start_audio_token
+        latents = np.asarray(self.synthesizer.model.gpt.codes_to_latents(*inputs))[0]
+        return self.synthesizer.to_waveform.begin(voice).more(codes[0].tolist(), latents, finished=True)
 
 
 def listen(row: Row, judge: DigitJudge, score: SignalScore | None) -> Result:
