@@ -244,7 +244,7 @@ def test_a_stage_without_an_estimate_is_one_sentence(capsys, monkeypatch):
     monkeypatch.setitem(STAGES, "dvae", replace(STAGES["dvae"], memory=None))
     code, _, error = printed(capsys, "--stage", "dvae")
     assert code == 2
-    assert error == "Error: --stage must be one whose memory can be estimated: gpt. Received: dvae.\n"
+    assert error == "Error: --stage must be one whose memory can be estimated: gpt, speaker, decoder. Received: dvae.\n"
 
 
 def test_auto_is_planned_as_what_takes_more_and_said(capsys):
