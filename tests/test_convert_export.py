@@ -5,29 +5,35 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from released_model import MINIMAL, assert_same_weights, convert, write_release
+from released_model import MINIMAL, assert_same_weights, convert, weights, write_release
+from tiny import write_run
 
+from myxtts.config.config import XTTSConfig
 from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
+from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointStore, read_json
+from myxtts.storage.files import write_json
 from myxtts.storage.parts import read_part
 from myxtts.storage.speakers import read_speaker
+from myxtts.text.tokenizer import XTTSTokenizer
+
+RELEASED_SHAPE = replace(
+    MINIMAL,
+    width=64,
+    conditioning_blocks=6,
+    num_latents=32,
+    perceiver_depth=2,
+    perceiver_heads=8,
+    decoder_channels=512,
+    speaker_channels=(32, 64, 128, 256),
+    speaker_width=512,
+)
 
 
 @pytest.fixture(scope="module")
 def released_shape(tmp_path_factory):
     """A model whose decoder has the released shape, converted."""
-    config = replace(
-        MINIMAL,
-        width=64,
-        conditioning_blocks=6,
-        num_latents=32,
-        perceiver_depth=2,
-        perceiver_heads=8,
-        decoder_channels=512,
-        speaker_channels=(32, 64, 128, 256),
-        speaker_width=512,
-    )
-    release = write_release(tmp_path_factory.mktemp("shaped") / "in", config)
+    release = write_release(tmp_path_factory.mktemp("shaped") / "in", RELEASED_SHAPE)
     assert convert("--from-coqui", release / "model.pth", "--output", release / "out") == 0
     return release
 
@@ -72,3 +78,40 @@ def test_an_older_folder_with_other_names_and_fewer_parts_exports_the_same(relea
     for folder, name in ((old, "a"), (released_shape / "out", "b")):
         assert convert("--to-coqui", folder, "--output", tmp_path / name / "model.pth") == 0
     assert (tmp_path / "a" / "model.pth").read_bytes() == (tmp_path / "b" / "model.pth").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory):
+    """What a run leaves that trained all its stages from scratch, and the model."""
+    tokenizer = XTTSTokenizer.train([("one two three", "en")], 50)
+    lengths = dict(max_text_tokens=402, max_audio_tokens=605)
+    model = XTTS(replace(RELEASED_SHAPE, num_text_tokens=tokenizer.num_tokens, **lengths), PARTS)
+    return write_run(tmp_path_factory.mktemp("own") / "run", model, tokenizer, XTTSConfig(model=model.config)), model
+
+
+def test_a_run_that_trained_all_its_parts_here_exports_and_comes_back_as_it_was(own_run, tmp_path):
+    folder, model = own_run
+    assert convert("--to-coqui", folder, "--output", tmp_path / "there" / "model.pth") == 0
+    assert convert("--from-coqui", tmp_path / "there" / "model.pth", "--output", tmp_path / "back") == 0
+    found = weights(tmp_path / "back")
+    assert found.keys() == set(PARTS)
+    for part in PARTS:
+        expected = model.part_weights(part)
+        assert found[part].keys() == expected.keys()
+        for name, value in found[part].items():
+            np.testing.assert_allclose(value, expected[name].numpy(), rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_a_run_without_a_part_or_with_the_other_decoder_is_refused(own_run, tmp_path, capsys):
+    folder, _ = own_run
+    incomplete = tmp_path / "incomplete"
+    shutil.copytree(folder, incomplete, ignore=shutil.ignore_patterns("speaker"))
+    assert convert("--to-coqui", incomplete, "--output", tmp_path / "no" / "model.pth") == 2
+    assert "has no speaker" in (error := capsys.readouterr().err) and "--stage speaker" in error
+    settings = read_json(folder / "config.json")
+    settings["model"]["decoder_type"] = "istft"
+    shutil.copytree(folder, tmp_path / "other")
+    write_json(tmp_path / "other" / "config.json", settings)
+    assert convert("--to-coqui", tmp_path / "other", "--output", tmp_path / "no" / "model.pth") == 2
+    assert "model.decoder_type is istft and not hifigan" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()

@@ -18,6 +18,8 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 _NEEDED = ("gpt", "speaker", "decoder")
 """Parts without which the reference cannot load a model."""
+_JUDGED = ("gpt", "decoder")
+"""Parts whose best checkpoint speaks; the others are built on as they were at the end."""
 
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
@@ -25,9 +27,9 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     `dvae.pth` and `speakers_xtts.pth`.
 
     Args:
-        folder: Of a training run or of `import_coqui`, with a waveform decoder.
+        folder: Of `import_coqui`, or of a training run whose stages are all trained.
         output: The model file to write; neither it nor a file of those names may be there.
-        which: `best` or `last` checkpoint of the GPT.
+        which: `best` or `last` checkpoint of GPT and waveform decoder.
 
     Returns:
         Paths of the files written.
@@ -42,11 +44,12 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     settings = coqui_settings(config, tokenizer.languages)
     parts = {}
     for part in (*_NEEDED, "dvae"):
-        parts |= _read_part(folder, part, which if part == "gpt" else "last")
+        parts |= _read_part(folder, part, which if part in _JUDGED else "last")
     for part in _NEEDED:
         if part not in parts:
             problem = f"{folder} has no {part}, and the reference cannot load a model without one"
-            raise CheckpointError(f"{problem}. A model that was converted and fine-tuned has all parts.")
+            way_out = f"Train it: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
+            raise CheckpointError(f"{problem}. {way_out}")
     dvae = parts.get("dvae")
     stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)
     weights = parts["gpt"] | parts["speaker"] | parts["decoder"] | {MEL_STATS: stats}
