@@ -80,8 +80,8 @@ def _decoder_activations(model, frames, number):
 
     `istft`, with D channels, of each block: the padded input (2 D), the convolution's output, of the norm two and of
     its modulation one more, of the tanh-GELU four of width 3 D, and the branch's end, its scaled form and the sum. The
-    head has about three numbers per sample of the transform, in float32. `hifigan`, of each residual step: both rectified
-    inputs, both convolutions' outputs and the sum.
+    head has about three numbers per sample of the transform, in float32. `hifigan`, of each residual step: both
+    rectified inputs, both convolutions' outputs and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width
