@@ -81,7 +81,7 @@ def _decoder_activations(model, frames, number):
     `istft`, with D channels, of each block: the padded input (2 D), the convolution's output, of the norm two and of
     its modulation one more, of the tanh-GELU four of width 3 D, and the branch's end, its scaled form and the sum. The
     head has about three numbers per sample of the transform, in float32. `hifigan`, of each residual step: both
-    rectified inputs, both convolutions' outputs and the sum.
+    rectified inputs, what the second is made of, and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width
@@ -91,7 +91,7 @@ def _decoder_activations(model, frames, number):
     total *= frames
     for factor, _ in DECODER_UPSAMPLING:
         width, samples = width // 2, samples * factor
-        total += samples * width * (4 + 5 * len(DECODER_DILATIONS) * len(DECODER_KERNELS))
+        total += samples * width * (1 + 4 * len(DECODER_DILATIONS) * len(DECODER_KERNELS))
     return total * number
 
 
