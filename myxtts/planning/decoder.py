@@ -5,7 +5,7 @@ import math
 from myxtts.config.config import ModelConfig
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING
 from myxtts.config.rates import MEL_HOP_SAMPLES
-from myxtts.planning.memory import FLOAT, UNFOLDED_BYTES, MemoryEstimate, Optimizations, Shapes
+from myxtts.planning.memory import FLOAT, MemoryEstimate, Optimizations, Shapes
 
 TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
@@ -13,6 +13,10 @@ RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Shapes of `models/istft.py`, `models/discriminators.py` and `training/stages/decoder.py`."""
+KEPT_MAPS = 1.94
+"""Times that the maps of one sound are held at the most, as measured: discriminators are done one after another."""
+SPECTRAL_NUMBERS = 36
+"""Numbers per sample that the spectral losses hold, as measured."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 """Frames that the decoder is given besides those of the slice; `istft` with eight blocks has 24 more."""
 
@@ -74,20 +78,20 @@ def _maps(model, samples):
 def _decoder_activations(model, frames, number):
     """Bytes per clip that the decoder keeps.
 
-    `istft`, with D channels, of each block: the padded input, the convolution's output, of the norm two and of its
-    modulation two more, of the tanh-GELU five of width 3 D, and the branch's end, its scaled form and the sum. The head
-    has about ten numbers per sample of the transform, in float32. `hifigan`, of each residual step: both rectified
-    inputs, both convolutions' outputs and the sum.
+    `istft`, with D channels, of each block: the padded input (2 D), the convolution's output, of the norm two and of
+    its modulation one more, of the tanh-GELU four of width 3 D, and the branch's end, its scaled form and the sum. The
+    head has about three numbers per sample of the transform, in float32. `hifigan`, of each residual step: both
+    rectified inputs, what the second is made of, and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width
-        blocks = model.decoder_blocks * (2 + 1 + 2 + 2 + 5 * EXPANSION + 3) * width * number
-        return frames * (blocks + (model.width + 6 * width) * number + 10 * 4 * MEL_HOP_SAMPLES * FLOAT)
+        blocks = model.decoder_blocks * (2 + 1 + 2 + 1 + 4 * EXPANSION + 3) * width * number
+        return frames * (blocks + (model.width + 6 * width) * number + 3 * 4 * MEL_HOP_SAMPLES * FLOAT)
     width, samples, total = model.decoder_channels, frames, model.width + 2 * model.decoder_channels
     total *= frames
     for factor, _ in DECODER_UPSAMPLING:
         width, samples = width // 2, samples * factor
-        total += samples * width * (4 + 5 * len(DECODER_DILATIONS) * len(DECODER_KERNELS))
+        total += samples * width * (1 + 4 * len(DECODER_DILATIONS) * len(DECODER_KERNELS))
     return total * number
 
 
@@ -115,11 +119,5 @@ def estimate_decoder(
         accumulators=FLOAT * trained * (optimizations.accumulation > 1),
         gradients=2 * FLOAT * trained,
         activations=math.ceil(shapes.batch * kept) + trained * number * (number < FLOAT),
-        working=min(shapes.batch * maps // 4, UNFOLDED_BYTES),
+        working=0,
     )
-
-
-KEPT_MAPS = 5
-"""Times that the maps of one sound are held: recordings, copies before and after activation, differences, signs."""
-SPECTRAL_NUMBERS = 120
-"""Numbers per sample that the spectral losses keep: frames overlap fourfold, in four transforms of both sounds."""
