@@ -138,6 +138,22 @@ def test_what_cannot_be_spoken_is_an_error_of_the_call(synthesizer, voice):
         synthesizer.stream("?!", voice)
 
 
+def test_stream_that_another_thread_finishes_meanwhile_keeps_its_end(synthesizer, voice, monkeypatch):
+    # Between the wait for codes and the turn to make sound of them, somebody else draws all that is left.
+    text, engine = "one two three.", synthesizer.engine
+    whole = synthesizer.speak(text, voice, "en", SAMPLED, seed=2).samples
+    wait = engine.wait
+
+    def wait_and_lose_the_turn(ready):
+        wait(ready)
+        while engine.advance():
+            pass
+
+    monkeypatch.setattr(engine, "wait", wait_and_lose_the_turn)
+    streamed = np.concatenate(list(synthesizer.stream(text, voice, "en", SAMPLED, seed=2)))
+    np.testing.assert_allclose(streamed, whole, atol=1e-6)
+
+
 def test_streams_of_two_threads_get_their_own_sound(synthesizer, voice):
     texts = ["one two three.", "six five four three."]
     expected = [synthesizer.speak(text, voice, "en", SAMPLED, seed=2).samples for text in texts]

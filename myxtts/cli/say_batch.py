@@ -125,7 +125,7 @@ class _Spoken:
     def __init__(self, folder, arguments, options):
         self.folder, self.suffix, self.file = folder, f".{arguments.format}", folder / SPOKEN_FILE
         which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
-        which += (arguments.decoder, arguments.retries)
+        which += (arguments.decoder, arguments.retries, arguments.g2p)
         self.settings = repr((which, sorted(options.items(), key=str)))
         self.digests = read_json(self.file) if self.file.is_file() else {}
 

@@ -221,7 +221,8 @@ class Synthesizer:
         parts, spoken, end = [], [], 0
         for piece, stream in zip(pieces, streams):
             stream, why = self._least_doubtful(piece, stream, language, retries)
-            samples = faded(self._sound(stream, self.to_waveform.begin(voice, speed)), self.sample_rate)
+            samples, _ = self._sound(stream, self.to_waveform.begin(voice, speed))
+            samples = faded(samples, self.sample_rate)
             _tell(piece, stream)
             times = (end / self.sample_rate, (end + len(samples)) / self.sample_rate)
             spoken.append(SpokenPiece(piece.text, *times, np.array(stream.codes, np.int32), stream.stopped, why))
@@ -245,12 +246,12 @@ class Synthesizer:
                 break
         return best, fewest
 
-    def _sound(self, stream, sound) -> np.ndarray:
-        """What follows in the sound of a stream, as far as it is drawn."""
-        with self.engine.owned():
+    def _sound(self, stream, sound) -> tuple[np.ndarray, bool]:
+        """What follows in the sound of a stream, as far as it is drawn, and whether this is its end."""
+        with self.engine.owned():  # meanwhile no other thread adds to the stream
             if not stream.finished or stream.codes:
-                return sound.more(stream.codes, stream.latents(), stream.finished)
-        return np.zeros(CODE_STRIDE_SAMPLES * self.sample_rate // MODEL_SAMPLE_RATE, np.float32)
+                return sound.more(stream.codes, stream.latents(), stream.finished), stream.finished
+        return np.zeros(CODE_STRIDE_SAMPLES * self.sample_rate // MODEL_SAMPLE_RATE, np.float32), True
 
     def _stream(self, pieces, voice, language, sampling, seed, speed) -> Iterator[np.ndarray]:
         opened: list[CodeStream] = []
@@ -269,8 +270,7 @@ class Synthesizer:
                     self.engine.wait(lambda: not stream.active or len(stream.codes) > known)
                     if len(opened) == number + 1 and (stream.finished or len(stream.codes) >= FIRST_CODES):
                         open_next()  # its codes are drawn along with those of this one
-                    finished = stream.finished
-                    samples = self._sound(stream, sound)
+                    samples, finished = self._sound(stream, sound)
                     if len(samples):
                         yield faded(samples, self.sample_rate, is_first, finished)
                         is_first = False
