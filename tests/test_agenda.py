@@ -20,6 +20,15 @@ from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
 
 
+@pytest.fixture(scope="module", autouse=True)
+def two_stages():
+    """The stages that a language model takes: what holds for two holds for any number, as further tests show."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("speaker", "decoder"):
+            patch.delitem(STAGES, name)
+        yield
+
+
 def settings_of(corpus, folder, steps=1, **training):
     training = {"max_validation_batches": 1, "validate_every_steps": 1000, **training}
     stages = dict(dvae={"max_steps": steps, "crop_seconds": 0.4}, gpt={"max_steps": steps})
@@ -216,6 +225,16 @@ def test_stage_by_name_is_refused_naming_all_that_rest_on_it(four_stages, tmp_pa
     with pytest.raises(UserError, match="gpt and sound rest on it as it is now"):
         agenda(tmp_path, 9, stage="dvae")
     assert agenda(tmp_path, 5, stage="dvae").lines()[0] == "Stage dvae: trained already, 5 steps"
+
+
+def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path, monkeypatch):
+    rates = dict.fromkeys(MODEL_SIZES, 1e-3)
+    kind, below = SimpleNamespace(takes_init_from=False), ("dvae", "gpt")
+    monkeypatch.setitem(STAGES, "sound", StageEntry("sound", kind, below, rates, follows=("gpt",)))
+    write_stages(tmp_path, {"dvae": 5, "gpt": 5, "sound": 5})
+    assert trained(tmp_path, 9) == ["gpt", "sound"]
+    write_stages(tmp_path, {"gpt": 9})
+    assert trained(tmp_path, 9) == ["sound"], "it goes on although the GPT is another one now"
 
 
 def test_another_run_that_is_taken_over_is_only_read(tmp_path):

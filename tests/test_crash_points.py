@@ -271,8 +271,8 @@ def test_a_converted_model_is_whole_or_not_there_after_a_crash_anywhere(tmp_path
     monkeypatch.setattr(coqui_import, "read_torch_checkpoint", lambda path: kept[path])
     monkeypatch.setattr(coqui_export, "coqui_settings", lambda *_: {"of": "a shape that is not released"})
     import_coqui(files, tmp_path / "converted")
-    parts = {"gpt": {}, "decoder": {}, "dvae": {"mel_stats": np.ones(3)}}
-    monkeypatch.setattr(coqui_export, "_read_part", lambda folder, which: {folder.name: dict(parts[folder.name])})
+    parts = {"gpt": {}, "speaker": {}, "decoder": {}, "dvae": {"mel_stats": np.ones(3)}}
+    monkeypatch.setattr(coqui_export, "_read_part", lambda folder, part, which: {part: dict(parts[part])})
     monkeypatch.setattr(coqui_export, "_tensors", lambda *_: {"one": np.ones(3, np.float32)})
     first = make()
     convert(first)

@@ -265,5 +265,5 @@ def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corp
         voice = synthesizer.voice(voiced(0.5, 110, 1))
         speech = synthesizer.speak("one two", voice, "en")
     assert speech.sample_rate == 24000
-    num_latents = len(speech.codes) + speech.stopped
+    num_latents = len(speech.codes) + 1
     assert len(speech.samples) == synthesizer.model.decoder.num_samples(num_latents)

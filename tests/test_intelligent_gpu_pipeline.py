@@ -21,6 +21,7 @@ from logical_devices import on_logical_devices, plan_of  # noqa: E402  this fold
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402
 
 from myxtts.config.config import DataConfig  # noqa: E402
+from myxtts.config.stages import STAGES  # noqa: E402
 
 STEPS = 6
 
@@ -151,13 +152,13 @@ class MultiGPUModeTest(unittest.TestCase):
 
     def test_audits_where_every_variable_lives(self):
         audits = [line for line in self.lines if line.startswith("Placement audit: ")]
-        self.assertEqual(len(audits), 2)
+        self.assertEqual(len(audits), len(STAGES))
         for line in audits:
             self.assertRegex(line, r"^Placement audit: \d{2,} variables, all on /CPU:1$")
 
     def test_static_shapes_trace_the_step_exactly_once(self):
         traces = [line for line in self.lines if "Traces of the train step" in line]
-        self.assertEqual(traces, ["  Traces of the train step: 1"] * 2)
+        self.assertEqual(traces, ["  Traces of the train step: 1"] * len(STAGES))
 
     def test_report_has_what_is_watched(self):
         report = "\n".join(self.lines[position(self.lines, "FINAL REPORT, stage gpt") :])
@@ -198,7 +199,7 @@ class SingleGPUBufferedModeTest(unittest.TestCase):
 
     def test_traces_are_at_most_the_buckets(self):
         traces = [int(line.rsplit(":", 1)[1]) for line in self.lines if "Traces of the train step" in line]
-        self.assertEqual(len(traces), 2)
+        self.assertEqual(len(traces), len(STAGES))
         self.assertLessEqual(max(traces), 2)
 
     def test_defaults_are_those_of_the_contract(self):

@@ -8,12 +8,13 @@ import pytest
 from tiny import tiny_run_config
 
 from myxtts.config.checks import UserError
-from myxtts.runs.foundations import load_foundations
-from myxtts.runs.opening import finished, with_origin
+from myxtts.runs.agenda import make_agenda
+from myxtts.runs.opening import with_origin
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.saved_state import checked_state
 from myxtts.training.batching import Batching
 from myxtts.training.divergence import DivergenceGuard, last_good_step
+from myxtts.training.foundations import load_foundations
 from myxtts.training.overtraining import OvertrainingDetector
 from myxtts.training.state import TrainingState, differences, versions
 
@@ -94,13 +95,14 @@ def test_run_is_opened_on_states_that_lack_keys_with_a_sentence_or_not_at_all(st
     for stage in ("gpt", "dvae"):
         CheckpointStore(tmp_path / stage).write(2, {"model": {}}, {"position": 0})
     assert with_origin(config).training.init_from is None
+    config.training.stage = "gpt"
     with pytest.raises(CheckpointError, match="lacks 'finished'"):
-        finished(config, "gpt", 2)
+        make_agenda(config, None)
     with pytest.raises(CheckpointError, match="lacks 'finished'"):
         load_foundations(config, "gpt", "/CPU:0")
     CheckpointStore(tmp_path / "gpt").write(3, {}, {"finished": True, "parts": {"overtraining": {"stopped": True}}})
     with pytest.raises(CheckpointError, match="lacks 'diverging'"):
-        finished(config, "gpt", 3)
+        make_agenda(config, None)
     assert last_good_step(CheckpointStore(tmp_path / "dvae")) is None
     with pytest.raises(CheckpointError, match="model.safetensors is not part of the checkpoint"):
         CheckpointStore(tmp_path / "gpt").digest(3)

@@ -7,6 +7,7 @@ import soundfile
 
 from myxtts.config.config import DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore, write_json
 
 WORDS = ("one", "two", "three", "four", "five", "six")
@@ -87,7 +88,8 @@ def tiny_run_config(
         "decoder": StageConfig(**{**stage, "max_steps": 2, **(decoder or {})}),
     }
     model = tiny_model_config(**{"decoder_type": "istft", "decoder_blocks": 1, "decoder_width": 8, **(model or {})})
-    return XTTSConfig(model=model, data=DataConfig(**data), training=TrainingConfig(**training, **stages))
+    training |= {name: stage for name, stage in stages.items() if name in STAGES}
+    return XTTSConfig(model=model, data=DataConfig(**data), training=TrainingConfig(**training))
 
 
 def voiced(seconds, pitch_hz, color, seed=0, sample_rate=MODEL_SAMPLE_RATE):
@@ -142,7 +144,6 @@ def train_step_of(objective, strategy, settings, *arguments, **options):
 
 def stage_of(name, config):
     """A `Stage` with a fresh model of its own, and nothing that it builds on."""
-    from myxtts.config.stages import STAGES
     from myxtts.training.optimizations import settle_switches
 
     stage = STAGES[name].load()(config, dict.fromkeys(STAGES[name].builds_on))

@@ -49,8 +49,6 @@ class StageEntry:
     """`module:Class` of a `training.stages.base.Stage`, imported when the stage is trained, or the class itself."""
     builds_on: tuple[str, ...] = ()
     """Stages whose finished weights it needs."""
-    follows: tuple[str, ...] = ()
-    """Those of them that may be trained on: this stage then goes on as it is, on their newer weights."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     """Peak learning rate from random weights, by model size."""
     defaults: Mapping[str, object] = field(default_factory=dict)
@@ -65,6 +63,8 @@ class StageEntry:
     """Whether its batches say whose clips they are."""
     memory: str | Callable | None = None
     """`module:function` of its `planning.memory` estimate, or the function itself; None where there is none."""
+    follows: tuple[str, ...] = ()
+    """Stages of `builds_on` that may be trained on: this one then goes on as it is, on their newer weights."""
 
     def load(self) -> type:
         """The class that does the work."""

@@ -10,6 +10,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.storage.parts import TAKEN_FROM, part_store
+from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.batching import with_batch
 from myxtts.training.overtraining import has_stopped
 from myxtts.training.schedules import total_steps
@@ -176,7 +177,8 @@ def _work(config, stage, dataset, state):
         origin = training.init_from if stage in tuned_stages(config) else None
         return StageWork(stage, None, _total(config, stage, dataset, None), origin=origin)
     detector = state.get("parts", {}).get("overtraining")
-    overtrained = detector is not None and has_stopped(detector, training.overtraining_patience)
+    with refusing_damage(f"{training.checkpoint_dir}/{stage}"):
+        overtrained = detector is not None and has_stopped(detector, training.overtraining_patience)
     total, weights_only = _total(config, stage, dataset, state), _is_given(state)
     flags = dict(finished=state["finished"], overtrained=overtrained, weights_only=weights_only)
     return StageWork(stage, state["step"], total, **flags)

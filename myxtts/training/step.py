@@ -78,16 +78,22 @@ class TrainStep:
         if self.xla or tf.config.functions_run_eagerly():
             return
         specs = [tf.nest.map_structure(tf.type_spec_from_value, example) for example in examples]
+        if all(spec == specs[0] for spec in specs):
+            return  # there is but one shape
         batch = tf.nest.map_structure(lambda one, *more: one.most_specific_common_supertype(more), *specs)
-        seed = tf.TensorSpec((2,), tf.int32)
-        with tf.device(self.strategy.extended.worker_devices[0]):
-            if not self.accumulators():
-                self._whole.get_concrete_function(batch, seed)
-                return
-            for count, accumulate in zip(self._counts, self._accumulate):
+        for phase in dict.fromkeys(phase for rule in self.rules for phase in rule.phases or ("",)):
+            with tf.device(self.strategy.extended.worker_devices[0]):
+                self._trace_phase(batch, tf.TensorSpec((2,), tf.int32), phase)
+
+    def _trace_phase(self, batch, seed, phase):
+        if not self.accumulators():
+            self._whole.get_concrete_function(batch, seed, phase)
+            return
+        for rule, count, accumulate in zip(self.rules, self._counts, self._accumulate):
+            if rule.has_turn(phase):
                 counts = count.get_concrete_function(batch).structured_outputs
                 counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
-                accumulate.get_concrete_function(batch, counts, seed)
+                accumulate.get_concrete_function(batch, counts, seed, phase)
 
     def _of_rules(self, variables):
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
