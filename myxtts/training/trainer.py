@@ -201,7 +201,7 @@ class XTTSTrainer:
             ends = (
                 pick(dataset, self.stage.name, self.batching.batch_size) for pick in (shortest_batch, longest_batch)
             )
-            self.batching.trace_for([self.replicas.transfer(self.preparation(noise)) for noise in ends])
+            self.batching.trace_for([self.replicas.transfer(self.preparation(noise, 0)) for noise in ends])
         loader = dataset.validation_loader(self.stage.name)
         with self.checkpointer.writer:
             while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
@@ -385,7 +385,7 @@ class XTTSTrainer:
         """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
         name = self.stage.name
         if self.step == 0:
-            make_batch = lambda size: self.replicas.transfer(self.preparation(longest_batch(dataset, name, size)))
+            make_batch = lambda size: self.replicas.transfer(self.preparation(longest_batch(dataset, name, size), 0))
             self.train_step.phase = self.stage.phase(1, 1)  # the last, which takes most
             budget = memory_budget(self.config.training.memory_budget_mb, self.model_device)
             self.batching.fit(budget, measured_trial(self.batching, self.stage, make_batch))
