@@ -39,3 +39,17 @@ def log_as_before():
     for handler in set(log.handlers) - set(handlers):
         handler.close()
     log.handlers, log.level, log.propagate = handlers, level, propagate
+
+
+@pytest.fixture(scope="module")
+def two_stages(tiny_yaml):
+    """The stages that a language model takes, without those that make its sound, which take long.
+
+    What is made for all tests, as `tiny_yaml` is, is made before, with all stages.
+    """
+    from myxtts.config.stages import STAGES
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("speaker", "decoder"):
+            patch.delitem(STAGES, name)
+        yield

@@ -19,14 +19,7 @@ from myxtts.runs.console import RunConsole
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
 
-
-@pytest.fixture(scope="module", autouse=True)
-def two_stages():
-    """The stages that a language model takes: what holds for two holds for any number, as further tests show."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("speaker", "decoder"):
-            patch.delitem(STAGES, name)
-        yield
+pytestmark = pytest.mark.usefixtures("two_stages")  # what holds for two holds for any number, as further tests show
 
 
 def settings_of(corpus, folder, steps=1, **training):
@@ -55,7 +48,7 @@ def steps_of(config):
 
 
 @pytest.fixture(scope="module")
-def tried_out(tiny_corpus, tmp_path_factory):
+def tried_out(two_stages, tiny_corpus, tmp_path_factory):
     """The folder of a run of one step a stage."""
     folder = tmp_path_factory.mktemp("tried_out")
     assert train(settings_of(tiny_corpus, folder))[0] == {"dvae": 1, "gpt": 1}
