@@ -77,6 +77,7 @@ def tiny_run_config(
         "checkpoint_every_steps": 4,
         "sample_every_steps": 0,
         "seed": 7,
+        "leave_out": (),
         "decoder_frames": 8,
         "decoder_warmup": 1.0,  # without discriminators, which cost most
         **(training or {}),

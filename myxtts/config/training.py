@@ -15,7 +15,9 @@ class TrainingConfig(Settings):
     section = "training"
 
     stage: str = setting("all", of_run=True)
-    """`dvae`, `gpt`, `speaker`, or `all`: what is missing, in order."""
+    """A stage of `config.stages.STAGES`, or `all`: what is missing, in order, but for `leave_out`."""
+    leave_out: tuple[str, ...] = setting(("speaker", "decoder"), of_run=True)
+    """Stages that `all` does not begin; one that has begun goes on."""
     epochs: int = setting(500, at_least=1)
     """Passes over the training set of a stage that has no `max_steps`."""
     stages: dict[str, StageConfig] = setting(factory=dict)

@@ -114,7 +114,8 @@ def make_agenda(
     stores = {name: _store(config, name, source) for name in STAGES}
     steps = {name: None if name in reset else _newest(store, source) for name, store in stores.items()}
     states = {name: stores[name].read_state(step) for name, step in steps.items() if step is not None}
-    chosen = tuple(STAGES) if config.training.stage == "all" else (config.training.stage,)
+    wanted = tuple(name for name in STAGES if name in states or name not in config.training.leave_out)
+    chosen = wanted if config.training.stage == "all" else (config.training.stage,)
     works = []
     for name in chosen:
         ties = dict(resting=_resting(config, name, states, stores), estranged=_estranged(name, states, stores))

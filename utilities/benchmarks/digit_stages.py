@@ -76,7 +76,7 @@ class Stages:
         left_out: Collection[tuple[str, int]] = (),
     ):
         self.synthesizer, self.fsdd_dir, self.pairs, self.left_out = synthesizer, Path(fsdd_dir), pairs, left_out
-        self._voice: Callable[[Path], Voice] = cache(synthesizer.voice)
+        self._voice: Callable[[Path], Voice] = cache(lambda path: synthesizer.voice(load_samples(path)))
         self._to_mel = MelSpectrogram(DVAE_MEL)
 
     @property
