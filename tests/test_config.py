@@ -126,7 +126,7 @@ def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
         "train_data val_data format audio_roots vocabulary num_workers cache_mb data_gpu model_gpu pipeline_buffer_size"
     )
     data += " model_start_delay"
-    training = "stage strict automatic_batch_size memory_budget_mb overtraining_patience checkpoint_dir"
+    training = "stage leave_out strict automatic_batch_size memory_budget_mb overtraining_patience checkpoint_dir"
     training += " tensorboard_log_dir reset_training init_from log_every_steps checkpoint_every_steps keep_checkpoints"
     training += " sample_every_steps num_samples"
     expected = {f"data.{name}" for name in data.split()} | {f"training.{name}" for name in training.split()}

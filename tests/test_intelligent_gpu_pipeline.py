@@ -160,7 +160,7 @@ class MultiGPUModeTest(unittest.TestCase):
 
     def test_static_shapes_trace_the_step_exactly_once(self):
         traces = [line for line in self.lines if "Traces of the train step" in line]
-        self.assertEqual(traces, ["  Traces of the train step: 1"] * len(STAGES) - len(LEFT_OUT))
+        self.assertEqual(traces, ["  Traces of the train step: 1"] * (len(STAGES) - len(LEFT_OUT)))
 
     def test_report_has_what_is_watched(self):
         report = "\n".join(self.lines[position(self.lines, "FINAL REPORT, stage gpt") :])
