@@ -245,10 +245,10 @@ def estimate_gpt(
         working=batch * recomputed * optimizations.gradient_checkpointing,
         conditioning=batch * (conditioning + attending) + FLOAT * trained,
     )
-    return _estimate(trained, count + adapters - trained, optimizations, **terms)
+    return with_optimizer(trained, count + adapters - trained, optimizations, **terms)
 
 
-def _estimate(trained, others, optimizations, **terms):
+def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
     """`MemoryEstimate` from the numbers of trained and other weights and the terms that depend on the batch."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
@@ -283,7 +283,9 @@ def estimate_dvae(
     )  # copies of the kernels
     # The widest convolution, the decoder's second to last, finds the gradient of its kernel from its unfolded input.
     unfolded = codes * MEL_FRAMES_PER_CODE * 3 * 2 * model.dvae_hidden * number
-    return _estimate(trained, others, optimizations, activations=activations, working=min(unfolded, UNFOLDED_BYTES))
+    return with_optimizer(
+        trained, others, optimizations, activations=activations, working=min(unfolded, UNFOLDED_BYTES)
+    )
 
 
 def _dvae_activations(model, number):

@@ -3,7 +3,7 @@
 from myxtts.config.config import ModelConfig
 from myxtts.config.model import SPEAKER_BLOCKS, SPEAKER_NUM_MELS
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.planning.memory import FLOAT, UNFOLDED_BYTES, MemoryEstimate, Optimizations, Shapes
+from myxtts.planning.memory import FLOAT, UNFOLDED_BYTES, MemoryEstimate, Optimizations, Shapes, with_optimizer
 
 ATTENTION_WIDTH = 128
 """Hidden channels of the encoder's pooling."""
@@ -40,15 +40,9 @@ def estimate_speaker(
     number = optimizations.compute_bytes
     frames = round(FRAMES_PER_SECOND * shapes.codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) + 1
     activations, widest = _activations(model, frames, number)
-    return MemoryEstimate(
-        parameters=FLOAT * (trained + others),
-        slots=2 * FLOAT * trained,
-        averages=FLOAT * trained * optimizations.ema,
-        accumulators=FLOAT * trained * (optimizations.accumulation > 1),
-        gradients=2 * FLOAT * trained,
-        activations=shapes.batch * activations + trained * number * (number < FLOAT),
-        working=min(shapes.batch * widest, UNFOLDED_BYTES),
-    )
+    activations = shapes.batch * activations + trained * number * (number < FLOAT)
+    working = min(shapes.batch * widest, UNFOLDED_BYTES)
+    return with_optimizer(trained, others, optimizations, activations=activations, working=working)
 
 
 def _activations(model, frames, number):
