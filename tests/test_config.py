@@ -123,7 +123,7 @@ def test_setting_is_read_under_its_old_name(section, old, new, value, caplog):
 
 def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
     data = (
-        "train_data val_data format audio_roots vocabulary num_workers cache_mb data_gpu model_gpu pipeline_buffer_size"
+        "train_data sample_languages val_data format audio_roots vocabulary num_workers cache_mb data_gpu model_gpu pipeline_buffer_size"
     )
     data += " model_start_delay"
     training = "stage leave_out strict automatic_batch_size memory_budget_mb overtraining_patience checkpoint_dir"

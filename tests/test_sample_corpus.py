@@ -19,6 +19,7 @@ from myxtts.data.sample_corpus import (
     SampleCorpusError,
     make_sample_corpus,
     plan_clips,
+    unheard_sentences,
 )
 
 
@@ -39,7 +40,7 @@ def espeak_paths():
 
 
 def test_plan_deals_clips_evenly_and_repeats_no_sentence_in_a_voice():
-    clips = plan_clips(seed=0, num_clips=322)
+    clips = plan_clips(seed=0, num_clips=322, languages=tuple(SENTENCES))
     counts = Counter(clip.voice.speaker for clip in clips)
     assert set(counts) == {voice.speaker for voice in VOICES}
     assert set(counts.values()) == {40, 41}
@@ -54,6 +55,23 @@ def test_plan_depends_on_the_seed_and_on_nothing_else():
 
 def test_small_plan_is_the_beginning_of_each_voice_of_a_large_one():
     assert set(plan_clips(0, 16)) <= set(plan_clips(0, 320))
+
+
+def test_corpus_is_in_the_languages_asked_for_and_in_english_without():
+    assert {clip.voice.language for clip in plan_clips(0, 16)} == {"en"}
+    assert {clip.voice.language for clip in plan_clips(0, 16, ("fa", "am"))} == {"fa", "am"}
+    with pytest.raises(SampleCorpusError, match="can be in en, .* Received: xx"):
+        plan_clips(0, 16, ("en", "xx"))
+
+
+@pytest.mark.parametrize("language", sorted(SENTENCES))
+def test_unheard_sentences_are_in_no_corpus_and_all_their_words_are(language):
+    unheard = unheard_sentences(language)
+    heard = {clip.text for clip in plan_clips(0, 2 * 440, ("en",))} if language == "en" else None
+    assert len(unheard) >= 32
+    known = {word for text in set(SENTENCES[language]) - set(unheard) for word in text.split()}
+    assert {word for text in unheard for word in text.split()} <= known
+    assert heard is None or not heard & set(unheard)
 
 
 @pytest.mark.parametrize("num_clips", [0, 10**6])
@@ -74,7 +92,7 @@ def test_corpus_reads_as_ljspeech_with_speakers_and_languages(corpus):
     assert loaded.format == "ljspeech"
     assert not loaded.rejections
     found = {(utterance.id, utterance.speaker, utterance.language) for utterance in loaded.utterances}
-    assert found == {(f"{voice.language}_{voice.speaker}_000", voice.speaker, voice.language) for voice in VOICES}
+    assert found == {(f"en_{speaker}_{k:03d}", speaker, "en") for speaker in ("emma", "noah") for k in range(4)}
 
 
 def test_clips_are_short_audible_16_bit_mono_at_22050_hz(corpus):

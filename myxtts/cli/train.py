@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 FLAGS = f"""
 [data]
 --train-data DIR data.train_data root of the training set, or a list of its clips (default: a sample corpus)
+--sample-languages LANGS data.sample_languages
+ without --train-data: languages of the sample corpus, such as en,fa; all without a value (default: en)
 --val-data DIR data.val_data root of the validation set, or a list (default: a split of the training set)
 --format NAME data.format format of the data, see docs/data.md (default: told by its content)
 --audio-root DIR... data.audio_roots a further folder in which lists may name audio; can be repeated
@@ -93,6 +95,7 @@ each other. `[…]` begins a group."""
 def _kinds():
     """Options of `argparse` by the kind of a flag; for another kind, it is the metavar."""
     gpus = _value("GPU numbers such as 1,2,3", lambda text: tuple(map(int, text.split(","))))
+    languages = _value("languages such as en,fa", lambda text: tuple(text.split(",")))
     batch_size = _value("a number of clips, or auto", lambda text: text if text == "auto" else int(text))
     return {
         "yes": dict(action="store_true", default=None),
@@ -108,6 +111,7 @@ def _kinds():
         "decay": dict(type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY"),
         "DIR...": dict(action="append", metavar="DIR"),
         "LANG...": dict(action="append", metavar="LANG"),
+        "LANGS": dict(type=languages, nargs="?", const=("all",), metavar="LANG,…"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),
         "stage": dict(choices=(*STAGES, "all")),

@@ -16,7 +16,7 @@ class TrainingConfig(Settings):
 
     stage: str = setting("all", of_run=True)
     """A stage of `config.stages.STAGES`, or `all`: what is missing, in order, but for `leave_out`."""
-    leave_out: tuple[str, ...] = setting(("speaker", "decoder"), of_run=True)
+    leave_out: tuple[str, ...] = setting((), of_run=True)
     """Stages that `all` does not begin; one that has begun goes on."""
     epochs: int = setting(500, at_least=1)
     """Passes over the training set of a stage that has no `max_steps`."""
@@ -36,7 +36,7 @@ class TrainingConfig(Settings):
     """Decoder stage: frames of 256 samples at 24 kHz in the slice of a clip that is trained on (HiFi-GAN: 32)."""
     decoder_mel_weight: float = setting(45.0, at_least=0)
     """Decoder stage: weight of the log-mel difference (HiFi-GAN: 45)."""
-    decoder_stft_weight: float = setting(1.0, at_least=0)
+    decoder_stft_weight: float = setting(45.0, at_least=0)
     """Decoder stage: weight of the multi-resolution spectral distance (Parallel WaveGAN)."""
     decoder_adversarial_weight: float = setting(1.0, at_least=0)
     """Decoder stage: weight of the discriminators' verdict, summed over them."""
@@ -45,7 +45,7 @@ class TrainingConfig(Settings):
     decoder_speaker_weight: float = setting(0.0, at_least=0)
     """Decoder stage: weight of 1 - cosine of the speaker vectors of recording and copy (YourTTS: 9); for slices of a
     second or more."""
-    decoder_warmup: float = setting(0.2, at_least=0, at_most=1)
+    decoder_warmup: float = setting(0.5, at_least=0, at_most=1)
     """Decoder stage: share of the steps, at the beginning, that do without discriminators; with `init_from` the share
     that trains them alone."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations")

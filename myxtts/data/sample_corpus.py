@@ -1,13 +1,15 @@
-"""The sample corpus: a small multi-speaker, multilingual set of spoken sentences, made offline by eSpeak NG.
+"""The sample corpus: a small set of spoken sentences in several voices, made offline by eSpeak NG.
 
 With it the first training run needs no data and no network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
 `speakers.csv` with `id,speaker,language`. Sentences come from a small grammar per language, so that the smallest model
-hears every word often. No other module imports the `espeakng-loader` package.
+hears every word often; some of each are never spoken in it (`unheard_sentences`), so that one can try whether a model
+says what it has not heard. No other module imports the `espeakng-loader` package.
 """
 
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +18,10 @@ from myxtts.data.espeak_ng import SpeechJob, speak_to_files
 from myxtts.storage.files import CheckpointError, digest_bytes, digest_file, read_json, write_json, write_whole_folder
 
 WORDS_PER_MINUTE = 165
-DEFAULT_NUM_CLIPS = 320
+DEFAULT_NUM_CLIPS = 640
+DEFAULT_LANGUAGES = ("en",)
+UNHEARD_EVERY = 13
+"""Of the sentences that a grammar yields, one in so many is in no clip; prime, so that they are spread over all words."""
 MANIFEST_FILE = "sample_corpus.json"
 # Raise it when the way clips are made changes; a change of voices or sentences is noticed without.
 FORMAT_VERSION = 1
@@ -111,6 +116,8 @@ def _read_sentences(text):
         yield language, [*first, *second, *(" ".join(words) + full_stop for words in itertools.product(*slots))]
 
 
+_NUM_PHRASES = 6
+"""Sentences of each language that its slots do not make; they come first."""
 SENTENCES = dict(_read_sentences(_GRAMMARS))
 """All sentences of each language, in a fixed order: its phrases, then every choice of one entry of each slot."""
 
@@ -135,16 +142,23 @@ class Clip(NamedTuple):
     voice: Voice
 
 
-def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NUM_CLIPS) -> Path:
+def make_sample_corpus(
+    root: Path,
+    *,
+    seed: int = 0,
+    num_clips: int = DEFAULT_NUM_CLIPS,
+    languages: Sequence[str] = DEFAULT_LANGUAGES,
+) -> Path:
     """Makes the sample corpus in `root`, or finds it there whole.
 
     The corpus is built next to `root` and renamed at the end, so `root` never holds a part of one. A corpus that is
-    damaged, or was made with another seed or size, is replaced.
+    damaged, or was made with another seed, size or languages, is replaced.
 
     Args:
         root: Folder of the corpus: new, empty, or with a sample corpus in it. Returned absolute.
         seed: Decides the sentences.
-        num_clips: Number of clips, dealt evenly to `VOICES`; each lasts 1 to 3 s.
+        num_clips: Number of clips, dealt evenly to the `VOICES` of the languages; each lasts 1 to 3 s.
+        languages: Codes of some of `SENTENCES`.
 
     Raises:
         SampleCorpusError: `root` holds something that is not a sample corpus, or the `espeakng-loader` package is not
@@ -153,7 +167,7 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
         ValueError: `num_clips` is below 1 or above what the grammars yield.
     """
     root = Path(root).absolute()
-    clips = plan_clips(seed, num_clips)
+    clips = plan_clips(seed, num_clips, languages)
     plan = digest_bytes(json.dumps([FORMAT_VERSION, WORDS_PER_MINUTE, clips]).encode())
     if _is_complete(root, plan):
         return root
@@ -183,18 +197,35 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NU
     return root
 
 
-def plan_clips(seed: int, num_clips: int) -> list[Clip]:
+def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = DEFAULT_LANGUAGES) -> list[Clip]:
     """Chooses the sentences of each voice, none twice in one voice, in a fixed order."""
-    largest = len(VOICES) * min(map(len, SENTENCES.values()))
+    voices = [voice for voice in VOICES if voice.language in languages]
+    if unknown := set(languages).difference(SENTENCES):
+        known = ", ".join(SENTENCES)
+        raise SampleCorpusError(f"The sample corpus can be in {known}. Received: {', '.join(sorted(unknown))}.")
+    if not voices:
+        raise SampleCorpusError(f"The sample corpus needs a language: one or more of {', '.join(SENTENCES)}.")
+    heard = {language: _heard_sentences(language) for language in languages}
+    largest = len(voices) * min(map(len, heard.values()))
     if not 1 <= num_clips <= largest:
         raise ValueError(f"num_clips must be from 1 to {largest}, which the grammars yield. Received: {num_clips}.")
     clips = []
-    for number, voice in enumerate(VOICES):
-        share = len(range(number, num_clips, len(VOICES)))
+    for number, voice in enumerate(voices):
+        share = len(range(number, num_clips, len(voices)))
         # A string seeds the same sequence on every platform and Python version.
-        sentences = random.Random(f"{seed} {voice.speaker}").sample(SENTENCES[voice.language], share)
+        sentences = random.Random(f"{seed} {voice.speaker}").sample(heard[voice.language], share)
         clips += [Clip(f"{voice.language}_{voice.speaker}_{k:03d}", text, voice) for k, text in enumerate(sentences)]
     return clips
+
+
+def unheard_sentences(language: str) -> list[str]:
+    """Sentences of a language's grammar that are in no sample corpus, every word of which is."""
+    return SENTENCES[language][_NUM_PHRASES::UNHEARD_EVERY]
+
+
+def _heard_sentences(language):
+    unheard = set(unheard_sentences(language))
+    return [sentence for sentence in SENTENCES[language] if sentence not in unheard]
 
 
 def _files(root: Path) -> list[Path]:

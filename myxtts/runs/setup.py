@@ -46,10 +46,13 @@ def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = p
             raise UserError("--download-ljspeech needs --train-data, the folder to put LJSpeech into.")
         folder = download_ljspeech(folder)
     elif folder is None:
-        from myxtts.data.sample_corpus import make_sample_corpus
+        from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus
 
-        say(f"No --train-data given: making the sample corpus in {SAMPLE_CORPUS}/ (kept for the next run)")
-        folder = make_sample_corpus(SAMPLE_CORPUS)
+        languages = config.data.sample_languages
+        languages = tuple(SENTENCES) if languages == ("all",) else languages
+        told = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"
+        say(f"No --train-data given: making {told}")
+        folder = make_sample_corpus(SAMPLE_CORPUS, languages=languages)
     return replace(config, data=replace(config.data, train_data=str(folder)))
 
 
