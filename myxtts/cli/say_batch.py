@@ -40,7 +40,9 @@ def read_lines(path: str) -> list[Line]:
     except ValueError as error:
         raise UserError(f"--batch {path} {error}.") from error
     lines, seen = [], {}
-    for number, row in enumerate(content.splitlines(), 1):
+    for number, row in enumerate(
+        re.split("\r\n|\r|\n", content), 1
+    ):  # a text may hold what `splitlines` takes for more
         if not row.strip() or row.startswith("#"):
             continue
         where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]
