@@ -227,7 +227,7 @@ def test_checkpoint_of_another_format_is_refused_and_stays_where_it_is(store, mo
 def test_json_larger_than_its_limit_is_not_read(store, monkeypatch):
     store.write(1, tensors(), {})
     monkeypatch.setattr(files, "MAX_JSON_BYTES", 10)
-    with pytest.raises(CheckpointError, match="at most 10 are read"):
+    with pytest.raises(CheckpointError, match="at most 10 bytes are read"):
         store.verify(1)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest import mock
 
 import keras
 import numpy as np
@@ -246,6 +247,19 @@ def test_threads_that_draw_at_once_get_their_own_codes(engine, alone):
     for thread in threads:
         thread.join(timeout=60)
     assert [found[number] for number in range(len(TEXTS))] == [codes for codes, _ in alone]
+
+
+def test_sentence_that_another_ones_error_kept_from_joining_is_drawn_by_the_next_who_waits(gpt, alone, monkeypatch):
+    engine = CodeEngine(gpt, CONFIG, compiled=False)
+    for part, method in ((engine, "_prefill"), (engine._repack, "move")):
+        mine, other = (engine.open(TEXTS[n], voice_latents(n), SAMPLED, 3, n) for n in (0, 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(part, method, mock.Mock(side_effect=MemoryError))
+            with pytest.raises(MemoryError):
+                engine.finish([mine])
+        assert engine.advance() == 1 and not mine.codes
+        engine.finish([other])
+        assert other.codes == alone[1][0]
 
 
 def test_shape_is_compiled_once_it_was_drawn_often_and_nobody_waits(gpt, alone, monkeypatch):

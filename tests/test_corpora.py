@@ -146,11 +146,13 @@ def test_a_folder_per_speaker_in_either_layout(tmp_path):
     assert "The folder notes was left out" in corpus.notes[0]
 
 
-def test_text_files_next_to_audio_are_paired_with_it(tmp_path):
-    make_corpus(tmp_path, None, "a", folder=".")
-    (tmp_path / "a.txt").write_text("hello")
-    corpus = load_corpus(tmp_path)
-    assert corpus.format == "text-files" and [u.text for u in corpus.utterances] == ["hello"]
+def test_list_and_transcript_are_found_whatever_the_case_of_their_suffix(tmp_path):
+    for folder, name, content in (("list", "metadata.CSV", "a|one"), ("texts", "a.TXT", "one")):
+        make_corpus(tmp_path / folder, None, "a", folder=".")
+        (tmp_path / folder / name).write_text(content)
+        assert [u.text for u in load_corpus(tmp_path / folder).utterances] == ["one"]
+    (tmp_path / "texts" / "NOTES.CSV").write_text("of no clip")
+    assert len(load_corpus(tmp_path).utterances) == 2
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])

@@ -16,6 +16,7 @@ from tiny import WORDS, tiny_run_config, voiced, write_run
 
 from myxtts.audio.files import read_audio, write_wav
 from myxtts.cli import say
+from myxtts.cli.say_batch import read_lines
 from myxtts.cli.say_stream import play
 from myxtts.inference import waveforms
 from myxtts.inference.synthesizer import Synthesizer
@@ -172,6 +173,17 @@ def test_batch_writes_a_file_per_line_and_goes_on_where_it_stopped(batch_argv, c
     assert run(*batch_argv[:4], "--text", "one two", "--seed", "5", "--output", "alone.flac") == 0
     assert Path("alone.flac").read_bytes() == Path("spoken/a.flac").read_bytes()
     assert set(json.loads(Path("spoken/spoken.json").read_text())) == {"a", "b", "c"}
+
+
+def test_list_as_windows_writes_it_and_with_any_characters_in_its_texts_is_read(tmp_path):
+    (tmp_path / "lines.txt").write_bytes("\ufeffa|one\u2028two\r\n\r\nb|three\r\n".encode())
+    assert [line[:3] for line in read_lines(tmp_path / "lines.txt")] == [(1, "a", "one\u2028two"), (3, "b", "three")]
+
+
+def test_more_text_on_standard_input_than_is_read_is_refused_and_not_cut(argv, capsys, monkeypatch):
+    monkeypatch.setattr(say, "MAX_TEXT_BYTES", 7)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one two three")))
+    assert "Standard input is too large; at most 7 bytes" in sentence_of(capsys, say.main, *argv)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, printable, read_bounded, require
+from myxtts.config.checks import UserError, bounded_text, printable, read_bounded, require
 
 MAX_TEXT_BYTES = 16 * 2**20
 """Of a text file: some thousand pages."""
@@ -172,17 +172,15 @@ def _at_most_one(arguments, *names):
 def _text(arguments) -> str:
     if arguments.text is not None:
         return arguments.text
-    if arguments.text_file not in (None, "-"):
-        try:
-            return read_bounded(Path(arguments.text_file), MAX_TEXT_BYTES)
-        except ValueError as error:
-            raise UserError(f"--text-file {arguments.text_file} {error}.") from error
+    is_file = arguments.text_file not in (None, "-")
     if arguments.text_file is None and sys.stdin.isatty():
         raise UserError('There is nothing to say: give --text "…", --text-file FILE, or a text on standard input.')
     try:
-        return sys.stdin.buffer.read(MAX_TEXT_BYTES).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"Standard input is not UTF-8 text: {error}.") from error
+        if is_file:
+            return read_bounded(Path(arguments.text_file), MAX_TEXT_BYTES)
+        return bounded_text(sys.stdin.buffer, MAX_TEXT_BYTES)
+    except ValueError as error:
+        raise UserError(f"{f'--text-file {arguments.text_file}' if is_file else 'Standard input'} {error}.") from error
 
 
 def _voice(arguments, synthesizer):

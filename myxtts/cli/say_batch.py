@@ -40,7 +40,8 @@ def read_lines(path: str) -> list[Line]:
     except ValueError as error:
         raise UserError(f"--batch {path} {error}.") from error
     lines, seen = [], {}
-    for number, row in enumerate(content.splitlines(), 1):
+    # Not `splitlines`, which also cuts at characters that are part of a text.
+    for number, row in enumerate(re.split("\r\n|\r|\n", content), 1):
         if not row.strip() or row.startswith("#"):
             continue
         where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]

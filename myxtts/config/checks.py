@@ -3,6 +3,7 @@
 import re
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal might obey or cannot show: controls, lone surrogates, line separators and marks of direction."""
@@ -44,15 +45,25 @@ def brief(value: object) -> str:
 
 
 def read_bounded(path: Path, max_bytes: int) -> str:
-    """Text of a regular file of at most `max_bytes`. Raises OSError, or ValueError with what to say after its name."""
+    """Text of a regular file of at most `max_bytes`, without a byte-order mark.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is too large or no text; with what to say after its name.
+    """
     # Checked before it is opened: opening a pipe would wait forever for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("is a folder" if path.is_dir() else "is not a regular file")
     with open(path, "rb") as file:
-        content = file.read(max_bytes + 1)
+        return bounded_text(file, max_bytes)
+
+
+def bounded_text(file: BinaryIO, max_bytes: int) -> str:
+    """All that is left of a file, as `read_bounded` gives it."""
+    content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise ValueError(f"has {path.stat().st_size} bytes; at most {max_bytes} are read")
+        raise ValueError(f"is too large; at most {max_bytes} bytes are read")
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 text: {error}") from None

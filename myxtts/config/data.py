@@ -70,7 +70,7 @@ class DataConfig(Settings):
     )
     """How a short conditioning clip fills its length: `repeat` the sound, or `zeros` (the reference recipe)."""
     augment: bool = True
-    """Random gain, time shift and spectral tilt of training clips, on the data device."""
+    """Random speed, level, equalization and time shift of training clips, on the data device."""
     data_gpu: int | None = setting(None, at_least=0, of_run=True)
     """Physical GPU that loads and prepares data; with `model_gpu` it turns on Multi-GPU Mode."""
     model_gpu: int | None = setting(None, at_least=0, of_run=True)

@@ -137,6 +137,11 @@ class CodeEngine:
         with self._free:
             self._free.wait_for(lambda: self._owner is None)
             self._owner = threading.get_ident()
+        with self._release():
+            yield
+
+    @contextmanager
+    def _release(self):
         try:
             yield
         finally:
@@ -152,12 +157,8 @@ class CodeEngine:
                 if ready():
                     return
                 self._owner = threading.get_ident()
-            try:
+            with self._release():
                 self.advance()
-            finally:
-                with self._free:
-                    self._owner = None
-                    self._free.notify_all()
 
     def finish(self, streams: Sequence[CodeStream]) -> None:
         """Draws `streams` to their ends; those of them that are left when an error comes are cancelled."""
@@ -230,10 +231,14 @@ class CodeEngine:
         if kept:
             mask = self._mask[kept, : self._filled]
             parts.append((self._state, mask[:, int(mask.any(axis=0).argmax()) :], kept))
-        if joining:
-            state, mask = self._read(joining)
-            parts.append((state, mask, list(range(len(joining)))))
-        self._pack(parts, any(row.hurry for row in rows))
+        try:
+            if joining:
+                state, mask = self._read(joining)
+                parts.append((state, mask, list(range(len(joining)))))
+            self._pack(parts, any(row.hurry for row in rows))
+        except BaseException:
+            self._waiting.extendleft(reversed(joining))  # those of other threads are still waited for
+            raise
         self._rows = rows
 
     def _read(self, joining):
@@ -259,31 +264,31 @@ class CodeEngine:
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)
         num_rows = sum(len(rows) for *_, rows in parts)
-        self._shape = (1 << (num_rows - 1).bit_length(), size)
-        self._compiled = self._is_compiled(hurry)
-        padded = self._shape[0] if self._compiled else num_rows
+        shape = (1 << (num_rows - 1).bit_length(), size)
+        compiled = self._is_compiled(shape, hurry)
+        padded = shape[0] if compiled else num_rows
 
-        self._mask, row, moved = np.zeros((padded, size), bool), 0, []
+        new_mask, row, moved = np.zeros((padded, size), bool), 0, []
         for state, mask, rows in parts:
             count, end = mask.shape[1], self._filled if state is self._state else mask.shape[1]
-            self._mask[row : row + len(mask), filled - count : filled] = mask
+            new_mask[row : row + len(mask), filled - count : filled] = mask
             row += len(mask)
             if row == num_rows:
                 rows = rows + rows[:1] * (padded - num_rows)  # stopped from the start: any row will do
             moved.append(self._repack.move(state, rows, end - count, end, filled - count, size - filled))
         self._state = moved[0] if len(moved) == 1 else self._repack.join(*moved)
-        self._filled = filled
+        self._mask, self._filled, self._shape, self._compiled = new_mask, filled, shape, compiled
 
-    def _is_compiled(self, hurry):
+    def _is_compiled(self, shape, hurry):
         """Whether XLA draws for rows of this shape: as told, else once it has drawn enough to be worth compiling.
 
         Compiling takes as long as some hundred steps, which is nothing to a server and more than a sentence to `say`. A
         shape whose steps so far would have paid for it is compiled, so at worst it costs as much again (the rule of who
         rents skis). Nobody who waits for the first sound waits for a compiler.
         """
-        if self.compiled is not None or self._shape in self.draw.shapes:
+        if self.compiled is not None or shape in self.draw.shapes:
             return self.compiled is not False
-        return self._steps[self._shape] >= WORTH_COMPILING_STEPS and not hurry
+        return self._steps[shape] >= WORTH_COMPILING_STEPS and not hurry
 
     def _request(self, steps):
         rows, (num_rows, _) = self._rows, self._mask.shape

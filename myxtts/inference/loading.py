@@ -8,7 +8,7 @@ from myxtts.config.config import ModelConfig, XTTSConfig
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.planning.memory import count_dvae, count_gpt
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.storage.parts import JUDGED, MEL_STATS, part_store, read_part
+from myxtts.storage.parts import MEL_STATS, chosen_step, part_store, read_part
 from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -27,9 +27,7 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
         raise CheckpointError(f"--checkpoint must be the folder of a training run. {folder} is not a folder.")
     config = read_config(folder)
     stores = _trained_parts(folder)
-    steps = {part: store.steps()[-1] for part, store in stores.items()}
-    judged = [part for part in JUDGED if part in stores and stores[part].best_step() in stores[part].steps()]
-    steps |= {part: stores[part].best_step() for part in judged if which == "best"}
+    steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     _check_claims(config.model, stores)
     path = vocabulary_path(folder)
     if not path.is_file():

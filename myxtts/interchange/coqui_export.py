@@ -12,15 +12,13 @@ from myxtts.interchange import coqui
 from myxtts.interchange.coqui_config import coqui_settings
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
 from myxtts.storage.files import CheckpointError, write_json, write_whole
-from myxtts.storage.parts import MEL_STATS, part_store, read_part
+from myxtts.storage.parts import MEL_STATS, chosen_step, part_store, read_part
 from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _NEEDED = ("gpt", "speaker", "decoder")
 """Parts without which the reference cannot load a model."""
-_JUDGED = ("gpt", "decoder")
-"""Parts whose best checkpoint speaks; the others are built on as they were at the end."""
 
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
@@ -46,7 +44,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     settings = coqui_settings(config, tokenizer.languages)
     parts = {}
     for part in (*_NEEDED, "dvae"):
-        parts |= _read_part(folder, part, which if part in _JUDGED else "last")
+        parts |= _read_part(folder, part, which)
     for part in _NEEDED:
         if part not in parts:
             problem = f"{folder} has no {part}, and the reference cannot load a model without one"
@@ -93,7 +91,7 @@ def _read_part(folder, part, which):
     store = part_store(folder, part)
     if not store.steps():
         return {}
-    step = store.best_step() if which == "best" and store.best_step() in store.steps() else store.steps()[-1]
+    step = chosen_step(store, part, which)
     extra = [MEL_STATS] if (store.path(step) / f"{MEL_STATS}.safetensors").is_file() else []
     arrays, _ = read_part(store, step, ("model", *extra), part)
     return {part: arrays["model"], **{name: arrays[name][name] for name in extra}}

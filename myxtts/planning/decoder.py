@@ -1,11 +1,12 @@
 """How much memory training the waveform decoder takes; see `planning/memory.py`."""
 
 import math
+from dataclasses import replace
 
 from myxtts.config.config import ModelConfig
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING
 from myxtts.config.rates import MEL_HOP_SAMPLES
-from myxtts.planning.memory import FLOAT, MemoryEstimate, Optimizations, Shapes
+from myxtts.planning.memory import FLOAT, MemoryEstimate, Optimizations, Shapes, with_optimizer
 
 TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
@@ -42,20 +43,19 @@ def count_decoder(model: ModelConfig) -> int:
 def count_discriminators(model: ModelConfig) -> int:
     """Weights of the discriminators of a model of this size; all are trained."""
     total = 0
-    for channels, taps, last, count in _discriminators(model):
-        inputs = 1 if taps == TAPS - 2 else 2
+    for channels, inputs, taps, last, score, count in _discriminators(model):
         for index, width in enumerate(channels):
             total += count * (inputs * (last if index == len(channels) - 1 else taps) + 1) * width
             inputs = width
-        total += count * ((3 if taps == TAPS - 2 else 9) * inputs + 1)
+        total += count * (score * inputs + 1)
     return total
 
 
 def _discriminators(model):
-    """Of either kind: channels, taps of its kernels, of the last one, and how many there are."""
+    """Of either kind: channels, inputs, taps of its kernels, of the last one and of the score's, how many there are."""
     divisor = DIVISORS.get(model.size, 1)
     narrow = [[max(FEWEST_CHANNELS, c // divisor) for c in wide] for wide in (PERIOD_CHANNELS, SPECTRUM_CHANNELS)]
-    return (narrow[0], 5, 5, len(PERIODS)), (narrow[1], 27, 9, len(RESOLUTIONS))
+    return (narrow[0], 1, 5, 5, 3, len(PERIODS)), (narrow[1], 2, 27, 9, 9, len(RESOLUTIONS))
 
 
 def _maps(model, samples):
@@ -112,12 +112,6 @@ def estimate_decoder(
     maps = _maps(model, samples) * (KEPT_MAPS * number)
     spectra = SPECTRAL_NUMBERS * samples * FLOAT
     kept = maps + spectra + _decoder_activations(model, shapes.slice_frames + context, number)
-    return MemoryEstimate(
-        parameters=FLOAT * trained,
-        slots=2 * FLOAT * trained,
-        averages=FLOAT * decoder * optimizations.ema,
-        accumulators=FLOAT * trained * (optimizations.accumulation > 1),
-        gradients=2 * FLOAT * trained,
-        activations=math.ceil(shapes.batch * kept) + trained * number * (number < FLOAT),
-        working=0,
-    )
+    activations = math.ceil(shapes.batch * kept) + trained * number * (number < FLOAT)
+    estimate = with_optimizer(trained, 0, optimizations, activations=activations, working=0)
+    return replace(estimate, averages=FLOAT * decoder * optimizations.ema)  # none of the discriminators

@@ -18,6 +18,8 @@ from myxtts.training.state import changed_settings, data_digest
 
 logger = logging.getLogger(__name__)
 
+_STARTS_OVER = "starts it over and sets aside what rests on it"
+
 
 @dataclass(frozen=True)
 class StageWork:
@@ -69,12 +71,8 @@ class StageWork:
         if self.step >= self.total:
             return told
         if self.resting:
-            names = " and ".join(self.resting)
-            verb = "rests" if len(self.resting) == 1 else "rest"
-            return (
-                f"{told}. It stays so, though {self.total} were asked for: {names} {verb} on it.\n"
-                f"  --reset-training --stage {self.stage} starts it over and sets aside what rests on it"
-            )
+            why = f"It stays so, though {self.total} were asked for: {_rest(self.resting)} on it."
+            return f"{told}. {why}\n  --reset-training --stage {self.stage} {_STARTS_OVER}"
         return f"{told}: validation had turned up; --overtraining-patience 0 lets it go on"
 
 
@@ -134,6 +132,10 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
     if asked is not None and asked.takes_init_from:
         return [config.training.stage]
     return [name for name, kind in kinds.items() if kind.takes_init_from and kind.tuned_with_all]
+
+
+def _rest(stages):
+    return f"{' and '.join(stages)} {'rests' if len(stages) == 1 else 'rest'}"
 
 
 def _steps(number):
@@ -205,13 +207,11 @@ def _as_named(work):
     if work.step is None or work.step >= work.total or not work.resting:
         # Opened even if there is nothing to train: it declares as finished what had stopped at this step.
         return work
-    stage, names = work.stage, " and ".join(work.resting)
-    verb = "rests" if len(work.resting) == 1 else "rest"
+    stage = work.stage
     would = f"--stage {stage} (training.stage) would train the {stage} on from step {work.step} to {work.total}"
     raise UserError(
-        f"{would}, and {names} {verb} on it as it is now. Leave --stage out to train the last stage on; "
-        f"--reset-training --stage {stage} starts it over and sets aside what rests on it; another --checkpoint-dir "
-        "leaves this run alone."
+        f"{would}, and {_rest(work.resting)} on it as it is now. Leave --stage out to train the last stage on; "
+        f"--reset-training --stage {stage} {_STARTS_OVER}; another --checkpoint-dir leaves this run alone."
     )
 
 

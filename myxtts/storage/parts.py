@@ -46,6 +46,15 @@ def part_store(folder: str | os.PathLike, part: str) -> CheckpointStore:
     return former if any(name.startswith(PREFIXES[part]) for name in names) else store
 
 
+def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
+    """Step of the checkpoint of a part that counts: the `best` or the `last` of what is `JUDGED`, else the last.
+
+    `store`, from `part_store`, must have one.
+    """
+    best = store.best_step() if which == "best" and part in JUDGED else None
+    return store.steps()[-1] if best is None else best
+
+
 def read_part(
     store: CheckpointStore, step: int, names: Iterable[str] = ("model",), part: str | None = None
 ) -> tuple[dict[str, dict], dict]:

@@ -9,7 +9,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.storage.parts import JUDGED, read_part
+from myxtts.storage.parts import chosen_step, read_part
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
             found = f"The one in {store.folder} stopped at step {step}"
             way_out = f"Resume it with --stage {name}, or leave --stage out; to take it as it is, give"
             raise CheckpointError(f"{needed}. {found}. {way_out} --stage {name} --max-steps {step} once.")
-        if name in JUDGED and (best := store.best_step()) in store.steps():
+        if (best := chosen_step(store, part)) != step:
             step, tensors = best, read_part(store, best, part=part)[0]  # what speaks, and goes on from here then
         with tf.device(device):
             models[name] = XTTS(config.model, parts=(part,))

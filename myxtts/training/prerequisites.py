@@ -180,7 +180,7 @@ def _fit_text_table(dataset, model):
     """Lets the run's text table be that of the model, which may have rows that no token uses."""
     rows, needed = model.config.num_text_tokens, dataset.config.model.num_text_tokens
     if needed > rows:
-        rule = f"the vocabulary must fit the model's {rows} rows for text tokens. Received: {needed} tokens"
+        rule = f"The vocabulary must fit the model's {rows} rows for text tokens. Received: {needed} tokens"
         way_out = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size"
-        raise ConfigError(f"{rule[0].upper()}{rule[1:]}. {way_out}.")
+        raise ConfigError(f"{rule}. {way_out}.")
     dataset.config = replace(dataset.config, model=replace(dataset.config.model, num_text_tokens=rows))

@@ -42,15 +42,16 @@ RELEASED = ModelConfig("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=
 class GivenLatents(GPTObjective):
     """The GPT's objective with the conditioning encoder left out; the batch carries latents instead of mel."""
 
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        model.gpt.mel_to_latents = lambda latents: latents
+
     def trainable(self):
         return {
             name: variable
             for name, variable in super().trainable().items()
             if not name.startswith(("conditioning_encoder/", "perceiver/"))
         }
-
-    def latents(self, batch):
-        return batch.conditioning_mel
 
 
 class OurWorker:

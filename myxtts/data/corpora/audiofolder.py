@@ -5,13 +5,10 @@ from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError
-from myxtts.data.corpora.split_lists import header_table, read_header_list
+from myxtts.data.corpora.split_lists import VALIDATION, header_table, read_header_list, read_parts
 from myxtts.data.corpora.tables import Dialect, Table, cells_to_utterance, first_line, names_to_columns
 
 LIST_NAMES = ("metadata.jsonl", "metadata.csv")
-TRAINING = ("train",)
-VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
-"""Names of folders, those first that are validated on where there are several."""
 
 
 def read(reading: Reading, place: Place) -> bool:
@@ -21,20 +18,14 @@ def read(reading: Reading, place: Place) -> bool:
     if reading.folder.has(place.path, "metadata.jsonl"):
         return _read_list(reading, place, place.path / "metadata.jsonl")
     for root in (place, place.below(place.path / "data")):
-        splits = {path.name: path for path in reading.folder.subfolders(root.path)}
-        if "train" in splits and _list_of(reading, splits["train"]):
-            return _read_splits(reading, root, splits)
+        folders = {path.name: path for path in reading.folder.subfolders(root.path)}
+        if "train" in folders and _list_of(reading, folders["train"]):
+            named = {name: folders[name] for name in ("train", *VALIDATION) if name in folders}
+            parts = {name: path for name, path in named.items() if _list_of(reading, path)}
+            read_part = lambda part: _read_list(reading, part, _list_of(reading, part.path))
+            read_parts(reading, root, parts, "train", read_part)
+            return True
     return False
-
-
-def _read_splits(reading, place, splits):
-    validation, *others = [name for name in VALIDATION if name in splits and _list_of(reading, splits[name])] or [None]
-    for name in others:
-        reading.notes.append(f"The folder {reading.folder.relative(splits[name])} was left for tests: it is not used.")
-    for name in filter(None, (validation, "train")):
-        below = place.below(splits[name], validation=name == validation)
-        _read_list(reading, below, _list_of(reading, splits[name]))
-    return True
 
 
 def _list_of(reading, path: Path) -> Path | None:

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from myxtts.config.checks import UserError
-from myxtts.data.corpora.audiofolder import TRAINING, VALIDATION
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import ClipRefused
+from myxtts.data.corpora.split_lists import read_parts
 from myxtts.data.corpora.tables import Dialect, Table, cells_to_utterance, names_to_columns
 from myxtts.storage.files import digest_bytes, write_whole
 
@@ -26,14 +26,10 @@ def read(reading: Reading, place: Place) -> bool:
         _read_saved(reading, place)
         return True
     names = {path.name: path for path in reading.folder.subfolders(place.path) if reading.folder.has(path, STATE)}
-    training = next((name for name in TRAINING if name in names), next(iter(names), None))
-    if training is None:
+    if not names:
         raise ClipRefused("unreadable", f"{SPLITS} is there, and no part of the data set.")
-    validation, *others = [name for name in VALIDATION if name in names and name != training] or [None]
-    for name in others:
-        reading.notes.append(f"The part {name} was left for tests: it is not used.")
-    for name in filter(None, (validation, training)):
-        _read_saved(reading, place.below(names[name], validation=name == validation))
+    training = "train" if "train" in names else next(iter(names))
+    read_parts(reading, place, names, training, lambda part: _read_saved(reading, part))
     return True
 
 

@@ -171,10 +171,13 @@ class CorpusFolder:
     def read_text(self, path: Path, max_bytes: int) -> str:
         """Reads a UTF-8 file (or UTF-16 or UTF-32 with a byte-order mark); every kind of line end becomes `\\n`.
 
+        Its name may be the one on the disk or the one in `files`.
+
         Raises:
             CorpusError: The file leads outside, cannot be read, is too large, or is in another encoding.
         """
         try:
+            path = path.with_name(self.files(path.parent).get(path.name, path.name))
             self.inside(path)
             # Before it is opened: a pipe would wait for a writer for ever.
             if not stat.S_ISREG(os.stat(path).st_mode):

@@ -1,12 +1,15 @@
 """Lists with a header that belong together: one to train on, one for validation, and those that are not used."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from myxtts.config.checks import printable
 from myxtts.data.corpora.base import Place, Reading
 from myxtts.data.corpora.folder import ClipRefused
 from myxtts.data.corpora.tables import Table, find_header, read_table
+
+VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
+"""Names of parts of a data set, those first that are validated on where there are several."""
 
 
 def header_table(reading: Reading, path: Path, audio_places: Sequence[Path], language: str = "") -> Table | None:
@@ -65,6 +68,18 @@ def read_split(
         reading.notes.append(also)
     read_header_list(reading, place, table, kept_back)
     return True
+
+
+def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
+    """Reads the folder of a data set's training part and, for validation, the best suited of `VALIDATION`.
+
+    Others of these are noted as left for tests. `read` is called with the place of each part that is used.
+    """
+    validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
+    for name in others:
+        reading.notes.append(f"The folder {reading.folder.relative(parts[name])} was left for tests: it is not used.")
+    for name in filter(None, (validation, training)):
+        read(place.below(parts[name], validation=name == validation))
 
 
 def _clip_names(reading, table):
