@@ -277,6 +277,7 @@ def test_unknown_setting_names_the_nearest_known_one(values, words):
         ({"data": {"validation_share": 1.0}}, ["data.validation_share", "1.0"]),
         ({"data": {"data_gpu": -1}}, ["data.data_gpu", "-1"]),
         ({"training": {"stage": "vocoder"}}, ["--stage", "dvae, gpt", "vocoder"]),
+        ({"training": {"leave_out": ["speaker", "decodr"]}}, ["training.leave_out", "dvae, gpt", "'decodr'"]),
         ({"training": {"precision": "float8"}}, ["training.precision", "float8"]),
         ({"training": {"gpt": {"learning_rate": -1}}}, ["learning_rate", "-1"]),
         ({"training": {"gpt": {"learning_rate": "fast"}}}, ["learning_rate", "a number", "fast"]),

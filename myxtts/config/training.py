@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, fields
 
-from myxtts.config.checks import ConfigError, require
+from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
+
+_LEFT_OUT = ("speaker", "decoder")
 
 
 @dataclass(init=False)
@@ -16,7 +18,7 @@ class TrainingConfig(Settings):
 
     stage: str = setting("all", of_run=True)
     """A stage of `config.stages.STAGES`, or `all`: what is missing, in order, but for `leave_out`."""
-    leave_out: tuple[str, ...] = setting(("speaker", "decoder"), of_run=True)
+    leave_out: tuple[str, ...] = setting(_LEFT_OUT, of_run=True)
     """Stages that `all` does not begin; one that has begun goes on."""
     epochs: int = setting(500, at_least=1)
     """Passes over the training set of a stage that has no `max_steps`."""
@@ -120,6 +122,10 @@ class TrainingConfig(Settings):
         require(
             self.stage in (*STAGES, "all"), "training.stage (--stage)", f"one of {', '.join(STAGES)}, all", self.stage
         )
+        for name in self.leave_out:
+            # The default goes without saying, whatever stages there are.
+            known, rule = name in (*STAGES, *_LEFT_OUT), f"a list of stages, of {', '.join(STAGES)}"
+            require(known, "training.leave_out", rule, brief(name))
         for name, stage in self.stages.items():
             may = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
             way_out = "A slice of a clip no longer fits its text."
