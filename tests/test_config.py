@@ -122,9 +122,7 @@ def test_setting_is_read_under_its_old_name(section, old, new, value, caplog):
 
 
 def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
-    data = (
-        "train_data sample_languages val_data format audio_roots vocabulary num_workers cache_mb data_gpu model_gpu pipeline_buffer_size"
-    )
+    data = "train_data sample_languages val_data format audio_roots vocabulary num_workers cache_mb data_gpu model_gpu pipeline_buffer_size"
     data += " model_start_delay"
     training = "stage leave_out strict automatic_batch_size memory_budget_mb overtraining_patience checkpoint_dir"
     training += " tensorboard_log_dir reset_training init_from log_every_steps checkpoint_every_steps keep_checkpoints"
@@ -277,6 +275,7 @@ def test_unknown_setting_names_the_nearest_known_one(values, words):
         ({"data": {"validation_share": 1.0}}, ["data.validation_share", "1.0"]),
         ({"data": {"data_gpu": -1}}, ["data.data_gpu", "-1"]),
         ({"training": {"stage": "vocoder"}}, ["--stage", "dvae, gpt", "vocoder"]),
+        ({"training": {"leave_out": ["speaker", "decodr"]}}, ["training.leave_out", "dvae, gpt", "'decodr'"]),
         ({"training": {"precision": "float8"}}, ["training.precision", "float8"]),
         ({"training": {"gpt": {"learning_rate": -1}}}, ["learning_rate", "-1"]),
         ({"training": {"gpt": {"learning_rate": "fast"}}}, ["learning_rate", "a number", "fast"]),

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from layer_check import check_layer
 
 from myxtts.models.layers.convolution import Conv1D, Conv2D, ConvTranspose1D
@@ -97,3 +98,33 @@ def test_stride_with_dilation_is_refused():
 def test_transposed_conv_that_cannot_keep_the_ratio_is_refused():
     with pytest.raises(ValueError, match="kernel_size=3, stride=2"):
         ConvTranspose1D(4, 3, 2)
+
+
+@pytest.mark.parametrize("length", [6, 7])
+@pytest.mark.parametrize("kind, rank", [(Conv1D, 1), (Conv2D, 2)])
+def test_gradient_of_a_strided_convolution_of_one_tap_is_right_and_avoids_the_operation_that_writes_past_its_buffer(
+    kind, rank, length
+):
+    layer, draw = kind(4, kernel_size=1, stride=2), np.random.default_rng(0)
+    x = draw.standard_normal((2, *(length,) * rank, 3)).astype("float32")
+    layer.build(x.shape)
+    half = (length + 1) // 2
+    weights = draw.standard_normal((2, *(half,) * rank, 4)).astype("float32")
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(layer(x) * weights)
+        return tape.gradient(loss, [layer.kernel.value, x])
+
+    of_kernel, of_x = (one.numpy() for one in gradients(tf.constant(x)))
+    taken = (slice(None), *(slice(None, None, 2),) * rank)
+    expected = np.zeros_like(x)
+    expected[taken] = weights @ layer.get_weights()[0].reshape(3, 4).T
+    np.testing.assert_allclose(of_x, expected, atol=1e-5)
+    seen, asked = x[taken].reshape(-1, 3), weights.reshape(-1, 4)
+    np.testing.assert_allclose(of_kernel.reshape(3, 4), seen.T @ asked, atol=1e-4)
+    operations = gradients.get_concrete_function(tf.constant(x)).graph.get_operations()
+    strides = [list(one.get_attr("strides")) for one in operations if one.type.startswith("Conv2D")]
+    assert all(set(steps) == {1} for steps in strides), strides

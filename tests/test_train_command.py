@@ -190,16 +190,29 @@ def test_signal_before_the_first_step_ends_the_run_at_once(capfd):
         raise RuntimeError("without a signal")
 
 
-def test_process_that_gets_a_signal_while_it_traces_ends_well(tiny_corpus, tmp_path):
+TRAIN_WHOSE_TRACING_WAITS = """
+import sys, time
+from myxtts.cli import train
+from myxtts.training.stages.dvae import DVAEObjective
+
+def loss_sums(self, batch, seed=None):
+    print("tracing", flush=True)
+    time.sleep(600)
+
+DVAEObjective.loss_sums = loss_sums
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+def test_process_that_gets_a_signal_while_it_traces_ends_well(tiny_corpus, tiny_yaml, tmp_path):
     folders = "--train-data", str(tiny_corpus), "--checkpoint-dir", str(tmp_path / "run")
-    command = [sys.executable, "-u", "train_main.py", *folders, "--stage", "dvae", "--batch-size", "4"]
+    command = [sys.executable, "-u", "-c", TRAIN_WHOSE_TRACING_WAITS, *folders, "--config", str(tiny_yaml)]
     both = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     with subprocess.Popen(command, cwd=ROOT, **both) as process:
         said = []
         for line in process.stdout:
             said.append(line)
-            if line.startswith("Placement audit"):
-                time.sleep(1)
+            if line == "tracing\n":
                 process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, said
     assert "SIGTERM: stopping before the first step\n" in said

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from myxtts.config.checks import ConfigError, require
+from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
@@ -120,6 +120,8 @@ class TrainingConfig(Settings):
         require(
             self.stage in (*STAGES, "all"), "training.stage (--stage)", f"one of {', '.join(STAGES)}, all", self.stage
         )
+        for name in self.leave_out:
+            require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
         for name, stage in self.stages.items():
             may = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
             way_out = "A slice of a clip no longer fits its text."

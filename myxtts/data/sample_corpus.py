@@ -143,11 +143,7 @@ class Clip(NamedTuple):
 
 
 def make_sample_corpus(
-    root: Path,
-    *,
-    seed: int = 0,
-    num_clips: int = DEFAULT_NUM_CLIPS,
-    languages: Sequence[str] = DEFAULT_LANGUAGES,
+    root: Path, *, seed: int = 0, num_clips: int = DEFAULT_NUM_CLIPS, languages: Sequence[str] = DEFAULT_LANGUAGES
 ) -> Path:
     """Makes the sample corpus in `root`, or finds it there whole.
 

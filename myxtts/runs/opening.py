@@ -19,18 +19,16 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
-from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
-from myxtts.storage.run_folder import set_aside
+from myxtts.storage.provenance import read_config, vocabulary_path
+from myxtts.storage.run_folder import RUN_FILES, set_aside
 from myxtts.storage.saved_state import config_of
-from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, copy_speaker_clips
+from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
 from myxtts.training.prerequisites import write_settings
 
 logger = logging.getLogger(__name__)
 
 GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 """Weights with a row (or a column) per text token."""
-RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
-"""What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 
 
 def open_run(

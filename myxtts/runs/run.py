@@ -195,7 +195,12 @@ class _LogFile(logging.FileHandler):
 @contextmanager
 def _logs_to(path) -> Iterator[None]:
     """Inside, the package's log goes to a file as well."""
-    logger, handler = logging.getLogger(LOGGER_NAME), _LogFile(path, encoding="utf-8")
+    logger = logging.getLogger(LOGGER_NAME)
+    try:
+        handler = _LogFile(path, encoding="utf-8")
+    except OSError as error:
+        logger.error("%s cannot be written to: %s", path, error.strerror)
+        handler = logging.NullHandler()
     handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

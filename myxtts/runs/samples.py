@@ -14,7 +14,7 @@ from myxtts.config.rates import MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.storage.files import write_whole
-from myxtts.training.callbacks import Callback
+from myxtts.training.callbacks import Callback, EventFile
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402  the backend must be chosen first
@@ -44,7 +44,7 @@ class SampleSpeaker(Callback):
         self.folder: Path = Path(folder)
         self._dataset, self._device = dataset, device
         self._make_synthesizer, self._synthesizer = make_synthesizer, None
-        self._log_folder, self._writer = str(log_folder), None
+        self._figures = EventFile(log_folder)
         self._seed = config.training.seed
         count = min(config.training.num_samples, len(dataset.validation))
         spread = np.linspace(0, len(dataset.validation) - 1, count).round().astype(int)
@@ -60,29 +60,34 @@ class SampleSpeaker(Callback):
             return
         if self._synthesizer is None:
             self._synthesizer = self._make_synthesizer()
-            self._writer = tf.summary.create_file_writer(self._log_folder)
         texts = [self._dataset.texts[clip.id] for clip in self._clips]
         languages = [clip.language for clip in self._clips]
         with tf.device(self._device):
             voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
             speeches = self._synthesizer.batch(texts, voices, languages, seed=self._seed)
         try:
-            self._write(step, speeches)
-        except (OSError, tf.errors.OpError) as error:
+            paths = self._write(step, speeches)
+        except OSError as error:
             message = "The sample sentences of step %d could not be written to %s: %s. Training goes on."
             logger.error(message, step, self.folder, error)
+        else:
+            self._figures.write(step, lambda: self._show(speeches, paths))
+            self._figures.flush()
 
     def _write(self, step, speeches):
+        """Writes wavs and pictures; returns the paths of the pictures."""
         self.folder.mkdir(exist_ok=True)  # in the run's folder, which is not made anew where it was moved
-        with self._writer.as_default(step=step):
-            for clip, speech in zip(self._clips, speeches):
-                stem = self.folder / f"step_{step:06d}_{clip.id.replace('/', '_')}"
-                write_wav(f"{stem}.wav", speech.samples, speech.sample_rate)
-                draw_mel(speech.mel, clip.id, f"{stem}.png")
-                # TensorBoard shows one kind of thing under a tag.
-                tf.summary.audio(f"speech/{clip.id}", speech.samples[None, :, None], speech.sample_rate)
-                tf.summary.image(f"mel/{clip.id}", pyplot.imread(f"{stem}.png")[None])
-        self._writer.flush()
+        stems = [self.folder / f"step_{step:06d}_{clip.id.replace('/', '_')}" for clip in self._clips]
+        for stem, clip, speech in zip(stems, self._clips, speeches):
+            write_wav(f"{stem}.wav", speech.samples, speech.sample_rate)
+            draw_mel(speech.mel, clip.id, f"{stem}.png")
+        return [f"{stem}.png" for stem in stems]
+
+    def _show(self, speeches, pictures):
+        for clip, speech, picture in zip(self._clips, speeches, pictures):
+            # TensorBoard shows one kind of thing under a tag.
+            tf.summary.audio(f"speech/{clip.id}", speech.samples[None, :, None], speech.sample_rate)
+            tf.summary.image(f"mel/{clip.id}", pyplot.imread(picture)[None])
 
 
 def draw_mel(mel: np.ndarray, title: str, path: str | Path):

@@ -1,5 +1,6 @@
 """One stage of a run: its trainer, on the finished models it builds on, and what writes into the run's folder."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from myxtts.config.config import XTTSConfig
@@ -35,7 +36,9 @@ def open_stage(
         trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
     else:
         trainer = XTTSTrainer(config, **options)
-    logs = settings.tensorboard_log_dir or f"{settings.checkpoint_dir}/tensorboard"
+    logs = Path(settings.tensorboard_log_dir or f"{settings.checkpoint_dir}/tensorboard")
+    with suppress(OSError):  # which its files will tell, and train without them
+        logs.mkdir(parents=settings.tensorboard_log_dir is not None, exist_ok=True)
     callbacks = [TensorBoardWriter(logs)]
     if kind.speaks:
 
@@ -44,5 +47,5 @@ def open_stage(
             return Synthesizer(model, dataset.tokenizer, config)
 
         samples, device = Path(settings.checkpoint_dir) / "samples", trainer.model_device
-        callbacks.append(SampleSpeaker(dataset, make_synthesizer, device, samples, f"{logs}/samples", config))
+        callbacks.append(SampleSpeaker(dataset, make_synthesizer, device, samples, logs / "samples", config))
     return trainer, callbacks

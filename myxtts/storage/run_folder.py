@@ -11,6 +11,8 @@ from pathlib import Path
 
 from myxtts.config.stages import STAGES
 from myxtts.storage.files import AnyPath, CheckpointError, free_path, remove_leftovers, sync_path, write_whole_folder
+from myxtts.storage.provenance import VOCABULARY
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 
 try:
     import fcntl
@@ -21,9 +23,10 @@ logger = logging.getLogger(__name__)
 
 GATHERED = ".before_reset"
 """Holds what is about to be set aside, until it is all of a run."""
-_WRITTEN = """config.json vocab.json speakers.safetensors speaker_clips train.log inspected_*.json clips_*.csv
-diverged_*.json samples tensorboard decoder""".split()
-"""What a run writes into its folder, but for its stages."""
+RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
+"""What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
+_REPORTS = ("train.log", "inspected_*.json", "clips_*.csv", "diverged_*.json")
+"""What else a run writes there, about its recordings and itself; it stays when a run is set aside."""
 
 
 @contextmanager
@@ -51,7 +54,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
             logger.warning("%s cannot be locked on this system: make sure that no second run writes to it.", folder)
         _refuse_links(folder)
         _put_back(folder)
-        for place in (folder.resolve(), folder / "samples", folder / "speaker_clips"):
+        for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
             remove_leftovers(place)
         yield folder
     finally:
@@ -101,7 +104,7 @@ def _put_back(folder):
 
 def _refuse_links(folder):
     """A folder that somebody else made may hold links, by which a run would write to files that are not its own."""
-    places = [path for path in folder.iterdir() if any(map(path.match, (*_WRITTEN, *STAGES)))]
+    places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES)))]
     for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             problem = f"{path} is a link, a pipe or a device, and a run writes to plain files in its own folder"

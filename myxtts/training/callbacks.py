@@ -1,15 +1,19 @@
 """What a run shows while it trains: progress bar or lines, TensorBoard, the final report."""
 
 import logging
+import re
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import tensorflow as tf
 from tqdm import tqdm
 
 from myxtts.devices.gpu_monitor import GPUMonitor
+from myxtts.storage.files import AnyPath
 from myxtts.training.ledger import Ledger
 from myxtts.training.step_clock import VARIATION_WARNING
 from myxtts.utils.commons import CONSOLE_LOGGER_NAME
@@ -198,29 +202,65 @@ class ConsoleProgress(Callback):
             yield self.monitor.report().log_fields(self.roles)
 
 
-class TensorBoardWriter(Callback):
-    """Writes losses, learning rate and timing to TensorBoard, by stage; a disk that takes none does not end the run."""
+class EventFile:
+    """Writes figures for TensorBoard into a folder, whose parent is there, and makes the folder.
 
-    def __init__(self, folder: str):
-        self.folder, self._writer, self._failed = folder, None, False
+    What a disk does not take is lost; that is told once, and nothing ends. A file whose last record was cut cannot be
+    read beyond it, so a new one is begun as soon as the disk takes one.
+    """
 
-    def on_start(self, start):
-        self._writer = tf.summary.create_file_writer(f"{self.folder}/{start.stage}")
+    def __init__(self, folder: AnyPath):
+        self.folder: Path = Path(folder)
+        self._writer, self._told = None, False
 
-    def _write(self, step, values, group):
-        with self._survives(), self._writer.as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(f"{group}/{name}", value)
+    def write(self, step: int, write: Callable[[], None]) -> None:
+        """Calls `write`, which uses `tf.summary`, for a step."""
+        with self._survives():
+            if self._writer is None:
+                # Not its parents: a run's folder is not made anew where it was moved.
+                self.folder.mkdir(exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.folder) as file:  # no empty file for each try on a full disk
+                    file.write(bytes(4096))
+                self._writer = tf.summary.create_file_writer(str(self.folder))
+            with self._writer.as_default(step=step):
+                write()
+
+    def flush(self) -> None:
+        """Hands what was written to the operating system."""
+        with self._survives():
+            if self._writer is not None:
+                self._writer.flush()
 
     @contextmanager
     def _survives(self):
         try:
             yield
-        except tf.errors.OpError as error:
-            if not self._failed:
-                told = "TensorBoard's figures cannot be written to %s: %s. Training goes on."
-                logger.error(told, self.folder, error.message.partition("\n")[0])
-            self._failed = True
+        except (OSError, tf.errors.OpError) as error:
+            self._writer = None
+            if not self._told:
+                first_line = getattr(error, "message", str(error)).partition("\n")[0]
+                reason = re.sub(r"^\{\{.*?\}\} *", "", first_line)  # TensorFlow's name of the operation
+                logger.error(
+                    "TensorBoard's figures cannot be written to %s: %s. Training goes on.", self.folder, reason
+                )
+            self._told = True
+
+
+class TensorBoardWriter(Callback):
+    """Writes losses, learning rate and timing to TensorBoard, by stage, each into a folder of its own in `folder`."""
+
+    def __init__(self, folder: AnyPath):
+        self.folder: Path = Path(folder)
+
+    def on_start(self, start):
+        self._file = EventFile(self.folder / start.stage)
+
+    def _write(self, step, values, group):
+        def write():
+            for name, value in values.items():
+                tf.summary.scalar(f"{group}/{name}", value)
+
+        self._file.write(step, write)
 
     def on_log(self, step, losses, timing):
         self._write(step, losses, "train")
@@ -230,5 +270,4 @@ class TensorBoardWriter(Callback):
         self._write(step, losses, "validation")
 
     def on_end(self, end):
-        with self._survives():
-            self._writer.close()
+        self._file.flush()

@@ -1,6 +1,5 @@
 """Kills training runs, conversions and set-asides at random moments, for `faults.py`."""
 
-import json
 import os
 import random
 import signal
@@ -8,18 +7,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 from fault_runs import SETTINGS, TrainingRun, fork, write_corpus
+from released_model import write_release
 
 from myxtts.cli.main import main as myxtts
-from myxtts.config.config import ModelConfig
-from myxtts.interchange import coqui
-from myxtts.interchange.coqui_export import speaker_front_end
-from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_file
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.text.tokenizer import XTTSTokenizer
 
 LONGEST_RUN_SECONDS = 600.0
 TRAINING_MOMENTS = ("start-up", "steps", "writing", "validation", "sampling")
@@ -28,26 +22,6 @@ LATEST_SECONDS = {"steps": 0.05, "writing": 0.03, "validation": 0.2, "sampling":
 OTHERS_SHARE = 0.3
 """Of the kills, those of conversions and set-asides, half of them each."""
 PERIODS = {"validation": SETTINGS["training"]["validate_every_steps"], "sampling": 20}
-CONVERTED = ModelConfig(
-    num_text_tokens=60,
-    max_text_tokens=12,
-    max_audio_tokens=30,
-    layers=2,
-    width=16,
-    heads=2,
-    conditioning_blocks=1,
-    conditioning_heads=2,
-    num_latents=4,
-    perceiver_depth=1,
-    perceiver_heads=1,
-    num_codes=8,
-    dvae_hidden=4,
-    dvae_residual_blocks=1,
-    codebook_width=4,
-    decoder_channels=32,
-    speaker_channels=(8, 8, 16, 16),
-    speaker_width=6,
-)
 
 
 def kill_runs(work, num_kills, seed):
@@ -161,15 +135,7 @@ def _unreadable(broken):
 
 def _kill_conversions(work, count, draw, kills):
     """Kills `myxtts convert --from-coqui`; yields outputs that are there and not whole."""
-    source = work / "released"
-    source.mkdir()
-    numbers = np.random.default_rng(0)
-    shapes = {n: s for one in coqui.model_tensors(CONVERTED) for n, s in zip(one.names, one.shapes)}
-    tensors = {name: numbers.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    constants = coqui.constant_tensors(CONVERTED)[0] | speaker_front_end()
-    write_torch_checkpoint(source / "model.pth", {"model": tensors | constants})
-    (source / "config.json").write_text(json.dumps({"model_args": {"gpt_n_heads": 2}}))
-    XTTSTokenizer.train([("the quick brown fox", "en")], 50, ["en"]).save(source / "vocab.json")
+    source = write_release(work / "released")
     convert = ["convert", "--from-coqui", str(source / "model.pth"), "--output"]
     began = time.monotonic()
     _, status = os.waitpid(fork(lambda: myxtts([*convert, str(work / "converted")]), work / "convert.log"), 0)

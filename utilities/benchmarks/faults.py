@@ -9,6 +9,11 @@
   After each kill every checkpoint must be whole, and at the end no other file may be there. Conversions and runs that
   are set aside are killed as well: all of it must be there, or nothing. One thread computes, unless
   TF_NUM_INTRAOP_THREADS says more; then differing losses are counted and are no fault.
+- `conversions`: both directions of `myxtts convert` are stopped at every operation on the file system, in every way
+  that tests/crash_points.py knows; of these the suite takes a part.
+- `folders`: the folder of a run of the real command is made read-only (permissions, and as root a mount), for a while
+  and for good, moved away and back, and copied, while it trains. What happens must be told in a sentence, and the run,
+  resumed, and each of its copies must come to the weights of a run left alone.
 - `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; it must be noticed and set
   aside, and the one before used.
 - `inputs`: generated lists and WAV headers; accepted and rejected clips together must be those given.
@@ -27,11 +32,14 @@ import time
 import traceback
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
 import yaml  # noqa: E402
+from fault_crashes import sweep_conversions  # noqa: E402
+from fault_folders import trouble_folders  # noqa: E402
 from fault_inputs import damage_checkpoints, judge_inputs  # noqa: E402
 from fault_kills import kill_runs  # noqa: E402
 from fault_runs import SAMPLE_RATE, SETTINGS, STAGES, TrainingRun, write_corpus  # noqa: E402
@@ -104,7 +112,7 @@ def measure_pause(work):
 def main(argv=None):
     """Runs the parts that were asked for; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("kills", "damage", "inputs", "corpus", "pause")
+    parts = ("kills", "conversions", "folders", "damage", "inputs", "corpus", "pause")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help=", ".join(parts))
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--damages", type=int, default=300)
@@ -117,6 +125,8 @@ def main(argv=None):
         work = Path(folder)
         calls = {
             "kills": lambda: kill_runs(work, arguments.kills, arguments.seed),
+            "conversions": lambda: sweep_conversions(work / "conversions_swept"),
+            "folders": lambda: trouble_folders(work / "folders", arguments.seed),
             "damage": lambda: damage_checkpoints(work / "damage", arguments.damages, arguments.seed),
             "inputs": lambda: judge_inputs(work / "inputs", arguments.lines, arguments.seed),
             "corpus": lambda: train_on_bad_corpus(work),

@@ -1,0 +1,70 @@
+"""Conversions in both directions with a crash at their operations on the file system, each or some of them."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+import numpy as np
+from crash_points import crash_everywhere
+
+from myxtts.interchange import coqui_export, coqui_import
+from myxtts.interchange.coqui_export import export_coqui
+from myxtts.interchange.coqui_import import CoquiFiles, import_coqui
+from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
+from myxtts.storage.files import remove_leftovers
+
+
+def digests(folder):
+    """Content of each file in a folder, by its path there."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, every: int = 1) -> int:
+    """Converts a released model `in`, or some weights `out`, with a crash at every so manyth operation in turn.
+
+    Raises:
+        AssertionError: What was left is neither whole nor nothing.
+
+    Returns:
+        The operations that the conversion makes.
+    """
+    files = {"model": "model.pth", "vocab": "vocab.json", "dvae": "dvae.pth", "mel_stats": "mel_stats.pth"}
+    files |= {"speakers": "speakers_xtts.pth", "config": "config.json"}
+    files = CoquiFiles(**{name: released / file for name, file in files.items()})
+    numbers = itertools.count()
+
+    def make():
+        folder = work / str(next(numbers))
+        folder.mkdir()
+        return folder
+
+    def convert(folder):
+        if direction == "in":
+            return import_coqui(files, folder / "model")
+        return export_coqui(work / "converted", folder / "model" / "model.pth")
+
+    def check(folder, outcome):
+        marker = folder / "model" / ("model.pth" if direction == "out" else "")
+        assert marker.exists() or isinstance(outcome, BaseException | str), "what was returned is there"
+        remove_leftovers(folder)
+        remove_leftovers(folder / "model")
+        found = digests(folder)
+        if marker.exists():
+            assert found == expected
+        elif direction == "in":
+            assert not found
+        else:
+            assert found.items() <= expected.items()
+        shutil.rmtree(folder)
+
+    kept = {path: read_torch_checkpoint(path) for path in released.glob("*.pth")}
+    monkeypatch.setattr(coqui_import, "read_torch_checkpoint", lambda path: kept[path])
+    monkeypatch.setattr(coqui_export, "coqui_settings", lambda *_: {"of": "a shape that is not released"})
+    import_coqui(files, work / "converted")
+    parts = {"gpt": {}, "speaker": {}, "decoder": {}, "dvae": {"mel_stats": np.ones(3)}}
+    monkeypatch.setattr(coqui_export, "_read_part", lambda folder, part, which: {part: dict(parts[part])})
+    monkeypatch.setattr(coqui_export, "_tensors", lambda *_: {"one": np.ones(3, np.float32)})
+    first = make()
+    convert(first)
+    expected = digests(first)
+    return crash_everywhere(monkeypatch, make, convert, check, folder=lambda folder: folder, every=every)
