@@ -107,6 +107,9 @@ def test_model_without_a_licence_is_asked_about_too(server, release):
     del server.repositories["coqui/XTTS-v2"]["README.md"]
     with pytest.raises(HubError, match="names no licence; its text"):
         local_folder(NAME)
+    del server.repositories["coqui/XTTS-v2"]["LICENSE.txt"]
+    with pytest.raises(HubError, match="names no licence. It must be accepted"):
+        local_folder(NAME)
 
 
 def test_broken_connection_is_gone_on_with(server, monkeypatch):

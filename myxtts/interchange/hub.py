@@ -161,7 +161,7 @@ def licence_of(folder: Path) -> str | None:
 
 def _require_licence(source, terms, accepted, ask):
     licence = licence_of(terms)
-    texts = [str(path) for path in sorted(terms.iterdir()) if not path.name.startswith("README")]
+    texts = [str(path) for path in sorted(terms.glob("*")) if not path.name.startswith("README")]
     told = f"{source} comes under the licence {licence}" if licence else f"{source} names no licence"
     told += f"; its text: {', '.join(texts)}" if texts else ""
     print(f"{told}.", file=sys.stderr, flush=True)
