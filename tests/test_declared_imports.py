@@ -14,7 +14,7 @@ from utilities.benchmarks.bench_extra import import_extra
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS_OF_FOLDER = {"myxtts": (), "utilities": ("bench",), "tests": ("test", "datasets")}
 """Extras whose packages the files of a folder may import anywhere, besides the project's `dependencies`."""
-OPTIONAL = ("sample", "languages", "datasets", "ui", "server")
+OPTIONAL = ("sample", "languages", "datasets", "hub", "ui", "server")
 """Extras that `myxtts/` imports inside functions only, with an error that says what to install."""
 DISTRIBUTIONS = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py"}
 """Modules whose distribution has another name; elsewhere the two differ by case and by `-` for `_` at most."""

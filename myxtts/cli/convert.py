@@ -6,22 +6,23 @@ from pathlib import Path
 
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError
+from myxtts.interchange.coqui_import import RELEASED_NAMES
 
-_RELEASED_FILES = {
-    "dvae": ("dvae.pth", "speech tokenizer; training needs it"),
-    "mel_stats": ("mel_stats.pth", "scale of the mel bands"),
-    "vocab": ("vocab.json", "text tokenizer"),
-    "speakers": ("speakers_xtts.pth", "voices by name"),
-    "config": ("config.json", "settings"),
+_HELD = {
+    "dvae": "speech tokenizer; training needs it",
+    "mel_stats": "scale of the mel bands",
+    "vocab": "text tokenizer",
+    "speakers": "voices by name",
+    "config": "settings",
 }
-"""Files that come with `model.pth`: the name under which each is released, and what it holds."""
+"""What the files of `RELEASED_NAMES` hold."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts convert`."""
     parser = argparse.ArgumentParser(prog="myxtts convert")
     parser.description = "Convert an XTTS v2 checkpoint or a fine-tune of one, and back."
-    names = ", ".join(name for name, _ in _RELEASED_FILES.values())
+    names = ", ".join(RELEASED_NAMES.values())
     unnamed = "Files that are not named are taken from the folder of model.pth if they have their released names"
     parser.epilog = f"{unnamed}: {names}."
     direction = parser.add_mutually_exclusive_group(required=True)
@@ -29,8 +30,8 @@ def build_parser() -> argparse.ArgumentParser:
     direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder to make a model.pth of")
     parser.add_argument("--output", required=True, help="folder, or with --to-coqui file, to write")
     released = parser.add_argument_group("files that go with --from-coqui")
-    for option, (name, what) in _RELEASED_FILES.items():
-        released.add_argument(f"--{option.replace('_', '-')}", metavar=name, type=Path, help=what)
+    for option, name in RELEASED_NAMES.items():
+        released.add_argument(f"--{option.replace('_', '-')}", metavar=name, type=Path, help=_HELD[option])
     which = "with --to-coqui: checkpoint of the GPT to take (default: best)"
     parser.add_argument("--which", choices=("best", "last"), default="best", help=which)
     return parser
@@ -48,7 +49,7 @@ def _to_ours(arguments):
     from myxtts.interchange.coqui_import import CoquiFiles, import_coqui
 
     files = {"model": arguments.from_coqui}
-    for option, (released_name, _) in _RELEASED_FILES.items():
+    for option, released_name in RELEASED_NAMES.items():
         released = arguments.from_coqui.with_name(released_name)
         files[option] = getattr(arguments, option) or (released if released.is_file() else None)
     for option, path in files.items():
@@ -91,7 +92,7 @@ def _print_coverage(coverage):
 def _to_coqui(arguments):
     from myxtts.interchange.coqui_export import export_coqui
 
-    given = [option for option in _RELEASED_FILES if getattr(arguments, option) is not None]
+    given = [option for option in RELEASED_NAMES if getattr(arguments, option) is not None]
     if given:
         raise UserError(f"--{given[0].replace('_', '-')} goes with --from-coqui; --to-coqui finds all in its folder.")
     if not arguments.to_coqui.is_dir():

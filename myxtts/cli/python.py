@@ -54,16 +54,21 @@ def train(
     return run
 
 
-def load(folder: str | os.PathLike, which: str = "best") -> "Synthesizer":
+def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = False) -> "Synthesizer":
     """The model in the folder of a run, of `myxtts convert` or of `XTTS.save_to_preset`, ready to `speak`.
 
     Args:
-        folder: Its folder.
+        folder: Its folder, or `hf://owner/name[@revision]`, a model of the hub, converted on the way if need be.
         which: `best` or `last` checkpoint.
+        accept_licence: Of a model of the hub, without being asked.
 
     Raises:
         CheckpointError: Something is missing or damaged.
+        HubError: It cannot be fetched, or its licence was not accepted.
     """
+    from myxtts.interchange.hub import local_folder
+
+    folder = local_folder(folder, accept_licence)
     from myxtts.inference.synthesizer import Synthesizer
 
     return Synthesizer.load(folder, which)

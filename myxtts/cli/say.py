@@ -31,7 +31,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = PlainParser(
         prog="myxtts say", description="Speak a text in the voice of a recording.", epilog=EXAMPLES, add_help=True
     )
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`")
+    checkpoint = "folder of a training run or of `myxtts convert`, or hf://owner/name[@revision]"
+    parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
+    parser.add_argument("--accept-licence", action="store_true", help="of a model of the hub, without being asked")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     text = parser.add_argument_group("what is said (without any of these: standard input)")
     text.add_argument("--text", help="the text")
@@ -80,8 +82,11 @@ def _add_sound(sound):
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Speaks; everything that can be wrong is looked at before the first sound."""
+    from myxtts.interchange.hub import local_folder
+
     arguments = build_parser().parse_args(argv)
     _check(arguments)
+    arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
         return list_speakers(arguments.checkpoint)
     if arguments.stream:

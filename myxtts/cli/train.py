@@ -63,7 +63,9 @@ FLAGS = f"""
 --checkpoint-dir DIR training.checkpoint_dir where everything goes (default: ./checkpoints)
 ^ --reset-training yes training.reset_training start anew; existing checkpoints are set aside
 ^ --resume yes - only resume: an error where --checkpoint-dir holds no run (default: resume or start)
---init-from DIR training.init_from start from the weights of a run, or of `myxtts convert`
+--init-from DIR training.init_from
+ start from the weights of a run, of `myxtts convert`, or of a model of the hub, hf://owner/name[@revision]
+--accept-licence yes training.accept_licence accept the licence of a model of the hub without being asked
 --tensorboard-log-dir DIR training.tensorboard_log_dir default: under the checkpoint folder
 --save-every N training.checkpoint_every_steps steps between checkpoints (default: 1000)
 --keep N training.keep_checkpoints newest checkpoints kept besides the best (default: 2)

@@ -84,7 +84,9 @@ class TrainingConfig(Settings):
     reset_training: bool = setting(False, of_run=True)
     """Start anew; existing checkpoints are set aside."""
     init_from: str | None = setting(None, of_run=True)
-    """Folder of a run, or of `myxtts convert`, whose weights a fresh run starts from."""
+    """Folder of a run or of `myxtts convert`, or `hf://owner/name[@revision]`: weights that a fresh run starts from."""
+    accept_licence: bool = setting(False, of_run=True)
+    """Take the licence of a model that is fetched for `init_from` as accepted, without asking."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)
     """Steps between log lines."""
     validate_every_steps: int = setting(500, at_least=1)

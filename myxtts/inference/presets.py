@@ -11,10 +11,10 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json, write_whole_folder
 
 
-def load_preset(folder: str | PathLike) -> XTTS:
+def load_preset(folder: str | PathLike, which: str = "best") -> XTTS:
     """The model in a folder, see `load_model`, with the tokenizer and settings that belong to it as `preset`."""
-    model, tokenizer, config = load_model(folder)
-    model.preset = tokenizer, config
+    model, tokenizer, config = load_model(folder, which)
+    model.preset, model.origin = (tokenizer, config), str(folder)
     return model
 
 

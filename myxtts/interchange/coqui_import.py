@@ -23,6 +23,14 @@ from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
 from myxtts.text.tokenizer import XTTSTokenizer
 
+RELEASED_NAMES = {
+    "dvae": "dvae.pth",
+    "mel_stats": "mel_stats.pth",
+    "vocab": "vocab.json",
+    "speakers": "speakers_xtts.pth",
+    "config": "config.json",
+}
+"""Files that come with `model.pth`: the fields of `CoquiFiles`, and the names under which they are released."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 

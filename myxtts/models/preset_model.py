@@ -9,8 +9,8 @@ import keras
 
 from myxtts.config.model import ModelConfig
 
-PRESETS = "myxtts.inference.presets"
-"""Module that reads and writes folders; imported when it is needed, as files are not the business of models."""
+PRESETS, HUB, UPLOAD = "myxtts.inference.presets", "myxtts.interchange.hub", "myxtts.interchange.hub_upload"
+"""Modules that read and write folders; imported when they are needed, as files are not the business of models."""
 
 
 class PresetModel(keras.Model):
@@ -23,14 +23,22 @@ class PresetModel(keras.Model):
     config: ModelConfig
     parts: tuple[str, ...]
     preset: tuple[Any, Any] | None = None
+    origin: str | None = None
+    """Folder that the weights came from, whose history a model card tells."""
 
     @classmethod
-    def from_preset(cls, folder: str | PathLike) -> Self:
+    def from_preset(cls, folder: str | PathLike, accept_licence: bool = False) -> Self:
         """The model in the folder of a run, of `myxtts convert` or of `save_to_preset`, with its trained weights.
+
+        Args:
+            folder: Or `hf://owner/name[@revision]`, a model of the hub, converted on the way if need be.
+            accept_licence: Of a model of the hub, without being asked.
 
         Raises:
             CheckpointError: Something is missing or damaged.
+            HubError: It cannot be fetched, or its licence was not accepted.
         """
+        folder = importlib.import_module(HUB).local_folder(folder, accept_licence)
         return importlib.import_module(PRESETS).load_preset(folder)
 
     def save_to_preset(self, folder: str | PathLike) -> None:
@@ -40,6 +48,23 @@ class PresetModel(keras.Model):
             UserError: The model's tokenizer is not known, or the folder holds something already.
         """
         importlib.import_module(PRESETS).save_preset(self, folder)
+
+    def push_to_hub(self, target: str, private: bool = False, licence: str | None = None) -> str:
+        """Uploads what `save_to_preset` writes, with a model card, to `hf://owner/name`; returns the address.
+
+        Args:
+            target: The repository, made if need be.
+            private: Of a repository that is made now.
+            licence: Identifier for the card, such as `cc-by-4.0`.
+
+        Raises:
+            UserError: The model's tokenizer is not known.
+            HubError: The hub refuses, or cannot be reached.
+        """
+        config = self.preset and self.preset[1]
+        return importlib.import_module(UPLOAD).push_model(
+            self.save_to_preset, config, self.origin, target, private, licence
+        )
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` makes a model of this shape from, as JSON values."""

@@ -13,6 +13,7 @@ from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
+from myxtts.interchange.hub import full_name, local_folder
 from myxtts.models.xtts import PARTS
 from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
 from myxtts.runs.setup import holds_run
@@ -66,7 +67,7 @@ def open_run(
     check_same_model(dataset.config)
     training = config.training
     reset = [name for name in STAGES if name not in _kept_stages(training)] if training.reset_training else ()
-    agenda = make_agenda(dataset.config, dataset, reset, Path(training.init_from) if is_adopted else None)
+    agenda = make_agenda(dataset.config, dataset, reset, _source(config) if is_adopted else None)
     if on_agenda:
         on_agenda(agenda)
     if config.training.reset_training:
@@ -118,7 +119,7 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
         ConfigError: The folder holds a run that began otherwise, so that --init-from would be passed over.
     """
     home = Path(config.training.checkpoint_dir)
-    asked = config.training.init_from and str(Path(config.training.init_from).resolve())
+    asked = config.training.init_from and full_name(config.training.init_from)
     for name in tuned_stages(config) if has_begun(config) else ():
         if (step := newest_step(home, name)) is None:
             continue
@@ -163,7 +164,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
         CheckpointError: The source lacks something.
         ConfigError: The run's folder is the source's.
     """
-    source, home = Path(config.training.init_from), Path(config.training.checkpoint_dir)
+    source, home = _source(config), Path(config.training.checkpoint_dir)
     if source.resolve() == home.resolve():
         rule = "must not be the folder of --init-from, which is only read"
         raise ConfigError(f"--checkpoint-dir {rule}. Received: {home}.")
@@ -182,9 +183,14 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     return replace(_with_shape(config, stored), data=data)
 
 
+def _source(config):
+    """The folder of `training.init_from`, fetched if it is a model of the hub."""
+    return local_folder(config.training.init_from, config.training.accept_licence)
+
+
 def _take_parts(config, home):
     """Copies finished parts and voices of the run that a fresh one begins from."""
-    source, tuned = Path(config.training.init_from), tuned_stages(config)
+    source, tuned = _source(config), tuned_stages(config)
     for name in dict.fromkeys((*STAGES, *PARTS)):
         if name not in tuned:
             copy_part(source, home, name)
@@ -218,7 +224,7 @@ def _refuse_other_weights(source, home, name):
         raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
 
 
-def starting_weights(folder: str, stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
+def starting_weights(folder: str | Path, stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
     """The best weights of a stage of another run by name, grown to `num_text_tokens`.
 
     New tokens get vectors drawn like the old ones (their standard deviation), and heads of zero weight with the lowest

@@ -8,6 +8,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.interchange.hub import local_folder
 from myxtts.models.xtts import XTTS
 from myxtts.runs.agenda import tuned_stages
 from myxtts.runs.opening import starting_weights
@@ -28,7 +29,8 @@ def open_stage(
     kind, settings = STAGES[stage].load(), config.training
     weights = None
     if fresh and settings.init_from and stage in tuned_stages(config):
-        weights = starting_weights(settings.init_from, stage, config.model.num_text_tokens, settings.seed)
+        source = local_folder(settings.init_from, settings.accept_licence)
+        weights = starting_weights(source, stage, config.model.num_text_tokens, settings.seed)
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     start = dict(measured=kind.measure(dataset) if fresh else None, starting_weights=weights)
     options = dict(stage=stage, plan=plan, foundations=foundations, lineage=lineage, **start)

@@ -174,6 +174,7 @@ class XTTSTrainer:
             validation = self._train(dataset or self._found.dataset, callbacks)
         if self._given is not None:
             self._given.preset = self._found.dataset.tokenizer, self.config
+            self._given.origin = self.config.training.checkpoint_dir
         return validation
 
     def _train(self, dataset, callbacks):

@@ -1,0 +1,213 @@
+"""Models of the Hugging Face hub, fetched from and pushed to a small one on the loopback interface."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_helpers import sentence_of
+from released_model import assert_same_weights, convert, write_release
+from small_hub import SmallHub
+from tiny import tiny_run_config
+
+from myxtts.cli import push, say
+from myxtts.inference import presets
+from myxtts.interchange import hub
+from myxtts.interchange.hub import HubError, local_folder
+from myxtts.interchange.hub_upload import model_card, push_model, without_places
+from myxtts.models.xtts import XTTS
+from myxtts.runs.opening import adopt
+from myxtts.storage.checkpoint import CheckpointStore
+
+huggingface_hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+pytest.importorskip("huggingface_hub.hf_api")
+
+CARD = """---
+license: other
+license_name: coqui-public-model-license
+license_link: https://coqui.ai/cpml
+---
+# XTTS
+"""
+NAME = "hf://coqui/XTTS-v2"
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """A released model with card and licence. Not to be changed."""
+    folder = write_release(tmp_path_factory.mktemp("release") / "xtts")
+    (folder / "README.md").write_text(CARD)
+    (folder / "LICENSE.txt").write_text("Non-commercial use only.")
+    (folder / "samples").mkdir()
+    (folder / "samples/en.wav").write_bytes(b"no part of the model")
+    return folder
+
+
+@pytest.fixture
+def server(release, tmp_path, monkeypatch):
+    """A hub with the release on it, for a user with an empty cache."""
+    with SmallHub() as small:
+        small.add("coqui/XTTS-v2", release)
+        use_hub(monkeypatch, small.url, tmp_path / "hf")
+        yield small
+
+
+def use_hub(monkeypatch, url, home):
+    """What `HF_ENDPOINT`, `HF_HOME` and the like do to the library when it is imported."""
+    constants = {"ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_HUB_DISABLE_XET": True}
+    constants["HUGGINGFACE_CO_URL_TEMPLATE"] = url + "/{repo_id}/resolve/{revision}/{filename}"
+    for name, value in constants.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", url)
+    monkeypatch.setattr(hub, "_FOUND", {})
+
+
+def files_asked_for(server):
+    return [path.partition("/resolve/")[2].partition("/")[2] for way, path, _ in server.requests if way == "GET"]
+
+
+def test_release_is_fetched_and_converted_and_kept_for_days_without_a_network(server, release, tmp_path, monkeypatch):
+    home = local_folder(NAME, accept_licence=True)
+    assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "by_hand") == 0
+    assert_same_weights(home, tmp_path / "by_hand")
+    assert home.is_relative_to(tmp_path / "hf") and home.name == server.commit("coqui/XTTS-v2")
+    assert "samples/en.wav" not in files_asked_for(server)
+    monkeypatch.setattr(hub, "_FOUND", {})
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert local_folder(NAME) == home  # and its licence is not asked for again
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "elsewhere/hub"))
+    with pytest.raises(HubError, match="not kept under .*elsewhere.*without HF_HUB_OFFLINE"):
+        local_folder(NAME)
+
+
+def test_environment_names_hub_and_cache(server, tmp_path):
+    code = f"from myxtts.interchange.hub import local_folder; print(local_folder({NAME!r}, True))"
+    environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "own"), "HF_HUB_DISABLE_XET": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path / "own")
+    assert "coqui-public-model-license (https://coqui.ai/cpml)" in done.stderr and "LICENSE.txt" in done.stderr
+    assert "Fetching hf://coqui/XTTS-v2: " in done.stderr
+
+
+def test_licence_is_asked_for_before_the_model_is_fetched(server):
+    with pytest.raises(HubError, match="licence coqui-public.*LICENSE.txt.*--accept-licence .accept_licence=True"):
+        local_folder(NAME)
+    asked = []
+    with pytest.raises(HubError, match="not accepted, and nothing has been fetched"):
+        local_folder(NAME, ask=lambda question: asked.append(question) or False)
+    assert asked == ["Do you accept it?"] and "model.pth" not in files_asked_for(server)
+    assert local_folder(NAME, ask=lambda question: True).is_dir()
+
+
+def test_model_without_a_licence_is_asked_about_too(server, release):
+    del server.repositories["coqui/XTTS-v2"]["README.md"]
+    with pytest.raises(HubError, match="names no licence; its text"):
+        local_folder(NAME)
+    del server.repositories["coqui/XTTS-v2"]["LICENSE.txt"]
+    with pytest.raises(HubError, match="names no licence. It must be accepted"):
+        local_folder(NAME)
+
+
+def test_broken_connection_is_gone_on_with(server, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 2**16)
+    size = len(server.repositories["coqui/XTTS-v2"]["model.pth"])
+    server.cut_after["model.pth"] = size // 2
+    assert local_folder(NAME, accept_licence=True).is_dir()
+    ranges = [headers.get("Range") for way, path, headers in server.requests if path.endswith("model.pth")]
+    assert any(one and 0 < int(one[6:-1]) <= size // 2 for one in ranges)
+
+
+def test_altered_file_is_refused_and_fetched_anew(server):
+    content = server.repositories["coqui/XTTS-v2"]["model.pth"]
+    server.altered["model.pth"] = content[:-1] + bytes([content[-1] ^ 1])
+    with pytest.raises(HubError, match="model.pth of hf://coqui/XTTS-v2 does not have the checksum.*again"):
+        local_folder(NAME, accept_licence=True)
+    server.altered.clear()
+    assert local_folder(NAME, accept_licence=True).is_dir()
+
+
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        ("hf://coqui", "must be named hf://owner/name"),
+        ("hf://coqui/../x", "must be named hf://owner/name"),
+        ("hf://coqui/none", "is not there, or not for you.*HF_TOKEN"),
+        ("hf://coqui/XTTS-v2@v9", "has no such revision"),
+        ("hf://emma/pictures", "neither a model of XTTS v2 .*: it has config.json. Name another"),
+    ],
+)
+def test_what_cannot_be_had_is_a_sentence(server, source, words):
+    server.repositories["emma/pictures"] = {"config.json": b"{}", "README.md": CARD.encode(), "cat.png": b""}
+    with pytest.raises(HubError, match=words):
+        local_folder(source, accept_licence=True)
+
+
+def test_gated_model_says_where_to_ask(server):
+    server.gated.add("coqui/XTTS-v2")
+    with pytest.raises(HubError, match="only to those who asked.*/coqui/XTTS-v2, then run `hf auth login`"):
+        local_folder(NAME, accept_licence=True)
+
+
+def test_commands_take_a_name_of_the_hub(server, capsys, tmp_path):
+    assert "--accept-licence" in sentence_of(capsys, say.main, "--checkpoint", NAME, "--list-speakers")
+    assert say.main(["--checkpoint", f"{NAME}@v2", "--accept-licence", "--list-speakers"]) == 0
+    assert capsys.readouterr().out == "Ana Ruiz\nBo/Li\n"
+    training = {"init_from": NAME, "accept_licence": True}
+    config = tiny_run_config(
+        None, tmp_path / "run", data={"max_text_length": 12, "max_seconds": 1.2}, training=training
+    )
+    adopted = adopt(config)
+    assert adopted.model.width == 16 and adopted.training.init_from == NAME
+    assert Path(adopted.data.vocabulary).is_file()
+
+
+def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, monkeypatch):
+    model = XTTS.from_preset(NAME, accept_licence=True)
+    folder = Path(model.origin)
+    server.repositories["emma/voice"] = {"gpt/step_00000009/manifest.json": b"of an earlier model", "mine.txt": b""}
+    monkeypatch.setattr(presets, "load_preset", lambda *given: model if given == (str(folder), "best") else None)
+    assert push.main([str(folder), "hf://emma/voice", "--licence", "cc-by-4.0"]) == 0
+    assert f"Wrote {server.url}/emma/voice" in capsys.readouterr().out
+    there = server.repositories["emma/voice"]
+    assert "mine.txt" in there and "gpt/step_00000009/manifest.json" not in there
+    assert (
+        b"license: cc-by-4.0" in there["README.md"]
+        and b"hf://emma/voice" in there["README.md"]
+        and str(tmp_path).encode() not in b"".join(there.values())
+    )
+    back = local_folder("hf://emma/voice", accept_licence=True)
+    assert not any(path.is_symlink() for path in back.rglob("*"))
+    assert_same_weights(back, folder)
+    assert say.main(["--checkpoint", "hf://emma/voice", "--list-speakers"]) == 0
+
+
+def test_card_says_data_steps_and_scores(tmp_path, capsys):
+    config = tiny_run_config("/home/emma/data", tmp_path / "run")
+    config = replace(config, training=replace(config.training, init_from="hf://coqui/XTTS-v2@v2"))
+    state = {"position": 9, "finished": True, "history": [{"step": 5, "codes": 2.5}, {"step": 9, "codes": 2.75}]}
+    CheckpointStore(tmp_path / "run/gpt").write(5, {}, state, best=True)
+    CheckpointStore(tmp_path / "run/gpt").write(9, {}, state)
+    CheckpointStore(tmp_path / "run/dvae").write(0, {}, {"finished": True})
+    rows = ["id,verdict,reason,detail,path,line,seconds", "a,accepted,,,a.wav,1,90.0", "b,rejected,short,,b.wav,2,"]
+    (tmp_path / "run/clips_train.csv").write_text("\n".join(rows))
+    card = model_card("emma/voice", config, tmp_path / "run", "cc-by-4.0")
+    assert "license: cc-by-4.0" in card and "base_model: coqui/XTTS-v2\n" in card
+    assert "- Training: 1 recordings, 1.5 minutes, some of them kept for validation" in card
+    assert "| gpt | 9 | 5 |" in card and "| dvae | as it was in the model" in card
+    assert "- gpt, step 5: codes 2.5000" in card
+    kept = without_places(config)
+    assert kept.data.train_data is None and kept.training.init_from == "hf://coqui/XTTS-v2@v2"
+    config.to_yaml(tmp_path / "run/config.json")
+    capsys.readouterr()
+    with pytest.raises(HubError, match="must be pushed to hf://owner/name"):
+        push_model(None, config, None, "emma/voice")
+
+
+def test_library_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(HubError, match=r'pip install "myxtts\[hub\]"'):
+        local_folder(NAME)
