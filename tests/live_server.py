@@ -49,7 +49,7 @@ class Live:
         self.serving, self.speaker, self.port = serving, speaker, port
         self.url = f"http://127.0.0.1:{port}"
 
-    def ask(self, method, path, body=None, headers=(), timeout=120):
+    def ask(self, method, path, body=None, headers=(), timeout=300):
         """Returns status, headers and body of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         if not isinstance(body, bytes | None):
@@ -66,7 +66,7 @@ class Live:
         fields = {"response_format": "pcm", **fields}
         return self.ask("POST", "/v1/audio/speech", dict(model="tts-1", input=text, voice=voice, **fields))
 
-    def wait_until(self, condition, seconds=60):
+    def wait_until(self, condition, seconds=300):
         """Polls; fails when it never holds."""
         end = time.monotonic() + seconds
         while not condition():
@@ -97,5 +97,5 @@ def live_server(synthesizer, run, voices=None, max_waiting=32, queue_seconds=60.
         yield Live(serving, speaker, serving.servers[0].sockets[0].getsockname()[1])
     finally:
         serving.should_exit = True
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive() and not speaker.alive

@@ -90,7 +90,7 @@ def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, 
 
 
 def test_first_bytes_come_before_the_codes_are_drawn(live):
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=300)
     body = dict(model="tts-1", input=LONG, voice="low", response_format="pcm")
     connection.request("POST", "/v1/audio/speech", json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -115,7 +115,7 @@ def test_nobody_hears_anybody_else(live, synthesizer):
 def begin(live, text=LONG):
     """Asks, and does not read."""
     body = json.dumps(dict(model="tts-1", input=text, voice="low", response_format="pcm")).encode()
-    connection = socket.create_connection(("127.0.0.1", live.port), timeout=30)
+    connection = socket.create_connection(("127.0.0.1", live.port), timeout=300)
     head = ["POST /v1/audio/speech HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
     connection.sendall("\r\n".join([*head, f"Content-Length: {len(body)}", "", ""]).encode() + body)
     return connection

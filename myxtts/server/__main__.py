@@ -33,6 +33,9 @@ def build_parser() -> argparse.ArgumentParser:
     place = parser.add_argument_group("where")
     place.add_argument("--host", default="127.0.0.1", help="address; another than this machine's own needs a key")
     place.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    wyoming = "also answer Home Assistant there, by the Wyoming protocol, which knows no keys; usual: 10200"
+    place.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
+    place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="address for that")
     key = f"file whose first line clients must send as their key (or set {KEY_VARIABLE})"
     place.add_argument("--api-key-file", metavar="FILE", help=key)
     place.add_argument("--api-key", metavar="KEY", help="the key itself, which others can see in the list of processes")
@@ -77,6 +80,7 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
     from myxtts.server.serving import Serving, log_lines
     from myxtts.server.speaker import Speaker
     from myxtts.server.voices import VoiceBook
+    from myxtts.server.wyoming_protocol import WyomingServer
     from myxtts.utils.commons import get_device_context
 
     log_lines()
@@ -94,9 +98,11 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
         language=arguments.language,
         allow_uploads=arguments.allow_uploads,
     )
-    serving = Serving(
-        make_app(speaker, voices, settings), speaker, arguments.host, arguments.port, arguments.grace_seconds
-    )
+    place, besides = (arguments.host, arguments.port, arguments.grace_seconds), []
+    if arguments.wyoming_port is not None:
+        wyoming = WyomingServer(speaker, voices, settings.language, settings.max_characters)
+        besides.append(wyoming.serve(arguments.wyoming_host, arguments.wyoming_port))
+    serving = Serving(make_app(speaker, voices, settings), speaker, *place, besides)
     serving.run()
     return 0 if serving.started else 1
 
@@ -109,6 +115,7 @@ def _check(arguments) -> str | None:
         raise UserError("--allow-uploads needs --voices FOLDER, where the voices are kept.")
     if arguments.allow_uploads and not os.access(arguments.voices, os.W_OK):
         raise UserError(f"--allow-uploads needs a folder that can be written to. {arguments.voices} is not.")
+    require(0 <= (arguments.wyoming_port or 0) <= 65535, "--wyoming-port", "0 to 65535", arguments.wyoming_port)
     for flag, most in (
         ("queue", 10_000),
         ("max_characters", 10**6),
