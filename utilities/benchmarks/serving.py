@@ -9,6 +9,7 @@ clients in threads. All figures are of one run and in turns where they are compa
 import argparse
 import http.client
 import json
+import logging
 import os
 import random
 import socket
@@ -124,7 +125,8 @@ def disconnects(live: Live, count: int) -> None:
         list(pool.map(leave, range(count)))
     live.wait_until(lambda: live.speaker.load == (0, 0, 0) and not live.speaker.synthesizer.engine._rows, 600)
     after, files = process_state(), len(os.listdir("/proc/self/fd"))
-    told = f"rows 0, threads {before[2]} -> {after[2]}, memory {(after[0] - before[0]) / 2**20:+.0f} MB, {files} files open"
+    grown = f"memory {(after[0] - before[0]) / 2**20:+.0f} MB, {files} files open"
+    told = f"rows 0, threads {before[2]} -> {after[2]}, {grown}"
     print(f"{count} disconnects: {told}; the next request is answered with {Timed(live, 0).status}")
 
 
@@ -138,6 +140,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--disconnects", type=int, default=100)
     arguments = parser.parse_args()
+    logging.getLogger("myxtts").setLevel(logging.ERROR)
     home, others, began = Path(tempfile.mkdtemp()), others_seconds(), time.monotonic()
     (home / "run").mkdir()
     voices = write_voices(home / "voices")
@@ -150,9 +153,7 @@ def main() -> None:
         if arguments.disconnects:
             disconnects(live, arguments.disconnects)
     busy = (others_seconds() - others) / (time.monotonic() - began)
-    print(
-        f"meanwhile other processes used {busy:.1f} of {os.cpu_count()} cores; threads left: {threading.active_count()}"
-    )
+    print(f"threads left: {threading.active_count()}; others used {busy:.1f} of {os.cpu_count()} cores meanwhile")
 
 
 if __name__ == "__main__":
