@@ -14,6 +14,8 @@ from utilities.benchmarks.bench_extra import import_extra
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS_OF_FOLDER = {"myxtts": (), "utilities": ("bench",), "tests": ("test", "datasets")}
 """Extras whose packages the files of a folder may import anywhere, besides the project's `dependencies`."""
+FRONT_ENDS = {"myxtts/server/": "server"}
+"""Folders that are imported where their extra is installed, and the extra; their `__main__.py` says so if it is not."""
 OPTIONAL = ("sample", "languages", "datasets", "hub", "ui", "server")
 """Extras that `myxtts/` imports inside functions only, with an error that says what to install."""
 DISTRIBUTIONS = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py"}
@@ -83,6 +85,9 @@ def undeclared_imports(root):
             for line, module, in_function in imports(ast.parse(path.read_text(encoding="utf-8"))):
                 distribution = canonical(DISTRIBUTIONS.get(module, module))
                 if module in sys.stdlib_module_names or module in ours or module in ELSEWHERE.get(name, ()):
+                    continue
+                front = next((front for front in FRONT_ENDS if name.startswith(front)), None)
+                if front and path.name != "__main__.py" and distribution in declared(project, FRONT_ENDS[front]):
                     continue
                 if distribution in allowed or (folder == "myxtts" and in_function and distribution in optional):
                     continue

@@ -177,7 +177,7 @@ def test_griffin_lim_streams_sentence_by_sentence(tokenizer, monkeypatch):
     voice = synthesizer.voice(voiced(0.5, 150, 1))
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1, speed=1.5)
     chunks = list(synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1, speed=1.5))
-    assert len(chunks) == 2 * len(whole.pieces) - 1
+    assert len(chunks) == len(whole.pieces) > 1
     np.testing.assert_array_equal(np.concatenate(chunks), whole.samples)
     pauses = int(SENTENCE_PAUSE_SECONDS * 22050) * (len(whole.pieces) - 1)
     sound = sum(256 * int(4 * len(piece.codes) / 1.5) for piece in whole.pieces)

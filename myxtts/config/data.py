@@ -17,7 +17,7 @@ class DataConfig(Settings):
     train_data: str | None = setting(None, of_run=True)
     """Root folder of the training set, or a list of its clips."""
     sample_languages: tuple[str, ...] = setting(("en",), of_run=True)
-    """Languages of the sample corpus, which is made where there is no `train_data`; `("all",)` takes all it can be in."""
+    """Languages of the sample corpus, made where there is no `train_data`; `("all",)` takes all that it has."""
     num_speakers: int = setting(0, at_least=0)
     """Speakers of the training set. 0 until it is read."""
     val_data: str | None = setting(None, of_run=True)

@@ -21,7 +21,7 @@ WORDS_PER_MINUTE = 165
 DEFAULT_NUM_CLIPS = 640
 DEFAULT_LANGUAGES = ("en",)
 UNHEARD_EVERY = 13
-"""Of the sentences that a grammar yields, one in so many is in no clip; prime, so that they are spread over all words."""
+"""Of the sentences that a grammar yields, one in so many is in no clip; a prime, so that every word is among them."""
 MANIFEST_FILE = "sample_corpus.json"
 # Raise it when the way clips are made changes; a change of voices or sentences is noticed without.
 FORMAT_VERSION = 1

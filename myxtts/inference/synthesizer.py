@@ -17,6 +17,7 @@ from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import doubts
 from myxtts.inference.speech import Speech, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
+from myxtts.inference.text_stream import TextStream, tell_of
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.layers.convolution import set_fewer_products
@@ -165,8 +166,31 @@ class Synthesizer:
         With a waveform decoder they come window by window, with Griffin-Lim sentence by sentence. What cannot be spoken
         is an error of this call, before anything is drawn.
         """
-        pieces = self.text_front.pieces(text, language)
-        return self._stream(pieces, self.as_voice(voice), language, sampling, seed, speed)
+        return self._stream(self.open_text(text, voice, language, sampling, seed, speed))
+
+    def open_text(
+        self,
+        text: str,
+        voice: AnyVoice,
+        language: str = "en",
+        sampling: SamplingConfig | None = None,
+        seed: int = 0,
+        speed: float = 1.0,
+        hurry: bool = True,
+    ) -> TextStream:
+        """What `stream` waits for, to be asked by those who have other things to do meanwhile.
+
+        Args:
+            hurry: Whether the first sound is waited for.
+        """
+        pieces, voice = self.text_front.pieces(text, language), self.as_voice(voice)
+
+        def open_piece(number):
+            is_first = hurry and number == 0
+            return self._open(pieces[number], number, voice, language, sampling, seed, hurry=is_first)
+
+        begin = lambda: self.to_waveform.begin(voice, speed)
+        return TextStream(pieces, open_piece, begin, self._sound, self.sample_rate)
 
     def as_voice(self, voice: AnyVoice) -> Voice:
         """The voice itself, the one in a file named `*.voice`, or the one of recordings."""
@@ -223,7 +247,7 @@ class Synthesizer:
             stream, why = self._least_doubtful(piece, stream, language, retries)
             samples, _ = self._sound(stream, self.to_waveform.begin(voice, speed))
             samples = faded(samples, self.sample_rate)
-            _tell(piece, stream)
+            tell_of(piece, stream)
             times = (end / self.sample_rate, (end + len(samples)) / self.sample_rate)
             spoken.append(SpokenPiece(piece.text, *times, np.array(stream.codes, np.int32), stream.stopped, why))
             parts += [samples, silence(piece.pause_seconds, self.sample_rate)]
@@ -253,42 +277,13 @@ class Synthesizer:
                 return sound.more(stream.codes, stream.latents(), stream.finished), stream.finished
         return np.zeros(CODE_STRIDE_SAMPLES * self.sample_rate // MODEL_SAMPLE_RATE, np.float32), True
 
-    def _stream(self, pieces, voice, language, sampling, seed, speed) -> Iterator[np.ndarray]:
-        opened: list[CodeStream] = []
-
-        def open_next(hurry=False):
-            if len(opened) < len(pieces):
-                number = len(opened)
-                opened.append(self._open(pieces[number], number, voice, language, sampling, seed, hurry=hurry))
-
+    def _stream(self, text: TextStream) -> Iterator[np.ndarray]:
         try:
-            open_next(hurry=True)
-            for number, piece in enumerate(pieces):
-                stream, sound, is_first = opened[number], self.to_waveform.begin(voice, speed), True
-                while True:
-                    known = len(stream.codes)
-                    self.engine.wait(lambda: not stream.active or len(stream.codes) > known)
-                    if len(opened) == number + 1 and (stream.finished or len(stream.codes) >= FIRST_CODES):
-                        open_next()  # its codes are drawn along with those of this one
-                    samples, finished = self._sound(stream, sound)
-                    if len(samples):
-                        yield faded(samples, self.sample_rate, is_first, finished)
-                        is_first = False
-                    if finished:
-                        break
-                _tell(piece, stream)
-                stream.states.clear()
-                if number + 1 < len(pieces):
-                    yield silence(piece.pause_seconds, self.sample_rate)
+            text.open()
+            while not text.finished:
+                self.engine.wait(text.ready)
+                text.look_ahead()  # its codes are drawn along with those of this one
+                if len(samples := text.more()):
+                    yield samples
         finally:
-            for stream in opened:
-                stream.cancel()
-
-
-def _tell(piece, stream):
-    """Warns of a sentence that is not as it should be."""
-    if not stream.codes:
-        logger.warning("Speech ended at once: the model has nothing to say to %r. Try another seed.", piece.text)
-    elif not stream.stopped:
-        message = "Speech did not end by itself within %d codes; it was cut there, and its end is missing: %r"
-        logger.warning(message, len(stream.codes), piece.text)
+            text.close()

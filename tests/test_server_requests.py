@@ -1,0 +1,137 @@
+"""Requests that a server must not fall over: each is answered in OpenAI's form, in bounded time, and writes nothing."""
+
+import json
+import socket
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra server")
+
+from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
+
+GOOD = dict(model="tts-1", input="one.", voice="low", response_format="pcm")
+VOICES = ["../low", "voices/low", "/etc/passwd", "low.wav", "..", ".", "low\x00", "C:\\low", "~", "", " low", "a" * 201]
+FIELDS = [
+    ("input", ""), ("input", None), ("input", 5), ("input", ["one"]), ("input", "…"), ("input", "\ud800"),
+    ("input", "one " * 200), ("input", "漢字"), ("model", "gpt-9"), ("model", ""), ("model", None), ("voice", 3),
+    ("voice", {"id": "../low"}), ("voice", {"id": "low", "more": 1}), ("voice", {}), ("response_format", "exe"),
+    ("response_format", "aac"), ("speed", 0), ("speed", 5), ("speed", "1"), ("speed", True), ("seed", -1),
+    ("seed", 2**64), ("seed", 1.5), ("temperature", -1), ("top_p", 2), ("top_k", -5), ("repetition_penalty", 0),
+    ("language", "xx"), ("language", "../en"), ("language", 3), ("stream_format", "ws"), ("stream", "yes"),
+    ("sped", 1.0), ("__class__", {}),
+]  # fmt: skip
+BODIES = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "a list": b"[]",
+    "a number": b"1",
+    "not a number": json.dumps(GOOD).replace('"one."', '"one.", "speed": NaN').encode(),
+    "infinity": json.dumps(GOOD).replace('"one."', '"one.", "temperature": Infinity').encode(),
+    "a number that never ends": json.dumps(GOOD).replace('"one."', '"one.", "seed": ' + "9" * 5000).encode(),
+    "deep": b'{"input":' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    "another encoding": json.dumps(GOOD).encode("cp037"),
+    "broken UTF-8": b'{"input": "\xff\xfe"}',
+    "a form": b"input=one&voice=low",
+}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    home = tmp_path_factory.mktemp("requests")
+    (home / "run").mkdir()
+    voices = write_voices(home / "voices")
+    (voices / "link.wav").symlink_to("/etc/passwd")
+    (voices / "broken.wav").write_bytes(b"RIFF")
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*") if not path.is_symlink()}
+    settings = dict(max_characters=400, body_seconds=0.3, allow_uploads=True)
+    with live_server(talkative_synthesizer(), home / "run", voices, **settings) as live:
+        yield live
+    assert before == {path: path.stat().st_mtime_ns for path in home.rglob("*") if not path.is_symlink()}
+
+
+def refused(answer, *allowed):
+    status, headers, body = answer
+    error = json.loads(body)["error"]
+    assert status in (allowed or (400,)) and set(error) == {"message", "type", "param", "code"} and error["message"]
+    assert headers["x-request-id"] and "Traceback" not in error["message"] and len(body) < 3000
+    return error
+
+
+@pytest.mark.parametrize("voice", [*VOICES, "link", "broken"])
+def test_voice_that_is_none(live, voice):
+    assert refused(live.ask("POST", "/v1/audio/speech", {**GOOD, "voice": voice}))["param"].startswith("voice")
+
+
+@pytest.mark.parametrize("name, value", FIELDS)
+def test_field_that_is_wrong(live, name, value):
+    error = refused(live.ask("POST", "/v1/audio/speech", {**GOOD, name: value}), 400, 404)
+    assert error["param"].split(".")[0] == name
+
+
+@pytest.mark.parametrize("name", ["model", "input", "voice"])
+def test_field_that_is_missing(live, name):
+    body = {key: value for key, value in GOOD.items() if key != name}
+    assert refused(live.ask("POST", "/v1/audio/speech", body))["param"] == name
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_body_that_is_no_request(live, body):
+    refused(live.ask("POST", "/v1/audio/speech", body))
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+def test_body_of_another_type_is_refused_as_a_page_elsewhere_may_send_it(live, kind):
+    refused(live.ask("POST", "/v1/audio/speech", GOOD, {"Content-Type": kind}), 400, 415)
+
+
+def test_foreign_host_name_is_refused(live):
+    refused(live.ask("POST", "/v1/audio/speech", GOOD, {"Host": "evil.example"}), 403)
+
+
+@pytest.mark.parametrize(
+    "method, path, status",
+    [
+        ("GET", "/v1/audio/speech", 405),
+        ("DELETE", "/v1/models", 405),
+        ("GET", "/nothing", 404),
+        ("GET", "/v1/../../etc/passwd", 404),
+        ("GET", "/v1/models/..%2f..%2fetc", 404),
+        ("PUT", "/v1/audio/voices/..%2fup", 404),
+        ("PUT", "/v1/audio/voices/.hidden", 400),
+        ("PUT", "/v1/audio/voices/low", 409),
+    ],
+)
+def test_path_that_is_none(live, method, path, status):
+    refused(live.ask(method, path, b"x" if method == "PUT" else None), status)
+
+
+def raw(live, head, body=b"", seconds=10):
+    """Sends bytes and returns what comes until the server closes or answers."""
+    with socket.create_connection(("127.0.0.1", live.port), timeout=seconds) as connection:
+        connection.sendall(head + body)
+        return connection.recv(4096)
+
+
+def test_body_that_is_too_large_is_not_read(live):
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert b" 413 " in raw(live, head + b"Content-Length: 999999999999\r\n\r\n")
+    assert b" 413 " in raw(live, head + b"Transfer-Encoding: chunked\r\n\r\n", b"20000\r\n" + b" " * 0x20000 + b"\r\n")
+    assert b" 400 " in raw(live, head + b"Content-Length: -5\r\n\r\n")
+
+
+def test_body_that_does_not_come_is_not_waited_for(live):
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert b" 408 " in raw(live, head + b"Content-Length: 100\r\n\r\n", b'{"model":')
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 4 + b"\r\n\r\n", b"SPEAK\r\n\r\n"],
+    ids=["TLS", "no HTTP"],
+)
+def test_bytes_that_are_no_http(live, head):
+    assert b" 400 " in raw(live, head)
+
+
+def test_nothing_of_it_is_left(live):
+    assert live.speaker.load == (0, 0, 0) and live.speaker.alive

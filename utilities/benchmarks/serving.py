@@ -1,0 +1,160 @@
+"""How a server does under load: many requests at once, first sound, listeners that leave.
+
+    python utilities/benchmarks/serving.py --size nano --requests 200 --disconnects 100
+
+A live server with untrained weights (which speak to their limit of codes, here from the text's length) in this process,
+clients in threads. All figures are of one run and in turns where they are compared; read their ratios.
+"""
+
+import argparse
+import http.client
+import json
+import logging
+import os
+import random
+import socket
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+from bench_extra import others_seconds, process_state  # noqa: E402
+from live_server import Live, live_server, write_voices  # noqa: E402
+from tiny import WORDS  # noqa: E402
+
+from myxtts.config.config import ModelConfig, XTTSConfig  # noqa: E402
+from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.models.xtts import XTTS  # noqa: E402
+from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
+
+
+def make_synthesizer(size: str, codes: int) -> Synthesizer:
+    """An untrained model with a waveform decoder that never stops before `codes` codes."""
+    keras.utils.set_random_seed(0)
+    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
+    config = XTTSConfig(model=ModelConfig(size=size, num_text_tokens=tokenizer.num_tokens, max_audio_tokens=codes + 3))
+    model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
+    bias = model.gpt.audio_head.bias
+    bias.assign(np.where(np.arange(len(bias)) == config.model.stop_audio_token, -1e9, bias.numpy()))
+    return Synthesizer(model, tokenizer, config)
+
+
+def text_of(number: int) -> str:
+    """Texts of one to four sentences."""
+    return " ".join(f"{WORDS[(number + n) % len(WORDS)]} {WORDS[n]}.\n\n" for n in range(1 + number % 4))
+
+
+class Timed:
+    """A request, and when its first and last bytes came, in seconds from its start."""
+
+    def __init__(self, live: Live, number: int):
+        body = dict(model="tts-1", input=text_of(number), voice="low", response_format="pcm", seed=number)
+        connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=3600)
+        began = time.monotonic()
+        connection.request("POST", "/v1/audio/speech", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        self.status, first = answer.status, answer.read(1)
+        self.first = time.monotonic() - began
+        self.sound = first + answer.read()
+        self.seconds = time.monotonic() - began
+        connection.close()
+
+
+def difference(one: bytes, other: bytes) -> float:
+    """Largest difference of two sounds in steps of 16 bits; infinite for sounds of different lengths."""
+    if len(one) != len(other):
+        return float("inf")
+    return float(np.abs(np.frombuffer(one, "<i2").astype(int) - np.frombuffer(other, "<i2")).max())
+
+
+def load(live: Live, count: int, alone: int) -> None:
+    """Requests all at once, against some of them one after the other."""
+    began = time.monotonic()
+    one_by_one = [Timed(live, number) for number in range(alone)]
+    alone_rate = sum(len(one.sound) for one in one_by_one) / (time.monotonic() - began)
+    began = time.monotonic()
+    with ThreadPoolExecutor(count) as pool:
+        together = list(pool.map(lambda number: Timed(live, number), range(count)))
+    rate = sum(len(one.sound) for one in together) / (time.monotonic() - began)
+    waits = sorted(one.first for one in together)
+    mixed = max(difference(one.sound, other.sound) for one, other in zip(one_by_one, together))
+    print(f"{count} requests at once: {sum(one.status == 200 for one in together)} answered")
+    print(f"largest difference from the same alone: {mixed:g} of 32768")
+    print(f"first sound: median {median(waits):.2f} s, longest {waits[-1]:.2f} s ({waits[-1] / median(waits):.2f}x)")
+    print(f"throughput: {rate / 48e3:.2f} s of sound a second, {rate / alone_rate:.2f}x one at a time")
+
+
+def first_sound(live: Live, turns: int) -> None:
+    """Of a server with nothing to do, against the engine's own, in turns."""
+    synthesizer = live.speaker.synthesizer
+    voice = synthesizer.as_voice(live.voices / "low.wav")
+    over_http, own = [], []
+    for turn in range(turns):
+        over_http.append(Timed(live, turn).first)
+        began = time.monotonic()
+        stream = synthesizer.stream(text_of(turn), voice, "en", seed=turn)
+        next(stream)
+        own.append(time.monotonic() - began)
+        stream.close()
+    ratio = median(over_http) / median(own)
+    told = f"{1e3 * median(over_http):.0f} ms over HTTP, {1e3 * median(own):.0f} ms by the engine"
+    print(f"first sound, medians of {turns}: {told} ({ratio:.2f}x)")
+
+
+def disconnects(live: Live, count: int) -> None:
+    """Listeners that leave at random moments, and what is left of them."""
+    chosen, before = random.Random(0), process_state()
+
+    def leave(number):
+        body = json.dumps(dict(model="tts-1", input=text_of(3), voice="low", response_format="pcm")).encode()
+        head = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", live.port)) as connection:
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            time.sleep(chosen.random() * 0.5)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(leave, range(count)))
+    live.wait_until(lambda: live.speaker.load == (0, 0, 0) and not live.speaker.synthesizer.engine._rows, 600)
+    after, files = process_state(), len(os.listdir("/proc/self/fd"))
+    grown = f"memory {(after[0] - before[0]) / 2**20:+.0f} MB, {files} files open"
+    told = f"rows 0, threads {before[2]} -> {after[2]}, {grown}"
+    print(f"{count} disconnects: {told}; the next request is answered with {Timed(live, 0).status}")
+
+
+def main() -> None:
+    """Runs all three and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="nano")
+    parser.add_argument("--codes", type=int, default=45, help="of each sentence (default: 45, two seconds)")
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--alone", type=int, default=12, help="requests that are also made one by one (default: 12)")
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--disconnects", type=int, default=100)
+    arguments = parser.parse_args()
+    logging.getLogger("myxtts").setLevel(logging.ERROR)
+    home, others, began = Path(tempfile.mkdtemp()), others_seconds(), time.monotonic()
+    (home / "run").mkdir()
+    voices = write_voices(home / "voices")
+    synthesizer = make_synthesizer(arguments.size, arguments.codes)
+    with live_server(synthesizer, home / "run", voices, arguments.requests, queue_seconds=3600) as live:
+        live.voices = voices
+        Timed(live, 3)  # traces
+        first_sound(live, arguments.turns)
+        load(live, arguments.requests, arguments.alone)
+        if arguments.disconnects:
+            disconnects(live, arguments.disconnects)
+    busy = (others_seconds() - others) / (time.monotonic() - began)
+    print(f"threads left: {threading.active_count()}; others used {busy:.1f} of {os.cpu_count()} cores meanwhile")
+
+
+if __name__ == "__main__":
+    main()
