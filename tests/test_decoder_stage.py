@@ -220,7 +220,7 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
     config.training.decoder.max_steps = 2
     trainer, told = train(dataset, foundations, config)
     # The loss scale may start too high.
-    assert trainer.train_step.bad_steps <= 1 and np.isfinite(told.figures[2]["loss"])
+    assert trainer.train_step.bad_steps <= 2 and np.isfinite(told.figures[2]["loss"])
     assert (told.discriminators[1] != told.discriminators[2]).any()
 
 
