@@ -6,8 +6,9 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import numpy as np
 import pytest
-from tiny import make_tiny_corpus, tiny_run_config
+from tiny import make_tiny_corpus, tiny_run_config, untraced
 
 import myxtts  # noqa: F401  before TensorFlow, so that tests compute with oneDNN as users do
 
@@ -55,3 +56,43 @@ def two_stages(tiny_yaml):
     yield
     STAGES.clear()
     STAGES.update(before)  # in their order, which counts
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory):
+    """Folder of the files of a minimal released model. Not to be changed."""
+    from released_model import write_release
+
+    return write_release(tmp_path_factory.mktemp("released"))
+
+
+@pytest.fixture(scope="session")
+def converted(released):
+    """What `myxtts convert` makes of `released`, within its folder. Not to be changed."""
+    from released_model import convert
+
+    assert convert("--from-coqui", released / "model.pth", "--output", released / "converted") == 0
+    return released / "converted"
+
+
+@pytest.fixture(scope="module")
+def eagerly():
+    """Traced functions run as plain Python; see `untraced`."""
+    with untraced():
+        yield
+
+
+@pytest.fixture
+def devices_as_before(monkeypatch):
+    """Lets a test configure the devices as a new process would."""
+    from myxtts.devices import configuration
+
+    monkeypatch.setattr(configuration, "_applied", None)
+
+
+@pytest.fixture
+def without_griffin_lim(monkeypatch):
+    """For tests that look at codes or lengths: Griffin-Lim is most of the time that speaking takes."""
+    from myxtts.inference import waveforms
+
+    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_run import PLAN, untraced
-from tiny import tiny_run_config
+from test_run import PLAN
+from tiny import tiny_run_config, untraced
 
 from myxtts.config.checks import UserError
 from myxtts.config.sizes import MODEL_SIZES

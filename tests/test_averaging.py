@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from logical_devices import on_logical_devices
 from safetensors.numpy import load_file
 from test_replicas import train
@@ -14,15 +13,9 @@ from test_trainer import Recorder, dvae_trainer, open_run
 from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.trainer import XTTSTrainer
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 SETTINGS = {"dvae": {"max_steps": 6, "crop_seconds": 0.4}, "training": {"ema": 0.6}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def eagerly():
-    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 def test_averages_follow_the_weights_of_applied_steps_with_a_rising_decay():

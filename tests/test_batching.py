@@ -18,6 +18,8 @@ from myxtts.training.replicas import Replicas
 from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 SETTINGS = dict(dvae={"max_steps": 4, "crop_seconds": 0.4}, training={"validate_every_steps": 4})
 
 
@@ -33,14 +35,6 @@ def out_of_memory_above(monkeypatch, step, clips):
 
     monkeypatch.setattr(step, "_whole", failing(step._whole))
     monkeypatch.setattr(step, "_accumulate", [failing(function) for function in step._accumulate])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def eagerly():
-    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="module")

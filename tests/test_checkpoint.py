@@ -58,12 +58,10 @@ def test_the_newest_and_the_best_are_kept(store):
         store.write(step, tensors(step), {}, best=step == 2)
     assert store.steps() == [2, 5, 6]
     assert store.best_step() == 2
-    assert {entry.name for entry in store.folder.iterdir()} == {
-        "step_00000002",
-        "step_00000005",
-        "step_00000006",
+    assert sorted(entry.name for entry in store.folder.iterdir()) == [
         "best.json",
-    }
+        *(f"step_0000000{n}" for n in (2, 5, 6)),
+    ]
 
 
 def test_a_step_written_again_is_replaced(store):
@@ -131,65 +129,60 @@ def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):
     assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
 
 
-def damage(folder, kind):
-    model = folder / "model.safetensors"
-    content = bytearray(model.read_bytes())
-    if kind == "truncated":
-        model.write_bytes(content[:-5])
-    elif kind == "flipped bit":
-        content[len(content) // 2] ^= 4
-        model.write_bytes(content)
-    elif kind == "missing file":
-        model.unlink()
-    elif kind == "altered state":
-        state = folder / "state.json"
-        state.write_text(state.read_text().replace('"step": 2', '"step": 3'))
-    elif kind == "empty manifest":
-        (folder / "manifest.json").write_bytes(b"")
-    elif kind == "manifest of something else":
-        (folder / "manifest.json").write_text('{"name": "x"}')
-    elif kind == "manifest is a list":
-        (folder / "manifest.json").write_text("[1]")
-    elif kind == "missing manifest":
-        (folder / "manifest.json").unlink()
-    elif kind == "altered manifest":
-        manifest = folder / "manifest.json"
-        manifest.write_text(manifest.read_text().replace('"bytes": 1', '"bytes": 2'))
-    elif kind == "manifest of another file":
-        (folder.parent / "secret.json").write_text("{}")
-        write_manifest(folder, {"../secret.json": {"bytes": 2, "blake2b": "0" * 32}})
-    elif kind == "link to the outside":
-        os.replace(model, folder.parent / "outside")
-        model.symlink_to(folder.parent / "outside")
-    elif kind == "pipe":
-        (folder / "manifest.json").unlink()
-        os.mkfifo(folder / "manifest.json")
-    elif kind == "nested without end":
-        (folder / "manifest.json").write_text("[" * 200_000)
+def edit(path, change):
+    path.write_bytes(change(path.read_bytes()))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "truncated",
-        "flipped bit",
-        "missing file",
-        "altered state",
-        "empty manifest",
-        "manifest of something else",
-        "manifest is a list",
-        "missing manifest",
-        "altered manifest",
-        "manifest of another file",
-        "link to the outside",
-        "pipe",
-        "nested without end",
-    ],
-)
+def flip_a_bit(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :]
+
+
+def name_another_file(folder):
+    (folder.parent / "secret.json").write_text("{}")
+    write_manifest(folder, {"../secret.json": {"bytes": 2, "blake2b": "0" * 32}})
+
+
+def lead_outside(folder):
+    os.replace(folder / MODEL, folder.parent / "outside")
+    (folder / MODEL).symlink_to(folder.parent / "outside")
+
+
+def put_a_pipe(folder):
+    (folder / MANIFEST).unlink()
+    os.mkfifo(folder / MANIFEST)
+
+
+MODEL, MANIFEST = "model.safetensors", "manifest.json"
+DAMAGE = {
+    "truncated": lambda folder: edit(folder / MODEL, lambda content: content[:-5]),
+    "flipped bit": lambda folder: edit(folder / MODEL, flip_a_bit),
+    "missing file": lambda folder: (folder / MODEL).unlink(),
+    "altered state": lambda folder: edit(folder / "state.json", lambda c: c.replace(b'"step": 2', b'"step": 3')),
+    "empty manifest": lambda folder: (folder / MANIFEST).write_bytes(b""),
+    "manifest of something else": lambda folder: (folder / MANIFEST).write_text('{"name": "x"}'),
+    "manifest is a list": lambda folder: (folder / MANIFEST).write_text("[1]"),
+    "missing manifest": lambda folder: (folder / MANIFEST).unlink(),
+    "altered manifest": lambda folder: edit(folder / MANIFEST, lambda c: c.replace(b'"bytes": 1', b'"bytes": 2')),
+    "manifest of another file": name_another_file,
+    "link to the outside": lead_outside,
+    "pipe": put_a_pipe,
+    "nested without end": lambda folder: (folder / MANIFEST).write_text("[" * 200_000),
+}
+
+
+def sign(store, step, name):
+    """Lets the manifest of a checkpoint name a file as it is now."""
+    path = store.path(step) / name
+    entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
+    write_manifest(path.parent, read_manifest(path.parent) | {name: entry})
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(store, kind):
     store.write(1, tensors(1.0), {})
     store.write(2, tensors(2.0), {})
-    damage(store.path(2), kind)
+    DAMAGE[kind](store.path(2))
     with pytest.raises(CheckpointError, match="step_00000002"):
         store.read(2, ("model",))
     said = []
@@ -236,8 +229,7 @@ def test_tensor_file_that_claims_more_than_it_has_is_refused(store):
     path = store.path(1) / "model.safetensors"
     header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
-    entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
-    write_manifest(store.path(1), read_manifest(store.path(1)) | {path.name: entry})
+    sign(store, 1, path.name)
     with pytest.raises(CheckpointError, match="model.safetensors cannot be read"):
         store.read(1, ("model",))
 
@@ -263,10 +255,8 @@ def test_damaged_mark_of_the_best_is_named_and_stops_nothing(store, caplog):
 def without_mark(store, step):
     """Makes a checkpoint one that was written before checkpoints said which is the best."""
     state = {name: value for name, value in store.read_state(step).items() if name != "best_step"}
-    path = store.path(step) / "state.json"
-    path.write_text(json.dumps(state))
-    entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
-    write_manifest(store.path(step), read_manifest(store.path(step)) | {path.name: entry})
+    (store.path(step) / "state.json").write_text(json.dumps(state))
+    sign(store, step, "state.json")
 
 
 def test_best_of_older_checkpoints_is_the_one_that_the_list_names_and_is_kept(store, caplog):
@@ -287,7 +277,7 @@ def test_best_of_older_checkpoints_is_the_one_that_the_list_names_and_is_kept(st
 def test_damaged_newest_checkpoint_leaves_the_best_to_the_one_before(store):
     for step in (1, 2, 3):
         store.write(step, tensors(step), {}, best=step == 1)
-    damage(store.path(3), "flipped bit")
+    DAMAGE["flipped bit"](store.path(3))
     assert store.best_step() == 1
     (store.path(3) / "state.json").write_text('{"step": 3, "best_step": 2}')
     assert store.best_step() == 1
@@ -309,10 +299,8 @@ def test_checkpoint_under_the_name_of_another_step_is_set_aside_and_named(store)
 @pytest.mark.parametrize("content", ["[]", "7", "{}", '{"step": [1]}', '{"step": "%s"}' % ("x" * 9999)])
 def test_state_that_is_no_state_is_one_sentence(store, content):
     store.write(1, tensors(), {})
-    path = store.path(1) / "state.json"
-    path.write_text(content)
-    entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
-    write_manifest(store.path(1), read_manifest(store.path(1)) | {path.name: entry})
+    (store.path(1) / "state.json").write_text(content)
+    sign(store, 1, "state.json")
     with pytest.raises(CheckpointError, match="state.json is of .* not of step 1") as error:
         store.verify(1)
     assert len(str(error.value)) < 400
@@ -354,7 +342,7 @@ def test_a_kill_while_an_old_checkpoint_goes_leaves_no_half_of_it(store, monkeyp
 
 def test_all_damaged_is_none(store):
     store.write(1, tensors(), {})
-    damage(store.path(1), "truncated")
+    DAMAGE["truncated"](store.path(1))
     assert store.newest_sound(lambda line: None) is None
 
 

@@ -14,14 +14,10 @@ from tiny import voiced
 from myxtts.cli import main as myxtts_command
 from myxtts.cli import train
 from myxtts.config.stages import STAGES, StageEntry
-from myxtts.devices import configuration as devices
+
+pytestmark = pytest.mark.usefixtures("devices_as_before")
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(autouse=True)
-def devices_as_before(monkeypatch):
-    monkeypatch.setattr(devices, "_applied", None)
 
 
 def settings_of(*flags):
@@ -210,13 +206,6 @@ def test_myxtts_lists_its_commands_and_refuses_others(capsys):
     assert all(name in listed for name in ("train", "say", "doctor"))
     assert myxtts_command.main(["sing"]) == 2
     assert "sing is not a command" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", myxtts_command.COMMANDS)
-def test_every_command_has_help(command, capsys):
-    with pytest.raises(SystemExit) as exit:
-        myxtts_command.main([command, "--help"])
-    assert exit.value.code == 0 and "usage" in capsys.readouterr().out
 
 
 def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):

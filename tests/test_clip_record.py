@@ -4,9 +4,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from test_run import untraced
 from test_trainer import Recorder, dvae_trainer, open_run
-from tiny import make_tiny_corpus
+from tiny import make_tiny_corpus, untraced
 
 from myxtts.data.buckets import BatchOrder, EpochStart
 from myxtts.data.pipeline import Clip

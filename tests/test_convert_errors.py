@@ -10,18 +10,6 @@ from released_model import MINIMAL, convert, state_dicts, write_release
 from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
 
 
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    return write_release(tmp_path_factory.mktemp("released"))
-
-
-@pytest.fixture(scope="module")
-def converted(released):
-    folder = released / "converted"
-    assert convert("--from-coqui", released / "model.pth", "--output", folder) == 0
-    return folder
-
-
 def flawed(change):
     model, _ = state_dicts(MINIMAL)
     change(model)
@@ -66,30 +54,21 @@ def test_a_flaw_is_named(message, tmp_path, capsys):
 def test_a_wrong_file_or_option_is_named(released, converted, tmp_path, capsys):
     model = released / "model.pth"
     (tmp_path / "other.json").write_text(json.dumps({"model_args": {"gpt_code_stride_len": 512}}))
-    (tmp_path / "alone").mkdir()
-    (tmp_path / "alone" / "model.pth").write_bytes(model.read_bytes())
+    alone, to = tmp_path / "alone" / "model.pth", ("--output", tmp_path / "o")
+    alone.parent.mkdir()
+    alone.write_bytes(model.read_bytes())
     for arguments, message in (
-        (("--from-coqui", tmp_path / "none.pth", "--output", tmp_path / "o"), "--from-coqui must be a file"),
-        (("--from-coqui", model, "--dvae", tmp_path / "d.pth", "--output", tmp_path / "o"), "--dvae must be a file"),
-        (("--from-coqui", tmp_path / "alone" / "model.pth", "--output", tmp_path / "o"), "--vocab must be"),
+        (("--from-coqui", tmp_path / "none.pth", *to), "--from-coqui must be a file"),
+        (("--from-coqui", model, "--dvae", tmp_path / "d.pth", *to), "--dvae must be a file"),
+        (("--from-coqui", alone, *to), "--vocab must be"),
+        (("--from-coqui", alone, "--vocab", released / "vocab.json", *to), "Give its config.json with --config"),
         (
-            (
-                "--from-coqui",
-                tmp_path / "alone" / "model.pth",
-                "--vocab",
-                released / "vocab.json",
-                "--output",
-                tmp_path / "o",
-            ),
-            "Give its config.json with --config",
-        ),
-        (
-            ("--from-coqui", model, "--config", tmp_path / "other.json", "--output", tmp_path / "o"),
+            ("--from-coqui", model, "--config", tmp_path / "other.json", *to),
             "model_args.gpt_code_stride_len must be 1024",
         ),
-        (("--from-coqui", model, "--config", released / "model.pth", "--output", tmp_path / "o"), "--config must be"),
+        (("--from-coqui", model, "--config", released / "model.pth", *to), "--config must be"),
         (("--from-coqui", model, "--output", converted), "--output must be a folder that is new or empty"),
-        (("--from-coqui", model, "--speakers", released / "dvae.pth", "--output", tmp_path / "o"), "a voice must be"),
+        (("--from-coqui", model, "--speakers", released / "dvae.pth", *to), "a voice must be"),
         (("--to-coqui", tmp_path / "none", "--output", tmp_path / "m.pth"), "--to-coqui must be the folder"),
         (("--to-coqui", converted, "--dvae", model, "--output", tmp_path / "m.pth"), "--dvae goes with --from-coqui"),
         (("--to-coqui", converted, "--output", tmp_path / "m.pth"), "model.num_latents is 4 and not 32"),
@@ -105,11 +84,7 @@ def test_a_hostile_checkpoint_is_refused_and_not_run(released, tmp_path, capsys)
     hostile = b"cos\nsystem\n(S'touch %s'\ntR." % str(marker).encode()
     with zipfile.ZipFile(tmp_path / "model.pth", "w") as archive:
         archive.writestr("archive/data.pkl", hostile)
-    assert (
-        convert(
-            "--from-coqui", tmp_path / "model.pth", "--vocab", released / "vocab.json", "--output", tmp_path / "out"
-        )
-        == 2
-    )
+    files = "--from-coqui", tmp_path / "model.pth", "--vocab", released / "vocab.json"
+    assert convert(*files, "--output", tmp_path / "out") == 2
     assert "os.system" in capsys.readouterr().err
     assert not marker.exists() and not (tmp_path / "out").exists()

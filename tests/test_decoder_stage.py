@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_run import PLAN, untraced
-from tiny import tiny_run_config, voiced
+from test_run import PLAN
+from tiny import tiny_run_config, untraced, voiced
 
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import StageConfig

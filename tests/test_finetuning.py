@@ -7,8 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_run import untraced
-from tiny import tiny_model_config, tiny_run_config, write_run
+from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 
 from myxtts.config.checks import ConfigError
 from myxtts.devices.configuration import plan_devices

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_run import untraced
-from tiny import tiny_run_config
+from tiny import tiny_run_config, untraced
 
 import myxtts
 from myxtts.cli import main as command
@@ -17,15 +16,11 @@ from myxtts.cli.python import _settings
 from myxtts.cli.train import build_parser, config_from_arguments
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.config import XTTSConfig
-from myxtts.devices import configuration as devices
+
+pytestmark = pytest.mark.usefixtures("devices_as_before")
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = "XTTS XTTSConfig DataConfig ModelConfig TrainingConfig XTTSTrainer Synthesizer train load Run UserError"
-
-
-@pytest.fixture(autouse=True)
-def devices_as_before(monkeypatch):
-    monkeypatch.setattr(devices, "_applied", None)
 
 
 def test_every_name_is_there_and_is_the_one_of_its_module():
@@ -146,7 +141,7 @@ TINY = tiny_run_config("recordings", "runs/mine", model={"layers": 1, "num_text_
 TINY_DATA = {name: value for name, value in TINY.to_dict()["data"].items()}
 
 
-def test_page_runs_as_written(two_stages, tiny_corpus, tmp_path, monkeypatch, capsys):
+def test_page_runs_as_written(two_stages, without_griffin_lim, tiny_corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recordings").symlink_to(tiny_corpus, target_is_directory=True)
     for name in ("me.wav", "me_again.wav"):

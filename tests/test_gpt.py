@@ -98,14 +98,8 @@ def test_padding_of_text_and_codes_changes_nothing(gpt, inputs):
     padded = forward(gpt, latents, more_text, text_lengths, more_codes, code_lengths)
     for row in range(2):
         n, m = text_lengths[row], code_lengths[row]
-        alone = forward(
-            gpt,
-            latents[row : row + 1],
-            text[row : row + 1, :n],
-            text_lengths[row : row + 1],
-            codes[row : row + 1, :m],
-            code_lengths[row : row + 1],
-        )
+        latent, ids, length, drawn, count = (array[row : row + 1] for array in inputs)
+        alone = forward(gpt, latent, ids[:, :n], length, drawn[:, :m], count)
         for batch in (together, padded):
             # Every position that counts as a target.
             np.testing.assert_allclose(batch[0][row, : n + 1], alone[0][0, : n + 1], atol=1e-5)

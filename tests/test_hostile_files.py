@@ -19,7 +19,6 @@ from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.interchange.pickle_scan import HostileCheckpointError, scan_pickle
 from myxtts.interchange.torch_checkpoint import TorchCheckpointError, read_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import CheckpointError, read_json
 from myxtts.storage.tensor_file import read_tensors
 from myxtts.text.cleaners import clean_text
@@ -278,26 +277,6 @@ def test_a_hundred_added_tokens_are_read(vocabulary):
 def test_vocabulary_that_is_odd_json_is_a_sentence(text):
     with pytest.raises(UserError, match="Vocabulary vocab.json"):
         Vocabulary.parse(text, "vocab.json")
-
-
-@pytest.mark.parametrize("content", ['{"step": 1e400}', '{"step": "1"}', '{"step": NaN}', "[]", "9" * 5000, '{"a": 1}'])
-def test_mark_of_the_best_that_is_no_step_counts_for_nothing(content, tmp_path, caplog, monkeypatch):
-    store = CheckpointStore(tmp_path)
-    store.write(1, {}, {})
-    (tmp_path / "best.json").write_text(content)
-    # Older checkpoints do not say themselves which is the best.
-    monkeypatch.setattr(CheckpointStore, "read_state", lambda self, step: {"step": step})
-    assert store.best_step() is None
-    assert "best.json cannot be used" in caplog.text
-
-
-@pytest.mark.parametrize("content", ["[]", "5", '"text"', "null"])
-def test_state_that_is_no_mapping_is_a_sentence(content, tmp_path):
-    store = CheckpointStore(tmp_path)
-    store.write(1, {}, {})
-    (store.path(1) / "state.json").write_text(content)
-    with pytest.raises(CheckpointError, match="state.json has .* bytes instead of|state.json has been altered"):
-        store.read_state(1)
 
 
 @pytest.mark.parametrize("dtype, num_bytes", [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1)])

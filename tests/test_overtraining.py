@@ -10,13 +10,7 @@ from test_trainer import Recorder, dvae_trainer, open_run
 from myxtts.training.overtraining import WARN_AFTER, OvertrainingDetector
 from myxtts.training.trainer import XTTSTrainer
 
-
-@pytest.fixture(scope="module", autouse=True)
-def eagerly():
-    """Traced functions run as plain Python: tracing is most of the time that a few steps take."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+pytestmark = pytest.mark.usefixtures("eagerly")
 
 
 def feed(detector, pairs, first_step=1):

@@ -1,6 +1,5 @@
 """A run without a command line: a front end starts, follows, stops and resumes it through `Run` alone."""
 
-import contextlib
 import itertools
 import json
 import logging
@@ -8,9 +7,8 @@ import sys
 import threading
 
 import pytest
-import tensorflow as tf
 from crash_points import crash_everywhere
-from tiny import tiny_run_config
+from tiny import tiny_run_config, untraced  # noqa: F401  others take it from here
 
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.configuration import plan_devices
@@ -22,25 +20,11 @@ from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.foundations import load_foundations
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 PLAN = plan_devices(num_gpus=0)
 NUM_TRAINED = 10
 """Clips of the tiny corpus that are not held out."""
-
-
-@contextlib.contextmanager
-def untraced():
-    """Inside, traced functions run as plain Python: tracing is most of the time that a few steps take."""
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_tracing():
-    with untraced():
-        yield
 
 
 @pytest.fixture(autouse=True)

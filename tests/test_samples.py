@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
-from test_run import untraced
-from tiny import tiny_run_config
+from tiny import tiny_run_config, untraced
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.pipeline import Clip

@@ -18,11 +18,12 @@ from myxtts.audio.files import read_audio, write_wav
 from myxtts.cli import say
 from myxtts.cli.say_batch import read_lines
 from myxtts.cli.say_stream import play
-from myxtts.inference import waveforms
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
+
+pytestmark = pytest.mark.usefixtures("without_griffin_lim")
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +44,6 @@ def loaded_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Synthesizer, "load", load)
         yield
-
-
-@pytest.fixture(autouse=True)
-def without_griffin_lim(monkeypatch):
-    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
 
 
 @pytest.fixture
@@ -224,6 +220,15 @@ def test_bad_line_is_told_before_any_is_spoken(batch_argv, folder, capsys, row, 
         (["--text", "one", "--device", "gpu:9"], ["--device must be one of cpu:0", "gpu:9"]),
         (["--text", "one", "--top-p", "2"], ["--top-p", "2"]),
         (["--batch", "x", "--stream"], ["--batch is not allowed with --stream"]),
+        (["--text", "one", "--checkpoint", "nowhere"], ["--checkpoint", "nowhere is not a folder"]),
+        (["--text", "one", "--checkpoint", "."], ["config.json", "is not there"]),
+        (["--text", "one", "--reference-audio", "nobody.wav"], ["nobody.wav"]),
+        (["--text", "  "], ["no text"]),
+        (["--text", "one", "--language", "xx"], ["xx"]),
+        (["--text", "one", "--language", "persain"], ["Did you mean fa (Persian)?"]),
+        (["--text", "one", "--g2p", "fa"], ["--g2p", "no rules for the sounds of 'fa'"]),
+        (["--text", "one", "--temperature", "-1"], ["--temperature", "-1"]),
+        (["--text", "one", "--top-k", "some"], ["--top-k", "some"]),
     ],
 )
 def test_mistake_is_one_sentence(argv, capsys, flags, words):

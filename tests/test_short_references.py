@@ -13,13 +13,11 @@ from myxtts.inference.voices import VoiceEncoder
 
 
 @pytest.fixture(scope="module")
-def encoder():
+def encoder(eagerly):
     """A `VoiceEncoder` whose model hears nothing."""
     gpt = SimpleNamespace(mel_to_latents=lambda mel: tf.zeros((len(mel), 2, 4)))
     model = SimpleNamespace(gpt=gpt, normalize_mel=lambda mel: mel, parts=())
-    tf.config.run_functions_eagerly(True)
-    yield VoiceEncoder(model, tiny_run_config(data={"conditioning_seconds": (0.6, 1.0)}))
-    tf.config.run_functions_eagerly(False)
+    return VoiceEncoder(model, tiny_run_config(data={"conditioning_seconds": (0.6, 1.0)}))
 
 
 @pytest.mark.parametrize("seconds, fate", [(0.1, "refused"), (0.25, "refused"), (0.4, "warned"), (0.7, "heard")])

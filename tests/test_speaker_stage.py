@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
-from test_run import PLAN, untraced
-from tiny import make_tiny_corpus, stage_of, tiny_run_config, train_step_of
+from test_run import PLAN
+from tiny import make_tiny_corpus, stage_of, tiny_run_config, train_step_of, untraced
 
 from myxtts.audio.augment import GAIN_NEPERS, disturb
 from myxtts.config.rates import CODE_STRIDE_SAMPLES

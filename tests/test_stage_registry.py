@@ -6,8 +6,8 @@ from typing import NamedTuple
 import keras
 import pytest
 import tensorflow as tf
-from test_run import PLAN, untraced
-from tiny import tiny_run_config
+from test_run import PLAN
+from tiny import tiny_run_config, untraced
 
 from myxtts.cli import plan as plan_command
 from myxtts.cli.train import build_parser

@@ -1,10 +1,8 @@
 """Speaking with a tiny random model: sound, seeds, sentences, limits, and what a folder must hold."""
 
-import ast
 import dataclasses
 import json
 import logging
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,7 +14,7 @@ from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference import code_engine, waveforms
+from myxtts.inference import code_engine
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 from myxtts.models.xtts import XTTS
@@ -60,12 +58,6 @@ def biased(synthesizer):
 
     yield set_bias
     bias.assign(before)
-
-
-@pytest.fixture
-def without_griffin_lim(monkeypatch):
-    """For tests that look at codes: Griffin-Lim is most of the time that speaking takes."""
-    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
 
 
 def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice):
@@ -296,13 +288,6 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + 1)) < 300
     by_griffin_lim = synthesizer.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
-
-
-def test_speaking_does_without_interchange():
-    package = Path(waveforms.__file__).parent
-    for path in (*package.glob("*.py"), package.parent / "cli" / "say.py"):
-        imported = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if "Import" in str(type(node))]
-        assert not any("interchange" in line for line in imported), path
 
 
 @pytest.mark.usefixtures("without_griffin_lim")

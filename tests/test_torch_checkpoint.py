@@ -1,7 +1,6 @@
 """PyTorch checkpoints: files written by PyTorch itself, round trips, damage of every kind, hostile pickles."""
 
 import base64
-import io
 import pickle
 import struct
 import zipfile
@@ -12,8 +11,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from myxtts.interchange.torch_checkpoint import (
     DamagedCheckpointError,
@@ -321,22 +318,6 @@ def test_flipped_bit_anywhere_gives_the_same_arrays_or_a_checkpoint_error(layout
             continue
         if layout == "zip":
             np.testing.assert_array_equal(checkpoint["model"]["part"], [[4, 6], [8, 10]])
-
-
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_altered_pickle_with_a_right_checksum_raises_nothing_but_checkpoint_errors(data, tmp_path_factory):
-    with zipfile.ZipFile(io.BytesIO(bytes_by_torch("zip"))) as archive:
-        entries = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
-    pickled = bytearray(entries["data.pkl"])
-    for position in data.draw(st.lists(st.integers(0, len(pickled) - 1), min_size=1, max_size=4)):
-        pickled[position] = data.draw(st.integers(0, 255))
-    storages = [entries[f"data/{index}"] for index in range(6)]
-    path = write_zip(tmp_path_factory.mktemp("altered") / "model.pth", bytes(pickled), storages)
-    try:
-        read_torch_checkpoint(path)
-    except TorchCheckpointError as error:
-        assert str(error)
 
 
 @pytest.mark.skipif(not PARITY.is_dir(), reason="the reference checkpoint is not beside the repository")

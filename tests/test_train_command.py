@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 from command_helpers import sentence_of
-from test_run import untraced
-from tiny import make_tiny_corpus
+from tiny import make_tiny_corpus, untraced
 
 from myxtts.cli import say, train
 from myxtts.devices import configuration as devices
@@ -24,12 +23,9 @@ from myxtts.runs.agenda import make_agenda
 from myxtts.runs.signals import stops_on_signals
 from myxtts.storage.checkpoint import CheckpointStore
 
+pytestmark = pytest.mark.usefixtures("devices_as_before")
+
 ROOT = Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(autouse=True)
-def devices_as_before(monkeypatch):
-    monkeypatch.setattr(devices, "_applied", None)
 
 
 @pytest.fixture(scope="module")
@@ -77,54 +73,16 @@ def test_run_of_another_size_leaves_the_run_alone(trained, capsys):
     assert (home / "config.json").read_text() == before
 
 
-def test_say_speaks_with_what_was_trained(trained, tiny_corpus, tmp_path, capsys):
-    out, reference = str(tmp_path / "out.wav"), str(tiny_corpus / "wavs/low_one.wav")
-    argv = ["--checkpoint", str(trained[1]), "--text", "one two", "--reference-audio", reference, "--output", out]
-    assert say.main(argv) == 0
-    samples, rate = soundfile.read(out)
-    assert rate == 24000 and len(samples)
-    assert out in capsys.readouterr().out
-
-
 def test_say_speaks_in_the_voices_of_the_training_by_name(trained, tmp_path, capsys):
     home, out = str(trained[1]), str(tmp_path / "out.wav")
     assert say.main(["--checkpoint", home, "--list-speakers"]) == 0
     assert capsys.readouterr().out == "high\ten\nlow\ten\n"
     with untraced():
         assert say.main(["--checkpoint", home, "--text", "one", "--speaker", "low", "--output", out]) == 0
-    assert len(soundfile.read(out)[0])
+    samples, rate = soundfile.read(out)
+    assert rate == 24000 and len(samples)
     line = sentence_of(capsys, say.main, "--checkpoint", home, "--text", "one", "--speaker", "lo", "--output", out)
     assert "one of the model's 2 voices. Received: lo. Near it: low" in line
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"--checkpoint": "nowhere"}, ["--checkpoint", "nowhere is not a folder"]),
-        ({"--checkpoint": "."}, ["config.json", "is not there"]),
-        ({"--reference-audio": "nobody.wav"}, ["nobody.wav"]),
-        ({"--text": "  "}, ["no text"]),
-        ({"--language": "xx"}, ["xx"]),
-        ({"--language": "persain"}, ["Did you mean fa (Persian)?"]),
-        ({"--g2p": "fa"}, ["--g2p", "no rules for the sounds of 'fa'"]),
-        ({"--temperature": "-1"}, ["--temperature", "-1"]),
-        ({"--top-p": "0"}, ["--top-p", "0"]),
-        ({"--top-k": "some"}, ["--top-k", "some"]),
-        ({"--output": "no/such/folder/out.wav"}, ["no/such/folder"]),
-    ],
-)
-def test_say_with_something_wrong_is_one_sentence(trained, tiny_corpus, tmp_path, monkeypatch, capsys, change, words):
-    monkeypatch.chdir(tmp_path)
-    given = {
-        "--checkpoint": trained[1],
-        "--text": "one",
-        "--reference-audio": tiny_corpus / "wavs/low_one.wav",
-        "--output": tmp_path / "out.wav",
-        **change,
-    }
-    line = sentence_of(capsys, say.main, *[part for item in given.items() for part in item])
-    assert all(word in line for word in words), line
-    assert not (tmp_path / "out.wav").exists()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

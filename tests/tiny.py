@@ -1,5 +1,6 @@
 """Tiny models and data: small enough that a test trains them, large enough that nothing is trivial."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,18 @@ def write_run(folder, model, tokenizer, config):
         weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
         CheckpointStore(folder / part).write(4, {"model": weights}, {"finished": True}, best=True)
     return folder
+
+
+@contextlib.contextmanager
+def untraced():
+    """Inside, traced functions run as plain Python: tracing is most of the time that a few steps take."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def train_step_of(objective, strategy, settings, *arguments, **options):
