@@ -179,8 +179,11 @@ def _text(arguments) -> str:
             raise UserError(f"--text-file {arguments.text_file} {error}.") from error
     if arguments.text_file is None and sys.stdin.isatty():
         raise UserError('There is nothing to say: give --text "…", --text-file FILE, or a text on standard input.')
+    content = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
+    if len(content) > MAX_TEXT_BYTES:
+        raise UserError(f"Standard input holds more than {MAX_TEXT_BYTES} bytes; at most so many are read.")
     try:
-        return sys.stdin.buffer.read(MAX_TEXT_BYTES).decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"Standard input is not UTF-8 text: {error}.") from error
 
