@@ -36,7 +36,7 @@ def heard(names, start, positions):
 
 def stored(record):
     """A record as a checkpoint gives it back."""
-    return ClipRecord.restore(record.arrays(), record.state(), "here")
+    return ClipRecord.restore(record.arrays(), record.state(), record.cut.position, "here")
 
 
 OLD = [f"clip_{number}" for number in range(26)]
@@ -109,12 +109,14 @@ def test_epoch_that_has_had_every_clip_is_followed_by_the_next():
         ({}, {"start": "x"}),
         ({}, {"start": [10**30, 0, 0]}),
         ({}, {"start": [2, 0, 0], "cut": [1, 0, 0]}),
+        ({}, {"start": [2, 0, 0], "cut": [2, 0, 0]}),  # of another position than the checkpoint
+        ({}, {"cut": [0, 0, 0]}),
     ],
 )
 def test_record_that_is_none_is_refused(arrays, state):
     record = ordered(OLD[:8]).record(1)
     with pytest.raises(CheckpointError, match="here is damaged"):
-        ClipRecord.restore(record.arrays() | arrays, record.state() | state, "here")
+        ClipRecord.restore(record.arrays() | arrays, record.state() | state, 1, "here")
 
 
 class Hearing(Recorder):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,7 @@ def test_folder_that_cannot_be_written_to_is_one_sentence(tmp_path, monkeypatch)
 
 WITHOUT_LOCKS = """
 import sys
+import time
 sys.modules["fcntl"] = None  # as on Windows
 import myxtts.runs.opening, myxtts.runs.console, myxtts.training.trainer, myxtts.cli.train
 from myxtts.storage.run_folder import own_run_folder
@@ -118,3 +120,40 @@ def test_system_without_locks_trains_with_a_warning(tmp_path):
     done = subprocess.run(command, cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/inside").is_file() and "cannot be locked on this system" in done.stderr
+
+
+TAKE_FOLDERS = """
+import sys, time
+from myxtts.storage.checkpoint import CheckpointError
+from myxtts.storage.run_folder import own_run_folder
+
+for line in sys.stdin:
+    folder, moment = line.split()
+    time.sleep(max(0.0, float(moment) - time.monotonic()))
+    try:
+        with own_run_folder(folder):
+            print("began", flush=True)
+            sys.stdin.readline()
+    except CheckpointError as error:
+        print(str(error).partition(" to ")[0], flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_one_of_two_processes_that_begin_in_a_folder_at_the_same_moment_gets_it(tmp_path):
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    both = [subprocess.Popen([sys.executable, "-c", TAKE_FOLDERS], **pipes) for _ in range(2)]
+
+    def tell(line):
+        for process in both:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+
+    for number in range(50):  # the first of them while the processes start
+        tell(f"{tmp_path / str(number)} {time.monotonic() + 0.01}")
+        assert sorted(process.stdout.readline() for process in both) == ["Another run is writing\n", "began\n"]
+        tell("go on")
+        assert not list((tmp_path / str(number)).iterdir())
+    for process in both:
+        process.stdin.close()
+        assert process.wait(60) == 0

@@ -188,6 +188,7 @@ def test_more_text_on_standard_input_than_is_read_is_refused_and_not_cut(argv, c
         ("d", ["Line 7", "id|text"]),
         ("d|one|me.wav|en|x", ["Line 7", "id|text"]),
         ("../d|one", ["Line 7", "file name"]),
+        (f"{70 * chr(0x4E00)}|one", ["Line 7", "200 bytes"]),
         ("A|one", ["Line 7", "id of line 2"]),
         ("d|?!", ["Line 7", "no text"]),
         ("d|one||xx", ["Line 7", "xx"]),
@@ -200,6 +201,13 @@ def test_bad_line_is_told_before_any_is_spoken(batch_argv, folder, capsys, row, 
     line = sentence_of(capsys, say.main, *batch_argv)
     assert all(word in line for word in words), line
     assert not list(Path().glob("spoken/*"))
+
+
+@pytest.mark.parametrize("content", ["[]", "5", '"a"', "{", "null"])
+def test_list_of_what_was_spoken_that_is_none_is_one_sentence(batch_argv, capsys, content):
+    Path("spoken").mkdir()
+    Path("spoken/spoken.json").write_text(content)
+    assert "spoken.json is damaged" in sentence_of(capsys, say.main, *batch_argv)
 
 
 @pytest.mark.parametrize(

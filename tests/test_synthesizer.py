@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 import soundfile
-from tiny import WORDS, tiny_run_config, voiced, write_run
+from safetensors.numpy import save_file
+from tiny import WORDS, tiny_model_config, tiny_run_config, voiced, write_run
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
@@ -17,7 +18,9 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference import code_engine
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
+from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
+from myxtts.planning.claims import check_claims
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -168,6 +171,14 @@ def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):
     assert not np.allclose(synthesizer.voice(voiced(1.0, 300, 3)).latents, of_array, atol=1e-3)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_voice_that_is_not_finite_is_refused(synthesizer, tmp_path, value):
+    config = synthesizer.config.model
+    save_file({"latents": np.full((1, config.num_latents, config.width), value)}, tmp_path / "a.voice")
+    with np.errstate(over="ignore"), pytest.raises(SpeechError, match="a.voice holds a voice with NaN or infinity"):
+        synthesizer.as_voice(tmp_path / "a.voice")
+
+
 def test_reference_that_is_not_there_is_named(synthesizer, tmp_path):
     with pytest.raises(AudioError, match="nobody.wav"):
         synthesizer.voice(tmp_path / "nobody.wav")
@@ -270,6 +281,15 @@ def test_configuration_of_a_far_larger_model_than_its_weights_is_refused(run_fol
         Synthesizer.load(run_folder)
 
 
+@pytest.mark.parametrize("part, name", [("speaker", "speaker_width"), ("decoder", "decoder_width")])
+def test_configuration_of_a_far_larger_part_than_its_weights_is_refused(tmp_path, part, name):
+    model = tiny_model_config(**{name: 65536}, decoder_type="istft")
+    store = CheckpointStore(tmp_path / part)
+    store.write(1, {"model": {"a": np.zeros(3, np.float32)}}, {})
+    with pytest.raises(CheckpointError, match=f"config.json describes a {part} of"):
+        check_claims(model, {part: store})
+
+
 @pytest.fixture(scope="module")
 def with_decoder(synthesizer, tokenizer):
     """A synthesizer with the waveform decoder, of the same GPT and DVAE."""
@@ -286,6 +306,9 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     assert speech.mel.shape == (4 * len(speech.codes), 80)
     # 1024 samples at 22 050 Hz for each code and for what comes after the last.
     assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + 1)) < 300
+    for other in (np.zeros((1, 5), np.float32), np.zeros(16, np.float32), None):
+        with pytest.raises(SpeechError, match="a voice of another model"):
+            with_decoder.batch(["one"], [Voice(voice.latents, other)], ["en"])
     by_griffin_lim = synthesizer.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
 

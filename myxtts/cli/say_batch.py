@@ -9,11 +9,13 @@ from myxtts.config.checks import UserError, printable, read_bounded
 from myxtts.storage.files import digest_bytes, read_json, write_json
 
 MAX_LIST_BYTES = 64 * 2**20
+MAX_LINES = 1_000_000
 SPOKEN_FILE = "spoken.json"
 """What each file of the output folder was spoken from: id -> digest."""
 TOGETHER = 16
 """Texts that are drawn together; after each such batch what is done is noted."""
-_ID = re.compile(r"[^\W.][\w.-]{0,199}")
+_ID = re.compile(r"[^\W.][\w.-]*")
+MAX_ID_BYTES = 200
 
 
 class Line(NamedTuple):
@@ -42,6 +44,8 @@ def read_lines(path: str) -> list[Line]:
     lines, seen = [], {}
     # Not `splitlines`, which also cuts at characters that are part of a text.
     for number, row in enumerate(re.split("\r\n|\r|\n", content), 1):
+        if number > MAX_LINES:
+            raise UserError(f"--batch {path} has more than {MAX_LINES:,} lines. Split it.")
         if not row.strip() or row.startswith("#"):
             continue
         where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]
@@ -50,8 +54,8 @@ def read_lines(path: str) -> list[Line]:
                 f"{where} must be id|text, id|text|voice or id|text|voice|language. Received: {row[:80]!r}."
             )
         line = Line(number, *parts, *[""] * (4 - len(parts)))
-        if not _ID.fullmatch(line.id):
-            rule = "must begin with an id that can be a file name: letters, digits, _, - and ., at most 200"
+        if not _ID.fullmatch(line.id) or len(line.id.encode()) > MAX_ID_BYTES:
+            rule = f"must begin with an id that can be a file name: letters, digits, _, - and ., {MAX_ID_BYTES} bytes"
             raise UserError(f"{where} {rule}. Received: {line.id[:80]!r}.")
         if (first := seen.setdefault(line.id.casefold(), number)) != number:
             raise UserError(f"{where} has the id of line {first}: {line.id}. Each line needs an id of its own.")
@@ -111,7 +115,7 @@ class _Voices(dict):
             if voice is None:
                 raise UserError("It names no voice. Give one in its third column, or --reference-audio for all.")
         elif name in read_speakers(self.checkpoint):
-            voice = stored_voice(self.checkpoint, name, self.synthesizer.voice)
+            voice = self.synthesizer.as_voice(stored_voice(self.checkpoint, name, self.synthesizer.voice))
         elif (path := self.folder / name).is_file():
             voice = self.synthesizer.as_voice(path)
         else:
@@ -129,6 +133,8 @@ class _Spoken:
         which += (arguments.decoder, arguments.retries, arguments.g2p)
         self.settings = repr((which, sorted(options.items(), key=str)))
         self.digests = read_json(self.file) if self.file.is_file() else {}
+        if not isinstance(self.digests, dict):
+            raise UserError(f"{self.file} is damaged: it does not say what was spoken. Remove it to speak all anew.")
 
     def path(self, line: Line) -> Path:
         return self.folder / f"{line.id}{self.suffix}"

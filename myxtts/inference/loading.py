@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.config import ModelConfig, XTTSConfig
+from myxtts.config.config import XTTSConfig
 from myxtts.models.xtts import PARTS, XTTS
-from myxtts.planning.memory import count_dvae, count_gpt
+from myxtts.planning.claims import check_claims
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.parts import MEL_STATS, chosen_step, part_store, read_part
 from myxtts.storage.provenance import read_config, vocabulary_path
@@ -28,7 +28,7 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
     config = read_config(folder)
     stores = _trained_parts(folder)
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
-    _check_claims(config.model, stores)
+    check_claims(config.model, stores)
     path = vocabulary_path(folder)
     if not path.is_file():
         raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
@@ -73,17 +73,3 @@ def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
 
 def _training(part, folder):
     return f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
-
-
-def _check_claims(config: ModelConfig, stores: dict[str, CheckpointStore]) -> None:
-    """Raises for a `config.json` whose model is far larger than its weights: making it could take all memory."""
-    claims = {"gpt": count_gpt(config), "dvae": sum(count_dvae(config))}
-    for part in claims.keys() & stores.keys():
-        store, step = stores[part], stores[part].steps()[-1]
-        store.verify(step)  # a damaged file is not taken for a wrong config.json
-        file = store.path(step) / "model.safetensors"
-        claimed_mb, held_mb = 4 * claims[part] / 2**20, file.stat().st_size / 2**20
-        if claimed_mb > 4 * held_mb + 1:  # weights may be kept in half precision
-            sizes = f"config.json describes a {part} of {claimed_mb:,.0f} MB, and {file} holds {held_mb:,.0f} MB"
-            way_out = "They do not belong together: use the config.json that was written with these weights."
-            raise CheckpointError(f"{sizes}. {way_out}")

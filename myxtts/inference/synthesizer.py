@@ -195,7 +195,7 @@ class Synthesizer:
     def as_voice(self, voice: AnyVoice) -> Voice:
         """The voice itself, the one in a file named `*.voice`, or the one of recordings."""
         if isinstance(voice, Voice):
-            return voice
+            return self._checked(voice, "What was given")
         if isinstance(voice, str | Path) and Path(voice).suffix == VOICE_SUFFIX:
             return self._checked(Voice.load(voice), voice)
         with self.engine.owned():
@@ -229,12 +229,17 @@ class Synthesizer:
             with self.engine.owned():
                 self.engine.compile_all()
 
-    def _checked(self, voice, path):
+    def _checked(self, voice, where):
         config = self.config.model
-        wanted = (1, config.num_latents, config.width)
-        lacks_speaker = isinstance(self.to_waveform, LatentDecoder) and voice.speaker is None
-        if voice.latents.shape != wanted or lacks_speaker:
-            raise SpeechError(f"{path} holds a voice of another model. Make one with this model from recordings.")
+        shapes = [voice.latents.shape == (1, config.num_latents, config.width)]
+        arrays = [voice.latents]
+        if isinstance(self.to_waveform, LatentDecoder):
+            shapes.append(voice.speaker is not None and voice.speaker.shape == (1, config.speaker_width))
+            arrays.append(voice.speaker)
+        if not all(shapes):
+            raise SpeechError(f"{where} holds a voice of another model. Make one with this model from recordings.")
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise SpeechError(f"{where} holds a voice with NaN or infinity. Make it anew from recordings.")
         return voice
 
     def _open(self, piece, number, voice, language, sampling, seed, max_codes=0, hurry=False) -> CodeStream:

@@ -59,7 +59,7 @@ class Voice:
         names = tensor_names(path)
         if not {"latents"} <= set(names) <= {"latents", "speaker"}:
             raise CheckpointError(f"{path} holds no voice. Write one with `Voice.save`.")
-        arrays = dict(zip(names, read_tensors(path, names)))
+        arrays = {name: array.astype(np.float32) for name, array in zip(names, read_tensors(path, names))}
         return cls(arrays["latents"], arrays.get("speaker"))
 
     @classmethod
@@ -155,7 +155,7 @@ def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
         CheckpointError: There is no such voice.
     """
     clip = find_speaker(folder, name).clip
-    return Voice(*read_speaker(folder, name)) if clip is None else listen(clip)
+    return Voice(*(array.astype(np.float32) for array in read_speaker(folder, name))) if clip is None else listen(clip)
 
 
 def _read(path: str | Path) -> np.ndarray:

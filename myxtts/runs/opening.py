@@ -15,6 +15,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.interchange.hub import full_name, local_folder
 from myxtts.models.xtts import PARTS
+from myxtts.planning.claims import check_claims
 from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
@@ -175,6 +176,8 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         _require_trained(source, name, finished=name in foundations)
+    named = {name: part_store(source, name) for name in dict.fromkeys((*STAGES, *PARTS))}
+    check_claims(stored.model, {name: store for name, store in named.items() if store.steps()})
     for name in foundations:
         if not config.training.reset_training or name in _kept_stages(config.training):
             _refuse_other_weights(source, home, name)

@@ -92,7 +92,8 @@ class Checkpointer:
         self.state.restore(step, saved, where)
         trained, clips = [TRAINED] if saved.get("averaged") else [], [CLIPS] if "order" in saved else []
         tensors, _ = store.read(step, (*self.stage.weight_files(), "optimizer", *trained, *clips))
-        self.state.record = ClipRecord.restore(tensors[CLIPS], saved["order"], where) if clips else None
+        kept = (tensors[CLIPS], saved["order"], self.state.position, where) if clips else None
+        self.state.record = kept and ClipRecord.restore(*kept)
         self.stage.assign_weights(tensors, where)
         assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
         self.train_step.restart_averages()

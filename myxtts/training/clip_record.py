@@ -42,8 +42,12 @@ class ClipRecord:
         return {"digest": self.digest, **dict(zip(("start", "cut"), numbers))}
 
     @classmethod
-    def restore(cls, arrays: dict[str, np.ndarray], state: dict, where: str) -> "ClipRecord":
-        """The record that gave `arrays` and `state`. Raises `CheckpointError` where they are of none."""
+    def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
+        """The record that gave `arrays` and `state`, at a position.
+
+        Raises:
+            CheckpointError: They are of none, or of another position.
+        """
         wrong = CheckpointError(f"{where} is damaged: it does not say which clips the run has had.")
         if {name: array.dtype.name for name, array in arrays.items()} != _ARRAYS:
             raise wrong
@@ -57,7 +61,7 @@ class ClipRecord:
             if not whole or len(numbers) != 3:
                 raise wrong
             places.append(EpochStart(*numbers, np.flatnonzero(row)))
-        if places[0].position > places[1].position:
+        if not places[0].position <= places[1].position == position:
             raise wrong
         return cls(identities, state.get("digest"), *places)
 

@@ -148,13 +148,13 @@ class TrainingRun:
         return {path.as_posix() for path in found if path.parts[0] not in ("tensorboard", "samples")}
 
 
-def write_corpus(folder, num_clips):
-    """Writes clips of vibrating tones, half a second to a second long; returns the folder."""
+def write_corpus(folder, num_clips, between_seconds=(0.5, 1.0)):
+    """Writes clips of vibrating tones of a length between two; returns the folder."""
     draw = np.random.default_rng(0)
     (folder / "wavs").mkdir(parents=True)
     lines = []
     for number in range(num_clips):
-        seconds = np.arange(int(draw.uniform(0.5, 1.0) * SAMPLE_RATE)) / SAMPLE_RATE
+        seconds = np.arange(int(draw.uniform(*between_seconds) * SAMPLE_RATE)) / SAMPLE_RATE
         pitch_hz = draw.uniform(90, 300)
         samples = sum(np.sin(2 * np.pi * pitch_hz * k * seconds + 3 * np.sin(30 * seconds)) / k for k in range(1, 12))
         noise = 0.01 * draw.standard_normal(len(seconds))

@@ -14,6 +14,10 @@
 - `folders`: the folder of a run of the real command is made read-only (permissions, and as root a mount), for a while
   and for good, moved away and back, and copied, while it trains. What happens must be told in a sentence, and the run,
   resumed, and each of its copies must come to the weights of a run left alone.
+- `together`: two processes begin in one folder within a millisecond, a hundred times; the training command is started
+  twice in one folder, and `myxtts say` twice with one model. One begins, the other is refused; speech is as of one.
+- `threads`: a model of size nano is trained with several threads, unbroken and resumed: losses, weights and optimizer
+  must be equal, bit for bit.
 - `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; it must be noticed and set
   aside, and the one before used.
 - `inputs`: generated lists and WAV headers; accepted and rejected clips together must be those given.
@@ -43,6 +47,8 @@ from fault_folders import trouble_folders  # noqa: E402
 from fault_inputs import damage_checkpoints, judge_inputs  # noqa: E402
 from fault_kills import kill_runs  # noqa: E402
 from fault_runs import SAMPLE_RATE, SETTINGS, STAGES, TrainingRun, write_corpus  # noqa: E402
+from fault_threads import compare_threads  # noqa: E402
+from fault_together import do_together  # noqa: E402
 from hardware import append_table  # noqa: E402
 
 DEFAULT_CHECKPOINT_STEPS = 1000
@@ -112,9 +118,11 @@ def measure_pause(work):
 def main(argv=None):
     """Runs the parts that were asked for; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("kills", "conversions", "folders", "damage", "inputs", "corpus", "pause")
+    parts = ("kills", "conversions", "folders", "together", "threads", "damage", "inputs", "corpus", "pause")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help=", ".join(parts))
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=100, help="within a millisecond, of the part together")
+    parser.add_argument("--threads", type=int, default=4, help="of the part threads")
     parser.add_argument("--damages", type=int, default=300)
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -127,6 +135,8 @@ def main(argv=None):
             "kills": lambda: kill_runs(work, arguments.kills, arguments.seed),
             "conversions": lambda: sweep_conversions(work / "conversions_swept"),
             "folders": lambda: trouble_folders(work / "folders", arguments.seed),
+            "together": lambda: do_together(work / "together", arguments.rounds),
+            "threads": lambda: compare_threads(work / "threads", arguments.threads),
             "damage": lambda: damage_checkpoints(work / "damage", arguments.damages, arguments.seed),
             "inputs": lambda: judge_inputs(work / "inputs", arguments.lines, arguments.seed),
             "corpus": lambda: train_on_bad_corpus(work),
