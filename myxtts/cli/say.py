@@ -180,6 +180,8 @@ def _text(arguments) -> str:
     if arguments.text_file not in (None, "-"):
         try:
             return read_bounded(Path(arguments.text_file), MAX_TEXT_BYTES)
+        except FileNotFoundError:
+            raise UserError(f"--text-file must be a file with the text. {arguments.text_file} is not there.") from None
         except ValueError as error:
             raise UserError(f"--text-file {arguments.text_file} {error}.") from error
     if arguments.text_file is None and sys.stdin.isatty():
