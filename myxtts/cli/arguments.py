@@ -1,6 +1,7 @@
 """A parser that takes a flag for no other: none is abbreviated, and a misspelt one is answered with the nearest."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -28,11 +29,35 @@ class PlainParser(argparse.ArgumentParser):
         return arguments
 
     def error(self, message: str) -> NoReturn:
-        """Raises `UserError`."""
-        raise UserError(f"{message[:1].upper()}{message[1:]}")
+        """Raises `UserError`, which names flag, rule and value."""
+        for pattern, sentence in _SENTENCES:
+            if match := pattern.fullmatch(message):
+                raise UserError(sentence(*match.groups()))
+        raise UserError(f"{message[:1].upper()}{message[1:]}. {self.prog} --help lists the options.")
+
+
+def _choice(flag, given, choices):
+    known = re.findall(r"'([^']*)'", choices)
+    hint = nearest(given, known)
+    return f"{flag} must be one of {', '.join(known)}. Received: {given}.{hint if 'mean' in hint else ''}"
+
+
+_SENTENCES = [
+    (re.compile(pattern), sentence)
+    for pattern, sentence in {
+        r"argument (\S+): invalid int value: '(.*)'": "{} must be a whole number. Received: {}.".format,
+        r"argument (\S+): invalid float value: '(.*)'": "{} must be a number. Received: {}.".format,
+        r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)": _choice,
+        r"argument (\S+): expected one argument": "{} needs a value after it.".format,
+        r"argument (\S+): expected at least one argument": "{} needs a value after it, or several.".format,
+        r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
+        r"argument (\S+): (must be .*)": "{} {}.".format,
+    }.items()
+]
+"""How the errors of `argparse` begin, and what is said instead."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action):
-        hidden = action.default is None or action.default is False
+        hidden = action.default is None or action.default is False or action.default == []
         return action.help if hidden else super()._get_help_string(action)

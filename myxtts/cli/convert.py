@@ -1,9 +1,9 @@
 """`myxtts convert`: released XTTS checkpoints to our folders, and back."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError
 from myxtts.interchange.coqui_import import RELEASED_NAMES
@@ -18,12 +18,12 @@ _HELD = {
 """What the files of `RELEASED_NAMES` hold."""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> PlainParser:
     """The command line of `myxtts convert`."""
-    parser = argparse.ArgumentParser(prog="myxtts convert")
+    parser = PlainParser(prog="myxtts convert")
     parser.description = "Convert an XTTS v2 checkpoint or a fine-tune of one, and back."
     names = ", ".join(RELEASED_NAMES.values())
-    unnamed = "Files that are not named are taken from the folder of model.pth if they have their released names"
+    unnamed = "Files that are not named are taken from the folder of model.pth if they have\ntheir released names"
     parser.epilog = f"{unnamed}: {names}."
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint to make a folder of")
@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     released = parser.add_argument_group("files that go with --from-coqui")
     for option, name in RELEASED_NAMES.items():
         released.add_argument(f"--{option.replace('_', '-')}", metavar=name, type=Path, help=_HELD[option])
-    which = "with --to-coqui: checkpoint of the GPT to take (default: best)"
+    which = "with --to-coqui: checkpoint of the GPT to take"
     parser.add_argument("--which", choices=("best", "last"), default="best", help=which)
     return parser
 

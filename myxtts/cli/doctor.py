@@ -4,8 +4,9 @@ wrong with which clip."""
 import argparse
 from pathlib import Path
 
+from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.storage.files import write_json
 
@@ -15,19 +16,19 @@ LARGEST_DATA_SAMPLE = 400
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts doctor`."""
-    parser = argparse.ArgumentParser(prog="myxtts doctor")
+    parser = PlainParser(prog="myxtts doctor")
     machine = (
-        "the machine, what TensorFlow can use of it, what the automatic settings would choose, and how fast it trains"
+        "the machine, what TensorFlow can use of it, what the automatic settings would choose,\nand how fast it trains"
     )
-    parser.description = f"Check before training. Without a subject: {machine}."
+    parser.description = f"Check before training. Without a subject:\n{machine}."
     add, folder = parser.add_argument, dict(metavar="DIR")
-    add("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure (default: tiny)")
-    add("--batch-size", type=int, default=16, help="clips per batch (default: 16)")
+    add("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure")
+    add("--batch-size", type=int, default=16, help="clips per batch")
     add("--precision", help="dtype policy to measure (default: float32)")
-    length = "length of the measurement of training steps; 0 leaves it out (default: 10)"
+    length = "length of the measurement of training steps; 0 leaves it out"
     add("--seconds", type=float, default=10.0, help=length)
     add("--train-data", **folder, help="data set whose reading speed is measured as well")
-    where = "where a run would write: its disk is measured (default: the current folder)"
+    where = "where a run would write: its disk is measured"
     add("--checkpoint-dir", **folder, default=".", help=where)
     add("--json", metavar="FILE", help="write the findings there as well")
     subjects = parser.add_subparsers(dest="subject")
@@ -37,11 +38,11 @@ def build_parser() -> argparse.ArgumentParser:
     where = "a further folder in which lists may name audio; can be repeated"
     add("--audio-root", action="append", default=[], **folder, help=where)
     add("--validation", **folder, help="validation set, to look for clips that are in both")
-    add("--language", default="en", help="language of recordings whose set names none (default: en)")
+    add("--language", default="en", help="language of recordings whose set names none")
     add("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")
-    add("--min-seconds", type=float, default=0.1, help="shorter clips are left out (default: 0.1)")
-    add("--max-seconds", type=float, default=11.6, help="longer clips are left out (default: 11.6)")
-    add("--report", default="doctor.csv", help="file for every clip and its reason (default: doctor.csv)")
+    add("--min-seconds", type=float, default=0.1, help="shorter clips are left out")
+    add("--max-seconds", type=float, default=11.6, help="longer clips are left out")
+    add("--report", default="doctor.csv", help="file for every clip and its reason")
     add("--strict", action="store_true", help="exit code 1 when a clip is left out")
     return parser
 
@@ -56,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 def check_machine(arguments: argparse.Namespace) -> int:
     """Looks at the machine, measures and prints."""
     require_output("--json", arguments.json)
+    require(arguments.seconds >= 0, "--seconds", "0 or more", arguments.seconds, "0 leaves the measurement out.")
     from myxtts.config.loading import config_from_dict
     from myxtts.runs.machine_report import describe, examine
 
@@ -79,6 +81,8 @@ def check_machine(arguments: argparse.Namespace) -> int:
 def report_data(arguments: argparse.Namespace) -> int:
     """Inspects a data set and prints what is wrong with it."""
     require_output("--report", arguments.report)
+    low, high = arguments.min_seconds, arguments.max_seconds
+    require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")
     from myxtts.data.doctor import ClipLimits, check_data, is_foreign, summarize, write_report
     from myxtts.utils.progress import clip_progress
 

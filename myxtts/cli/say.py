@@ -184,6 +184,8 @@ def _text(arguments) -> str:
         if is_file:
             return read_bounded(Path(arguments.text_file), MAX_TEXT_BYTES)
         return bounded_text(sys.stdin.buffer, MAX_TEXT_BYTES)
+    except FileNotFoundError:
+        raise UserError(f"--text-file must be a file with the text. {arguments.text_file} is not there.") from None
     except ValueError as error:
         raise UserError(f"{f'--text-file {arguments.text_file}' if is_file else 'Standard input'} {error}.") from error
 

@@ -39,6 +39,8 @@ def read_lines(path: str) -> list[Line]:
     """
     try:
         content = read_bounded(Path(path), MAX_LIST_BYTES)
+    except FileNotFoundError:
+        raise UserError(f"--batch must be a file with a line for each text. {path} is not there.") from None
     except ValueError as error:
         raise UserError(f"--batch {path} {error}.") from error
     lines, seen = [], {}

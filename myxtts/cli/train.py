@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence
+from myxtts.config.checks import ConfigError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
@@ -169,7 +170,19 @@ def config_from_arguments(arguments: argparse.Namespace, settings: dict | None =
             elif section == "stage":
                 value = {"training": {stage: {name: given[flag]} for stage in STAGES}}
             values = merge(values, value)
-    return config_from_dict(values)
+    try:
+        return config_from_dict(values)
+    except ConfigError as error:
+        raise _with_flag(error, arguments) from error
+
+
+def _with_flag(error, arguments):
+    """A setting's error with the flag that gave the setting, which is what the user typed."""
+    told = str(error)
+    for flag, settings in arguments.settings.items():
+        if vars(arguments)[flag] is not None and told.startswith(tuple(settings)) and "--" not in told:
+            return ConfigError(f"--{flag.replace('_', '-')}: {told}")
+    return error
 
 
 @exits_with_sentence

@@ -92,7 +92,8 @@ class DataConfig(Settings):
         if self.max_mel_frames is not None:
             fits = self.max_mel_frames > 0 and self.max_mel_frames % MEL_FRAMES_PER_CODE == 0
             below = self.max_mel_frames // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE
-            way_out = f"Try {below or MEL_FRAMES_PER_CODE} or {below + MEL_FRAMES_PER_CODE}."
+            sizes = dict.fromkeys((max(below, MEL_FRAMES_PER_CODE), max(below, 0) + MEL_FRAMES_PER_CODE))
+            way_out = f"Try {' or '.join(map(str, sizes))}."
             rule = f"a multiple of {MEL_FRAMES_PER_CODE}, the DVAE stride"
             require(fits, "data.max_mel_frames", rule, self.max_mel_frames, way_out)
 

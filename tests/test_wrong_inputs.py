@@ -1,0 +1,72 @@
+"""A hundred wrong inputs: what is typed, and a sentence that names the thing, the rule and the way out.
+
+Each line of `data/wrong_inputs.txt` is a command, then words of its message, in their order; the exit code is 2.
+"""
+
+import logging
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from command_helpers import sentence_of
+
+from myxtts.cli.main import main
+from myxtts.devices import configuration
+from myxtts.runs.run import Run
+
+TABLE = (Path(__file__).parent / "data/wrong_inputs.txt").read_text(encoding="utf-8")
+FILES = {
+    "text.txt": b"Hello.",
+    "latin.txt": "Gr\u00fc\u00dfe".encode("latin-1"),
+    "broken.yaml": b"training: [",
+    "list.yaml": b"[1, 2]",
+    "section.yaml": b"trainin: {seed: 1}",
+    "setting.yaml": b"training: {sed: 1}",
+    "kind.yaml": b"training: {seed: one}",
+    "circle.yaml": b"include: circle.yaml",
+    "data/metadata.csv": b"a|One two.|One two.\nb|Three four.|Three four.\n",
+    "full/mine.txt": b"kept",
+}
+ROWS = [line.split(" | ") for line in TABLE.strip().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with what the commands name."""
+    home = tmp_path_factory.mktemp("wrong")
+    for name in ("data/wavs", "empty", "full", "model"):
+        (home / name).mkdir(parents=True)
+    for name, content in FILES.items():
+        (home / name).write_bytes(content)
+    tone = 0.3 * np.sin(np.arange(22050) / 20).astype(np.float32)
+    for name in ("voice.wav", "data/wavs/a.wav", "data/wavs/b.wav"):
+        soundfile.write(home / name, tone, 22050)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_trained(home, monkeypatch):
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(configuration, "_applied", None)  # each command is a new process's first
+    monkeypatch.setattr(Run, "_train_stage", lambda *_: pytest.fail("training began"))
+    monkeypatch.setattr(logging.getLogger("myxtts"), "propagate", False)
+
+
+def written(home):
+    return {path: path.read_bytes() for path in home.rglob("*") if path.is_file() and "checkpoints" not in path.parts}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_wrong_input_is_a_sentence_and_costs_nothing(home, capsys, row):
+    before = written(home)
+    said = sentence_of(capsys, main, *shlex.split(row[0]))
+    assert re.search(".*".join(map(re.escape, row[1:])), said), said
+    assert written(home) == before
+
+
+def test_table_is_long_and_has_no_row_twice():
+    assert len({row[0] for row in ROWS}) == len(ROWS) >= 100
+    assert {row[0].split()[0] for row in ROWS} == {"train", "say", "plan", "convert", "doctor", "push"}
