@@ -99,6 +99,8 @@ class TrainingConfig(Settings):
     """GPT stage: steps between spoken sample sentences; 0 turns them off."""
     num_samples: int = setting(3, at_least=1, at_most=1000, of_run=True)
     """Sample sentences spoken each time."""
+    closing_texts: tuple[str, ...] = setting((), of_run=True)
+    """Sentences that the model says when the run ends; none takes those of validation clips."""
     max_validation_batches: int = setting(32, at_least=1)
     """Validation stops after this many batches."""
     pipeline_depth: int = setting(3, at_least=3, at_most=1000)

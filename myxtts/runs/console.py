@@ -72,6 +72,14 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_stopped(self, stage: str):
         self._say(f"Stopped. Run the same command again to resume from {self.run.folder}/{stage}")
 
+    def on_spoken(self, spoken: list):
+        if not spoken:
+            return
+        self._say("\nThe model says:")
+        for words in spoken:
+            self._say(f'  {words.path}  {words.speaker}: "{printable(words.text)}"')
+            self._say(f"    self-check: {'; '.join(words.doubts) or 'nothing to object to'}")
+
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = sorted((home / "samples").glob("*.wav"))

@@ -53,6 +53,9 @@ class RunListener:
     def on_stopped(self, stage: str):
         """The run stops in this stage, as it was asked to."""
 
+    def on_spoken(self, spoken: list):
+        """What the model that the run ends with says of new sentences, as `last_words.LastWords`."""
+
     def on_finished(self, dataset):
         """All stages that were asked for are trained."""
 
@@ -152,15 +155,23 @@ class Run:
         dataset, agenda = open_run(self.config, *tells)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
         self._tell("on_corpus", dataset)
+        works = [work for work in agenda.works if work.trains]
         with self.monitor:
-            for work in agenda.works:
-                if not work.trains:
-                    continue
+            for work in works:
                 if self._stop.is_set() or not self._train_stage(work.stage, dataset, work.step is None, guard):
                     self._tell("on_stopped", work.stage)
                     return False
+        if works and self.config.training.sample_every_steps:
+            self._speak_last_words(dataset)
         self._tell("on_finished", dataset)
         return True
+
+    def _speak_last_words(self, dataset):
+        from myxtts.runs.last_words import speak_last_words
+
+        if any(stage.speaks for stage in (STAGES[name].load() for name in self.history)):
+            self.trainer = None  # not two models at a time
+            self._tell("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
 
     def _train_stage(self, stage, dataset, fresh, guard):
         """Trains one stage; returns whether nobody stopped it."""

@@ -16,6 +16,8 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import GATHERED
 
 SAMPLE_CORPUS = Path("sample_corpus")
+NUM_CLOSING_TEXTS = 4
+"""Sentences that a model of the sample corpus says at the end, none of which it has heard."""
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
@@ -46,13 +48,17 @@ def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = p
             raise UserError("--download-ljspeech needs --train-data, the folder to put LJSpeech into.")
         folder = download_ljspeech(folder)
     elif folder is None:
-        from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus
+        from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
 
         languages = config.data.sample_languages
         languages = tuple(SENTENCES) if languages == ("all",) else languages
         told = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"
         say(f"No --train-data given: making {told}")
         folder = make_sample_corpus(SAMPLE_CORPUS, languages=languages)
+        if len(languages) == 1 and not config.training.closing_texts:
+            unheard = unheard_sentences(*languages)
+            texts = tuple(unheard[:: len(unheard) // NUM_CLOSING_TEXTS][:NUM_CLOSING_TEXTS])
+            config = replace(config, training=replace(config.training, closing_texts=texts))
     return replace(config, data=replace(config.data, train_data=str(folder)))
 
 

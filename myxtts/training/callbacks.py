@@ -15,7 +15,7 @@ from tqdm import tqdm
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.storage.files import AnyPath
 from myxtts.training.ledger import Ledger
-from myxtts.training.step_clock import VARIATION_WARNING
+from myxtts.training.step_clock import STALL_WARNING, VARIATION_WARNING
 from myxtts.utils.commons import CONSOLE_LOGGER_NAME
 
 console_log = logging.getLogger(CONSOLE_LOGGER_NAME)
@@ -170,7 +170,8 @@ class ConsoleProgress(Callback):
         if self.monitor is not None:
             parts.append(self.monitor.report().log_fields(self.roles))
         self._say(f"{self._start.stage} " + " | ".join(part for part in parts if part))
-        if timing and timing["variation"] > VARIATION_WARNING:
+        # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data tells.
+        if timing and timing["variation"] > VARIATION_WARNING and (self.roles or timing["stall"] > STALL_WARNING):
             self._say(
                 "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
                 "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase."

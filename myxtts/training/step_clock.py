@@ -8,6 +8,8 @@ import numpy as np
 
 VARIATION_WARNING = 0.30
 """Standard deviation over mean of the step time past which a run warns of a bottleneck."""
+STALL_WARNING = 0.05
+"""Share of the time spent waiting for data from which, without a GPU, that is taken for one."""
 
 
 class StepClock:

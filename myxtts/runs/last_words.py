@@ -1,0 +1,63 @@
+"""What a run says when it ends: new sentences by the whole model, as `myxtts say` would speak them."""
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from myxtts.config.config import XTTSConfig
+from myxtts.data.dataset import SpeechDataset
+from myxtts.inference.synthesizer import Synthesizer
+
+logger = logging.getLogger(__name__)
+
+
+class LastWords(NamedTuple):
+    """One sentence, spoken into a file."""
+
+    text: str
+    speaker: str
+    path: Path
+    doubts: tuple[str, ...]
+    """What the self-check holds against it; none where it seems right."""
+
+
+def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) -> list[LastWords]:
+    """Speaks `training.closing_texts`, or else texts of validation clips, with the run's best checkpoints.
+
+    The voices are those of the validation clips, each taken from a training clip of the speaker where there is one.
+    Files are `samples/final_1.wav` and so on in the run's folder. A disk that is full is told in the log and costs the
+    sounds only.
+    """
+    settings, clips = config.training, _one_of_each_speaker(dataset.validation)
+    texts = settings.closing_texts or [dataset.texts[clip.id] for clip in clips[: settings.num_samples]]
+    clips = [clips[index % len(clips)] for index in range(len(texts))]
+    folder = Path(settings.checkpoint_dir)
+    with tf.device(device):
+        synthesizer = Synthesizer.load(folder)
+        voices = [synthesizer.voice(_reference(dataset, clip)) for clip in clips]
+        speeches = synthesizer.batch(texts, voices, [clip.language for clip in clips], seed=settings.seed)
+    spoken = []
+    for number, (text, clip, speech) in enumerate(zip(texts, clips, speeches), 1):
+        path = folder / "samples" / f"final_{number}.wav"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            speech.save(path)
+        except OSError as error:
+            logger.error("%s could not be written: %s.", path, error)
+            break
+        doubts = dict.fromkeys(doubt for doubts in speech.doubts.values() for doubt in doubts)
+        spoken.append(LastWords(text, clip.speaker, path, tuple(doubts)))
+    return spoken
+
+
+def _one_of_each_speaker(clips):
+    """The clips in another order: first one of each speaker."""
+    first = {clip.speaker: clip for clip in reversed(clips)}
+    return [*first.values(), *(clip for clip in clips if clip not in first.values())]
+
+
+def _reference(dataset, clip):
+    same = (other for other in dataset.train if (other.speaker, other.language) == (clip.speaker, clip.language))
+    return next(same, clip).wav_path
