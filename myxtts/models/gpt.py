@@ -12,6 +12,7 @@ from myxtts.models.conditioning_encoder import ConditioningEncoder
 from myxtts.models.layers.attention import STANDARD, MemoryUse
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.linear import built, torch_linear
+from myxtts.models.layers.memory_efficient_attention import HIDDEN
 from myxtts.models.layers.recomputation import Recomputation
 from myxtts.models.layers.tensor import Shape, Tensor
 from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, layer_norm
@@ -158,22 +159,46 @@ class GPT(keras.layers.Layer):
         latents = ops.cast(latents, self.compute_dtype)
         return ops.concatenate([latents, self.embed_text(text_inputs), self.embed_audio(audio_inputs)], axis=1)
 
-    def hidden(self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None) -> Tensor:
-        """The trunk's normalized output over the text and audio positions, `(B, L + C, width)`."""
+    def hidden(
+        self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None, see_input=None
+    ) -> Tensor:
+        """The trunk's normalized output over the text and audio positions, `(B, L + C, width)`.
+
+        `see_input(number, x)` is called with what enters each block, `(B, num_latents + L + C, width)`.
+        """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:
             key_mask = ops.pad(key_mask, ((0, 0), (self.config.num_latents, 0)), constant_values=True)
-        for block in self.blocks:
+        for number, block in enumerate(self.blocks):
+            if see_input is not None:
+                see_input(number, x)
             x = block(x, key_mask=key_mask, seed=seed)
         return self.final_norm(self.trunk_norm(x[:, self.config.num_latents :]))
 
     def call(
-        self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None
+        self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None, see_input=None
     ) -> tuple[Tensor, Tensor]:
-        hidden = self.hidden(latents, text_inputs, audio_inputs, key_mask, seed)
+        hidden = self.hidden(latents, text_inputs, audio_inputs, key_mask, seed, see_input)
         num_text = ops.shape(text_inputs)[1]
         text_logits, audio_logits = self.text_head(hidden[:, :num_text]), self.audio_head(hidden[:, num_text:])
         return ops.cast(text_logits, "float32"), ops.cast(audio_logits, "float32")
+
+    def text_attention(self, number: int, x: Tensor, text_mask: Tensor) -> Tensor:
+        """How one head looks from audio to text: the first one of a block.
+
+        Args:
+            number: Of the block.
+            x: What enters it, `(B, num_latents + L + C, width)`; see `hidden`.
+            text_mask: `(B, L)` bool, False on padding.
+
+        Returns:
+            `(B, C, L)` float32, for each audio position a distribution over the text.
+        """
+        block, first = self.blocks[number], self.config.num_latents
+        query, key = block.attention.first_head(block.attention_norm(x[:, first:]))
+        num_text = ops.shape(text_mask)[1]
+        scores = ops.cast(ops.matmul(query[:, num_text:], ops.transpose(key[:, :num_text], (0, 2, 1))), "float32")
+        return ops.softmax(ops.where(text_mask[:, None], scores, HIDDEN), axis=-1)
 
     def codes_to_latents(
         self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None

@@ -150,6 +150,12 @@ class CausalSelfAttention(keras.layers.Layer):
         attended = attend(use, *self._split(qkv), key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended))
 
+    def first_head(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Query, divided by the root of its width, and key of the first head: `(B, T, C)` -> `(B, T, D)` twice."""
+        query, key, _ = ops.split(self.qkv(x), 3, axis=-1)
+        width = query.shape[-1] // self.heads
+        return query[..., :width] / width**0.5, key[..., :width]
+
     def prefill(self, x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Like a call without dropout, and also returns the keys and values, each `(B, heads, T, D)`."""
         query, key, value = self._split(self.qkv(x))

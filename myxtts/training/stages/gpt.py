@@ -67,6 +67,8 @@ class GPTObjective(Objective):
     def __init__(self, model: XTTS, config: XTTSConfig, lora: LoRA | None = None):
         self.gpt, self.lora, self.config = model.gpt, lora, config
         self.loss_weights = {"text": config.training.text_loss_weight, "codes": config.training.code_loss_weight}
+        if config.training.alignment_loss_weight:
+            self.loss_weights["alignment"] = config.training.alignment_loss_weight
 
     def trainable(self):
         """Trained variables by name: with LoRA the adapters, else all."""
@@ -79,21 +81,29 @@ class GPTObjective(Objective):
 
     def counts(self, batch):
         streams, audio_mask = self._streams(batch)
-        return {
+        counts = {
             "text": tf.reduce_sum(tf.cast(streams.text_target_mask, tf.float32)),
             "codes": tf.reduce_sum(tf.cast(audio_mask, tf.float32)),
+            "alignment": tf.reduce_sum(tf.cast(batch.code_lengths, tf.float32)),
         }
+        return {name: counts[name] for name in self.loss_weights}
 
     def loss_sums(self, batch, seed=None):
         streams, audio_mask = self._streams(batch)
         latents = self.gpt.mel_to_latents(batch.conditioning_mel)
         inputs = latents, streams.text_inputs, streams.audio_inputs
-        text_logits, audio_logits = self.gpt(*inputs, key_mask=streams.key_mask, seed=seed)
+        seen = {}
+        text_logits, audio_logits = self.gpt(*inputs, key_mask=streams.key_mask, seed=seed, see_input=seen.__setitem__)
         smoothing = self.config.training.label_smoothing if seed is not None else 0.0
         sums = {
             "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),
             "codes": masked_cross_entropy(audio_logits, streams.audio_targets, audio_mask, smoothing),
         }
+        if "alignment" in self.loss_weights:
+            number = len(self.gpt.blocks) // 2
+            text_mask = streams.key_mask[:, : tf.shape(streams.text_inputs)[1]]
+            weights = self.gpt.text_attention(number, seen[number], text_mask)
+            sums["alignment"] = off_diagonal(weights, batch.text_lengths + 2, batch.code_lengths)
         return sums, {}
 
 
@@ -118,6 +128,30 @@ class GPTPreparation(Preparation):
         conditioning_mel = self.log_mel(self._conditioning_mel, conditioning, change)
         lengths = -(-wav_lengths // CODE_STRIDE_SAMPLES)
         return GPTBatch(batch.index, batch.text, batch.text_lengths, conditioning_mel, codes, lengths, span)
+
+
+DIAGONAL_WIDTH = 0.2
+"""Deviation, as a share of the text, that is hardly charged (Tachibana et al. 2017: 0.2)."""
+
+
+def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
+    """What attention from codes to text puts elsewhere than on the diagonal, summed over the codes, scalar.
+
+    Guided attention (Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep
+    convolutional networks with guided attention", 2017, section 4.1): speech goes through its text at a nearly even
+    pace, and a model that is told so finds its way through the text much sooner.
+
+    Args:
+        attention: `(B, C, L)`, a distribution over text for each code.
+        text_lengths, code_lengths: `(B,)` int32, positions of each that count.
+    """
+    shares = []
+    for axis, lengths in ((1, code_lengths), (2, text_lengths)):
+        shares.append(tf.range(tf.shape(attention)[axis])[None] / lengths[:, None])
+    apart = tf.cast(shares[1][:, None, :] - shares[0][:, :, None], tf.float32)
+    charge = 1.0 - tf.exp(-tf.square(apart) / (2 * DIAGONAL_WIDTH**2))
+    counts = tf.sequence_mask(code_lengths, tf.shape(attention)[1])
+    return tf.reduce_sum(tf.where(counts, tf.reduce_sum(attention * charge, axis=-1), 0.0))
 
 
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
