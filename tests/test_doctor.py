@@ -176,6 +176,25 @@ def test_the_cache_spares_what_has_not_changed_and_nothing_else(corpus, tmp_path
         json.loads(line)
 
 
+SOUND = {"size": 1, "mtime_ns": 1, "warnings": []}
+ODD = [{"num_samples": "many"}, {"warnings": None}, {"warnings": [5]}, {"other": 1}, {"size": None}]
+
+
+@pytest.mark.parametrize(
+    "content", [[], 5, {}, {"clips": []}, {"clips": {"a": 5}}, *({"clips": {"a": SOUND | odd}} for odd in ODD)]
+)
+def test_cache_that_somebody_made_is_ignored_with_a_note(corpus, tmp_path, content):
+    cache = tmp_path / "cache.json"
+    expected = inspect_corpus(corpus, cache_path=cache)
+    if isinstance(content, dict) and content:
+        content["limits"] = json.loads(cache.read_text().splitlines()[1])["limits"]
+    forged = json.dumps(content).encode()
+    cache.write_bytes(doctor._digest_line(forged) + b"\n" + forged)
+    found = inspect_corpus(corpus, cache_path=cache)
+    assert found.accepted == expected.accepted
+    assert [note for note in found.notes if "is damaged and was ignored" in note]
+
+
 def test_two_corpora_share_a_cache(corpus, tmp_path, monkeypatch):
     other = make_corpus(tmp_path / "other", {"x": ("hello", speech(), 22050)})
     inspect_corpus(corpus, cache_path=tmp_path / "cache.json")

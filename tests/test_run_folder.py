@@ -7,9 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tiny import tiny_run_config
 
-from myxtts.storage.checkpoint import CheckpointError
+from myxtts.config.checks import UserError
+from myxtts.runs.setup import require_run
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import temporary_path
 from myxtts.storage.run_folder import own_run_folder
 
@@ -120,6 +124,18 @@ def test_system_without_locks_trains_with_a_warning(tmp_path):
     done = subprocess.run(command, cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/inside").is_file() and "cannot be locked on this system" in done.stderr
+
+
+def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_nothing(tmp_path):
+    store = CheckpointStore(tmp_path / "gpt")
+    store.write(1, {"model": {"a": np.zeros(3, np.float32)}}, {})
+    config = tiny_run_config(None, tmp_path)
+    require_run(config)
+    (store.path(1) / "model.safetensors").unlink()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="--resume needs a run to continue, and no checkpoint in .* is whole. Copy"):
+        require_run(config)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 TAKE_FOLDERS = """

@@ -8,12 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 from myxtts.audio.files import AudioError, read_audio
+from myxtts.config.checks import read_bounded
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
@@ -22,6 +23,7 @@ from myxtts.storage.files import digest_bytes, write_whole
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _CACHE_FORMAT = 2
+_MAX_CACHE_BYTES = 2**30
 _CHUNK_CLIPS = 1_024
 # Clips that end in the middle of a sound have 0.3 to 2 times their mean level in the last 20 ms; LJSpeech, VCTK and
 # other carefully cut recordings stay below 0.15.
@@ -202,7 +204,10 @@ def is_foreign(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What one audio file is found to be, apart from its transcript. `size` and `mtime_ns` say for which content."""
+    """What one audio file is found to be, apart from its transcript. `size` and `mtime_ns` say for which content.
+
+    Raises `TypeError` for values of other types, as a cache from elsewhere may hold them.
+    """
 
     size: int
     mtime_ns: int
@@ -212,6 +217,11 @@ class _Verdict:
     original_sample_rate: int = 0
     content_hash: str = ""
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        kinds = (one.type for one in fields(self) if one.name != "warnings")
+        if not all(map(isinstance, vars(self).values(), kinds)) or not all(isinstance(w, str) for w in self.warnings):
+            raise TypeError("A verdict holds whole numbers and texts.")
 
 
 def _examine_all(utterances, limits, cached, workers, progress):
@@ -312,17 +322,19 @@ def _encoding_fault(text):
 def _load_cache(path, key):
     """Returns `{audio path: _Verdict}` and a note or None. The first line of the file is the digest of the second."""
     try:
-        digest, _, content = Path(path).read_bytes().partition(b"\n")
+        digest, _, content = read_bounded(Path(path), _MAX_CACHE_BYTES).encode().partition(b"\n")
+        if digest != _digest_line(content):
+            raise ValueError
+        content = json.loads(content)
+        if content["limits"] != key:
+            return {}, None
+        clips = content["clips"].items()
+        return {path: _Verdict(**{**one, "warnings": tuple(one["warnings"])}) for path, one in clips}, None
     except OSError as error:
         note = f"The cache {path} could not be read and was ignored: {error.strerror}."
         return {}, None if isinstance(error, FileNotFoundError) else note
-    if digest != _digest_line(content):
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return {}, f"The cache {path} is damaged and was ignored."
-    content = json.loads(content)
-    if content["limits"] != key:
-        return {}, None
-    clips = content["clips"].items()
-    return {path: _Verdict(**{**entry, "warnings": tuple(entry["warnings"])}) for path, entry in clips}, None
 
 
 def _save_cache(path, key, cached, corpus, verdicts):

@@ -75,3 +75,7 @@ def require_run(config: XTTSConfig):
     if not holds_run(home):
         lack = f"--resume needs a run to continue, and {home} holds no checkpoint"
         raise UserError(f"{lack}. Name its --checkpoint-dir, or leave --resume out to start one.")
+    stores = (CheckpointStore(place / stage) for place in (home, home / GATHERED) for stage in STAGES)
+    if not any(store.has_sound() for store in stores):
+        lack = f"--resume needs a run to continue, and no checkpoint in {home} is whole"
+        raise UserError(f"{lack}. Copy the run anew, or leave --resume out to start one.")

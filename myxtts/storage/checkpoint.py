@@ -243,12 +243,26 @@ class CheckpointStore:
             except CheckpointVersionError:
                 raise
             except CheckpointError as error:
-                warn(f"{error} It was set aside as {self.put_away(step, 'damaged')}; the checkpoint before it is used.")
+                aside = self.put_away(step, "damaged")
+                follows = "the checkpoint before it is used" if self._folders() else "there is none before it"
+                warn(f"{error} It was set aside as {aside}; {follows}.")
             else:
                 with suppress(OSError):  # tidiness only, and the folder may be another's
                     self._tidy()
                 return step
         return None
+
+    def has_sound(self) -> bool:
+        """Whether there is a whole checkpoint, be it of another format. Changes nothing."""
+        for step in reversed(self.steps()):
+            try:
+                self.verify(step)
+            except CheckpointVersionError:
+                return True
+            except CheckpointError:
+                continue
+            return True
+        return False
 
     def _tidy(self):
         """Ends what a kill cut short: names of replaced checkpoints, and `best.json`."""

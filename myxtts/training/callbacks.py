@@ -248,7 +248,7 @@ class EventFile:
 
 
 class TensorBoardWriter(Callback):
-    """Writes losses, learning rate and timing to TensorBoard, by stage, each into a folder of its own in `folder`."""
+    """Writes losses, learning rate and timing to TensorBoard, by stage: a folder each in `folder`, which is there."""
 
     def __init__(self, folder: AnyPath):
         self.folder: Path = Path(folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 from fault_runs import SETTINGS, TrainingRun, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST_RUN_SECONDS = 600.0
+LONGEST_RUN_SECONDS = 3600.0
 NUM_COPIES = 6
 
 

@@ -15,7 +15,8 @@ from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_file
 from myxtts.storage.run_folder import own_run_folder
 
-LONGEST_RUN_SECONDS = 600.0
+LONGEST_RUN_SECONDS = 3600.0
+"""Of a start, after which a run counts as hung; beside other work one may take long."""
 TRAINING_MOMENTS = ("start-up", "steps", "writing", "validation", "sampling")
 LATEST_SECONDS = {"steps": 0.05, "writing": 0.03, "validation": 0.2, "sampling": 2.0}
 """After the moment is seen to have come, the kill comes at random within so many seconds."""
@@ -34,24 +35,32 @@ def kill_runs(work, num_kills, seed):
     startup_seconds = _run_whole(whole)
     others = int(OTHERS_SHARE * num_kills)
     kills, faults = Counter(), []
-    faults += _kill_conversions(work, others // 2, draw, kills)
-    faults += _kill_set_asides(work, whole, others - others // 2, draw, kills, startup_seconds)
+    faults += _told(_kill_conversions(work, others // 2, draw, kills))
+    faults += _told(_kill_set_asides(work, whole, others - others // 2, draw, kills, startup_seconds))
+    print(f"{dict(kills)}: {len(faults)} faults", flush=True)
     chains, taken_twice, differing = 0, 0, Counter()
     while sum(kills.values()) < num_kills:
         broken = TrainingRun(work, f"broken_{chains}", corpus, settings)
         chains += 1
-        faults += _kill_until_done(broken, num_kills, draw, kills, startup_seconds)
+        faults += _told(_kill_until_done(broken, num_kills, draw, kills, startup_seconds))
         taken_twice += broken.line_count() - len(whole.losses())
-        faults += _compare(whole, broken, chains, differing)
+        faults += _told(_compare(whole, broken, chains, differing))
+        so_far = f"{len(faults)} faults, {dict(differing) or 'nothing'} other than in the run left alone"
+        print(f"run {chains} came to its end after {sum(kills.values())} kills in all: {so_far}", flush=True)
     if os.environ["TF_NUM_INTRAOP_THREADS"] == "1":
         faults += [f"{what} differ" for what in differing]
-    for fault in faults[:20]:
-        print(fault, flush=True)
     moments = ", ".join(f"{count} {moment}" for moment, count in sorted(kills.items()))
     threads = f"{os.environ['TF_NUM_INTRAOP_THREADS']} threads"
     given = f"{sum(kills.values())} ({moments}), {chains} runs to their end, {taken_twice} steps taken twice, {threads}"
     found = f"{len(faults)} faults; {dict(differing) or 'no losses or weights'} differ from the run left alone"
     return [["kill -9", given, found, "0"]], not faults
+
+
+def _told(faults):
+    """The faults, each printed when it is found: a benchmark that is cut off has not found them for nothing."""
+    for fault in faults:
+        print(fault, flush=True)
+        yield fault
 
 
 def _run_whole(whole):

@@ -8,7 +8,6 @@ from fault_runs import SETTINGS, STAGES, TrainingRun, write_corpus
 
 STEPS, STOP = 12, 6
 CLIP_SECONDS = (2.0, 5.0)
-REPEATS = 3
 
 
 class ThreadedRun(TrainingRun):
@@ -25,7 +24,7 @@ class ThreadedRun(TrainingRun):
             os.environ["TF_NUM_INTRAOP_THREADS"] = before
 
 
-def compare_threads(work, threads):
+def compare_threads(work, threads, repeats):
     """The part `threads`: a model of size nano, unbroken and resumed. Returns rows, and whether all were equal."""
     work.mkdir(parents=True)
     corpus = write_corpus(work / "corpus", 40, CLIP_SECONDS)
@@ -45,11 +44,12 @@ def compare_threads(work, threads):
         return made
 
     first, same = run("first"), Counter()
-    for number in range(REPEATS):
+    for number in range(repeats):
         for kind, other in (("unbroken", run(f"again_{number}")), ("resumed", run(f"resumed_{number}", first))):
             expected, found = first.losses(), other.losses()
             same[f"{kind}, losses"] += all(expected[key] == values for key, values in found.items())
             same[f"{kind}, weights and optimizer"] += first.ends() == other.ends()
-    found = "; ".join(f"{what}: {count} of {REPEATS} equal" for what, count in same.items())
-    given = f"nano, {STEPS} steps a stage, {threads} threads on {os.cpu_count()} cores, {REPEATS} of each"
-    return [["several threads, without --deterministic", given, found, "all"]], set(same.values()) == {REPEATS}
+            print(f"{kind} {number}: equal so far {dict(same)}", flush=True)
+    found = "; ".join(f"{what}: {count} of {repeats} equal" for what, count in same.items())
+    given = f"nano, {STEPS} steps a stage, {threads} threads on {os.cpu_count()} cores, {repeats} of each"
+    return [["several threads, without --deterministic", given, found, "all"]], set(same.values()) == {repeats}

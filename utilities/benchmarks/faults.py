@@ -123,6 +123,7 @@ def main(argv=None):
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=100, help="within a millisecond, of the part together")
     parser.add_argument("--threads", type=int, default=4, help="of the part threads")
+    parser.add_argument("--repeats", type=int, default=3, help="of the part threads")
     parser.add_argument("--damages", type=int, default=300)
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -136,7 +137,7 @@ def main(argv=None):
             "conversions": lambda: sweep_conversions(work / "conversions_swept"),
             "folders": lambda: trouble_folders(work / "folders", arguments.seed),
             "together": lambda: do_together(work / "together", arguments.rounds),
-            "threads": lambda: compare_threads(work / "threads", arguments.threads),
+            "threads": lambda: compare_threads(work / "threads", arguments.threads, arguments.repeats),
             "damage": lambda: damage_checkpoints(work / "damage", arguments.damages, arguments.seed),
             "inputs": lambda: judge_inputs(work / "inputs", arguments.lines, arguments.seed),
             "corpus": lambda: train_on_bad_corpus(work),
