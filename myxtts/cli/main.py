@@ -10,6 +10,7 @@ COMMANDS = {
     "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
     "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
     "serve": ("myxtts.server.__main__", "serve a model over HTTP, as OpenAI's clients expect it"),
+    "ui": ("myxtts.webui.__main__", "train and speak in the browser"),
     "plan": ("myxtts.cli.plan", "predict the memory of training, and the largest batch for a GPU"),
     "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),
 }
