@@ -16,7 +16,8 @@ from myxtts.webui.studio import Studio, training_flags
 from myxtts.webui.texts import PREFIX, RIGHT_TO_LEFT, TEXTS
 
 MOST_UPLOAD = "50mb"
-CSS = ".rtl {direction: rtl} .rtl textarea, .rtl input {direction: auto} #log textarea {direction: ltr; font-family: monospace}"
+CSS = ".rtl {direction: rtl} .rtl textarea, .rtl input {unicode-bidi: plaintext} "
+CSS += "#log textarea {direction: ltr; unicode-bidi: normal; font-family: monospace}"
 UPLOADS_KEPT_SECONDS = 3600
 
 
