@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -115,8 +116,8 @@ def test_texts_of_both_languages_are_complete():
     assert set(TEXTS["en"]) == set(TEXTS["fa"]) and all(all(texts.values()) for texts in TEXTS.values())
 
 
+@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
 def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("gradio", reason="needs the extra ui")
     from myxtts.webui.__main__ import main, switches
     from myxtts.webui.page import build_page
     from myxtts.webui.studio import Studio
