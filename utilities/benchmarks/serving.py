@@ -45,7 +45,7 @@ def make_synthesizer(size: str, codes: int) -> Synthesizer:
     config = XTTSConfig(model=shape, data=DataConfig(max_seconds=codes / 22))
     model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
     bias = model.gpt.audio_head.bias
-    bias.assign(np.where(np.arange(len(bias)) == config.model.stop_audio_token, -1e9, bias.numpy()))
+    bias.assign(np.where(np.arange(bias.shape[0]) == config.model.stop_audio_token, -1e9, bias.numpy()))
     return Synthesizer(model, tokenizer, config)
 
 
