@@ -49,7 +49,7 @@ class Live:
         self.serving, self.speaker, self.port = serving, speaker, port
         self.url = f"http://127.0.0.1:{port}"
 
-    def ask(self, method, path, body=None, headers=(), timeout=300):
+    def ask(self, method, path, body=None, headers=(), timeout=900):
         """Returns status, headers and body of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         if not isinstance(body, bytes | None):
@@ -66,7 +66,7 @@ class Live:
         fields = {"response_format": "pcm", **fields}
         return self.ask("POST", "/v1/audio/speech", dict(model="tts-1", input=text, voice=voice, **fields))
 
-    def wait_until(self, condition, seconds=300):
+    def wait_until(self, condition, seconds=900):
         """Polls; fails when it never holds."""
         end = time.monotonic() + seconds
         while not condition():
@@ -75,7 +75,7 @@ class Live:
 
 
 @contextmanager
-def live_server(synthesizer, run, voices=None, max_waiting=32, queue_seconds=60.0, besides=lambda *_: (), **settings):
+def live_server(synthesizer, run, voices=None, max_waiting=32, queue_seconds=600.0, besides=lambda *_: (), **settings):
     """Runs a server in a thread until the block ends; stops it as a signal does."""
     from myxtts.server.app import ServerSettings, make_app
     from myxtts.server.metrics import Metrics

@@ -43,7 +43,7 @@ def talk(live, *events, last):
             for event in events:
                 await client.write_event(event.event())
             while not found or found[-1].type not in (last, "error"):
-                found.append(await asyncio.wait_for(client.read_event(), 300))
+                found.append(await asyncio.wait_for(client.read_event(), 900))
         return found
 
     return asyncio.run(conversation())
@@ -86,20 +86,20 @@ def test_what_cannot_be_spoken_is_told(live, text, voice):
 
 @pytest.mark.parametrize("content", [b"\x00\xff" * 50_000, b"{}\n", b"[" * 60_000 + b"\n", b'{"type": 5}\n'])
 def test_bytes_of_another_protocol_end_the_conversation(live, content):
-    with socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=300) as connection:
+    with socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=900) as connection:
         try:
             connection.sendall(content)
             assert connection.recv(100) == b""
         except ConnectionError:
             pass
     huge = json.dumps({"type": "synthesize", "data_length": 2**40}).encode() + b"\n"
-    with socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=300) as connection:
+    with socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=900) as connection:
         connection.sendall(huge)
         assert connection.recv(100) == b""
 
 
 def test_client_that_leaves_frees_its_row(live):
-    connection = socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=300)
+    connection = socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=900)
     data = json.dumps({"text": "one two three four. " * 15, "voice": {"name": "low"}}).encode()
     connection.sendall(json.dumps({"type": "synthesize", "data_length": len(data)}).encode() + b"\n" + data)
     assert connection.recv(10)

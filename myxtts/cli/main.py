@@ -11,6 +11,7 @@ COMMANDS = {
     "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
     "push": ("myxtts.cli.push", "upload a model to the Hugging Face hub, with a model card"),
     "serve": ("myxtts.server.__main__", "serve a model over HTTP, as OpenAI's clients expect it"),
+    "ui": ("myxtts.webui.__main__", "train and speak in the browser"),
     "plan": ("myxtts.cli.plan", "predict the memory of training, and the largest batch for a GPU"),
     "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),
 }

@@ -36,6 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
     wyoming = "also answer Home Assistant there, by the Wyoming protocol, which knows no keys; usual: 10200"
     place.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
     place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="address for that")
+    page = "also show the page of `myxtts ui` at /ui, with the runs in this folder; a key is its password"
+    place.add_argument("--ui", metavar="FOLDER", help=page)
     key = f"file whose first line clients must send as their key (or set {KEY_VARIABLE})"
     place.add_argument("--api-key-file", metavar="FILE", help=key)
     place.add_argument("--api-key", metavar="KEY", help="the key itself, which others can see in the list of processes")
@@ -92,6 +94,7 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(synthesizer, Metrics(), *limits, arguments.warm, lambda: get_device_context(device))
     settings = ServerSettings(
+        untouched=("/ui",) if arguments.ui else (),
         model=arguments.model_name or run.resolve().name,
         api_key=key,
         max_characters=arguments.max_characters,
@@ -102,9 +105,23 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
     if arguments.wyoming_port is not None:
         wyoming = WyomingServer(speaker, voices, settings.language, settings.max_characters)
         besides.append(wyoming.serve(arguments.wyoming_host, arguments.wyoming_port))
-    serving = Serving(make_app(speaker, voices, settings), speaker, *place, besides)
+    app = make_app(speaker, voices, settings)
+    if arguments.ui:
+        _mount_page(app, Path(arguments.ui), key)
+    serving = Serving(app, speaker, *place, besides)
     serving.run()
     return 0 if serving.started else 1
+
+
+def _mount_page(app, home, key):
+    try:
+        from myxtts.webui.__main__ import switches
+        from myxtts.webui.app import mount_page
+        from myxtts.webui.studio import Studio
+    except ModuleNotFoundError as error:
+        raise UserError(f'--ui needs the extra "ui": pip install "myxtts[ui]" ({error.name} is missing.)') from error
+    home.mkdir(parents=True, exist_ok=True)
+    mount_page(app, Studio(home), switches(), key)
 
 
 def _check(arguments) -> str | None:

@@ -77,7 +77,7 @@ class Gate:
         return bool(self.untouched) and scope["path"].startswith(self.untouched)
 
     def _check(self, scope, headers):
-        if scope["path"] in OPEN_PATHS or self._is_untouched(scope):
+        if scope["path"] in OPEN_PATHS or self._key and self._is_untouched(scope):
             return
         if self._key is None:
             if not LOCAL_HOSTS.fullmatch(headers.get("host", "")):

@@ -31,7 +31,7 @@ from bench_extra import others_seconds, process_state  # noqa: E402
 from live_server import Live, live_server, write_voices  # noqa: E402
 from tiny import WORDS  # noqa: E402
 
-from myxtts.config.config import ModelConfig, XTTSConfig  # noqa: E402
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
@@ -41,10 +41,11 @@ def make_synthesizer(size: str, codes: int) -> Synthesizer:
     """An untrained model with a waveform decoder that never stops before `codes` codes."""
     keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
-    config = XTTSConfig(model=ModelConfig(size=size, num_text_tokens=tokenizer.num_tokens, max_audio_tokens=codes + 3))
+    shape = ModelConfig(size=size, num_text_tokens=tokenizer.num_tokens, max_audio_tokens=codes + 3)
+    config = XTTSConfig(model=shape, data=DataConfig(max_seconds=codes / 22))
     model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
     bias = model.gpt.audio_head.bias
-    bias.assign(np.where(np.arange(len(bias)) == config.model.stop_audio_token, -1e9, bias.numpy()))
+    bias.assign(np.where(np.arange(bias.shape[0]) == config.model.stop_audio_token, -1e9, bias.numpy()))
     return Synthesizer(model, tokenizer, config)
 
 

@@ -1,0 +1,106 @@
+"""The ordinary commands as processes of their own, and who trains in a folder now."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from myxtts.config.checks import UserError
+
+OUTPUT_SUFFIX = ".output.txt"
+"""Of the file beside a run's folder with what its process printed."""
+MOST_SHOWN_CHARACTERS = 20_000
+
+
+def command(*arguments: str) -> list[str]:
+    """A command line of `myxtts`, under this Python."""
+    return [sys.executable, "-m", "myxtts", *arguments]
+
+
+def said(*arguments: str, seconds: float = 600.0) -> str:
+    """Runs a command to its end; returns what it printed.
+
+    Raises:
+        UserError: It failed; the sentence is the command's own.
+    """
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110"}
+    try:
+        done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=seconds, env=environment)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"myxtts {arguments[0]} took longer than {seconds:g} s and was ended.") from None
+    if done.returncode not in (0, 1):
+        raise UserError(sentence_of(done.stderr or done.stdout))
+    return done.stdout[-MOST_SHOWN_CHARACTERS:]
+
+
+def sentence_of(output: str) -> str:
+    """The error that a command ended with, from what it printed."""
+    lines = [line for line in output.strip().splitlines() if line.strip()]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Error: ")]
+    told = lines[starts[-1] :] if starts else lines[-1:]
+    return "\n".join(told).removeprefix("Error: ") or "The command ended without a word."
+
+
+def trainer_of(folder: Path) -> int | None:
+    """Process that trains in a folder now, whoever started it; None where there is none.
+
+    A run locks its folder for as long as it lives, see `storage.run_folder`; the kernel says who holds the lock.
+    """
+    try:
+        inode = folder.stat().st_ino
+        locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in locks:
+        fields = line.split()
+        if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(inode):
+            return int(fields[-4])
+    return None
+
+
+def start_training(folder: Path, flags: Sequence[str]) -> None:
+    """Starts `myxtts train` in a session of its own, which lives on when the page or its server ends.
+
+    Raises:
+        UserError: A run trains there already.
+    """
+    if trainer_of(folder):
+        raise UserError(f"A run trains in {folder} already. Stop it first, or name another folder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(output_path(folder), "w", encoding="utf-8") as output:
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+        options = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command("train", "--checkpoint-dir", str(folder), *flags), env=environment, **options
+        )
+    _started[folder.resolve()] = process
+
+
+def stop_training(folder: Path) -> None:
+    """Lets the run in a folder finish its step and write a checkpoint, as Ctrl-C does.
+
+    Raises:
+        UserError: Nothing trains there.
+    """
+    process = trainer_of(folder)
+    if process is None:
+        raise UserError(f"Nothing trains in {folder} now.")
+    os.kill(process, signal.SIGINT)
+
+
+def failure(folder: Path) -> str | None:
+    """The sentence that the training which this process started in a folder failed with; None while it did not."""
+    process = _started.get(folder.resolve())
+    if process is None or process.poll() in (None, 0):
+        return None
+    return sentence_of(output_path(folder).read_text(encoding="utf-8", errors="replace")[-MOST_SHOWN_CHARACTERS:])
+
+
+def output_path(folder: Path) -> Path:
+    """Where a training started here prints to."""
+    return folder.with_name(folder.name + OUTPUT_SUFFIX)
+
+
+_started: dict[Path, subprocess.Popen] = {}
