@@ -79,6 +79,8 @@ def test_overlap_is_judged_only_where_there_is_data_work_to_hide():
     found = {"profile": {"dual": figures(speedup=1.1, ceiling=1.2), "single": figures(speedup=0.8)}}
     verdicts = {row.target[:10]: row.verdict for row in judge(found, False)}
     assert verdicts["dual devic"] == "not judged" and verdicts["single-GPU"] == "fail"
+    found["profile"]["dual"] = figures(speedup=6.6, ceiling=1.9)
+    assert [row.found for row in judge(found, False) if "unreliable, as it is above its ceiling" in row.found]
 
 
 def test_single_case_leaves_the_pair_out():

@@ -228,6 +228,8 @@ def _judge_speeds(found):
 
     def overlap(figures):
         told = f"{figures['speedup']:.2f} x, ceiling {figures['ceiling']:.2f}"
+        if figures["speedup"] > 1.05 * figures["ceiling"]:
+            return f"{told}: unreliable, as it is above its ceiling", None
         return told, figures["speedup"] >= 1.5 if figures["ceiling"] >= 1.65 else None
 
     yield _judged("dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)", dual, overlap)
