@@ -1,0 +1,134 @@
+"""The acceptance of GPUs: the whole table with measured figures in its place, and cases that are run for real."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+from command_helpers import sentence_of
+from logical_devices import on_logical_devices
+
+from utilities import gpu_acceptance
+from utilities.gpu_acceptance import cases, flags_to_use, judge, main, measure_all
+
+PAIR = ["--data-gpu", "0", "--model-gpu", "1"]
+
+
+def figures(batch=16, rate=2.0, memory=8000, **more):
+    """What the profiler writes, of two busy GPUs."""
+    gpus = [{"mean_utilization": 62.0, "max_memory_mb": 900}, {"mean_utilization": 91.0, "max_memory_mb": memory}]
+    found = dict(batch_size=batch, steps_per_second=rate, step_ms=1000 / rate, variation=0.1, speedup=1.7, ceiling=1.9)
+    return {**found, "gpu": {"gpus": gpus}, **more}
+
+
+def measured(case, flags, steps, seconds):
+    """A machine on which all targets hold and batches of 96 do not fit."""
+    if case.tool != "profile":
+        return {"equal": True} if case.tool == "resume" else dict(steps=900, minutes=5.0, growth=0.01, ok=True)
+    if case.group in ("batch", "beyond"):
+        size = int(case.name)
+        return {"error": "ResourceExhaustedError: out of memory"} if size >= 96 else figures(size, 40 / (size + 8))
+    if case.name == "all":
+        return figures(rate=4.4, memory=3900)
+    return figures(rate=2.5 if case.name == "8" and case.group == "workers" else 2.0)
+
+
+def test_report_has_every_target_and_the_flags_to_use(tmp_path, capsys):
+    assert main([*PAIR, "--train-data", "/home/emma/corpus", "--report", str(tmp_path)], run=measured) == 0
+    report = json.loads((tmp_path / "gpu_report.json").read_text())
+    verdicts = {row["target"]: row["verdict"] for row in report["judgements"]}
+    assert set(verdicts.values()) == {"pass"} and len(verdicts) == 14
+    assert report["measured"]["beyond"]["128"] == {"skipped": "a smaller batch did not fit"}
+    assert report["flags"].startswith("--batch-size 48") and "--num-workers 8" in report["flags"]
+    assert "--optimizations aggressive" in report["flags"]
+    page = (tmp_path / "gpu_report.md").read_text()
+    assert "| model GPU utilisation at least 80 % (stretch 90 %) | 91 % | pass |" in page
+    assert "emma" not in page + json.dumps(report) and "14 targets met, 0 missed" in capsys.readouterr().out
+
+
+def test_missed_targets_are_told_and_the_command_fails(tmp_path):
+    def slow(case, *rest):
+        if case.group == "batch" and case.name == "48":
+            return {"error": "out of memory"}
+        return {"equal": False} if case.tool == "resume" else {**measured(case, *rest), "variation": 0.4}
+
+    assert main([*PAIR, "--report", str(tmp_path)], run=slow) == 1
+    page = (tmp_path / "gpu_report.md").read_text()
+    for words in ("step-time variation under 30 % (stretch 20 %) | 40% | fail", "24 GB) | out of memory | fail"):
+        assert words in page
+    assert "| other weights | fail |" in page
+
+
+def test_speeds_of_virtual_devices_are_called_meaningless(tmp_path):
+    argv = ["--virtual-devices", "2", "--report", str(tmp_path)]
+    assert main(argv, run=lambda case, *rest: {**measured(case, *rest), "variation": 0.9}) == 0
+    report = json.loads((tmp_path / "gpu_report.json").read_text())
+    judged = {row["target"] for row in report["judgements"] if row["verdict"] == "pass"}
+    assert len(judged) == 2 and any("resumed" in target for target in judged)
+    assert "Virtual devices: their speed and memory say nothing" in (tmp_path / "gpu_report.md").read_text()
+
+
+def test_what_the_time_does_not_suffice_for_is_not_judged():
+    found = measure_all(PAIR, 0.0, 2, run=measured)
+    assert all(one == {"skipped": "the time was up"} for group in found.values() for one in group.values())
+    assert {row.verdict for row in judge(found, False)} == {"not judged"} and flags_to_use(found) == ""
+
+
+def test_overlap_is_judged_only_where_there_is_data_work_to_hide():
+    found = {"profile": {"dual": figures(speedup=1.1, ceiling=1.2), "single": figures(speedup=0.8)}}
+    verdicts = {row.target[:10]: row.verdict for row in judge(found, False)}
+    assert verdicts["dual devic"] == "not judged" and verdicts["single-GPU"] == "fail"
+    found["profile"]["dual"] = figures(speedup=6.6, ceiling=1.9)
+    assert [row.found for row in judge(found, False) if "unreliable, as it is above its ceiling" in row.found]
+
+
+def test_single_case_leaves_the_pair_out():
+    flags = ["--data-gpu", "0", "--model-gpu=1", "--virtual-devices", "2", "--model-size", "nano"]
+    assert gpu_acceptance._without_pair(flags) == ["--model-size", "nano"]
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        ([], "--data-gpu and --model-gpu must name the two GPUs"),
+        ([*PAIR, "--minutes", "0"], "--minutes must be above 0. Received: 0"),
+        ([*PAIR, "--step", "5"], "--step is not an option of train_main.py"),
+    ],
+)
+def test_wrong_flags_are_a_sentence(capsys, argv, words):
+    assert words in sentence_of(capsys, main, *argv)
+
+
+def test_failing_process_leaves_its_last_line():
+    assert "--minutes must be above 0" in gpu_acceptance._run(["utilities/gpu_acceptance.py", "--minutes", "0"], 60)
+
+
+@on_logical_devices
+def accepted(corpus, config, folder):
+    """Runs a case of the table with the profiler itself on virtual devices; returns exit code and report."""
+    import tensorflow as tf
+
+    from utilities.dual_gpu_bottleneck_profiler import main as profile
+
+    dual = cases()[0]
+
+    def profiled(case, flags, steps, seconds):
+        result = Path(folder, f"{case.group}.json")
+        assert profile([*flags, *case.flags, "--num-steps", str(steps), "--json", str(result)]) == 0
+        return json.loads(result.read_text())
+
+    tf.config.run_functions_eagerly(True)  # tracing is most of the time that two steps take
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.setattr(gpu_acceptance, "cases", lambda: [dual])
+        argv = ["--virtual-devices", "2", "--train-data", corpus, "--config", config, "--report", folder]
+        code = main([*argv, "--steps", "2"], run=profiled)
+    tf.config.run_functions_eagerly(False)
+    return code, json.loads(Path(folder, "gpu_report.json").read_text())
+
+
+def test_case_goes_through_on_virtual_devices(tiny_corpus, tiny_yaml, tmp_path):
+    code, report = accepted(str(tiny_corpus), str(tiny_yaml), str(tmp_path))
+    assert code == 0 and report["virtual"] and not any(row["verdict"] == "pass" for row in report["judgements"])
+    found = report["measured"]["profile"]["dual"]
+    assert found["step_ms"] > 0 and found["batch_size"] == 3 and found["virtual"]

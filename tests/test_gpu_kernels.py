@@ -1,0 +1,130 @@
+"""Every kind of operation in the graphs as a GPU would trace them, with its types, has a kernel for GPUs.
+
+The CPU build of TensorFlow knows the kernels of the GPU build. Nothing is run here: graphs are traced and read.
+"""
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework.kernels import get_registered_kernels_for_op
+from tiny import tiny_run_config
+
+from myxtts.config.stages import STAGES
+from myxtts.devices import kinds
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.models.xtts import PARTS, XTTS
+from myxtts.text.tokenizer import XTTSTokenizer
+from myxtts.training.graph_facts import nodes
+from myxtts.training.optimizations import settle_switches
+from myxtts.training.step import TrainStep
+
+HOST_ONLY = {("Const", "DT_STRING"): "the message of an assertion, read when it fails"}
+"""Kinds of operations with one of their types that are in these graphs and on the host alone, and why that is well."""
+
+
+def kernels_lacking(graphs):
+    """`(kind, types)` of the operations of graphs that neither a kernel for GPUs nor one for any device takes."""
+    seen = {}
+    for node in (node for graph in graphs for node in nodes(graph)):
+        types = tuple(sorted((name, value.type) for name, value in node.attr.items() if value.type))
+        seen.setdefault((node.op, types), node)
+    return {
+        (kind, tuple((name, types_pb2.DataType.Name(number)) for name, number in types))
+        for kind, types in seen
+        if not any(_takes(kernel, dict(types)) for kernel in get_registered_kernels_for_op(kind).kernel)
+    }
+
+
+def _takes(kernel, types):
+    if kernel.device_type not in ("GPU", "DEFAULT"):
+        return False
+    allowed = {one.name: set(one.allowed_values.list.type) for one in kernel.constraint}
+    return all(types[name] in values for name, values in allowed.items() if name in types)
+
+
+def lacking_kinds(graphs):
+    """What `kernels_lacking` finds beyond `HOST_ONLY`."""
+    found = kernels_lacking(graphs)
+    return {(kind, types) for kind, types in found if not any((kind, one) in HOST_ONLY for _, one in types)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_gpu():
+    """The default device counts as a GPU, so that nothing is traced as for a CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds, "default_device", lambda: "/GPU:0")
+        yield
+
+
+@pytest.fixture(scope="module")
+def foundations():
+    return dict.fromkeys(STAGES, XTTS(smallest_config().model, parts=PARTS))
+
+
+def smallest_config(precision="float32", decoder="istft", num_text_tokens=24):
+    model = dict(layers=1, num_latents=2, decoder_type=decoder, num_text_tokens=num_text_tokens)
+    return tiny_run_config(model=model, training={"decoder_warmup": 0.5, "precision": precision})
+
+
+def step_of(name, foundations, precision):
+    """A stage and its train step."""
+    config = smallest_config(precision)
+    stage = STAGES[name].load()(config, {one: foundations[one] for one in STAGES[name].builds_on})
+    stage.build(None, settle_switches(config.training, config.model, "/GPU:0", stage.switches), None, None)
+    settings, strategy = config.stage(name), tf.distribute.get_strategy()
+    return stage, TrainStep(stage.updates(settings), strategy, settings, precision=precision)
+
+
+def turns(step):
+    """`(rule, phase)` of every update in each phase in which it has a turn."""
+    return [(rule, phase) for rule in step.rules for phase in rule.phases or ("",)]
+
+
+SEED = tf.TensorSpec((2,), tf.int32)
+
+
+@pytest.mark.parametrize("name", ["dvae", "gpt", "speaker"])
+def test_preparation_and_step_have_kernels(name, foundations):
+    stage, step = step_of(name, foundations, "float32")
+    preparation = stage.make_preparation("/GPU:0", False)._prepare.get_concrete_function()
+    batch = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), preparation.structured_outputs)
+    whole = step._whole.get_concrete_function(batch, SEED, turns(step)[-1][1])
+    assert not lacking_kinds([preparation.graph, whole.graph])
+    for precision in ("mixed_bfloat16", "mixed_float16"):
+        # The update is in float32 as before; gradients are scaled for float16 alone.
+        _, mixed = step_of(name, foundations, precision)
+        graphs = [gradients_of(rule, batch, phase) for rule, phase in turns(mixed)]
+        assert not lacking_kinds(graphs), precision
+
+
+def gradients_of(rule, batch, phase):
+    """The graph of an update's losses and gradients."""
+
+    @tf.function(input_signature=[batch, SEED])
+    def gradients(batch, seed):
+        return rule.gradients(batch, rule.objective.counts(batch), seed, phase)
+
+    return gradients.get_concrete_function().graph
+
+
+@pytest.mark.parametrize("decoder", ["istft", "hifigan"])
+def test_speaking_has_kernels(decoder):
+    tokenizer = XTTSTokenizer.train([("one two", "en")])
+    config = smallest_config(decoder=decoder, num_text_tokens=tokenizer.num_tokens)
+    synthesizer = Synthesizer(XTTS(config.model, parts=PARTS), tokenizer, config)
+    engine, voices = synthesizer.engine, (synthesizer.voice._to_latents, synthesizer.voice._to_speaker)
+    functions = [synthesizer.to_waveform._to_samples]
+    if decoder == "istft":  # the others are the same
+        repack = engine._repack
+        functions += [*voices, synthesizer._to_mel, engine._prefill, engine.draw._graphs[False]._function]
+        functions += [repack._move._function, repack._join._function]
+    assert not lacking_kinds([function.get_concrete_function().graph for function in functions])
+
+
+def test_kernel_that_is_lacking_is_found():
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([3], tf.float32)])
+    def with_text(text, numbers):
+        return tf.strings.length(text), tf.reduce_sum(numbers)
+
+    found = kernels_lacking([with_text.get_concrete_function().graph])
+    assert {kind for kind, _ in found} == {"StringLength"}

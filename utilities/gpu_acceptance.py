@@ -1,0 +1,360 @@
+"""Accepts a machine's GPUs: measures what can be said only there, and judges it by the project's targets.
+
+    python utilities/gpu_acceptance.py --data-gpu 0 --model-gpu 1 --minutes 20
+    python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
+
+Takes the flags of train_main.py; without --train-data, the sample corpus. Every case is a process of its own: the
+profiler (dual_gpu_bottleneck_profiler.py) with other flags, a run that is resumed, a long run (benchmarks/soak.py,
+which needs `pip install "myxtts[bench]"`). Writes gpu_report.md and gpu_report.json into --report, fit to be sent to
+us: they name hardware, versions and figures, and no path or recording. Ends with exit code 1 where a target is missed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from myxtts.config.checks import ConfigError, require  # noqa: E402  the repository must be on the path first
+
+PROFILER, SOAK = "utilities/dual_gpu_bottleneck_profiler.py", "utilities/benchmarks/soak.py"
+BATCHES = (8, 16, 24, 32, 48)
+BEYOND = (64, 96, 128, 192, 256)
+"""Batches after those of the targets, up to the first that does not fit."""
+LIMITS_GB = (12, 16, 24)
+SWITCHES = {
+    "bfloat16": ("--precision", "mixed_bfloat16"),
+    "float16": ("--precision", "mixed_float16"),
+    "XLA": ("--xla", "--enable-static-shapes"),
+    "memory-efficient attention": ("--attention", "memory-efficient"),
+    "gradient checkpointing": ("--gradient-checkpointing",),
+    "all": ("--optimizations", "aggressive", "--enable-static-shapes"),
+}
+SOAK_SHARE = 0.25
+"""Share of the time that the long run has."""
+RESUME_STEPS = 8
+MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement: the profiler with further flags, unless `tool` is `resume` or `soak`."""
+
+    group: str
+    name: str
+    flags: tuple[str, ...] = ()
+    tool: str = "profile"
+    single: bool = False
+    """Without --data-gpu and --model-gpu, on one device."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A target, what was found, and whether it holds: `pass`, `fail`, or `not judged` with the reason in `found`."""
+
+    target: str
+    found: str
+    verdict: str
+
+
+def cases() -> list[Case]:
+    """What is measured, in the order of importance: what the time does not suffice for is left out at the end."""
+    found = [
+        Case("profile", "dual"),
+        Case("profile", "single", single=True),
+        Case("resume", "bit for bit", tool="resume"),
+    ]
+    found += [Case("batch", str(size), ("--batch-size", str(size))) for size in BATCHES]
+    found += [Case("switch", name, flags) for name, flags in SWITCHES.items()]
+    found.append(Case("soak", "long run", tool="soak"))
+    found += [
+        Case("memory", f"{gb} GB", ("--enable-memory-isolation", "--model-gpu-memory", str(1024 * gb)))
+        for gb in LIMITS_GB
+    ]
+    found += [Case("workers", str(number), ("--num-workers", str(number))) for number in (1, 2, 4, 8, 16)]
+    found += [Case("prefetch", str(depth), ("--buffer-size", str(depth))) for depth in (2, 4, 8, 16)]
+    return found + [Case("beyond", str(size), ("--batch-size", str(size))) for size in BEYOND]
+
+
+def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> dict:
+    """Runs a case in a process of its own; returns its figures, with `error` where it failed.
+
+    Args:
+        flags: Of train_main.py, as the user gave them.
+        steps: Of each measurement of the profiler.
+        seconds: What the long run may take, and the longest that any case may.
+    """
+    flags = [*(_without_pair(flags) if case.single else flags), *case.flags]
+    with tempfile.TemporaryDirectory() as folder:
+        if case.tool == "resume":
+            return _resumed(flags, Path(folder), seconds)
+        result = Path(folder, "result.json")
+        own = ["--minutes", f"{seconds / 60:.2f}"] if case.tool == "soak" else ["--num-steps", str(steps)]
+        tool = SOAK if case.tool == "soak" else PROFILER
+        error = _run([tool, *flags, *own, "--json", str(result)], 2 * seconds + 600)
+        found = json.loads(result.read_text()) if result.is_file() else {}
+        return found if found else {"error": error or "it wrote no figures"}
+
+
+def _resumed(flags, folder, seconds):
+    """Trains to the end, takes the last steps again from the checkpoint before, and compares the weights."""
+    import shutil
+
+    from myxtts.storage.checkpoint import CheckpointStore
+
+    half, whole, again = RESUME_STEPS // 2, folder / "whole", folder / "again"
+    every = ["--max-steps", str(RESUME_STEPS), "--save-every", str(half), "--validate-every", str(half), "--keep", "9"]
+    command = ["train_main.py", *flags, *every, "--sample-every", "0", "--deterministic", "--checkpoint-dir"]
+    if error := _run([*command, str(whole)], seconds + 900):
+        return {"error": error}
+    shutil.copytree(whole, again)
+    shutil.rmtree(again / f"gpt/step_{RESUME_STEPS:08d}")
+    if error := _run([*command, str(again)], seconds + 900):
+        return {"error": error}
+    digests = [CheckpointStore(one / "gpt").digest(RESUME_STEPS) for one in (whole, again)]
+    return {"equal": digests[0] == digests[1]}
+
+
+def _run(command, timeout):
+    """Runs a script of the repository; returns the last line of its errors where it fails, else None."""
+    try:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / command[0]), *command[1:]], capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done after {timeout:.0f} s"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return (lines or [f"exit code {done.returncode}"])[-1][:300] if done.returncode else None
+
+
+def _without_pair(flags):
+    kept, skip = [], False
+    for flag in flags:
+        if not skip and not flag.startswith(("--data-gpu=", "--model-gpu=", "--virtual-devices=")):
+            skip = flag in ("--data-gpu", "--model-gpu", "--virtual-devices")
+            kept += [] if skip else [flag]
+        else:
+            skip = False
+    return kept
+
+
+def measure_all(
+    flags: Sequence[str], minutes: float, steps: int, run: Callable[..., dict] = run_case, groups: Sequence[str] = ()
+) -> dict[str, dict[str, dict]]:
+    """Figures by group and name; what did not fit into the time says so. After a batch that fails none is larger."""
+    began, found = time.monotonic(), {}
+    for case in cases():
+        if groups and case.group not in groups:
+            continue
+        results = found.setdefault(case.group, {})
+        left = 60 * minutes - (time.monotonic() - began)
+        if left <= 0:
+            results[case.name] = {"skipped": "the time was up"}
+        elif case.group == "beyond" and any("error" in one for one in results.values()):
+            results[case.name] = {"skipped": "a smaller batch did not fit"}
+        else:
+            print(f"{case.group}: {case.name} ...", flush=True)
+            seconds = 60 * minutes * SOAK_SHARE if case.tool == "soak" else left
+            results[case.name] = run(case, list(flags), steps, min(seconds, left))
+            print(f"  {_short(results[case.name])}", flush=True)
+    return found
+
+
+def _short(figures):
+    if "error" in figures or "skipped" in figures:
+        return figures.get("error") or figures["skipped"]
+    if "equal" in figures:
+        return "the same weights" if figures["equal"] else "other weights"
+    if "growth" in figures:
+        return f"{figures['steps']} steps in {figures['minutes']:.1f} minutes, memory {figures['growth']:+.1%}"
+    told = f"{figures['step_ms']:.1f} ms a step, {_rate(figures):.2f} clips/s, variation {figures['variation']:.0%}"
+    memory = _memory(figures)
+    return told + (f", {memory:.0f} MB" if memory else "")
+
+
+def _rate(figures):
+    return figures["batch_size"] * figures["steps_per_second"]
+
+
+def _gpu(figures, place):
+    """Figures of the first (data) or last (model) watched GPU; empty where none was watched."""
+    gpus = (figures.get("gpu") or {}).get("gpus") or [{}]
+    return gpus[place]
+
+
+def _memory(figures):
+    return _gpu(figures, -1).get("max_memory_mb")
+
+
+def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement]:
+    """The targets with what was found. Of virtual devices only what is no speed and no memory is judged."""
+    rows = [*_judge_speeds(found), *_judge_switches(found), *_judge_batches(found)]
+    if is_virtual:
+        rows = [Judgement(row.target, f"{row.found} ({MEANINGLESS})", "not judged") for row in rows]
+    resume = found.get("resume", {}).get("bit for bit", {})
+    rows.append(_judged("a resumed run has the weights of an unbroken one", resume, lambda f: (_short(f), f["equal"])))
+    soak = found.get("soak", {}).get("long run", {})
+    rows.append(_judged("a long run takes no more memory and threads at its end", soak, lambda f: (_short(f), f["ok"])))
+    return rows
+
+
+def _judged(target, figures, verdict):
+    """A judgement by `verdict(figures)`, `(what was found, whether it holds or None)`."""
+    lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
+    if lack:
+        return Judgement(target, lack, "fail" if "error" in figures else "not judged")
+    told, holds = verdict(figures)
+    return Judgement(target, told, "not judged" if holds is None else "pass" if holds else "fail")
+
+
+def _judge_speeds(found):
+    dual, single = (found.get("profile", {}).get(name, {}) for name in ("dual", "single"))
+    for role, place, least, stretch in (("model", -1, 80, 90), ("data", 0, 50, 60)):
+
+        def utilization(figures, place=place, least=least):
+            used = _gpu(figures, place).get("mean_utilization")
+            return ("not known", None) if used is None else (f"{used:.0f} %", used >= least)
+
+        yield _judged(f"{role} GPU utilisation at least {least} % (stretch {stretch} %)", dual, utilization)
+    variation = lambda f: (f"{f['variation']:.0%}", f["variation"] < 0.3)
+    yield _judged("step-time variation under 30 % (stretch 20 %)", dual, variation)
+
+    def overlap(figures):
+        told = f"{figures['speedup']:.2f} x, ceiling {figures['ceiling']:.2f}"
+        if figures["speedup"] > 1.05 * figures["ceiling"]:
+            return f"{told}: unreliable, as it is above its ceiling", None
+        return told, figures["speedup"] >= 1.5 if figures["ceiling"] >= 1.65 else None
+
+    yield _judged("dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)", dual, overlap)
+    alone = lambda f: (f"{f['speedup']:.2f} x the sum of its phases", f["speedup"] >= 0.95)
+    yield _judged("single-GPU mode: the pipeline costs no time", single, alone)
+
+
+def _judge_switches(found):
+    plain, everything = found.get("profile", {}).get("dual", {}), found.get("switch", {}).get("all", {})
+
+    def faster(figures):
+        gain = _rate(figures) / _rate(plain) if "step_ms" in plain else None
+        return ("nothing to compare with", None) if gain is None else (f"{gain:.2f} x", gain >= 2.0)
+
+    def smaller(figures):
+        both = _memory(figures), _memory(plain)
+        known = all(both)
+        return (f"{both[0] / both[1]:.2f} of it", both[0] <= 0.5 * both[1]) if known else ("not known", None)
+
+    yield _judged("all training optimisations, against none: 2 x speed", everything, faster)
+    yield _judged("all training optimisations, against none: half the memory", everything, smaller)
+
+
+def _judge_batches(found):
+    for size in BATCHES:
+        figures = found.get("batch", {}).get(str(size), {})
+        yield _judged(f"batch {size} runs without running out of memory (24 GB)", figures, lambda f: (_short(f), True))
+
+
+def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
+    """The flags of the quickest case of each group, by clips per second."""
+    quickest = {}
+    for case in cases():
+        figures = found.get(case.group, {}).get(case.name, {})
+        if case.group in ("switch", "workers", "prefetch", "batch") and "step_ms" in figures:
+            if case.group not in quickest or _rate(figures) > quickest[case.group][0]:
+                quickest[case.group] = _rate(figures), case.flags
+    plain = found.get("profile", {}).get("dual", {})
+    least = _rate(plain) if "step_ms" in plain else 0.0
+    return " ".join(flag for rate, flags in quickest.values() if rate > 1.03 * least for flag in flags)
+
+
+def machine() -> dict[str, str]:
+    """Hardware and versions, without names of people, folders or hosts."""
+    from importlib import metadata
+
+    from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
+    from myxtts.devices.machine import read_processor
+
+    try:
+        gpus = "; ".join(f"{gpu.name}, {gpu.memory_mb} MB" for gpu in list_gpus()) or "none"
+    except NVMLUnavailable as error:
+        gpus = f"none ({error})"
+    processor = read_processor()
+    versions = {name: metadata.version(name) for name in ("tensorflow", "keras")}
+    return {"GPUs": gpus, "processor": f"{processor.name}, {processor.cores} cores", **versions}
+
+
+def page(report: dict) -> str:
+    """The report as Markdown."""
+    lines = ["# GPU acceptance", "", f"`{report['command']}`", ""]
+    lines += [f"**{MEANINGLESS[0].upper()}{MEANINGLESS[1:]}.**", ""] if report["virtual"] else []
+    lines += [f"- {name}: {value}" for name, value in report["machine"].items()]
+    lines += ["", "| target | found | |", "|---|---|---|"]
+    lines += [f"| {row['target']} | {row['found']} | {row['verdict']} |" for row in report["judgements"]]
+    lines += ["", f"Flags to use on this machine: `{report['flags'] or 'none: the plain run is the quickest'}`", ""]
+    lines += ["| case | | figures |", "|---|---|---|"]
+    for group, results in report["measured"].items():
+        lines += [f"| {group} | {name} | {_short(figures)} |" for name, figures in results.items()]
+    return "\n".join(lines) + "\n"
+
+
+def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """The flags of this command, and those of train_main.py, which are checked."""
+    from myxtts.cli.arguments import PlainParser
+    from myxtts.cli.train import build_parser
+
+    parser = PlainParser(prog="gpu_acceptance.py", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=20.0, help="time for all cases; others are left out")
+    parser.add_argument("--steps", type=int, default=30, help="steps of each measurement")
+    groups = tuple(dict.fromkeys(case.group for case in cases()))
+    parser.add_argument("--only", nargs="+", choices=groups, default=(), help="groups of cases (default: all)")
+    parser.add_argument("--report", default=".", metavar="FOLDER", help="where the report goes")
+    own, flags = parser.parse_known_args(argv)
+    require(own.minutes > 0, "--minutes", "above 0", own.minutes)
+    require(own.steps >= 2, "--steps", "2 or more", own.steps)
+    asked = build_parser().parse_args(flags)
+    if asked.virtual_devices is None and (asked.data_gpu is None or asked.model_gpu is None):
+        way_out = "On a machine without them, try the command itself with --virtual-devices 2"
+        raise ConfigError(f"--data-gpu and --model-gpu must name the two GPUs to be accepted. {way_out}.")
+    return own, flags
+
+
+def main(argv: Sequence[str] | None = None, run: Callable[..., dict] = run_case) -> int:
+    """Measures, judges and writes; returns the exit code."""
+    from myxtts.cli.errors import exits_with_sentence
+
+    return exits_with_sentence(lambda given: _main(given, run))(argv)
+
+
+def _main(argv, run):
+    from myxtts.storage.files import write_json, write_text
+
+    own, flags = parse(argv)
+    is_virtual = any(flag.partition("=")[0] == "--virtual-devices" for flag in flags)
+    folder = Path(own.report)
+    folder.mkdir(parents=True, exist_ok=True)
+    found = measure_all(flags, own.minutes, own.steps, run, own.only)
+    rows = judge(found, is_virtual)
+    shown = [flag if not Path(flag).is_absolute() else "…" for flag in flags]
+    report = {
+        "command": " ".join(["python utilities/gpu_acceptance.py", *shown, "--minutes", f"{own.minutes:g}"]),
+        "virtual": is_virtual,
+        "machine": machine(),
+        "judgements": [vars(row) for row in rows],
+        "flags": flags_to_use(found),
+        "measured": found,
+    }
+    write_json(folder / "gpu_report.json", report)
+    write_text(folder / "gpu_report.md", page(report))
+    failed = sum(row.verdict == "fail" for row in rows)
+    passed = sum(row.verdict == "pass" for row in rows)
+    print(f"{passed} targets met, {failed} missed, {len(rows) - passed - failed} not judged: {folder}/gpu_report.md")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
