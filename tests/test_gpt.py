@@ -236,19 +236,23 @@ def test_longest_text_and_clip_have_positions(gpt):
     assert text_logits.shape[1] == CONFIG.max_text_tokens + 2 and audio_logits.shape[1] == CONFIG.max_codes + 6
 
 
-def test_initial_weights_are_the_reference_s():
+def test_initial_weights_are_the_reference_s_but_for_positions():
     config = tiny_model_config(width=64, heads=2, layers=8, num_text_tokens=500, max_text_tokens=500)
     gpt = XTTS(config, parts=("gpt",)).gpt
     block = gpt.blocks[0]
     for weight, stddev in (
         (gpt.text_embedding, 1.0),
-        (gpt.text_positions, 0.02),
         (block.attention.qkv.kernel, 0.02),
         (block.mlp_in.kernel, 0.02),
         (block.attention.output_projection.kernel, 0.02 / 4),
         (block.mlp_out.kernel, 0.02 / 4),
     ):
         assert to_numpy(weight).std() == pytest.approx(stddev, rel=0.1), weight.path
+    positions = to_numpy(gpt.audio_positions)
+    assert np.sqrt((positions**2).mean(axis=1)) == pytest.approx(0.5, rel=1e-5)
+    # Neighbors are alike, and the further apart two rows are, the less.
+    likeness = (positions[:1] * positions[:6]).sum(axis=1)
+    assert (np.diff(likeness) < 0).all() and likeness[5] > 0.5 * likeness[0]
     assert not to_numpy(block.mlp_out.bias).any()
     assert np.abs(to_numpy(gpt.audio_head.kernel)).max() <= 1 / 8
     assert not to_numpy(gpt.conditioning_encoder.blocks[0].output_projection.kernel).any()

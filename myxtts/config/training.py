@@ -29,7 +29,7 @@ class TrainingConfig(Settings):
     code_loss_weight: float = setting(1.0, at_least=0)
     """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
     alignment_loss_weight: float = setting(0.0, at_least=0)
-    """Weight of what one attention head puts off the diagonal of text and speech (guided attention; XTTS: none)."""
+    """GPT stage: weight of attention off the diagonal of text and speech, in one head (guided attention; XTTS: 0)."""
     lora_rank: int = setting(0, at_least=0, at_most=65536)
     """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
     label_smoothing: float = setting(0.0, at_least=0, below=1)

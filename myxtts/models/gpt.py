@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from myxtts.config.model import ModelConfig
@@ -20,6 +21,23 @@ from myxtts.models.perceiver import PerceiverResampler
 
 TRAILING_STOPS = 3
 """Stop codes that a training row keeps visible after its own codes."""
+
+
+LONGEST_PERIOD = 1000.0
+"""By which the slowest of the sinusoids that position tables start as turns more slowly than the quickest."""
+
+
+def sinusoids(shape: Shape, dtype=None) -> Tensor:
+    """What position tables start as, `(rows, width)`: sines and cosines of row numbers (Vaswani et al. 2017, 3.5).
+
+    Their root mean square is half that of the token vectors. The reference draws position vectors fifty times smaller
+    than those, and a model from scratch then takes far longer to find its way through a text.
+    """
+    rows, width = shape
+    half = (width + 1) // 2
+    angles = np.arange(rows)[:, None] * LONGEST_PERIOD ** (-np.arange(half) / half)
+    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width]
+    return ops.convert_to_tensor(table * np.sqrt(0.5), dtype or "float32")
 
 
 class TeacherForcing(NamedTuple):
@@ -98,8 +116,7 @@ class GPT(keras.layers.Layer):
         config, width, policy = self.config, self.config.width, self.dtype_policy
         shape = (None, None, width)
 
-        def table(name, rows, stddev):
-            start = keras.initializers.RandomNormal(0.0, stddev)
+        def table(name, rows, start):
             return self.add_weight(shape=(rows, width), name=name, initializer=start)
 
         def block(number):
@@ -113,10 +130,11 @@ class GPT(keras.layers.Layer):
         self.conditioning_encoder = built(encoder, (None, None, config.num_mels))
         sizes = config.num_latents, config.perceiver_depth, config.perceiver_heads, config.perceiver_head_width
         self.perceiver = built(PerceiverResampler(*sizes, dtype=policy, name="perceiver"), shape)
-        self.text_embedding = table("text_embedding", config.num_text_tokens, 1.0)
-        self.audio_embedding = table("audio_embedding", config.num_audio_tokens, 1.0)
-        self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, 0.02)
-        self.audio_positions = table("audio_position_embedding", config.max_audio_tokens + 3, 0.02)
+        draw = keras.initializers.RandomNormal
+        self.text_embedding = table("text_embedding", config.num_text_tokens, draw(0.0, 1.0))
+        self.audio_embedding = table("audio_embedding", config.num_audio_tokens, draw(0.0, 1.0))
+        self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, sinusoids)
+        self.audio_positions = table("audio_position_embedding", config.max_audio_tokens + 3, sinusoids)
         self.blocks = [block(number) for number in range(config.layers)]
         self.trunk_norm = built(layer_norm("trunk_norm", policy), shape)
         self.final_norm = built(layer_norm("final_norm", policy), shape)
