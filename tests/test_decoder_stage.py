@@ -225,7 +225,7 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
 
 
 def test_fine_tuning_trains_the_discriminators_alone_first():
-    config = run_config(init_from="another")
+    config = run_config(init_from="another", discriminator_warmup=0.5)
     stage = DecoderStage(config, dict.fromkeys(FOUNDATIONS))
     stage._is_started = True
     assert [stage.phase(step, 10) for step in (0, 4, 5)] == [JUDGING, JUDGING, ADVERSARIAL]

@@ -48,8 +48,9 @@ class TrainingConfig(Settings):
     """Decoder stage: weight of 1 - cosine of the speaker vectors of recording and copy (YourTTS: 9); for slices of a
     second or more."""
     decoder_warmup: float = setting(0.5, at_least=0, at_most=1)
-    """Decoder stage: share of the steps, at the beginning, that do without discriminators; with `init_from` the share
-    that trains them alone."""
+    """Decoder stage from random weights: share of the steps, at the beginning, that do without discriminators."""
+    discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
+    """Decoder stage with `init_from`: share of the steps, at the beginning, that train the discriminators alone."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations")
     """Preset of the switches below that are left None; see `config/optimizations.py`."""
     precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"))

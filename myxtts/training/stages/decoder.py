@@ -86,9 +86,11 @@ class DecoderStage(Stage):
         return [discriminator, Update("", making, settings, (SPECTRAL, ADVERSARIAL))]
 
     def phase(self, step, total):
-        if step >= self.config.training.decoder_warmup * total:
-            return ADVERSARIAL
-        return JUDGING if self._is_started else SPECTRAL
+        training = self.config.training
+        warmup, first = training.decoder_warmup, SPECTRAL
+        if self._is_started:
+            warmup, first = training.discriminator_warmup, JUDGING
+        return ADVERSARIAL if step >= warmup * total else first
 
     def validated(self, objectives):
         return [CopySynthesis(self.model.decoder)]
