@@ -1,0 +1,109 @@
+"""What a model of the sample corpus says of sentences that it has never heard, as a recognizer understands it.
+
+    python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer whisper-base
+
+`--recognizer` is a folder with a Whisper model for CTranslate2, of the base size or larger. Character error rates of
+32 sentences, half of them in each voice, beside those of recordings, and of the same speech held against other
+sentences, under noise and replaced by silence: a figure that does not rise there says nothing. Every sentence is listed
+with what was understood.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import soxr
+from bench_extra import import_extra
+
+from myxtts.audio.files import load_samples
+from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.data.corpora import load_corpus
+from myxtts.data.sample_corpus import unheard_sentences
+from myxtts.inference.synthesizer import Synthesizer
+
+SENTENCES = 32
+GOAL = 0.15
+RECOGNIZER_RATE = 16000
+NOISE = 0.1
+"""Root mean square of the noise that is added, against a full scale of 1."""
+
+
+class Recognizer:
+    """Whisper, greedy, on one thread; `folder` as faster-whisper takes it."""
+
+    def __init__(self, folder: Path):
+        whisper = import_extra("faster_whisper")
+        self._model = whisper.WhisperModel(str(folder), device="cpu", compute_type="int8", cpu_threads=1)
+
+    def __call__(self, samples: np.ndarray, sample_rate: int) -> str:
+        """English text of `(S,)` float32 samples."""
+        heard = soxr.resample(np.asarray(samples, np.float32), sample_rate, RECOGNIZER_RATE)
+        options = dict(language="en", beam_size=1, temperature=0.0, condition_on_previous_text=False)
+        return " ".join(segment.text for segment in self._model.transcribe(heard, **options)[0])
+
+
+def normalized(text: str) -> str:
+    """Lower-case letters and single spaces; spellings of one word count as one."""
+    letters = re.sub(r"[^a-z ]", " ", text.lower().replace("neighbor", "neighbour"))
+    return " ".join(letters.split())
+
+
+def edits(expected: str, found: str) -> int:
+    """Levenshtein's distance in characters."""
+    row = list(range(len(found) + 1))
+    for i, letter in enumerate(expected, 1):
+        before, row[0] = row[0], i
+        for j, other in enumerate(found, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != other))
+    return row[-1]
+
+
+def error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
+    """Edits over characters, pooled over sentences."""
+    pairs = [(normalized(a), normalized(b)) for a, b in zip(expected, found)]
+    return sum(edits(*pair) for pair in pairs) / sum(len(one) for one, _ in pairs)
+
+
+def main() -> int:
+    """Prints the table; exit code 1 where the goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", type=Path, required=True, help="run of the sample corpus in English")
+    parser.add_argument("--corpus", type=Path, required=True, help="that corpus, which the voices are taken from")
+    parser.add_argument("--recognizer", type=Path, required=True, help="folder of a Whisper model")
+    parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="what makes the sound")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--save", type=Path, help="folder for the wav files")
+    arguments = parser.parse_args()
+    recognize, rng = Recognizer(arguments.recognizer), np.random.default_rng(0)
+    recordings = {one.speaker: one for one in load_corpus(arguments.corpus).utterances if one.language == "en"}
+    unheard = unheard_sentences("en")
+    texts = [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, SENTENCES)]
+
+    synthesizer = Synthesizer.load(arguments.checkpoint, decoder=arguments.decoder)
+    voices = [synthesizer.voice(str(recording.wav_path)) for recording in recordings.values()]
+    voices = [voices[number % len(voices)] for number in range(len(texts))]
+    speeches = synthesizer.batch(texts, voices, ["en"] * len(texts), seed=arguments.seed)
+    sounds, rate = [speech.samples for speech in speeches], synthesizer.sample_rate
+    heard = [recognize(sound, rate) for sound in sounds]
+    for number, (text, found) in enumerate(zip(texts, heard)):
+        print(f"{error_rate([text], [found]):5.2f}  {text}  |  {found.strip()}")
+        if arguments.save:
+            arguments.save.mkdir(parents=True, exist_ok=True)
+            speeches[number].save(arguments.save / f"{number:02d}.wav")
+    few = sounds[:8]
+    noisy = [recognize(sound + NOISE * rng.standard_normal(len(sound)), rate) for sound in few]
+    silent = [recognize(np.zeros_like(sound), rate) for sound in few]
+    real = [recognize(load_samples(str(one.wav_path)), MODEL_SAMPLE_RATE) for one in recordings.values()]
+    figure = error_rate(texts, heard)
+    print(f"\nunheard sentences        {figure:.3f}  (goal: at most {GOAL})")
+    print(f"recordings               {error_rate([one.text for one in recordings.values()], real):.3f}")
+    print(f"against other sentences  {error_rate(texts[1:] + texts[:1], heard):.3f}")
+    print(f"under noise, {len(few)} of them   {error_rate(texts, noisy):.3f}")
+    print(f"silence                  {error_rate(texts, silent):.3f}")
+    return int(figure > GOAL)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
