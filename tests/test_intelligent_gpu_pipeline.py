@@ -176,7 +176,7 @@ class MultiGPUModeTest(unittest.TestCase):
 
     def test_speaks_and_saves_at_the_end(self):
         self.assertEqual(self.found["code"], 0)
-        self.assertEqual(self.found["files"], [".png", ".wav"])
+        self.assertEqual(self.found["files"], [".png", ".wav", ".wav"])
         self.assertIn(f"step_{STEPS:08d}", self.found["checkpoints"])
 
 

@@ -50,8 +50,8 @@ def test_run_leaves_checkpoints_logs_pictures_and_speech(trained):
         assert list((home / "tensorboard" / stage).glob("events.*"))
     assert json.loads((home / "config.json").read_text())["model"]["width"] == 16
     wavs, pictures = sorted((home / "samples").glob("*.wav")), sorted((home / "samples").glob("*.png"))
-    assert len(wavs) == len(pictures) == 1
-    samples, rate = soundfile.read(wavs[0])
+    assert len(pictures) == 1 and [path.name for path in wavs] == ["final_1.wav", pictures[0].stem + ".wav"]
+    samples, rate = soundfile.read(wavs[1])
     assert rate == 22050 and len(samples)
 
 

@@ -40,7 +40,9 @@ def test_folder_that_is_not_there_tells_nothing(tmp_path):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
 def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
     folder = tmp_path / "run"
-    holds = "import time\nfrom myxtts.storage.run_folder import own_run_folder\n"
+    # A suite that was started in the background has its children ignore what stops them.
+    holds = "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    holds += "from myxtts.storage.run_folder import own_run_folder\n"
     holds += f"with own_run_folder({str(folder)!r}):\n"
     holds += " print('held', flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE, text=True)

@@ -24,12 +24,12 @@ class TrainingConfig(Settings):
     """How each stage is trained. In YAML and in Python each goes by its own name: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1)
     """Batches per optimizer step."""
+    alignment_loss_weight: float = setting(0.0, at_least=0)
+    """GPT stage: weight of attention off the diagonal of text and speech, in one head (guided attention; XTTS: 0)."""
     text_loss_weight: float = setting(0.01, at_least=0)
     """Weight of the text cross-entropy (XTTS: 0.01)."""
     code_loss_weight: float = setting(1.0, at_least=0)
     """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
-    alignment_loss_weight: float = setting(0.0, at_least=0)
-    """GPT stage: weight of attention off the diagonal of text and speech, in one head (guided attention; XTTS: 0)."""
     lora_rank: int = setting(0, at_least=0, at_most=65536)
     """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
     label_smoothing: float = setting(0.0, at_least=0, below=1)

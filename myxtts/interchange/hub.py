@@ -4,7 +4,6 @@
 What is made of it lies there too, in `myxtts/OWNER--NAME/COMMIT`, so that the next time works without a network.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ import yaml
 from myxtts.config.checks import UserError, printable, read_bounded
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui_import import RELEASED_NAMES, CoquiFiles, import_coqui
-from myxtts.storage.files import MAX_JSON_BYTES, write_whole_folder
+from myxtts.storage.files import MAX_JSON_BYTES, digest_foreign_file, write_whole_folder
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 PREFIX = "hf://"
@@ -229,13 +228,11 @@ def _verify(source, path):
     """Compares a file's content with the digest that the hub names it by in the cache, and removes a wrong one."""
     blob = Path(os.path.realpath(path))
     if re.fullmatch("[0-9a-f]{64}", blob.name):
-        hasher = hashlib.sha256()
+        digest = digest_foreign_file(blob, "sha256")
     elif re.fullmatch("[0-9a-f]{40}", blob.name):  # as git names it
-        hasher = hashlib.sha1(b"blob %d\0" % blob.stat().st_size)
+        digest = digest_foreign_file(blob, "sha1", b"blob %d\0" % blob.stat().st_size)
     else:
         return  # a system without links keeps files under their own names
-    with open(blob, "rb") as file:
-        digest = hashlib.file_digest(file, lambda: hasher).hexdigest()
     if digest != blob.name:
         path.unlink()
         blob.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
 """The HTTP interface: OpenAI's speech endpoints, and what machines ask of a server."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import FastAPI, Request
@@ -114,10 +114,11 @@ def _add_speech(app, speaker, voices, settings):
 
 
 def _add_lists(app, voices, settings):
-    began = int(time.time())
+    # Clients want a date; a server need not ask a clock that may be set.
+    created = int(Path(myxtts.__file__).stat().st_mtime)
 
     def entry(name):
-        return {"id": name, "object": "model", "created": began, "owned_by": "myxtts"}
+        return {"id": name, "object": "model", "created": created, "owned_by": "myxtts"}
 
     @app.get("/v1/models")
     async def models() -> dict:

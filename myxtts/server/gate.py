@@ -1,7 +1,6 @@
 """What every HTTP request passes first: who may ask, how much, and a line in the log."""
 
 import asyncio
-import hashlib
 import hmac
 import json
 import logging
@@ -14,6 +13,7 @@ from starlette.responses import JSONResponse
 
 from myxtts.server.errors import ApiError, told
 from myxtts.server.metrics import Metrics
+from myxtts.storage.files import digest_bytes
 
 OPEN_PATHS = ("/health", "/ready")
 """Asked by machines that have no key."""
@@ -45,7 +45,7 @@ class Gate:
     ):
         self.app, self.metrics, self.max_body_bytes = app, metrics, max_body_bytes
         self.body_seconds, self.untouched = body_seconds, tuple(untouched)
-        self._key = key and hashlib.sha256(key.encode()).digest()
+        self._key = key and digest_bytes(key.encode())
 
     async def __call__(self, scope, receive, send):
         """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
@@ -84,7 +84,7 @@ class Gate:
                 raise ApiError(403, "Without an API key this server answers only as localhost or 127.0.0.1.", "Host")
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = hashlib.sha256(key.strip().encode()).digest()
+        given = digest_bytes(key.strip().encode())
         if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
 

@@ -41,6 +41,12 @@ def digest_file(path: AnyPath) -> str:
         return hashlib.file_digest(file, new_hasher).hexdigest()
 
 
+def digest_foreign_file(path: AnyPath, name: str, prefix: bytes = b"") -> str:
+    """Digest of `prefix` and a file's content in hexadecimal digits, by the hash that whoever published it uses."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(name, prefix)).hexdigest()
+
+
 @contextmanager
 def write_whole(path: AnyPath) -> Iterator[Path]:
     """Yields a temporary path next to `path`. When the block ends, what was written there is whole under `path`; when
