@@ -70,22 +70,28 @@ def test_openai_client_gets_every_format(live, client):
     assert all(abs(seconds - read["wav"]) < 0.1 for seconds in read.values())
 
 
+def is_alike(pcm, other):
+    """Whether two sounds of 16 bits differ by one step at most: rounding depends on what is computed together."""
+    samples, others = (np.frombuffer(sound, "<i2").astype(int) for sound in (pcm, other))
+    return len(samples) == len(others) and np.abs(samples - others).max() <= 1
+
+
 def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, synthesizer, folders):
     text = "one two three. four five."
     whole = synthesizer.speak(text, folders[1] / "low.wav", "en", seed=3)
     _, _, pcm = live.speech(text, seed=3)
-    assert np.abs(np.frombuffer(pcm, "<i2") - np.frombuffer(to_pcm16(whole.samples), "<i2").astype(int)).max() <= 1
-    assert live.speech(text, seed=3, response_format="wav")[2][44:] == pcm
+    assert is_alike(pcm, to_pcm16(whole.samples))
+    assert is_alike(live.speech(text, seed=3, response_format="wav")[2][44:], pcm)
     is_open = live.speech(text, seed=3, response_format="wav", stream=True)
-    assert is_open[2][44:] == pcm and is_open[2][40:44] == b"\xff" * 4 and "content-length" not in is_open[1]
+    assert is_alike(is_open[2][44:], pcm) and is_open[2][40:44] == b"\xff" * 4 and "content-length" not in is_open[1]
     asked = dict(model="tts-1", voice="low", input=text, response_format="pcm", extra_body={"seed": 3})
     with client.audio.speech.with_streaming_response.create(**asked) as answer:
         parts = list(answer.iter_bytes(4096))
-    assert b"".join(parts) == pcm
+    assert is_alike(b"".join(parts), pcm)
     status, headers, events = live.speech(text, seed=3, stream_format="sse")
     told = [json.loads(event.removeprefix("data: ")) for event in events.decode().split("\n\n")[:-1]]
     sound = b"".join(base64.b64decode(one["audio"]) for one in told if one["type"] == "speech.audio.delta")
-    assert headers["content-type"] == "text/event-stream" and sound == pcm and len(told) > 3
+    assert headers["content-type"] == "text/event-stream" and is_alike(sound, pcm) and len(told) > 3
     assert told[-1]["type"] == "speech.audio.done" and told[-1]["usage"]["output_tokens"] > 0
 
 

@@ -63,7 +63,8 @@ def biased(synthesizer):
     bias.assign(before)
 
 
-def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice):
+def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice, biased):
+    biased(synthesizer.config.model.stop_audio_token, 2.0)
     speech = synthesizer.speak("one two", voice, "en", seed=3)
     assert speech.sample_rate == 22050 and speech.samples.dtype == np.float32 and speech.samples.ndim == 1
     assert np.isfinite(speech.samples).all() and np.abs(speech.samples).max() > 0
