@@ -26,13 +26,19 @@ class LastWords(NamedTuple):
 def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) -> list[LastWords]:
     """Speaks `training.closing_texts`, or else texts of validation clips, with the run's best checkpoints.
 
-    The voices are those of the validation clips, each taken from a training clip of the speaker where there is one.
+    The voices are those of the validation clips, each taken from the longest training clip of its speaker.
     Files are `samples/final_1.wav` and so on in the run's folder. A disk that is full is told in the log and costs the
     sounds only.
     """
-    settings, clips = config.training, _one_of_each_speaker(dataset.validation)
-    texts = settings.closing_texts or [dataset.texts[clip.id] for clip in clips[: settings.num_samples]]
-    clips = [clips[index % len(clips)] for index in range(len(texts))]
+    settings = config.training
+    voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}
+    if texts := list(settings.closing_texts):
+        voices = [voices_of[speaker] for speaker in sorted(voices_of)]
+        clips = [voices[number % len(voices)] for number in range(len(texts))]
+    else:
+        others = (clip for clip in dataset.validation if clip not in voices_of.values())
+        clips = [*voices_of.values(), *others][: settings.num_samples]
+        texts = [dataset.texts[clip.id] for clip in clips]
     folder = Path(settings.checkpoint_dir)
     with tf.device(device):
         synthesizer = Synthesizer.load(folder)
@@ -52,12 +58,8 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
     return spoken
 
 
-def _one_of_each_speaker(clips):
-    """The clips in another order: first one of each speaker."""
-    first = {clip.speaker: clip for clip in reversed(clips)}
-    return [*first.values(), *(clip for clip in clips if clip not in first.values())]
-
-
 def _reference(dataset, clip):
-    same = (other for other in dataset.train if (other.speaker, other.language) == (clip.speaker, clip.language))
-    return next(same, clip).wav_path
+    """The longest recording of the clip's speaker that was trained on, or itself."""
+    voice = clip.speaker, clip.language
+    same = [other for other in dataset.train if (other.speaker, other.language) == voice]
+    return max(same or [clip], key=lambda other: other.num_samples).wav_path

@@ -1,0 +1,63 @@
+"""What a run says when it ends: which sentences, in which voices, and what becomes of a full disk."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from myxtts.data.pipeline import Clip
+from myxtts.inference.speech import Speech, SpokenPiece
+from myxtts.runs import last_words
+
+
+class Speaker:
+    """Stands for a synthesizer; a voice is the path it was taken from."""
+
+    def voice(self, path):
+        return path
+
+    def batch(self, texts, voices, languages, seed):
+        self.heard = list(zip(texts, voices, languages))
+        pieces = [SpokenPiece(text, 0.0, 0.1, np.zeros(2, np.int32), True, ("too short",)) for text in texts]
+        return [Speech(np.zeros(2205, np.float32), 22050, (piece,)) for piece in pieces]
+
+
+@pytest.fixture
+def ended(tmp_path, monkeypatch):
+    """Three clips of two speakers held out, three trained on, and what stands for the model."""
+    clip = lambda name, speaker, seconds: Clip(name, f"{name}.wav", (3,), speaker, "en", int(22050 * seconds))
+    train = [clip("a1", "ana", 1), clip("a2", "ana", 2), clip("b1", "ben", 1)]
+    validation = [clip("b8", "ben", 1), clip("a8", "ana", 1), clip("b9", "ben", 1)]
+    dataset = SimpleNamespace(train=train, validation=validation, texts={"b8": "one", "a8": "two", "b9": "three"})
+    speaker = Speaker()
+    monkeypatch.setattr(last_words.Synthesizer, "load", lambda folder: speaker)
+    training = SimpleNamespace(checkpoint_dir=str(tmp_path), seed=0, num_samples=2, closing_texts=())
+    return SimpleNamespace(training=training), dataset, speaker
+
+
+def test_speakers_take_turns_with_the_sentences_asked_for(ended):
+    config, dataset, speaker = ended
+    config.training.closing_texts = ("x.", "y.", "z.")
+    spoken = last_words.speak_last_words(config, dataset, "/CPU:0")
+    assert speaker.heard == [("x.", "a2.wav", "en"), ("y.", "b1.wav", "en"), ("z.", "a2.wav", "en")]
+    assert [(words.text, words.speaker, words.path.name) for words in spoken] == [
+        ("x.", "ana", "final_1.wav"),
+        ("y.", "ben", "final_2.wav"),
+        ("z.", "ana", "final_3.wav"),
+    ]
+    assert all(words.path.is_file() and words.doubts == ("too short",) for words in spoken)
+
+
+def test_without_such_sentences_each_speaker_says_one_that_was_held_out(ended):
+    config, dataset, speaker = ended
+    last_words.speak_last_words(config, dataset, "/CPU:0")
+    assert sorted(speaker.heard) == [("one", "b1.wav", "en"), ("two", "a2.wav", "en")]
+
+
+def test_full_disk_costs_the_sounds_only(ended, monkeypatch, caplog):
+    def full(self, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Speech, "save", full)
+    assert last_words.speak_last_words(*ended[:2], "/CPU:0") == []
+    assert "final_1.wav could not be written" in caplog.text
