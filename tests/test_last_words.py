@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from myxtts.config.checks import UserError
 from myxtts.data.pipeline import Clip
 from myxtts.inference.speech import Speech, SpokenPiece
 from myxtts.runs import last_words
@@ -52,6 +53,15 @@ def test_without_such_sentences_each_speaker_says_one_that_was_held_out(ended):
     config, dataset, speaker = ended
     last_words.speak_last_words(config, dataset, "/CPU:0")
     assert sorted(speaker.heard) == [("one", "b1.wav", "en"), ("two", "a2.wav", "en")]
+
+
+def test_text_that_cannot_be_spoken_ends_no_run(ended, monkeypatch, caplog):
+    def refuse(*arguments, **options):
+        raise UserError("No letter to speak.")
+
+    monkeypatch.setattr(Speaker, "batch", refuse)
+    assert last_words.speak_last_words(*ended[:2], "/CPU:0") == []
+    assert "could not speak at the end of the run: No letter" in caplog.text
 
 
 def test_full_disk_costs_the_sounds_only(ended, monkeypatch, caplog):

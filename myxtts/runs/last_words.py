@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.pipeline import Clip
 from myxtts.inference.synthesizer import Synthesizer
 
 logger = logging.getLogger(__name__)
@@ -27,8 +29,8 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
     """Speaks `training.closing_texts`, or else texts of validation clips, with the run's best checkpoints.
 
     The voices are those of the validation clips, each taken from the longest training clip of its speaker.
-    Files are `samples/final_1.wav` and so on in the run's folder. A disk that is full is told in the log and costs the
-    sounds only.
+    Files are `samples/final_1.wav` and so on in the run's folder. What goes wrong, such as a full disk or a text that
+    cannot be spoken, is told in the log and costs the sounds only.
     """
     settings = config.training
     voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}
@@ -40,10 +42,14 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
         clips = [*voices_of.values(), *others][: settings.num_samples]
         texts = [dataset.texts[clip.id] for clip in clips]
     folder = Path(settings.checkpoint_dir)
-    with tf.device(device):
-        synthesizer = Synthesizer.load(folder)
-        voices = [synthesizer.voice(_reference(dataset, clip)) for clip in clips]
-        speeches = synthesizer.batch(texts, voices, [clip.language for clip in clips], seed=settings.seed)
+    try:
+        with tf.device(device):
+            synthesizer = Synthesizer.load(folder)
+            voices = [synthesizer.voice(reference_of(dataset, clip)) for clip in clips]
+            speeches = synthesizer.batch(texts, voices, [clip.language for clip in clips], seed=settings.seed)
+    except (UserError, OSError, tf.errors.OpError) as error:
+        logger.error("The model could not speak at the end of the run: %s", error)
+        return []
     spoken = []
     for number, (text, clip, speech) in enumerate(zip(texts, clips, speeches), 1):
         path = folder / "samples" / f"final_{number}.wav"
@@ -58,8 +64,8 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
     return spoken
 
 
-def _reference(dataset, clip):
-    """The longest recording of the clip's speaker that was trained on, or itself."""
+def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
+    """The longest recording of the clip's speaker that was trained on, or its own: what its voice is taken from."""
     voice = clip.speaker, clip.language
     same = [other for other in dataset.train if (other.speaker, other.language) == voice]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path

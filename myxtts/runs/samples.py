@@ -8,11 +8,12 @@ import matplotlib
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import load_samples, write_wav
+from myxtts.audio.files import write_wav
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.runs.last_words import reference_of
 from myxtts.storage.files import write_whole
 from myxtts.training.callbacks import Callback, EventFile
 
@@ -50,11 +51,6 @@ class SampleSpeaker(Callback):
         spread = np.linspace(0, len(dataset.validation) - 1, count).round().astype(int)
         self._clips = [dataset.validation[index] for index in spread]
 
-    def _reference(self, clip):
-        voice = (clip.speaker, clip.language)
-        same = [other for other in self._dataset.train if (other.speaker, other.language) == voice]
-        return load_samples((same or [clip])[0].wav_path)
-
     def on_sample(self, step: int):
         if not self._clips:
             return
@@ -63,7 +59,7 @@ class SampleSpeaker(Callback):
         texts = [self._dataset.texts[clip.id] for clip in self._clips]
         languages = [clip.language for clip in self._clips]
         with tf.device(self._device):
-            voices = [self._synthesizer.voice(self._reference(clip)) for clip in self._clips]
+            voices = [self._synthesizer.voice(reference_of(self._dataset, clip)) for clip in self._clips]
             speeches = self._synthesizer.batch(texts, voices, languages, seed=self._seed)
         try:
             paths = self._write(step, speeches)

@@ -93,7 +93,8 @@ class GPTObjective(Objective):
         latents = self.gpt.mel_to_latents(batch.conditioning_mel)
         inputs = latents, streams.text_inputs, streams.audio_inputs
         seen = {}
-        text_logits, audio_logits = self.gpt(*inputs, key_mask=streams.key_mask, seed=seed, see_input=seen.__setitem__)
+        options = {"see_input": seen.__setitem__} if "alignment" in self.loss_weights else {}
+        text_logits, audio_logits = self.gpt(*inputs, key_mask=streams.key_mask, seed=seed, **options)
         smoothing = self.config.training.label_smoothing if seed is not None else 0.0
         sums = {
             "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),
