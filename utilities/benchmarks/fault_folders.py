@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from fault_runs import SETTINGS, TrainingRun, write_corpus
@@ -122,22 +123,32 @@ def _no_permission(run, whole, draw):
     return _told(faults + _resumed(run, whole), TWO_FAILURES)
 
 
-def _mount_over(folder):
+@contextmanager
+def _mounted_over(folder):
     """The folder again, over itself, for reading: what is open for writing stays so, as after an error of the disk."""
-    subprocess.run(["mount", "--bind", folder, folder], check=True)
-    subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+    aside = folder.with_name("aside")
+    aside.mkdir()
+    subprocess.run(["mount", "--bind", folder, aside], check=True)
+    try:
+        # Read-only before it lies over the folder: a file that the run opens meanwhile would keep it from becoming so.
+        subprocess.run(["mount", "-o", "remount,ro,bind", aside], check=True)
+        subprocess.run(["mount", "--bind", aside, folder], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    finally:
+        subprocess.run(["umount", aside], check=True)
+        aside.rmdir()
 
 
 def _read_only(run, whole, draw):
     run.start()
     faults = [] if run.until(run.has_checkpoints) else ["it ended too soon"]
-    _mount_over(run.home)
-    try:
+    with _mounted_over(run.home):
         faults += _ended(run, "could not be written")
         run.start()
         faults += _ended(run, "--checkpoint-dir must be a folder that can be written to")
-    finally:
-        subprocess.run(["umount", run.home], check=True)
     return _told(faults + _resumed(run, whole), TWO_FAILURES)
 
 
