@@ -1,8 +1,8 @@
 """What the base model learns from: sentences of six languages by many synthetic voices, made offline by eSpeak NG.
 
-Half of the clips are sentences of the sample corpus's grammars, but for those that it never speaks. The others are a few
-frequent words of the language in a random order (package `wordfreq`; Speer 2022), and for Amharic, which it lacks, words
-of random syllables, so that letters become sounds in words that were never heard.
+Half of the clips are sentences of the sample corpus's grammars, but for those that it never speaks. The others are a
+few frequent words of the language in a random order (package `wordfreq`; Speer 2022), and for Amharic, which it lacks,
+words of random syllables, so that letters become sounds in words that were never heard.
 """
 
 import csv

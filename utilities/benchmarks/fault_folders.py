@@ -200,7 +200,7 @@ def _copied(run, whole, draw):
     for copy in copies:
         copy.start()
         wrong = _done(copy, whole)
-        took_up += "Resumed at step" in copy.said()
+        took_up += "Resumed the" in copy.said()
         # What was half copied is set aside, and stays.
         extra = {name for name in copy.files() - whole.files() if "damaged_step_" in name}
         faults += [one for one in wrong if extra != copy.files() ^ whole.files() or not one.startswith("files")]
