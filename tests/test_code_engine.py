@@ -3,15 +3,13 @@
 import dataclasses
 import os
 import resource
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from unittest import mock
 
 import keras
 import numpy as np
 import pytest
+from logical_devices import on_logical_devices
 from tiny import tiny_model_config
 
 from myxtts.config.config import SamplingConfig
@@ -144,22 +142,14 @@ def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):
     assert engine.draw.num_traces == 1
 
 
-CODES_ON_ONE_THREAD = """
-import tensorflow as tf
-tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(1)
-from test_code_engine import CONFIG, CodeEngine, all_codes, make_gpt
-print(all_codes(CodeEngine(make_gpt(), CONFIG, compiled=False)))
-"""
+@on_logical_devices
+def codes_on_one_thread():
+    assert os.environ["TF_NUM_INTRAOP_THREADS"] == "1"
+    return all_codes(CodeEngine(make_gpt(), CONFIG, compiled=False))
 
 
 def test_codes_are_the_same_on_one_thread_as_on_all_of_the_machine(alone):
-    folders = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[1])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
-    command = [sys.executable, "-c", CODES_ON_ONE_THREAD]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip().splitlines()[-1] == str([codes for codes, _ in alone])
+    assert codes_on_one_thread() == [codes for codes, _ in alone]
 
 
 def test_states_are_those_of_a_second_pass_and_one_more_than_codes(gpt, alone):

@@ -117,8 +117,9 @@ def test_figures_fall_as_noise_rises(tone_judge, held_out):
 
 
 def test_copies_through_mel_and_griffin_lim_are_understood(tone_judge, held_out):
-    copies = [log_mel_to_wav(log_mel(clip.samples)) for clip in held_out]
-    assert shares(tone_judge.judge_batch(copies, MODEL_SAMPLE_RATE), held_out)["digits"] > 0.8
+    chosen = held_out[::2]  # two of each digit and speaker
+    copies = [log_mel_to_wav(log_mel(clip.samples)) for clip in chosen]
+    assert shares(tone_judge.judge_batch(copies, MODEL_SAMPLE_RATE), chosen)["digits"] > 0.8
 
 
 def test_damage_to_speech_does_what_it_says():

@@ -3,6 +3,8 @@
 The CPU build of TensorFlow knows the kernels of the GPU build. Nothing is run here: graphs are traced and read.
 """
 
+import functools
+
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
@@ -12,6 +14,7 @@ from tiny import tiny_run_config
 from myxtts.config.stages import STAGES
 from myxtts.devices import kinds
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.graph_facts import nodes
@@ -50,9 +53,14 @@ def lacking_kinds(graphs):
 
 @pytest.fixture(scope="module", autouse=True)
 def a_gpu():
-    """The default device counts as a GPU, so that nothing is traced as for a CPU."""
+    """The default device counts as a GPU, so that nothing is traced as for a CPU.
+
+    Of the speaker encoder's sixteen blocks two are made, which have all their operations: one keeps the shape, and
+    one has a stride and other channels.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kinds, "default_device", lambda: "/GPU:0")
+        patch.setattr("myxtts.models.xtts.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=(1, 1)))
         yield
 
 
@@ -62,7 +70,9 @@ def foundations():
 
 
 def smallest_config(precision="float32", decoder="istft", num_text_tokens=24):
-    model = dict(layers=1, num_latents=2, decoder_type=decoder, num_text_tokens=num_text_tokens)
+    model = dict(
+        layers=1, num_latents=2, decoder_type=decoder, num_text_tokens=num_text_tokens, speaker_channels=(8, 16)
+    )
     return tiny_run_config(model=model, training={"decoder_warmup": 0.5, "precision": precision})
 
 

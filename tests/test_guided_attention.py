@@ -72,7 +72,7 @@ def test_training_brings_attention_to_the_diagonal(trained):
     objective = GPTObjective(model, config)
     variables, optimizer = list(objective.trainable().values()), keras.optimizers.Adam(2e-2)
     told = []
-    for _ in range(30):
+    for _ in range(12):
         with tf.GradientTape() as tape:
             sums, _ = objective.loss_sums(batch)
             loss = sums["alignment"] / objective.counts(batch)["alignment"]

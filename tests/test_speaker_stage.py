@@ -281,17 +281,17 @@ def run_speaker(corpus, folder, stop_after=None, steps=4, **training):
 
 def test_run_is_resumed_bit_for_bit_with_its_statistics_and_classifier(tiny_corpus, tmp_path):
     losses, digests = {}, {}
-    for name, stops in (("whole", (None,)), ("stopped", (3, None))):
+    for name, stops in (("whole", (None,)), ("stopped", (2, None))):
         losses[name] = {}
         for stop in stops:
-            watcher, done = run_speaker(tiny_corpus, tmp_path / name, stop)
+            watcher, done = run_speaker(tiny_corpus, tmp_path / name, stop, steps=3)
             losses[name] |= watcher.losses
             assert done == (stop is None)
         store = CheckpointStore(tmp_path / name / "speaker")
-        digests[name] = [store.digest(4, file) for file in ("model", "classifier", "optimizer")]
-    assert losses["whole"] == losses["stopped"] and sorted(losses["whole"]) == [1, 2, 3, 4]
+        digests[name] = [store.digest(3, file) for file in ("model", "classifier", "optimizer")]
+    assert losses["whole"] == losses["stopped"] and sorted(losses["whole"]) == [1, 2, 3]
     assert digests["whole"] == digests["stopped"]
-    tensors, state = store.read(4, ("model", "classifier"))
+    tensors, state = store.read(3, ("model", "classifier"))
     assert state["finished"] and tensors["classifier"]["directions"].shape == (6, 16)
     assert all(name.startswith("speaker_encoder/") for name in tensors["model"])
     with pytest.raises(CheckpointError, match="tells 2 speakers apart, and the recordings are of 3"):
