@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+from myxtts.config.config import XTTSConfig
 from myxtts.training.callbacks import ConsoleProgress, StageEnd, StageStart, TensorBoardWriter, losses_text, timing_text
 
 TIMING = {
@@ -125,8 +126,8 @@ def test_disk_that_takes_no_figures_is_said_once_and_does_not_end_the_run(tmp_pa
     def full(*_, **__):
         raise tf.errors.OutOfRangeError(None, None, "No space left on device\n\tCould not flush events")
 
-    writer = TensorBoardWriter(str(tmp_path))
-    writer.on_start(SimpleNamespace(stage="gpt"))
+    writer = TensorBoardWriter(str(tmp_path), XTTSConfig())
+    writer.on_start(SimpleNamespace(stage="gpt", step=0))
     with monkeypatch.context() as patch:
         patch.setattr(tf.summary, "scalar", full)
         for step in (1, 2):
@@ -136,8 +137,8 @@ def test_disk_that_takes_no_figures_is_said_once_and_does_not_end_the_run(tmp_pa
     writer.on_end(None)
 
 
-def test_tensorboard_holds_losses_timing_and_validation(tmp_path):
-    writer = TensorBoardWriter(str(tmp_path))
+def test_tensorboard_holds_losses_timing_validation_and_settings(tmp_path):
+    writer = TensorBoardWriter(str(tmp_path), XTTSConfig())
     writer.on_start(start_of())
     writer.on_log(10, LOSSES, TIMING)
     writer.on_log(20, LOSSES, {})
@@ -146,6 +147,8 @@ def test_tensorboard_holds_losses_timing_and_validation(tmp_path):
     found = {}
     for event in tf.compat.v1.train.summary_iterator(str(next((tmp_path / "gpt").glob("events.*")))):
         for value in event.summary.value:
-            found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+            found[value.tag, event.step] = tf.make_ndarray(value.tensor).item()
     assert found["train/codes", 10] == pytest.approx(3.1) and found["validation/codes", 20] == 2.5
+    settings = next(value for (tag, _), value in found.items() if tag == "settings").decode()
+    assert settings.startswith("```\n") and '"checkpoint_dir": "./checkpoints"' in settings
     assert found["timing/avg_ms", 10] == pytest.approx(125.04) and ("timing/avg_ms", 20) not in found

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from myxtts.audio.files import write_wav
 from myxtts.devices.configuration import plan_devices
 from myxtts.runs.run import Run
 from myxtts.runs.samples import SampleSpeaker
-from myxtts.storage.files import remove_leftovers
+from myxtts.storage.files import remove_leftovers, write_whole
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
 from myxtts.training.callbacks import EventFile
 
@@ -123,19 +122,29 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
 
 def test_sample_is_whole_or_not_there_after_a_crash_anywhere_and_the_run_goes_on(folders, monkeypatch):
     speech = SimpleNamespace(samples=np.full(300, 0.1, np.float32), sample_rate=22050, mel=np.zeros((3, 80)))
-    synthesizer = SimpleNamespace(voice=lambda samples: None, batch=lambda texts, *_, **__: [speech] * len(texts))
+    synthesizer = SimpleNamespace(
+        voice=lambda samples: None,
+        batch=lambda texts, *_, **__: [speech] * len(texts),
+        attention=lambda *_: np.ones((1, 2)),
+    )
     clips = [SimpleNamespace(id=f"a/{i}", speaker="a", language="en", num_samples=9, wav_path=None) for i in range(2)]
     dataset = SimpleNamespace(validation=clips, train=clips, texts={clip.id: "one" for clip in clips})
     config = tiny_run_config(training={"num_samples": 2})
-    # Drawing takes long.
-    figure = MagicMock(savefig=lambda path, format: Path(path).write_bytes(b"a picture"))
-    monkeypatch.setattr("myxtts.runs.samples.pyplot", MagicMock(subplots=lambda **_: (figure, MagicMock())))
+    monkeypatch.setattr("myxtts.runs.samples.load_samples", lambda *_: np.full(3000, 0.1, np.float32))
+    monkeypatch.setattr("myxtts.runs.samples.mel_of", lambda samples: np.zeros((3, 80)))
+
+    def draw(path, *_):  # as drawing takes long
+        with write_whole(path) as temporary:
+            temporary.write_bytes(b"a picture")
+
+    monkeypatch.setattr("myxtts.runs.samples.draw_sounds", draw)
     shown = []
     monkeypatch.setattr(EventFile, "write", lambda self, step, write: shown.append(step))
 
     def make():
         folder = folders()
         write_wav(folder / "expected.wav", speech.samples, speech.sample_rate)
+        write_wav(folder / "recording.wav", np.full(3000, 0.1, np.float32), 24000)
         return folder
 
     def act(folder):
@@ -148,9 +157,11 @@ def test_sample_is_whole_or_not_there_after_a_crash_anywhere_and_the_run_goes_on
         whole = {".wav": (folder / "expected.wav").read_bytes(), ".png": b"a picture"}
         remove_leftovers(folder / "samples")
         found = {path.name: path for path in (folder / "samples").glob("*")}
-        assert found.keys() <= {f"step_000005_a_{i}{suffix}" for i in range(2) for suffix in whole}
-        assert all(path.read_bytes() == whole[path.suffix] for path in found.values())
-        assert outcome != "went on" or len(found) == 4 or not shown
+        expected = {f"step_000005_a_{i}{suffix}": content for i in range(2) for suffix, content in whole.items()}
+        expected |= {f"recording_a_{i}.wav": (folder / "recording.wav").read_bytes() for i in range(2)}
+        assert found.keys() <= expected.keys()
+        assert all(path.read_bytes() == expected[name] for name, path in found.items())
+        assert outcome != "went on" or len(found) == 6 or not shown
 
     assert crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder) > 15
 

@@ -55,7 +55,7 @@ def command(*flags, speaks=True):
         return {
             "code": code,
             "lines": out.getvalue().splitlines(),
-            "files": sorted(path.suffix for path in (run / "samples").glob("*")),
+            "files": sorted(path.name.split("_")[0] + path.suffix for path in (run / "samples").glob("*")),
             "checkpoints": sorted(path.name for path in (run / "gpt").iterdir()),
         }
 
@@ -181,7 +181,8 @@ class MultiGPUModeTest(unittest.TestCase):
 
     def test_speaks_and_saves_at_the_end(self):
         self.assertEqual(self.found["code"], 0)
-        self.assertEqual(self.found["files"], [".png", ".wav", ".wav"])
+        kinds = ("dvae.png", "dvae.wav", "final.wav", "recording.wav", "step.png", "step.wav")
+        self.assertEqual(tuple(self.found["files"]), kinds)
         self.assertIn(f"step_{STEPS:08d}", self.found["checkpoints"])
 
 

@@ -1,5 +1,6 @@
 """Sample sentences spoken during training: files, names, pictures, TensorBoard, and weights that move on."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import keras
@@ -7,13 +8,15 @@ import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
-from tiny import tiny_run_config, untraced
+from tiny import stage_of, tiny_run_config, untraced
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
+from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
+from myxtts.inference.attention import text_attention
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
-from myxtts.runs.samples import SampleSpeaker, draw_mel
+from myxtts.runs.samples import Copier, SampleSpeaker
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -42,6 +45,16 @@ def speaking(tiny_corpus, tmp_path):
     return speaker, models[1], tmp_path
 
 
+def tags_of(folder):
+    """How often each tag was written."""
+    return Counter(
+        value.tag
+        for path in folder.glob("events.*")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    )
+
+
 def test_samples_are_spoken_with_the_weights_of_the_moment(speaking):
     speaker, model, folder = speaking
     speaker.on_sample(1)
@@ -49,22 +62,46 @@ def test_samples_are_spoken_with_the_weights_of_the_moment(speaking):
     bias.assign(np.where(np.arange(18) == 5, 50.0, bias))
     speaker.on_sample(2)
     names = sorted(path.name for path in (folder / "samples").iterdir())
-    assert names == [f"step_00000{step}_a_b.{i}.{kind}" for step in (1, 2) for i in (0, 1) for kind in ("png", "wav")]
+    spoken = [f"step_00000{step}_a_b.{i}.{kind}" for step in (1, 2) for i in (0, 1) for kind in ("png", "wav")]
+    assert names == [*(f"recording_a_b.{i}.wav" for i in (0, 1)), *spoken]
     # Code 5 for ever: as long as the model allows.
     longest = CODE_STRIDE_SAMPLES * model.config.max_codes
     lengths = [len(soundfile.read(folder / f"samples/step_00000{step}_a_b.0.wav")[0]) for step in (1, 2)]
     assert lengths[0] < longest - 2 * CODE_STRIDE_SAMPLES <= lengths[1] <= longest
-    tags = {
-        value.tag
-        for event in tf.compat.v1.train.summary_iterator(str(next((folder / "logs").glob("events.*"))))
-        for value in event.summary.value
-    }
-    assert tags == {f"{kind}/a/b.{i}" for kind in ("speech", "mel") for i in (0, 1)}
+    kinds = {"sample sentences": 2, "sample sentences, mel": 2, "recording": 1}
+    assert tags_of(folder / "logs") == {f"{kind}/a/b.{i}": times for kind, times in kinds.items() for i in (0, 1)}
 
 
-def test_picture_of_a_text_with_dollar_signs(tmp_path):
-    draw_mel(np.zeros((8, 80), np.float32), "from $_ to $^", tmp_path / "mel.png")
-    assert (tmp_path / "mel.png").is_file()
+def test_stage_that_rebuilds_recordings_shows_them_beside_its_copies(tiny_corpus, tmp_path):
+    config = tiny_run_config(tiny_corpus, tmp_path, training={"num_samples": 1, "sample_every_steps": 1})
+    dataset = SpeechDataset.open(config)
+    stage = stage_of("dvae", dataset.config)
+    trainer = SimpleNamespace(stage=stage, config=dataset.config, model_device="/CPU:0")
+    trainer.preparation = stage.make_preparation("/CPU:0", shares_device=True)
+    copier = Copier(dataset, trainer, tmp_path / "samples", tmp_path / "logs")
+    with untraced():
+        copier.on_validation(4, {}, True)
+        copier.on_validation(8, {}, True)
+    clip = dataset.validation[0]
+    names = sorted(path.name for path in (tmp_path / "samples").iterdir())
+    copies = [f"dvae_00000{step}_{clip.id}.{kind}" for step in (4, 8) for kind in ("png", "wav")]
+    assert names == [*copies, f"recording_{clip.id}.wav"]
+    seconds = [soundfile.info(tmp_path / "samples" / name).duration for name in names if name.endswith(".wav")]
+    assert max(seconds) - min(seconds) < 1024 / 22050
+    kinds = {"dvae copies": 2, "dvae copies, mel": 2, "recording": 1}
+    assert tags_of(tmp_path / "logs") == {f"{kind}/{clip.id}": times for kind, times in kinds.items()}
+
+
+def test_attention_is_of_the_block_that_goes_through_the_text_most_evenly():
+    config = tiny_run_config(model={"layers": 3}).model
+    keras.utils.set_random_seed(0)
+    gpt = XTTS(config, parts=("gpt",)).gpt
+    through = np.eye(5)[np.arange(9) * 5 // 9]
+    shape = lambda number: through if number == 1 else np.ones((9, 5)) / 5
+    gpt.text_attention = lambda number, x, mask: tf.constant(shape(number)[None])
+    latents = np.zeros((1, config.num_latents, config.width), np.float32)
+    found = text_attention(gpt, latents, [5, 6, 7], np.arange(9))
+    np.testing.assert_array_equal(found, through)
 
 
 def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, caplog):

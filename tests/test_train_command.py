@@ -50,8 +50,14 @@ def test_run_leaves_checkpoints_logs_pictures_and_speech(trained):
         assert list((home / "tensorboard" / stage).glob("events.*"))
     assert json.loads((home / "config.json").read_text())["model"]["width"] == 16
     wavs, pictures = sorted((home / "samples").glob("*.wav")), sorted((home / "samples").glob("*.png"))
-    assert len(pictures) == 1 and [path.name for path in wavs] == ["final_1.wav", pictures[0].stem + ".wav"]
-    samples, rate = soundfile.read(wavs[1])
+    (spoken,) = [path.stem for path in pictures if path.stem.startswith("step_")]
+    clip = spoken.removeprefix("step_000002_")
+    kinds = ("decoder_000002", "dvae_000002", "step_000002")
+    assert [path.stem for path in pictures] == [f"{kind}_{clip}" for kind in kinds]
+    recordings = [f"{kind}_{clip}" for kind in (*kinds[:2], "recording", kinds[2])]
+    assert [path.stem for path in wavs] == sorted(["final_1", *recordings])
+    assert (home / "curves.png").is_file() and (home / "metrics.jsonl").read_text().count("\n") >= 4
+    samples, rate = soundfile.read(home / "samples" / f"{spoken}.wav")
     assert rate == 22050 and len(samples)
 
 

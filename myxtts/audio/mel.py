@@ -71,6 +71,11 @@ class MelSpec:
         phase = 2 * np.pi * np.arange(self.win_length) / self.win_length
         return (offset - amplitude * np.cos(phase)).astype("float32")
 
+    def band_at(self, hz: float) -> float:
+        """Where a frequency lies among the bands; the middle of band `i` is at `i + 0.5`."""
+        lowest_mel, highest_mel = (_hz_to_mel(end) for end in (self.f_min, self.f_max))
+        return (_hz_to_mel(hz) - lowest_mel) / (highest_mel - lowest_mel) * (self.num_mels + 1) - 0.5
+
     def filterbank(self) -> np.ndarray:
         """The mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
@@ -78,7 +83,7 @@ class MelSpec:
         are rounded to float32 where torchaudio rounds them: a float64 build is off by up to 5e-6.
         """
         bin_hz = _float32_ramp(0.0, self.sample_rate / 2, 1 + self.n_fft // 2)
-        lowest_mel, highest_mel = (2595.0 * math.log10(1.0 + hz / 700.0) for hz in (self.f_min, self.f_max))
+        lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
         exponent = _float32_ramp(lowest_mel, highest_mel, self.num_mels + 2) / np.float32(2595.0)
         ratio = np.power(10.0, exponent, dtype="float64").astype("float32")
         edge_hz = np.float32(700.0) * (ratio - np.float32(1.0))
@@ -90,6 +95,10 @@ class MelSpec:
         if self.filter_norm == "slaney":
             filters *= np.float32(2.0) / (edge_hz[2:] - edge_hz[:-2])
         return filters
+
+
+def _hz_to_mel(hz):
+    return 2595.0 * math.log10(1.0 + hz / 700.0)
 
 
 def _float32_ramp(start, stop, count):

@@ -1,5 +1,6 @@
 """What was spoken: samples, codes, and what was said when."""
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,8 @@ import numpy as np
 import soxr
 
 from myxtts.audio.encoding import write_audio
+from myxtts.audio.stream_encoding import SoundEncoder
+from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.storage.files import write_text
 
 FADE_SECONDS = 0.005
@@ -87,6 +90,13 @@ class Speech:
     def save_subtitles(self, path: str | Path) -> None:
         """Writes `subtitles` to a file."""
         write_text(path, self.subtitles())
+
+    def _repr_html_(self) -> str:
+        """A player, by which a notebook shows the speech."""
+        encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False)
+        sound = self if self.sample_rate == DECODER_SAMPLE_RATE else self.resampled(DECODER_SAMPLE_RATE)
+        content = base64.b64encode(encoder.add(sound.samples) + encoder.end()).decode()
+        return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
     def save(self, path: str | Path) -> None:
         """Writes a file in the format of its suffix: wav and flac with 16 bits, mp3, or ogg.

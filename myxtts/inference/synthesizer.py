@@ -7,11 +7,13 @@ from typing import Self
 
 import numpy as np
 import tensorflow as tf
+from scipy.linalg import block_diag
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.devices.kinds import runs_on_cpu
+from myxtts.inference.attention import text_attention
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import doubts
@@ -206,6 +208,18 @@ class Synthesizer:
         if not len(codes):
             return np.full((MEL_FRAMES_PER_CODE, NUM_MELS), np.log(MEL_FLOOR), np.float32)
         return self._to_mel(codes[None])[0].numpy()
+
+    def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
+        """How what was spoken follows its text, `(C, L)`: where each code looks among the tokens; see `text_attention`.
+
+        Args:
+            speech: Of this model, in the voice and language given. The texts of several pieces come one after another.
+        """
+        latents, found = self.as_voice(voice).latents, []
+        for piece in speech.pieces:
+            ids = self.text_front.ids(piece.text, language)
+            found.append(text_attention(self.model.gpt, latents, ids, piece.codes))
+        return block_diag(*found)
 
     def warm_up(self, which: str = "short") -> None:
         """Does ahead what the first sentences would wait for.

@@ -14,6 +14,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.runs.agenda import Agenda
+from myxtts.runs.figures import CURVES
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.callbacks import ConsoleProgress, console_log
@@ -82,7 +83,7 @@ class RunConsole(ConsoleProgress, RunListener):
 
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
-        samples = sorted((home / "samples").glob("*.wav"))
+        samples = sorted((home / "samples").glob("step_*.wav"))
         trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
         lines = ["", *self._results(trained), *left_out(home)]
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
@@ -90,7 +91,10 @@ class RunConsole(ConsoleProgress, RunListener):
         if samples:
             newest = printable(samples[-1].name)
             lines.append(f"Spoken:       {home}/samples/ ({len(samples)} wav files, the newest {newest})")
-            lines.append(f"Mel pictures: {home}/samples/*.png")
+        if (home / "samples").is_dir():
+            lines.append(f"Pictures:     {home}/samples/*.png, of what was spoken and copied, beside the recordings")
+        if (home / CURVES).is_file():
+            lines.append(f"Loss curves:  {home / CURVES}")
         if any(STAGES[stage].load().speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
             voice = f"--reference-audio {_quoted(clip.wav_path)} --language {_quoted(clip.language)}"

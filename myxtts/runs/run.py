@@ -24,6 +24,7 @@ from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Speech
+    from myxtts.runs.pictures import Picture
 
 
 class RunListener:
@@ -102,6 +103,14 @@ class Run:
         steps = {stage: CheckpointStore(self.folder / stage).best_step() for stage in STAGES}
         return {stage: step for stage, step in steps.items() if step is not None}
 
+    @property
+    def pictures(self) -> dict[str, "Picture"]:
+        """The loss curves, `curves`, and what was made of validation clips, by the names of their files."""
+        from myxtts.runs.pictures import Picture
+
+        paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
+        return {path.stem: Picture(path) for path in paths}
+
     def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0) -> "Speech":
         """Speaks with the best checkpoint.
 
@@ -159,12 +168,20 @@ class Run:
         with self.monitor:
             for work in works:
                 if self._stop.is_set() or not self._train_stage(work.stage, dataset, work.step is None, guard):
+                    self._draw_curves()
                     self._tell("on_stopped", work.stage)
                     return False
+        if works:
+            self._draw_curves()
         if works and self.config.training.sample_every_steps:
             self._speak_last_words(dataset)
         self._tell("on_finished", dataset)
         return True
+
+    def _draw_curves(self):
+        from myxtts.runs.figures import write_curves
+
+        write_curves(self.folder, self.history)
 
     def _speak_last_words(self, dataset):
         from myxtts.runs.last_words import speak_last_words

@@ -11,8 +11,9 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.interchange.hub import local_folder
 from myxtts.models.xtts import XTTS
 from myxtts.runs.agenda import tuned_stages
+from myxtts.runs.figures import MetricsFile
 from myxtts.runs.opening import starting_weights
-from myxtts.runs.samples import SampleSpeaker
+from myxtts.runs.samples import Copier, SampleSpeaker
 from myxtts.training.callbacks import TensorBoardWriter
 from myxtts.training.foundations import load_foundations
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
@@ -41,13 +42,16 @@ def open_stage(
     logs = Path(settings.tensorboard_log_dir or f"{settings.checkpoint_dir}/tensorboard")
     with suppress(OSError):  # which its files will tell, and train without them
         logs.mkdir(parents=settings.tensorboard_log_dir is not None, exist_ok=True)
-    callbacks = [TensorBoardWriter(logs)]
+    callbacks = [TensorBoardWriter(logs, config), MetricsFile(settings.checkpoint_dir)]
+    samples, log_folder = Path(settings.checkpoint_dir) / "samples", logs / "samples"
+    if settings.sample_every_steps:
+        callbacks.append(Copier(dataset, trainer, samples, log_folder))
     if kind.speaks:
 
         def make_synthesizer():
             model = XTTS.assemble(config.model, *foundations.values(), trainer.model)
             return Synthesizer(model, dataset.tokenizer, config)
 
-        samples, device = Path(settings.checkpoint_dir) / "samples", trainer.model_device
-        callbacks.append(SampleSpeaker(dataset, make_synthesizer, device, samples, logs / "samples", config))
+        device = trainer.model_device
+        callbacks.append(SampleSpeaker(dataset, make_synthesizer, device, samples, log_folder, config))
     return trainer, callbacks

@@ -133,6 +133,14 @@ def write_text(path: AnyPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def append_line(path: AnyPath, line: str) -> None:
+    """Adds a line of UTF-8 to a file, which is made if need be; one that a kill cut short before ends first."""
+    with open(path, "a+b") as file:
+        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+            line = f"\n{line}"
+        file.write(f"{line}\n".encode())
+
+
 def write_json(path: AnyPath, value: Any) -> None:
     """Writes JSON whole or not at all."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

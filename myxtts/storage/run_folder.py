@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 GATHERED = ".before_reset"
 """Holds what is about to be set aside, until it is all of a run."""
-RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard")
+SHOWN = ("samples", "tensorboard", "metrics.jsonl", "curves.png")
+"""What a run says of its course to people."""
+RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *SHOWN)
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
 _REPORTS = ("train.log", "inspected_*.json", "clips_*.csv", "diverged_*.json")
 """What else a run writes there, about its recordings and itself; it stays when a run is set aside."""

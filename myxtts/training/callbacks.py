@@ -1,5 +1,6 @@
 """What a run shows while it trains: progress bar or lines, TensorBoard, the final report."""
 
+import json
 import logging
 import re
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 from tqdm import tqdm
 
+from myxtts.config.config import XTTSConfig
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.storage.files import AnyPath
 from myxtts.training.ledger import Ledger
@@ -81,7 +83,7 @@ class Callback:
         """Every `training.log_every_steps`: mean losses and `StepClock.report` since the last time."""
 
     def on_validation(self, step: int, losses: dict, is_best: bool) -> None:
-        """After each validation."""
+        """After each validation, while the model has the weights that were validated."""
 
     def on_sample(self, step: int) -> None:
         """Every `training.sample_every_steps`, while the model has the weights that speak."""
@@ -248,13 +250,18 @@ class EventFile:
 
 
 class TensorBoardWriter(Callback):
-    """Writes losses, learning rate and timing to TensorBoard, by stage: a folder each in `folder`, which is there."""
+    """Writes losses, learning rate and timing to TensorBoard, by stage: a folder each in `folder`, which is there.
 
-    def __init__(self, folder: AnyPath):
+    The settings stand with them as text.
+    """
+
+    def __init__(self, folder: AnyPath, config: XTTSConfig):
         self.folder: Path = Path(folder)
+        self._settings = f"```\n{json.dumps(config.to_dict(), indent=1, ensure_ascii=False)}\n```"
 
     def on_start(self, start):
         self._file = EventFile(self.folder / start.stage)
+        self._file.write(start.step, lambda: tf.summary.text("settings", self._settings))
 
     def _write(self, step, values, group):
         def write():

@@ -366,9 +366,9 @@ class XTTSTrainer:
         if is_best:
             self.state.best = (main, self.step)
         self.state.history.append({"step": self.step, **losses})
-        self._call("on_validation", self.step, losses, is_best)
-        advice = self.overtraining.update(self.step, main)
-        if advice:
+        with self.clock.paused(), self.train_step.averaged_weights():
+            self._call("on_validation", self.step, losses, is_best)
+        if advice := self.overtraining.update(self.step, main):
             logger.warning("%s", advice)
         return losses, is_best
 

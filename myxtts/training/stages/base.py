@@ -116,6 +116,14 @@ class Stage(ABC):
         """Figures of a validation beyond the means of losses, from what `look` gave of each batch."""
         return {}
 
+    def copies(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """The recordings of a prepared validation batch, and what the model makes of them, to be looked at and heard.
+
+        Both are log-mels `(B, T, num_mels)`, or sound at 24 000 Hz, `(B, S)`; None where there is nothing to compare.
+        Called on the model device.
+        """
+        return None
+
     def build(self, model: XTTS | None, switches: Switches, measured: Any, starting: dict[str, np.ndarray] | None):
         """Makes the model or takes the one given; to be called in the strategy's scope, on the model device.
 

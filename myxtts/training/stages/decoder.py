@@ -98,6 +98,10 @@ class DecoderStage(Stage):
     def make_preparation(self, device, shares_device):
         return DecoderPreparation(self.foundations, device, self.config)
 
+    def copies(self, batch):
+        """Sound."""
+        return batch.target, copy_of(self.model.decoder, batch)
+
     def advise(self, figures):
         """Says so when the discriminators have won, or the decoder's sound has fallen back."""
         chance = CHANCE[self.config.model.decoder_type] * len(self.discriminators.parts)

@@ -62,6 +62,11 @@ class DVAEStage(Stage):
         if self.front is not None:
             self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
+    def copies(self, batch):
+        """Log-mels before and after quantization."""
+        mels = batch.mel, self.model.dvae(batch.mel)["reconstruction"]
+        return tuple(map(self.model.denormalize_mel, mels))
+
     def prepare_step(self, batch, step, seed):
         """Every `REVIVE_EVERY_STEPS`, and at the start: dead codes move onto vectors of this batch."""
         if step % REVIVE_EVERY_STEPS == 0:
