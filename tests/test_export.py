@@ -173,8 +173,9 @@ def test_a_graph_that_is_not_the_model_is_not_written(run, synthesizer, monkeypa
     "change, sentence",
     [
         (["--output", "{run}"], "--output must be a folder that is empty or not there. Received: {run}."),
-        (["--format", "torch"], "--format must be one of onnx"),
+        (["--format", "torch"], "--format must be one of onnx, savedmodel. Received: torch."),
         (["--weights", "int4"], "--weights must be one of float32, int8. Received: int4."),
+        (["--format", "savedmodel", "--weights", "int8"], "--format savedmodel has weights of 32 bits only"),
         (["--checkpoint", "{run}/nowhere"], "is not a folder"),
         (["--checkpoint", "{run}/gpt"], "is not there"),
         (["--output", ""], "--output must name a folder"),
@@ -182,7 +183,8 @@ def test_a_graph_that_is_not_the_model_is_not_written(run, synthesizer, monkeypa
 )
 def test_what_cannot_be_exported_is_one_sentence(run, tmp_path, capsys, change, sentence):
     arguments = {"--checkpoint": str(run), "--output": str(tmp_path / "new")}
-    arguments |= dict([[one.format(run=run) for one in change]])
+    change = [one.format(run=run) for one in change]
+    arguments |= dict(zip(change[::2], change[1::2]))
     assert main(["export", *[word for pair in arguments.items() for word in pair]]) == 2
     told = capsys.readouterr().err
     assert sentence.format(run=run) in told and told.count("\n") == 1

@@ -12,6 +12,7 @@ from myxtts.config.checks import UserError, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.export import speak
 from myxtts.export.checks import Finding, compare
+from myxtts.export.tensorflow_graphs import SAVED_MODEL, save_model
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
 from myxtts.onnx_graphs.builder import FLOAT32, WEIGHTS, import_onnx
@@ -25,8 +26,8 @@ from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
 
-ONNX = "onnx"
-FORMATS = (ONNX,)
+ONNX, TENSORFLOW = "onnx", "savedmodel"
+FORMATS = (ONNX, TENSORFLOW)
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 MODEL_NUMBERS = (
     *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
@@ -61,7 +62,13 @@ def export_model(
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"--output must be a folder that is empty or not there. Received: {output}.")
-    import_onnx(), import_onnxruntime()
+    if form == ONNX:
+        import_onnx()
+        import_onnxruntime()
+    elif weights != FLOAT32:
+        raise UserError(
+            f"--format {form} has weights of 32 bits only. Received: --weights {weights}. Try --format onnx."
+        )
     synthesizer = Synthesizer.load(folder, which, compiled=False)
     if "decoder" not in synthesizer.model.parts:
         lack = f"{folder} has no trained waveform decoder, and Griffin-Lim, which needs none, is not exported"
@@ -73,10 +80,10 @@ def export_model(
         write_json(new / "config.json", settings(synthesizer, form, weights))
         np.savez(new / "voices.npz", **voices)
         shutil.copyfile(speak.__file__, new / "speak.py")
-        model = synthesizer.model
-        reading, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
-        for graph in (reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)):
-            graph.save(new / f"{graph.name}.onnx")
+        if form == ONNX:
+            _save_onnx(synthesizer.model, weights, new)
+        else:
+            save_model(synthesizer.model, new / SAVED_MODEL)
         findings = []
         for finding in compare(new, synthesizer, weights):
             findings.append(finding)
@@ -85,6 +92,12 @@ def export_model(
             told = "; ".join(map(str, wrong))
             raise UserError(f"Nothing is written: what was exported does not do what the model does. {told}.")
     return findings
+
+
+def _save_onnx(model, weights, folder):
+    reading, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
+    for graph in (reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)):
+        graph.save(folder / f"{graph.name}.onnx")
 
 
 def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:

@@ -44,7 +44,24 @@ class OnnxGraphs:
         return dict(zip(names, session.run(names, arrays)))
 
 
-GRAPHS = {"onnx": OnnxGraphs}
+class TensorflowGraphs:
+    """The signatures of a SavedModel."""
+
+    def __init__(self, folder, threads=0):
+        import tensorflow
+
+        if threads:
+            tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
+        self.loaded = tensorflow.saved_model.load(str(Path(folder) / "model"))
+        self.tensor = tensorflow.constant
+
+    def __call__(self, name, **arrays):
+        """Outputs by name."""
+        found = self.loaded.signatures[name](**{key: self.tensor(array) for key, array in arrays.items()})
+        return {key: tensor.numpy() for key, tensor in found.items()}
+
+
+GRAPHS = {"onnx": OnnxGraphs, "savedmodel": TensorflowGraphs}
 
 
 class Vocabulary:
