@@ -79,6 +79,8 @@ def _add_sound(sound):
     sound.add_argument("--repetition-penalty", type=float, help=f"1 turns it off {drawn}")
     decoder = "what makes the sound of the codes (default: the model's waveform decoder, where there is one)"
     sound.add_argument("--decoder", choices=("model", "griffin-lim"), help=decoder)
+    engine = "what draws the codes: onnx is ONNX Runtime with 8-bit weights, on the CPU"
+    sound.add_argument("--engine", choices=("tensorflow", "onnx"), default="tensorflow", help=engine)
     sound.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
 
 
@@ -111,7 +113,8 @@ def _say(arguments, sound=None):
     lines = say_batch.read_lines(arguments.batch) if arguments.batch else []
     setup_logging()
     with get_device_context(arguments.device and device_named(arguments.device)):
-        synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, decoder=arguments.decoder)
+        options = dict(decoder=arguments.decoder, engine=arguments.engine)
+        synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, **options)
         if arguments.g2p:
             synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
         sampling = synthesizer.config.sampling

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from myxtts.config.config import ModelConfig, SamplingConfig
 from myxtts.inference.advancing import MOST_CODES, Advance, Repack, Request, RowState
+from myxtts.inference.onnx_steps import OnnxSteps
 from myxtts.models.gpt import GPT
 from myxtts.models.sampling import SamplingValues, gumbel_noise
 
@@ -93,14 +94,20 @@ class CodeEngine:
 
     Args:
         compiled: Whether XLA compiles the draws; `None` leaves it to the rule of `_is_compiled`.
+        onnx_steps: What reads and draws instead of TensorFlow.
     """
 
-    def __init__(self, gpt: GPT, config: ModelConfig, compiled: bool | None = None):
-        self.gpt, self.config, self.compiled = gpt, config, compiled
-        self.draw, self._repack = Advance(gpt, config), Repack(gpt, config)
-        latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
-        text, mask = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None], tf.bool)
-        self._prefill = tf.function(self._read_prompts, input_signature=[latents, text, mask])
+    def __init__(
+        self, gpt: GPT, config: ModelConfig, compiled: bool | None = None, onnx_steps: OnnxSteps | None = None
+    ):
+        self.gpt, self.config, self.compiled = gpt, config, compiled if onnx_steps is None else False
+        if onnx_steps is None:
+            self.draw, self._repack = Advance(gpt, config), Repack(gpt, config)
+            latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
+            text, mask = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None], tf.bool)
+            self._prefill = tf.function(self._read_prompts, input_signature=[latents, text, mask])
+        else:
+            self.draw, self._repack, self._prefill = onnx_steps, onnx_steps, onnx_steps.read
         self._waiting: deque[CodeStream] = deque()
         self._rows: list[CodeStream] = []
         self._state: RowState | None = None
@@ -181,7 +188,7 @@ class CodeEngine:
         steps = FIRST_STEPS if hurry else MOST_CODES
         request = self._request(steps)
         codes, states, taken, state = self.draw(self._state, request, self._compiled)
-        codes, states, taken = codes.numpy(), states.numpy(), int(taken)
+        codes, states, taken = np.asarray(codes), np.asarray(states), int(taken)
         self._state, self._filled = state, self._filled + taken
         self._steps[self._shape] += taken
         self._mask[:, self._filled - taken : self._filled] = True
@@ -192,8 +199,10 @@ class CodeEngine:
     def compile_all(self) -> None:
         """Compiles the draws for every shape of batch up to `MOST_ROWS`; takes seconds for each.
 
-        To be called by the owner of the model alone.
+        To be called by the owner of the model alone. Steps in ONNX Runtime have nothing to compile.
         """
+        if isinstance(self.draw, OnnxSteps):
+            return
         config = self.config
         prompt, size = config.num_latents + 3, 0
         most = prompt + config.max_text_tokens + config.max_codes + MOST_CODES

@@ -9,13 +9,14 @@ import numpy as np
 import tensorflow as tf
 from scipy.linalg import block_diag
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.inference.attention import text_attention
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
 from myxtts.inference.loading import load_model
+from myxtts.inference.onnx_steps import OnnxSteps
 from myxtts.inference.self_check import doubts
 from myxtts.inference.speech import Speech, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
@@ -33,6 +34,8 @@ REMEMBERED_VOICES = 32
 DECODERS = {"model": "decoder", "griffin-lim": "dvae"}
 """What can make the sound, and the part of the model that it needs."""
 WARM_UPS = ("none", "short", "all")
+ENGINES = ("tensorflow", "onnx")
+"""What can draw the codes."""
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the file of one, or recordings to make one from."""
 
@@ -47,6 +50,7 @@ class Synthesizer:
         decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
         compiled: As in `CodeEngine`.
         remember_voices: As in `VoiceEncoder`.
+        engine: `tensorflow`, or `onnx`, which draws the codes in ONNX Runtime with 8-bit weights, on the CPU.
     """
 
     def __init__(
@@ -57,14 +61,17 @@ class Synthesizer:
         decoder: str | None = None,
         compiled: bool | None = None,
         remember_voices: int = 0,
+        engine: str = "tensorflow",
     ):
+        require(engine in ENGINES, "--engine", f"one of {', '.join(ENGINES)}", engine)
         self.model, self.tokenizer, self.config = model, tokenizer, config
         for part in ("speaker", "decoder"):
             if part in model.parts:
                 set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
         self.voice = VoiceEncoder(model, config, remember_voices)
-        self.engine = CodeEngine(model.gpt, config.model, compiled)
+        steps = OnnxSteps(model.gpt, config.model) if engine == "onnx" else None
+        self.engine = CodeEngine(model.gpt, config.model, compiled, steps)
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
         self.to_waveform = self._make_waveform(decoder)

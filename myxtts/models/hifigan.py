@@ -17,8 +17,8 @@ from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Shape, Tensor
 from myxtts.models.waveform_decoder import WaveformDecoder, masked
 
-_SLOPE = 0.1
-_LAST_SLOPE = 0.01
+SLOPE = 0.1
+LAST_SLOPE = 0.01
 """The reference leaves the last leaky ReLU at its library's default slope; released weights were trained so."""
 _EDGE_TAPS = 7
 """Taps of the first and the last convolution."""
@@ -48,8 +48,8 @@ class ResidualStack(keras.layers.Layer):
 
     def call(self, x: Tensor, present: Tensor | None = None) -> Tensor:
         for dilated, plain in zip(self.dilated, self.plain, strict=True):
-            hidden = dilated(masked(ops.leaky_relu(x, _SLOPE), present))
-            x = x + plain(masked(ops.leaky_relu(hidden, _SLOPE), present))
+            hidden = dilated(masked(ops.leaky_relu(x, SLOPE), present))
+            x = x + plain(masked(ops.leaky_relu(hidden, SLOPE), present))
         return x
 
 
@@ -123,8 +123,8 @@ class HifiganGenerator(WaveformDecoder):
         for (factor, _), upsample, condition, stage in zip(
             self.upsampling, self.upsamples, self.conditions, self.stacks, strict=True
         ):
-            x = upsample(masked(ops.leaky_relu(x, _SLOPE), present)) + condition(speaker)
+            x = upsample(masked(ops.leaky_relu(x, SLOPE), present)) + condition(speaker)
             present = None if present is None else ops.repeat(present, factor, axis=1)
             x = sum(stack(x, present) for stack in stage) / len(stage)
-        x = self.conv_post(masked(ops.leaky_relu(x, _LAST_SLOPE), present))
+        x = self.conv_post(masked(ops.leaky_relu(x, LAST_SLOPE), present))
         return ops.tanh(ops.cast(x[..., 0], "float32"))

@@ -21,7 +21,7 @@ _SYMMETRIC_BLOCKS = 2
 """Blocks that look ahead; the others see the present and the past."""
 _EXPANSION = 3
 _EPSILON = 1e-6
-_MOST_LOG_MAGNITUDE = 6.9
+MOST_LOG_MAGNITUDE = 6.9
 """Where the head's magnitudes, up to 1000, are cut off: a full-scale tone has a quarter of the transform's 1024."""
 
 
@@ -92,7 +92,7 @@ class IstftGenerator(WaveformDecoder):
         super().__init__(code_stride, **kwargs)
         self.num_blocks, self.width, self.hop_length = blocks, width, hop_length
         self._causal = [index >= _SYMMETRIC_BLOCKS for index in range(blocks)]
-        self._window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
+        self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
         # The first convolution, the blocks, and the two frames on either side whose windows reach a frame's samples.
         self.history_frames = _TAPS // 2 + 2 + sum((_TAPS - 1) if causal else _TAPS // 2 for causal in self._causal)
         self.lookahead_frames = _TAPS // 2 + 2 + self._causal.count(False) * (_TAPS // 2)
@@ -128,13 +128,13 @@ class IstftGenerator(WaveformDecoder):
         for block in self.blocks:
             x = block(x, condition, present)
         log_magnitude, phase = ops.split(self.head(ops.cast(self.norm_post(x), "float32")), 2, axis=-1)
-        magnitude = masked(ops.exp(ops.minimum(log_magnitude, _MOST_LOG_MAGNITUDE)), present)
+        magnitude = masked(ops.exp(ops.minimum(log_magnitude, MOST_LOG_MAGNITUDE)), present)
         spectrum = magnitude * ops.cos(phase), magnitude * ops.sin(phase)
-        return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self._window, present)
+        return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
         """Windowed frames `(B, F, 4 hop)` to samples `(B, F hop)`: their sum, over that of the squared windows."""
-        squares = ops.broadcast_to(self._window**2, ops.shape(parts))
+        squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         envelope = self._sum_of_shifted(masked(squares, present))
         # Samples of absent frames have no window.
         samples = self._sum_of_shifted(parts) / ops.maximum(envelope, 1e-3)

@@ -41,7 +41,7 @@ class WaveformDecoder(keras.layers.Layer):
 
     def latents_to_frames(self, latents: Tensor) -> Tensor:
         """Interpolates latents, `(B, n, width)`, to frames, `(B, num_frames(n), width)`."""
-        for factor in self._factors():
+        for factor in self.factors():
             latents = interpolate_linearly(latents, factor)
         return latents
 
@@ -63,7 +63,7 @@ class WaveformDecoder(keras.layers.Layer):
 
     def num_frames(self, num_latents: int | Tensor) -> int | Tensor:
         """Number of frames of `num_latents` latents."""
-        for factor in self._factors():
+        for factor in self.factors():
             num_latents = _scaled_length(num_latents, factor)
         return num_latents
 
@@ -71,7 +71,8 @@ class WaveformDecoder(keras.layers.Layer):
         """Length, in samples, of the waveform of `num_latents` latents."""
         return self.num_frames(num_latents) * self.hop_length
 
-    def _factors(self):
+    def factors(self) -> tuple[float, ...]:
+        """By which latents are stretched in time, one after the other."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 

@@ -3,8 +3,9 @@
     python utilities/benchmarks/synthesis.py --sizes nano small --codes 96 --turns 3 --threads 2
 
 For each size, with untrained weights: codes by a cache of the model's full length and a second pass of the GPT for the
-latents ("before"); the engine, plain and compiled; and the time to the first sound. Figures are medians over the turns,
-in CPU time and in wall-clock time; read their ratios, which come from one run, not figures of different runs.
+latents ("before"); the engine, plain, compiled, and in ONNX Runtime with 8-bit weights; the time to the first sound.
+Figures are medians over the turns, in CPU time and in wall-clock time; read their ratios, which come from one run, not
+figures of different runs.
 """
 
 import argparse
@@ -24,12 +25,14 @@ import tensorflow as tf  # noqa: E402, I001
 
 import myxtts  # noqa: E402, F401  settles what TensorFlow reads when it is imported
 from myxtts.config.config import ModelConfig, SamplingConfig  # noqa: E402
-from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
+from myxtts.inference.code_engine import CodeEngine, CodeStream, mark_text  # noqa: E402
+from myxtts.inference.onnx_steps import OnnxSteps  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 from myxtts.inference.waveforms import LatentDecoder  # noqa: E402
 from myxtts.models.gpt import GPT  # noqa: E402
 from myxtts.models.sampling import EXCLUDED, SamplingValues, gumbel_noise, sample  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
+from utilities.benchmarks.bench_extra import import_extra  # noqa: E402
 
 NUM_TEXT_TOKENS = 300
 SAMPLING = SamplingConfig()
@@ -76,11 +79,17 @@ class Before:
         return tf.transpose(drawn[1][:count])
 
 
-def by_engine(engine: CodeEngine, texts: list[list[int]], voice: np.ndarray, count: int) -> list[np.ndarray]:
+def by_engine(engine: CodeEngine, texts: list[list[int]], voice: np.ndarray, count: int) -> list[CodeStream]:
     """The same by the engine."""
     streams = [engine.open(ids, voice, SAMPLING, 0, n, count) for n, ids in enumerate(texts)]
     engine.finish(streams)
-    return [stream.latents() for stream in streams]
+    return streams
+
+
+def same_beginning(streams: list[CodeStream], others: list[CodeStream]) -> float:
+    """Share of codes before the first one that differs."""
+    pairs = [np.array([one.codes, other.codes]) for one, other in zip(streams, others)]
+    return float(np.mean([np.cumprod(one == other).mean() for one, other in pairs]))
 
 
 def first_sound(engine: CodeEngine, decoder: LatentDecoder, ids: list[int], voice: Voice, count: int) -> np.ndarray:
@@ -107,7 +116,7 @@ def measure(forms: dict, turns: int) -> dict[str, tuple[float, float]]:
     return {name: tuple(map(median, zip(*times))) for name, times in found.items()}
 
 
-def bench(size: str, batches: list[int], count: int, turns: int) -> None:
+def bench(size: str, batches: list[int], count: int, turns: int, threads: int) -> None:
     """Prints the figures of one size."""
     keras.utils.set_random_seed(0)
     config = ModelConfig(size, num_text_tokens=NUM_TEXT_TOKENS)
@@ -120,6 +129,7 @@ def bench(size: str, batches: list[int], count: int, turns: int) -> None:
         random.standard_normal((1, config.speaker_width)).astype("float32"),
     )
     before, plain, compiled = Before(model.gpt, config), *(CodeEngine(model.gpt, config, xla) for xla in (False, True))
+    onnx = CodeEngine(model.gpt, config, onnx_steps=OnnxSteps(model.gpt, config, threads=threads))
     decoder = LatentDecoder(model)
     for batch in batches:
         texts = [random.integers(4, NUM_TEXT_TOKENS, 60).tolist() for _ in range(batch)]
@@ -127,12 +137,14 @@ def bench(size: str, batches: list[int], count: int, turns: int) -> None:
             "before": lambda: before(texts, voice.latents, count),
             "engine, plain": lambda: by_engine(plain, texts, voice.latents, count),
             "engine, XLA": lambda: by_engine(compiled, texts, voice.latents, count),
+            "engine, ONNX": lambda: by_engine(onnx, texts, voice.latents, count),
         }
-        expected, *others = (form() for form in forms.values())
-        differences = [max(np.abs(a - b).max() for a, b in zip(expected, other)) for other in others]
+        expected, *others, of_8_bits = (form() for form in forms.values())
+        differences = [max(np.abs(a - b.latents()).max() for a, b in zip(expected, other)) for other in others]
         times = measure(forms, turns)
         print(
-            f"\n{size}, batch {batch}, {count} codes; latents differ from the second pass's by {max(differences):.1e}"
+            f"\n{size}, batch {batch}, {count} codes; latents differ from the second pass's by {max(differences):.1e}; "
+            f"8-bit weights: {100 * same_beginning(others[0], of_8_bits):.0f} % of codes before the first that differs"
         )
         for name, (cpu, wall) in times.items():
             ratios = times["before"][0] / cpu, times["before"][1] / wall
@@ -146,7 +158,7 @@ def bench(size: str, batches: list[int], count: int, turns: int) -> None:
         return decoder.begin(voice).more([0] * count, latents, True)
 
     forms = {"whole sentence, before": whole}
-    for name, engine in (("first sound, plain", plain), ("first sound, XLA", compiled)):
+    for name, engine in (("first sound, plain", plain), ("first sound, XLA", compiled), ("first sound, ONNX", onnx)):
         forms[name] = lambda engine=engine: first_sound(engine, decoder, ids, voice, count)
     times = measure(forms, turns)
     for name, (cpu, wall) in times.items():
@@ -162,10 +174,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    import_extra("onnx")
+    import_extra("onnxruntime")
     tf.config.threading.set_intra_op_parallelism_threads(arguments.threads)
     tf.config.threading.set_inter_op_parallelism_threads(arguments.threads)
     for size in arguments.sizes:
-        bench(size, arguments.batches, arguments.codes, arguments.turns)
+        bench(size, arguments.batches, arguments.codes, arguments.turns, arguments.threads)
 
 
 if __name__ == "__main__":

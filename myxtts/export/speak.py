@@ -1,0 +1,334 @@
+"""Speaks with an exported XTTS model: needs numpy and the runtime that the files are for, nothing else.
+
+    python speak.py --text "Good morning." --voice NAME --output out.wav
+    python speak.py --list-voices
+
+From Python: `Speaker(folder).speak("Good morning.", voice="NAME")` gives float32 samples at `Speaker.sample_rate` Hz.
+A voice is one of `voices.npz`, or the path of a WAV file. Unlike MyXTTS this does not write out numbers, abbreviations
+and symbols as words: write the text as it is spoken.
+"""
+
+import argparse
+import json
+import re
+import sys
+import unicodedata
+import wave
+from pathlib import Path
+
+import numpy as np
+
+PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
+CACHE_ROWS = 64
+"""Rows by which the cache of keys and values grows."""
+_SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
+
+
+class OnnxGraphs:
+    """The graphs of a folder in ONNX Runtime, each loaded when it is first used."""
+
+    def __init__(self, folder, threads=0):
+        import onnxruntime
+
+        self.folder, self.runtime, self.loaded = Path(folder), onnxruntime, {}
+        self.options = onnxruntime.SessionOptions()
+        self.options.intra_op_num_threads = threads
+
+    def __call__(self, name, **arrays):
+        """Outputs by name."""
+        if name not in self.loaded:
+            path = str(self.folder / f"{name}.onnx")
+            session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
+            self.loaded[name] = session, [output.name for output in session.get_outputs()]
+        session, names = self.loaded[name]
+        return dict(zip(names, session.run(names, arrays)))
+
+
+class TensorflowGraphs:
+    """The signatures of a SavedModel."""
+
+    def __init__(self, folder, threads=0):
+        import tensorflow
+
+        if threads:
+            tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
+        self.loaded = tensorflow.saved_model.load(str(Path(folder) / "model"))
+        self.tensor = tensorflow.constant
+
+    def __call__(self, name, **arrays):
+        """Outputs by name."""
+        found = self.loaded.signatures[name](**{key: self.tensor(array) for key, array in arrays.items()})
+        return {key: tensor.numpy() for key, tensor in found.items()}
+
+
+GRAPHS = {"onnx": OnnxGraphs, "savedmodel": TensorflowGraphs}
+
+
+class Vocabulary:
+    """Text to ids: byte-pair encoding by the merges of `vocab.json`."""
+
+    def __init__(self, path):
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        model, self.special = document["model"], [token["content"] for token in document["added_tokens"]]
+        self.ids = {token["content"]: token["id"] for token in document["added_tokens"]} | model["vocab"]
+        pairs = (tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"])
+        self.ranks = {pair: rank for rank, pair in enumerate(pairs)}
+        self.unknown = self.ids[model["unk_token"]]
+        longest_first = sorted(self.special, key=len, reverse=True)
+        self.cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    def encode(self, text, language):
+        """The language's tag and the tokens of the text, without characters that the vocabulary does not have."""
+        text = " ".join(text.replace('"', "").lower().split())
+        text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # spelled out, they are text
+        if missing := sorted(set(text) - set(self.ids) - {" "}):
+            print(f"Not spoken, since the vocabulary does not have them: {' '.join(missing)}", file=sys.stderr)
+        return [one for one in self.raw_ids(f"[{language}]{text}".replace(" ", "[SPACE]")) if one != self.unknown]
+
+    def raw_ids(self, text):
+        """Ids of a text with its control tokens in it."""
+        found = []
+        for part in self.cut.split(text):
+            words = [part] if part in self.special else _words(part)
+            found += [self.ids.get(token, self.unknown) for word in words for token in self._merged(word)]
+        return found
+
+    def _merged(self, word):
+        if word in self.special:
+            return [word]
+        tokens = list(word)
+        while len(tokens) > 1:
+            best = min(zip(tokens, tokens[1:]), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
+            if best not in self.ranks:
+                break
+            at = next(i for i in range(len(tokens) - 1) if (tokens[i], tokens[i + 1]) == best)
+            tokens[at : at + 2] = ["".join(best)]
+        return tokens
+
+
+def _words(text):
+    """Runs of letters and digits, and runs of what is neither nor white space."""
+    words, before = [], None
+    for character in text:
+        category = unicodedata.category(character)
+        is_word = category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d"
+        kind = "space" if character.isspace() else is_word
+        if kind != "space":
+            words += [character] if kind != before else [words.pop() + character]
+        before = kind
+    return words
+
+
+class Speaker:
+    """A model in a folder that `myxtts export` wrote."""
+
+    def __init__(self, folder=".", threads=0):
+        folder = Path(folder)
+        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
+        self.vocabulary = Vocabulary(folder / "vocab.json")
+        self.graphs = GRAPHS[self.config["format"]](folder, threads)
+        with np.load(folder / "voices.npz") as voices:
+            self.voices = dict(zip(voices["names"].tolist(), zip(voices["latents"], voices["speakers"])))
+
+    def speak(self, text, voice, language=None, seed=0, **sampling):
+        """Samples `(S,)` float32; `sampling` are temperature, top_k, top_p and repetition_penalty."""
+        language = language or next(iter(self.config["languages"]))
+        latents, speaker = self.voice(voice)
+        parts = []
+        for number, sentence in enumerate(self.sentences(text, language)):
+            ids = self.vocabulary.encode(sentence, language)
+            codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
+            if not stopped:
+                print(f"Cut at {len(codes)} codes, before its end: {sentence}", file=sys.stderr)
+            parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32)] if parts else []
+            parts.append(self._faded(self.sound(states, speaker)) if codes else np.zeros(0, np.float32))
+        if not parts:
+            raise ValueError("There is nothing to say.")
+        return np.concatenate(parts)
+
+    def sentences(self, text, language):
+        """Pieces of whole sentences, and parts of those that are too long."""
+        if language not in self.config["languages"]:
+            raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
+        if language in self.config["written_as_it_sounds"]:
+            raise ValueError(f"{language} was trained as it sounds, which takes MyXTTS: `myxtts say` writes it so.")
+        limit, found = self.config["languages"][language], []
+        for sentence in _SENTENCE_END.split(text.strip()):
+            while len(sentence) > limit:
+                at = sentence.rfind(" ", 1, limit)
+                at = at if at > 0 else limit
+                found, sentence = [*found, sentence[:at]], sentence[at:].strip()
+            if found and len(found[-1]) + 1 + len(sentence) <= limit:
+                found[-1] += " " + sentence
+            else:
+                found.append(sentence)
+        return [one for one in found if any(map(str.isalnum, one))]
+
+    def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
+        """Codes of text ids, the states `(n + 1, width)` that predict them, and whether it ended by itself."""
+        model, values = self.model, self.sampling_values(**sampling)
+        if len(ids) > model["max_text_tokens"]:
+            raise ValueError(f"A sentence has {len(ids)} tokens, at most {model['max_text_tokens']}: make it shorter.")
+        cache = Cache(model)
+        text = np.array([[model["start_text_token"], *ids, model["stop_text_token"]]], np.int32)
+        logits, hidden = cache.read(self.graphs, latents[None], text, model["start_audio_token"], 0)
+        seen, codes, states = np.zeros(logits.shape, bool), [], [hidden]
+        most = min(max_codes or model["max_codes"], model["max_codes"])
+        while len(codes) < most:
+            noise = gumbel_noise(seed, sentence, len(codes), logits.shape[1])
+            drawn = self.graphs("draw", logits=logits, noise=noise, seen=seen, **values)
+            code, seen = int(drawn["code"][0]), drawn["now_seen"]
+            if code == model["stop_audio_token"]:
+                return codes, np.concatenate(states), True
+            codes.append(code)
+            logits, hidden = cache.read(self.graphs, latents[None, :0], text[:, :0], code, len(codes))
+            states.append(hidden)
+        return codes, np.concatenate(states), False
+
+    def sampling_values(self, **sampling):
+        """How codes are drawn, as the graph takes it."""
+        values = {**self.config["sampling"], **sampling}
+        return {
+            name: np.array([[value]], np.int32 if name == "top_k" else np.float32) for name, value in values.items()
+        }
+
+    def sound(self, states, speaker):
+        """Samples of one sentence."""
+        window = dict(start=np.array([0]), end=np.array([2**31 - 1]))
+        return self.graphs("decoder", latents=states[None], speaker=speaker[None], **window)["samples"][0]
+
+    def voice(self, voice):
+        """Latents `(num_latents, width)` and speaker vector of a name or a WAV file."""
+        if voice in self.voices:
+            return self.voices[voice]
+        if not Path(voice).is_file():
+            raise ValueError(f"{voice} is neither a WAV file nor one of the voices: {', '.join(self.voices)}.")
+        return self.listen(*read_wav(voice))
+
+    def listen(self, samples, sample_rate):
+        """A voice from a recording `(S,)` in [-1, 1]."""
+        heard = self.config["listening"]
+        samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
+        length, least = heard["piece_samples"], heard["least_samples"]
+        if len(samples) < least:
+            raise ValueError(f"A voice cannot be heard in less than {least / heard['sample_rate']:.2g} s.")
+        whole = samples
+        if heard["repeats"]:
+            samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
+        pieces = [samples[at : at + length] for at in range(0, len(samples), length)]
+        pieces = [piece for piece in pieces if len(piece) >= least] or pieces[:1]
+        latents = [self.graphs("conditioning", wav=piece[None])["latents"] for piece in pieces]
+        wav = resampled(whole, heard["sample_rate"], heard["speaker_sample_rate"])
+        return np.concatenate(latents).mean(axis=0), self.graphs("speaker", wav=wav[None])["speaker"][0]
+
+    def _faded(self, samples):
+        length = min(int(FADE_SECONDS * self.sample_rate), len(samples))
+        ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
+        samples = samples.copy()
+        samples[:length] *= ramp
+        samples[len(samples) - length :] *= ramp[::-1]
+        return samples
+
+
+class Cache:
+    """Keys and values of all that one sentence has read."""
+
+    def __init__(self, model):
+        self.model, self.filled = model, 0
+        heads, depth = model["heads"], model["width"] // model["heads"]
+        self.keys = [np.zeros((1, heads, depth, 1), np.float32) for _ in range(model["layers"])]
+        self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
+
+    def read(self, graphs, latents, text, code, index):
+        """Reads on; logits of the next code and the state that they come from."""
+        new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
+        mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
+        arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
+        arrays |= {f"values_{i}": one for i, one in enumerate(self.values)}
+        arrays |= dict(code=np.array([[code]], np.int32), index=np.array([index], np.int32), mask=mask[None])
+        found = graphs("gpt", latents=latents, text=text, **arrays)
+        if self.filled + new > size:
+            room = -(-(self.filled + new) // CACHE_ROWS) * CACHE_ROWS - size
+            self.keys = [np.pad(one, ((0, 0), (0, 0), (0, 0), (0, room))) for one in self.keys]
+            self.values = [np.pad(one, ((0, 0), (0, 0), (0, room), (0, 0))) for one in self.values]
+        rows = slice(self.filled, self.filled + new)
+        for i in range(self.model["layers"]):
+            self.keys[i][..., rows], self.values[i][:, :, rows] = found[f"new_keys_{i}"], found[f"new_values_{i}"]
+        self.filled += new
+        return found["logits"], found["hidden"]
+
+
+def gumbel_noise(seed, sentence, number, num_scores):
+    """Noise of one code, `(1, num_scores)`: a function of seed, sentence and number of the code, as in MyXTTS."""
+    blocks = -(-num_scores // 8)
+    key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
+    bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
+    uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
+    return -np.log(-np.log(uniform))[None, :num_scores]
+
+
+def resampled(samples, rate, new_rate, zeros=48):
+    """By a windowed sinc with so many zero crossings on each side."""
+    if rate == new_rate:
+        return samples.astype(np.float32)
+    cutoff, count = min(1.0, new_rate / rate), len(samples) * new_rate // rate
+    half = int(np.ceil(zeros / cutoff))
+    padded, parts = np.pad(samples.astype(np.float64), half), [np.zeros(0)]
+    for first in range(0, count, 4096):
+        place = np.arange(first, min(first + 4096, count)) * (rate / new_rate)
+        taps = place.astype(int)[:, None] + np.arange(1 - half, half + 1)
+        distance = taps - place[:, None]
+        weights = cutoff * np.sinc(cutoff * distance) * np.cos(np.pi / 2 * distance / half) ** 2
+        parts.append((padded[taps + half] * weights).sum(axis=1))
+    return np.concatenate(parts).astype(np.float32)
+
+
+def read_wav(path):
+    """Samples `(S,)` of a WAV file, mixed to one channel, and their rate."""
+    with wave.open(str(path), "rb") as file:
+        width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+        content = np.frombuffer(file.readframes(file.getnframes()), np.uint8).reshape(-1, channels, width)
+    if width == 1:
+        return (content[..., 0].mean(axis=1) - 128) / 128, rate
+    whole = np.zeros((*content.shape[:2], 4), np.uint8)
+    whole[..., 4 - width :] = content
+    return (whole.view("<i4")[..., 0] / 2.0**31).mean(axis=1), rate
+
+
+def write_wav(path, samples, sample_rate):
+    """A WAV file of 16 bits."""
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, sample_rate, 0, "NONE", ""))
+        file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+
+
+def main():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text")
+    parser.add_argument("--voice", help="one of --list-voices, or a WAV file")
+    parser.add_argument("--language")
+    parser.add_argument("--output", default="out.wav")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
+    parser.add_argument("--list-voices", action="store_true")
+    for name, kind in (("temperature", float), ("top-k", int), ("top-p", float), ("repetition-penalty", float)):
+        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS)
+    arguments = vars(parser.parse_args())
+    speaker = Speaker(Path(__file__).resolve().parent, arguments.pop("threads"))
+    output, text, voice = (arguments.pop(name) for name in ("output", "text", "voice"))
+    if arguments.pop("list_voices"):
+        return print("\n".join(speaker.voices))
+    if not text or not (voice or speaker.voices):
+        parser.error("give --text, and --voice where the model has none of its own")
+    try:
+        samples = speaker.speak(text, voice or next(iter(speaker.voices)), **arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    write_wav(output, samples, speaker.sample_rate)
+    print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""ONNX Runtime, where it is installed."""
+
+from typing import Any
+
+from myxtts.config.checks import UserError
+from myxtts.onnx_graphs.builder import Builder
+
+
+def import_onnxruntime() -> Any:
+    """The `onnxruntime` package.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        rule = "ONNX graphs run in the package onnxruntime, which is not installed"
+        raise UserError(f'{rule}. Install it with: pip install "myxtts[onnx]"') from error
+    return onnxruntime
+
+
+def open_session(graph: Builder, threads: int = 0) -> Any:
+    """A graph in ONNX Runtime, on the CPU, with so many threads; 0 takes all cores."""
+    onnxruntime = import_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    # Threads that wait for work without sleeping take the time of TensorFlow's.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    content = graph.model().SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

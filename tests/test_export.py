@@ -1,0 +1,273 @@
+"""What `myxtts export` writes speaks as the model does, and the ONNX engine draws what TensorFlow draws."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import soundfile
+from tiny import WORDS, tiny_model_config, tiny_run_config, voiced, write_run
+from tokenizers import Tokenizer
+
+pytest.importorskip("onnx", reason="the extra export is not installed")
+pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+
+from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
+from myxtts.cli.main import main
+from myxtts.config.config import SamplingConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.export import checks
+from myxtts.export.speak import Speaker, Vocabulary, gumbel_noise, read_wav, resampled
+from myxtts.inference.code_engine import CodeEngine
+from myxtts.inference.onnx_steps import OnnxSteps
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.voices import Voice
+from myxtts.models import sampling
+from myxtts.models.xtts import XTTS
+from myxtts.onnx_graphs.builder import quantized
+from myxtts.onnx_graphs.runtime import open_session
+from myxtts.onnx_graphs.sound import build_decoder
+from myxtts.storage.speakers import write_speakers
+from myxtts.text.tokenizer import XTTSTokenizer
+
+SAMPLED = dict(temperature=1.1, top_k=12, top_p=0.95, repetition_penalty=1.3)
+GREEDY = dict(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
+
+
+def stirred(model):
+    """Weights that are far from their initial values, so that nothing is zero or one by chance."""
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(variable + 0.2 * random.standard_normal(variable.shape).astype("float32"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Folder of a run of all parts, with one voice."""
+    keras.utils.set_random_seed(0)
+    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
+    model = stirred(XTTS(config.model, parts=("dvae", "gpt", "speaker", "decoder")))
+    model.mel_stats.assign(np.full(80, 3.0, "float32"))
+    folder = write_run(tmp_path_factory.mktemp("exported") / "run", model, tokenizer, config)
+    random = np.random.default_rng(1)
+    latents = random.standard_normal((1, config.model.num_latents, config.model.width)).astype("float32")
+    vector = random.standard_normal((1, config.model.speaker_width)).astype("float32")
+    write_speakers(folder, {"emma": (latents, vector)})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def synthesizer(run):
+    return Synthesizer.load(run, compiled=False)
+
+
+@pytest.fixture(scope="module")
+def exported(run, synthesizer):
+    """What `myxtts export` wrote, and what it said."""
+    folder = run.parent / "onnx"
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)  # its graphs are traced once
+    assert main(["export", "--checkpoint", str(run), "--output", str(folder)]) == 0
+    patch.undo()
+    return folder
+
+
+def draw(synthesizer, speaker, values, number):
+    """The stream of the Keras model, and what `speak.py` gives for the same."""
+    ids = speaker.vocabulary.encode(" ".join(WORDS[number : number + 2]), "en")
+    latents = speaker.voices["emma"][0]
+    stream = synthesizer.engine.open(ids, latents[None], SamplingConfig(**values), 5, number)
+    synthesizer.engine.finish([stream])
+    return stream, speaker.codes(ids, latents, 5, number, **values)
+
+
+@pytest.mark.parametrize("values", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_exported_model_draws_the_codes_of_the_model(synthesizer, exported, values):
+    speaker, lengths = Speaker(exported), set()
+    for number in range(4):
+        stream, (codes, states, stopped) = draw(synthesizer, speaker, values, number)
+        assert codes == stream.codes and stopped == stream.stopped
+        np.testing.assert_allclose(states, stream.latents(), atol=1e-4)
+        lengths.add(len(codes))
+    assert max(lengths) > 5
+
+
+def test_exported_model_makes_the_sound_of_the_model(synthesizer, exported):
+    speaker = Speaker(exported)
+    latents, vector = speaker.voices["emma"]
+    text = "one two. three"
+    expected = synthesizer.speak(text, Voice(latents[None], vector[None]), "en", seed=3)
+    np.testing.assert_allclose(speaker.speak(text, "emma", "en", seed=3), expected.samples, atol=1e-4)
+    assert speaker.sample_rate == expected.sample_rate
+
+
+def test_exported_model_hears_a_recording_as_the_model_does(synthesizer, exported, tmp_path):
+    samples = voiced(1.3, 150, 1)
+    soundfile.write(tmp_path / "a.wav", samples, MODEL_SAMPLE_RATE, subtype="PCM_24")
+    voice, (latents, vector) = synthesizer.voice(samples), Speaker(exported).voice(str(tmp_path / "a.wav"))
+    np.testing.assert_allclose(latents[None], voice.latents, atol=1e-3)
+    heard = MelSpectrogram(SPEAKER_MEL)(
+        resampled(samples, 22050, 16000)[None]
+    )  # by another filter than the model's own
+    np.testing.assert_allclose(vector, np.asarray(synthesizer.model.speaker_encoder(heard))[0], atol=1e-3)
+
+
+def test_speaking_takes_no_package_of_ours(exported, tmp_path):
+    blocked = ["tensorflow", "keras", "myxtts", "tokenizers", "soundfile"]
+    hide = f"import runpy, sys; sys.modules.update(dict.fromkeys({blocked}))"
+    code = f"{hide}; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    arguments = [exported / "speak.py", "--text", "One, two.", "--voice", "emma", "--output", tmp_path / "out.wav"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert soundfile.info(tmp_path / "out.wav").samplerate == 24000
+
+
+def test_eight_bits_are_a_quarter_and_draw_nearly_the_same(run, synthesizer, exported, monkeypatch, capsys):
+    monkeypatch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)
+    folder = run.parent / "int8"
+    assert main(["export", "--checkpoint", str(run), "--output", str(folder), "--weights", "int8"]) == 0
+    assert "gpt, step: logits: differs by" in capsys.readouterr().out
+    assert json.loads((folder / "config.json").read_text())["weights"] == "int8"
+    values, scales = quantized(np.random.default_rng(0).standard_normal((70, 5)).astype("float32"))
+    assert values.shape == (5, 3, 32) and values.dtype == np.uint8 and scales.shape == (5, 3)
+
+
+def test_matrix_of_eight_bits_is_the_matrix_to_half_a_step():
+    kernel = np.random.default_rng(0).standard_normal((70, 5)).astype("float32")
+    values, scales = quantized(kernel)
+    restored = ((values.astype("float32") - 128) * scales[..., None]).reshape(5, -1)[:, :70].T
+    assert np.abs(restored - kernel).max() <= scales.max() / 2 + 1e-6
+
+
+def test_hifigan_goes_as_well():
+    keras.utils.set_random_seed(0)
+    model = XTTS(tiny_model_config(decoder_type="hifigan"), parts=("decoder",))
+    random = np.random.default_rng(0)
+    latents = random.standard_normal((1, 3, model.config.width)).astype("float32")
+    vector = random.standard_normal((1, model.config.speaker_width)).astype("float32")
+    window = dict(start=np.array([0]), end=np.array([2**31 - 1]))
+    (found,) = open_session(build_decoder(model)).run(None, dict(latents=latents, speaker=vector, **window))
+    expected = np.asarray(model.decoder(latents, vector))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(expected).max() > 1e-3
+
+
+def test_a_graph_that_is_not_the_model_is_not_written(run, synthesizer, monkeypatch, capsys):
+    monkeypatch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)
+    monkeypatch.setattr(checks, "LIMITS", {"float32": 1e-12})
+    folder = run.parent / "wrong"
+    assert main(["export", "--checkpoint", str(run), "--output", str(folder)]) == 2
+    assert "does not do what the model does. conditioning: differs by" in capsys.readouterr().err
+    assert not folder.exists() and not [*run.parent.glob(".wrong*")]
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        (["--output", "{run}"], "--output must be a folder that is empty or not there. Received: {run}."),
+        (["--format", "torch"], "--format must be one of onnx, savedmodel. Received: torch."),
+        (["--weights", "int4"], "--weights must be one of float32, int8. Received: int4."),
+        (["--format", "savedmodel", "--weights", "int8"], "--format savedmodel has weights of 32 bits only"),
+        (["--checkpoint", "{run}/nowhere"], "is not a folder"),
+        (["--checkpoint", "{run}/gpt"], "is not there"),
+        (["--output", ""], "--output must name a folder"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence(run, tmp_path, capsys, change, sentence):
+    arguments = {"--checkpoint": str(run), "--output": str(tmp_path / "new")}
+    change = [one.format(run=run) for one in change]
+    arguments |= dict(zip(change[::2], change[1::2]))
+    assert main(["export", *[word for pair in arguments.items() for word in pair]]) == 2
+    told = capsys.readouterr().err
+    assert sentence.format(run=run) in told and told.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_package_that_is_missing_is_one_sentence(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main(["export", "--checkpoint", str(run), "--output", str(tmp_path / "new")]) == 2
+    assert 'pip install "myxtts[onnx]"' in capsys.readouterr().err
+
+
+def test_noise_is_that_of_the_model():
+    expected = sampling.gumbel_noise(3, 2**40, 5, 2, 19)
+    np.testing.assert_array_equal(expected, np.concatenate([gumbel_noise(3, 2**40, n, 19) for n in (5, 6)]))
+
+
+def test_ids_are_those_of_the_tokenizers_package(tmp_path):
+    texts = ["naïve café, 3 times!", "می‌خواهم بروم.", "ሰላም ለዓለም።", "नमस्ते दुनिया।", "你好 世界", "a_b c-d ..."]
+    tokenizer = XTTSTokenizer.train([(text, "en") for text in texts for _ in range(3)], 300, ["fa", "am", "hi"])
+    tokenizer.save(tmp_path / "vocab.json")
+    reference, vocabulary = Tokenizer.from_file(str(tmp_path / "vocab.json")), Vocabulary(tmp_path / "vocab.json")
+    for text in [*texts, "unseen ☃ letters ﷺ", "[en]x[SPACE]y[STOP]", "  two  blanks "]:
+        for form in (text, text.replace(" ", "[SPACE]")):
+            assert vocabulary.raw_ids(form) == reference.encode(form).ids
+
+
+def test_resampling_keeps_a_tone():
+    time = np.arange(8000) / 22050
+    found = resampled(np.sin(2 * np.pi * 1000 * time), 22050, 16000)[300:5000]
+    expected = np.sin(2 * np.pi * 1000 * np.arange(len(found) + 300) / 16000)[300:]
+    assert np.abs(found - expected).max() < 1e-3
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32"])
+def test_wav_files_are_read(tmp_path, subtype):
+    samples = voiced(0.1, 200, 1)
+    soundfile.write(Path(tmp_path, "a.wav"), np.stack([samples, samples], 1), 16000, subtype=subtype)
+    found, rate = read_wav(tmp_path / "a.wav")
+    assert rate == 16000 and np.abs(found - samples).max() < (0.02 if subtype == "PCM_U8" else 1e-4)
+
+
+def test_onnx_engine_draws_what_tensorflow_draws(synthesizer):
+    model, config = synthesizer.model, synthesizer.model.config
+    engine = CodeEngine(model.gpt, config, onnx_steps=OnnxSteps(model.gpt, config, "float32", threads=1))
+    random, streams = np.random.default_rng(0), []
+    requests = []
+    for number in range(10):
+        latents = random.standard_normal((1, config.num_latents, config.width)).astype("float32")
+        ids, values = (
+            random.integers(4, config.num_text_tokens, 2 + number).tolist(),
+            GREEDY if number % 3 == 0 else SAMPLED,
+        )
+        requests.append((ids, latents, SamplingConfig(**values), 3, number, 0 if number % 2 else 7, number == 4))
+    for request in requests:  # they join while others are drawn
+        streams.append(engine.open(*request))
+        engine.advance()
+    engine.finish(streams)
+    expected = [synthesizer.engine.open(*request) for request in requests]
+    synthesizer.engine.finish(expected)
+    for found, one in zip(streams, expected):
+        assert found.codes == one.codes and found.stopped == one.stopped
+        np.testing.assert_allclose(found.latents(), one.latents(), atol=1e-4)
+
+
+def test_onnx_engine_frees_the_rows_of_the_cancelled(synthesizer):
+    model, config = synthesizer.model, synthesizer.model.config
+    engine = CodeEngine(model.gpt, config, onnx_steps=OnnxSteps(model.gpt, config, threads=1))
+    latents = np.zeros((1, config.num_latents, config.width), "float32")
+    one, two = (engine.open([5, 6], latents, SamplingConfig(**SAMPLED), 1, n, hurry=True) for n in range(2))
+    assert engine.advance() == 2
+    one.cancel()
+    assert engine.advance() == 1
+    engine.finish([two])
+    assert two.finished and not one.finished
+
+
+def test_engine_that_is_not_there_is_one_sentence(run, capsys):
+    words = ["say", "--checkpoint", str(run), "--speaker", "emma", "--text", "one", "--engine", "magic"]
+    assert main(words) == 2 and "--engine must be one of tensorflow, onnx" in capsys.readouterr().err
+
+
+def test_onnx_engine_says(run, tmp_path, capsys):
+    words = ["say", "--checkpoint", str(run), "--speaker", "emma", "--text", "one two", "--engine", "onnx"]
+    assert main([*words, "--output", str(tmp_path / "a.wav")]) == 0
+    assert soundfile.info(tmp_path / "a.wav").samplerate == 24000
