@@ -9,6 +9,7 @@ COMMANDS = {
     "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
     "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
     "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
+    "evaluate": ("myxtts.cli.evaluate", "judge how well models speak, side by side"),
     "push": ("myxtts.cli.push", "upload a model to the Hugging Face hub, with a model card"),
     "serve": ("myxtts.server.__main__", "serve a model over HTTP, as OpenAI's clients expect it"),
     "ui": ("myxtts.webui.__main__", "train and speak in the browser"),
