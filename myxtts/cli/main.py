@@ -10,6 +10,7 @@ COMMANDS = {
     "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
     "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
     "export": ("myxtts.cli.export", "write a trained model as files that speak without this project"),
+    "evaluate": ("myxtts.cli.evaluate", "judge how well models speak, side by side"),
     "push": ("myxtts.cli.push", "upload a model to the Hugging Face hub, with a model card"),
     "serve": ("myxtts.server.__main__", "serve a model over HTTP, as OpenAI's clients expect it"),
     "ui": ("myxtts.webui.__main__", "train and speak in the browser"),

@@ -35,12 +35,12 @@ def doubts(text: str, language: str, codes: Sequence[int], stopped: bool) -> tup
     most = LONGEST_SHARE * usual * (characters + (DIGIT_LETTERS - 1) * digits) + SPARE_SECONDS
     if not least <= seconds <= most:
         found.append(f"it lasts {seconds:.1f} s, where {least:.1f} to {most:.1f} s are usual")
-    if (loop := _longest_loop(np.asarray(codes))) >= LOOP_CODES:
+    if (loop := longest_loop(np.asarray(codes))) >= LOOP_CODES:
         found.append(f"it repeats itself for {loop * CODE_SECONDS:.1f} s")
     return tuple(found)
 
 
-def _longest_loop(codes: np.ndarray) -> int:
+def longest_loop(codes: np.ndarray) -> int:
     """Codes of the longest stretch that repeats what was there one period before, `LOOP_TURNS` times or more."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):

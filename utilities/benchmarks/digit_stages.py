@@ -15,13 +15,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from digit_judge import HELD_OUT_INDICES, TRAIN_INDICES, DigitJudge, Verdict  # noqa: E402  neighbors of this file
-from dnsmos import SignalScore  # noqa: E402
 
 from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.audio.griffin_lim import log_mel_to_wav  # noqa: E402
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.inference.code_engine import mark_text  # noqa: E402
+from myxtts.evaluation.dnsmos import DNSMOS  # noqa: E402
+from myxtts.evaluation.sources import copy_speech  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 
@@ -101,7 +101,7 @@ class Stages:
         decoded = [np.asarray(model.denormalize_mel(model.dvae.decode(some)))[0] for some in codes]
         yield row("DVAE codes, Griffin-Lim", [log_mel_to_wav(mel) for mel in decoded])
         if self.has_decoder:
-            copies = [self._decode(*name, some) for name, some in zip(names, codes, strict=True)]
+            copies = [self._copy(*name, wave) for name, wave in zip(names, recordings, strict=True)]
             yield row("DVAE codes, decoder", copies, self.synthesizer.to_waveform.sample_rate)
         yield from self.free_speech()
 
@@ -128,25 +128,20 @@ class Stages:
         digits = [digit for digit in range(10) if (speaker, digit) not in self.left_out]
         return self._voice(self._wav(speaker, rng.choice(digits), rng.choice(TRAIN_INDICES)))
 
-    def _decode(self, speaker, digit, codes):
-        """Recorded codes through the waveform decoder, with the voice from another recording of the speaker."""
-        config = self.synthesizer.config.model
+    def _copy(self, speaker, digit, samples):
+        """A recording's codes through the waveform decoder, with the voice from another recording of the speaker."""
         voice = self._reference_voice(speaker, np.random.default_rng([digit, 11]))
-        text = mark_text(self.synthesizer.text_front.ids(WORDS[digit], "en"), config)
-        ended = np.append(codes[0], config.stop_audio_token).astype(np.int32)[None]
-        inputs = voice.latents, np.array([text], np.int32), ended, config.start_audio_token
-        latents = np.asarray(self.synthesizer.model.gpt.codes_to_latents(*inputs))[0]
-        return self.synthesizer.to_waveform.begin(voice).more(codes[0].tolist(), latents, finished=True)
+        return copy_speech(self.synthesizer, samples, voice, self.synthesizer.text_front.ids(WORDS[digit], "en"))[0]
 
 
-def listen(row: Row, judge: DigitJudge, score: SignalScore | None) -> Result:
+def listen(row: Row, judge: DigitJudge, score: DNSMOS | None) -> Result:
     """Has a row judged."""
     waves = [clip.samples for clip in row.clips]
     verdicts = judge.judge_batch(waves, row.sample_rate)
     digits = np.array([verdict.digit == clip.digit for verdict, clip in zip(verdicts, row.clips, strict=True)])
     voices = np.array([verdict.speaker == clip.speaker for verdict, clip in zip(verdicts, row.clips, strict=True)])
     some = waves[:: max(1, len(waves) // SCORED_CLIPS)]
-    signal = None if score is None else score.mean(some, row.sample_rate)
+    signal = None if score is None else score.mean_signal(some, row.sample_rate)
     return Result(row.stage, digits, voices, verdicts, row.clips, signal)
 
 

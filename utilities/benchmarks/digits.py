@@ -18,9 +18,9 @@ from pathlib import Path
 
 from digit_judge import HELD_OUT_INDICES, TRAIN_INDICES, DigitJudge
 from digit_stages import TABLE_HEAD, WORDS, Stages, listen, table_line
-from dnsmos import SignalScore
 
 from myxtts.audio.files import write_wav
+from myxtts.evaluation.dnsmos import DNSMOS
 from myxtts.inference.synthesizer import Synthesizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,7 +132,7 @@ def main():
         checkpoint = output / "checkpoints"
     pairs = sorted(left_out) or [(speaker, digit) for speaker in speakers for digit in range(10)]
     judge = DigitJudge.load_or_train(arguments.data, arguments.output / "judge", indices=TRAIN_INDICES)
-    score = SignalScore.load()
+    score = DNSMOS.load()
     stages = Stages(Synthesizer.load(checkpoint, arguments.which), arguments.data, pairs, left_out)
     results = {}
     print(TABLE_HEAD)

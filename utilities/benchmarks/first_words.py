@@ -9,61 +9,30 @@ with what was understood.
 """
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import soxr
-from bench_extra import import_extra
 
 from myxtts.audio.files import load_samples
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import load_corpus
 from myxtts.data.sample_corpus import unheard_sentences
+from myxtts.evaluation.recognizers import Whisper
+from myxtts.evaluation.text_errors import character_errors
 from myxtts.inference.synthesizer import Synthesizer
 
 SENTENCES = 32
 GOAL = 0.15
-RECOGNIZER_RATE = 16000
 NOISE = 0.1
 """Root mean square of the noise that is added, against a full scale of 1."""
 
 
-class Recognizer:
-    """Whisper, greedy, on one thread; `folder` as faster-whisper takes it."""
-
-    def __init__(self, folder: Path):
-        whisper = import_extra("faster_whisper")
-        self._model = whisper.WhisperModel(str(folder), device="cpu", compute_type="int8", cpu_threads=1)
-
-    def __call__(self, samples: np.ndarray, sample_rate: int) -> str:
-        """English text of `(S,)` float32 samples."""
-        heard = soxr.resample(np.asarray(samples, np.float32), sample_rate, RECOGNIZER_RATE)
-        options = dict(language="en", beam_size=1, temperature=0.0, condition_on_previous_text=False)
-        return " ".join(segment.text for segment in self._model.transcribe(heard, **options)[0])
-
-
-def normalized(text: str) -> str:
-    """Lower-case letters and single spaces; spellings of one word count as one."""
-    letters = re.sub(r"[^a-z ]", " ", text.lower().replace("neighbor", "neighbour"))
-    return " ".join(letters.split())
-
-
-def edits(expected: str, found: str) -> int:
-    """Levenshtein's distance in characters."""
-    row = list(range(len(found) + 1))
-    for i, letter in enumerate(expected, 1):
-        before, row[0] = row[0], i
-        for j, other in enumerate(found, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != other))
-    return row[-1]
-
-
 def error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
-    """Edits over characters, pooled over sentences."""
-    pairs = [(normalized(a), normalized(b)) for a, b in zip(expected, found)]
-    return sum(edits(*pair) for pair in pairs) / sum(len(one) for one, _ in pairs)
+    """Edits over characters, pooled over sentences; spellings of one word count as one."""
+    same = lambda text: text.lower().replace("neighbor", "neighbour")
+    pairs = [character_errors(same(a), same(b), "en") for a, b in zip(expected, found)]
+    return sum(wrong for wrong, _ in pairs) / sum(size for _, size in pairs)
 
 
 def main() -> int:
@@ -76,7 +45,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--save", type=Path, help="folder for the wav files")
     arguments = parser.parse_args()
-    recognize, rng = Recognizer(arguments.recognizer), np.random.default_rng(0)
+    whisper, rng = Whisper(arguments.recognizer), np.random.default_rng(0)
+    recognize = lambda samples, sample_rate: whisper(samples, sample_rate, "en")
     recordings = {one.speaker: one for one in load_corpus(arguments.corpus).utterances if one.language == "en"}
     unheard = unheard_sentences("en")
     texts = [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, SENTENCES)]
