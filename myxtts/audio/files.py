@@ -114,7 +114,7 @@ def read_audio(
         AudioError: The file is missing, damaged, not audio, silent, not finite, of absurd level, or outside the
             limits.
     """
-    warnings = _check_container(path)
+    warnings = check_container(path)
     with _open(path, max_seconds) as file:
         claimed, original_rate, subtype = file.frames, file.samplerate, file.subtype
         frames = _read_frames(path, file)
@@ -199,8 +199,12 @@ def _regular_file_size(path):
     return status.st_size
 
 
-def _check_container(path):
-    """Recognizes the format by its first bytes and compares what it claims with the file. Returns warnings."""
+def check_container(path: AnyPath) -> tuple[str, ...]:
+    """Recognizes the format by its first bytes and compares what it claims with the file. Returns warnings.
+
+    Raises:
+        AudioError: The file is missing, empty, cut short, or of a format that is not read.
+    """
     size = _regular_file_size(path)
     try:
         with open(path, "rb") as file:

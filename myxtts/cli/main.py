@@ -14,6 +14,7 @@ COMMANDS = {
     "push": ("myxtts.cli.push", "upload a model to the Hugging Face hub, with a model card"),
     "serve": ("myxtts.server.__main__", "serve a model over HTTP, as OpenAI's clients expect it"),
     "ui": ("myxtts.webui.__main__", "train and speak in the browser"),
+    "make-dataset": ("myxtts.cli.make_dataset", "cut long recordings into a training set, with texts and checks"),
     "plan": ("myxtts.cli.plan", "predict the memory of training, and the largest batch for a GPU"),
     "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),
 }

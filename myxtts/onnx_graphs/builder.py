@@ -32,7 +32,7 @@ def import_onnx() -> Any:
         import onnx
     except ImportError as error:
         rule = "Writing ONNX graphs needs the package onnx, which is not installed"
-        raise UserError(f'{rule}. Install it with: pip install "myxtts[export]"') from error
+        raise UserError(f'{rule}. Install it with: pip install "myxtts[onnx]"') from error
     return onnx
 
 

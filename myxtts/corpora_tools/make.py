@@ -1,0 +1,263 @@
+"""`make_dataset`: long recordings in, a set that `--train-data` takes out."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from myxtts.audio.files import AudioError
+from myxtts.config.checks import UserError
+from myxtts.corpora_tools.checks import TELEPHONE_BAND_HZ, Bandwidth, judge
+from myxtts.corpora_tools.decoding import MEDIA_EXTENSIONS, LongAudio
+from myxtts.corpora_tools.recognizers import Recognizer, is_same_text
+from myxtts.corpora_tools.report import write_report
+from myxtts.corpora_tools.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
+from myxtts.corpora_tools.source import CutOptions, Plan, find_text, plan_source
+from myxtts.corpora_tools.survey import SpeechModel
+from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
+
+HIGHEST_PEAK = 10 ** (-1 / 20)
+"""-1 dB of full scale."""
+
+_FADE_SECONDS = 0.005
+_ENVELOPE_SECONDS = 0.05
+_BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """What `make_dataset` does.
+
+    Attributes:
+        cutting: Where recordings are cut.
+        speaker: Name of who speaks in them.
+        text: Subtitles or transcript of the only recording; None: what lies beside each.
+        loudness: Of each source, in LUFS.
+        validation_share: Share of the time that is kept for validation.
+        seed: Chooses which.
+    """
+
+    cutting: CutOptions = CutOptions()
+    speaker: str = "speaker"
+    text: Path | None = None
+    loudness: float = -23.0
+    validation_share: float = 0.05
+    seed: int = 0
+
+
+def make_dataset(
+    recordings: Sequence[Path],
+    output: Path,
+    options: DatasetOptions = DatasetOptions(),
+    *,
+    recognizer: Recognizer | None = None,
+    model: SpeechModel | None = None,
+    tell: Callable[[str], None] = print,
+) -> list[dict[str, Any]]:
+    """Adds recordings to a set; those in it already stay as they are.
+
+    Args:
+        recordings: Files, or folders of them.
+        output: The set's folder: a new one, or an earlier set.
+        recognizer: Gives the text of recordings that have none, and checks that of the others.
+        model: Tells speech from other sound; levels alone do without.
+        tell: Called with a line for each source.
+
+    Returns:
+        The records of all sources of the set.
+
+    Raises:
+        UserError: Something cannot be used; sources before it are in the set.
+    """
+    files = _find_recordings(recordings)
+    texts = {path: options.text or find_text(path) for path in files}
+    if options.text and len(files) > 1:
+        raise UserError(f"--subtitles and --transcript are for one recording. {len(files)} were given.")
+    without = [path for path in files if texts[path] is None]
+    if without and recognizer is None:
+        way_out = (
+            "Put subtitles or a .txt of the same name beside it, or name --subtitles, --transcript or --recognizer"
+        )
+        raise UserError(f"{without[0]} has no text. {way_out}.")
+    with open_set(output) as folder:
+        for path in files:
+            identity = source_id(path.name, digest := digest_file(path))
+            if folder.is_done(identity):
+                tell(f"{path.name}: in the set already")
+                continue
+            plan = plan_source(
+                audio := LongAudio(path), texts[path], options.cutting, model, lambda note: tell(f"{path.name}: {note}")
+            )
+            record = _write_source(folder, identity, audio, plan, options, recognizer, texts[path] is None)
+            record |= {"id": identity, "name": path.name, "digest": digest}
+            _hold_back(folder, record, options)
+            folder.add(record)
+            tell(describe(record))
+        records = folder.records()
+        write_report(folder.path, records)
+    return records
+
+
+def describe(record: dict[str, Any]) -> str:
+    """A source in one line: its length, what was kept, and how much was left out for which reason."""
+    rate, kept, left = record["sample_rate"], 0, defaultdict(int)
+    for row in record["rows"]:
+        if row["clip"]:
+            kept += row["end"] - row["start"]
+        else:
+            left[row["reason"]] += row["end"] - row["start"]
+    count = sum(bool(row["clip"]) for row in record["rows"])
+    parts = [f"{reason} {_span(samples / rate)}" for reason, samples in sorted(left.items(), key=lambda one: -one[1])]
+    whole = _span(record["num_samples"] / rate)
+    return (
+        f"{record['name']}: {whole}, {count} clips of {_span(kept / rate)}; left out: {', '.join(parts) or 'nothing'}"
+    )
+
+
+def _span(seconds):
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+
+
+def _find_recordings(paths):
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(one for one in path.iterdir() if one.suffix.lower() in MEDIA_EXTENSIONS)
+            if not inside:
+                raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
+            files += inside
+        else:
+            files.append(path)
+    for path in files:
+        if not path.exists():
+            raise AudioError(path, "missing file", "it is not there.")
+    return list(dict.fromkeys(files))
+
+
+def _write_source(folder, identity, audio, plan: Plan, options, recognizer, needs_text):
+    """Writes the clips of a source as one folder; returns its record."""
+    surveyed = plan.survey
+    peak, gain, notes = float(surveyed.peaks.max()), 1.0, list(plan.notes)
+    if np.isfinite(surveyed.loudness) and peak > 0:
+        gain = 10 ** ((options.loudness - surveyed.loudness) / 20)
+        if gain * peak > HIGHEST_PEAK:
+            gain = HIGHEST_PEAK / peak
+            notes.append(f"{20 * np.log10(gain):+.1f} dB is the most its peaks allow")
+    bandwidth = Bandwidth(surveyed.sample_rate)
+    with write_whole_folder(folder.wav_folder(identity)) as temporary:
+        names = [f"{number:05d}.wav" for number in range(1, len(plan.cuts) + 1)]
+        for name, samples in _cut_out(audio, plan, names):
+            bandwidth.add(samples)
+            samples = _finish(samples * np.float32(gain), surveyed.sample_rate)
+            soundfile.write(temporary / name, samples, surveyed.sample_rate, "PCM_16")
+        cuts = plan.cuts
+        if recognizer is not None:
+            cuts = _hear(cuts, names, temporary, recognizer, options, needs_text)
+        for cut, name in zip(cuts, names):
+            if cut.verdict:
+                (temporary / name).unlink(missing_ok=True)
+    if 0 < bandwidth.highest_hz < TELEPHONE_BAND_HZ:
+        notes.append(f"nothing above {bandwidth.highest_hz / 1000:.1f} kHz: it sounds like a telephone")
+    rows = [_clip_row(cut, clip_name(identity, number)) for number, cut in enumerate(cuts, 1)]
+    rows += [{**_row(span.start, span.end, "left out", span.reason), "text": span.text} for span in plan.spans]
+    step = max(1, round(_ENVELOPE_SECONDS / surveyed.frame_seconds))
+    padded = np.pad(surveyed.peaks, (0, -len(surveyed.peaks) % step)).reshape(-1, step).max(axis=1)
+    return {
+        "speaker": options.speaker,
+        "language": options.cutting.language,
+        "sample_rate": surveyed.sample_rate,
+        "num_samples": surveyed.num_samples,
+        "loudness": round(surveyed.loudness, 2) if np.isfinite(surveyed.loudness) else None,
+        "gain_db": round(20 * float(np.log10(gain)), 2),
+        "notes": notes,
+        "rows": sorted(rows, key=lambda row: row["start"]),
+        "envelope_seconds": step * surveyed.frame_seconds,
+        "envelope": bytes(np.minimum(99, 100 * padded / max(peak, 1e-9)).astype(np.uint8)).hex(),
+    }
+
+
+def _cut_out(audio, plan, names):
+    """Yields name and samples of each cut that is kept so far, in one more pass over the recording."""
+    pending = [(cut, name) for cut, name in zip(plan.cuts, names) if not cut.verdict]
+    held, start = np.zeros(0, np.float32), 0
+    blocks = audio.blocks(plan.survey.channel) if pending else iter(())
+    for block in blocks:
+        held = np.concatenate([held, block])
+        while pending and pending[0][0].end <= start + len(held):
+            cut, name = pending.pop(0)
+            yield name, held[cut.start - start : cut.end - start]
+        first = min(pending[0][0].start if pending else start + len(held), start + len(held))
+        held, start = held[max(0, first - start) :], max(start, first)
+    if pending:
+        raise AudioError(audio.path, "damaged", "it changed while it was read.")
+
+
+def _finish(samples, sample_rate):
+    """Fades the ends, which lie in pauses, so that no step is heard."""
+    count = min(round(_FADE_SECONDS * sample_rate), len(samples) // 2)
+    ramp = np.linspace(0, 1, count, endpoint=False, dtype=np.float32)
+    samples[:count] *= ramp
+    samples[len(samples) - count :] *= ramp[::-1]
+    return samples
+
+
+def _hear(cuts, names, folder, recognizer, options, needs_text):
+    """Gives the cuts their texts, or holds their texts against what is heard."""
+    heard = []
+    for cut, name in zip(cuts, names):
+        if cut.verdict:
+            heard.append(cut)
+            continue
+        text = recognizer.transcribe(folder / name, options.cutting.language)
+        letters = sum(map(str.isalnum, text))
+        if not letters:
+            cut = replace(cut, verdict="nothing heard: the recognizer found no word in it.")
+        elif needs_text:
+            rate = letters / cut.facts.speech_seconds
+            cut = replace(cut, text=text, facts=replace(cut.facts, characters_per_second=round(rate, 3)))
+        elif not is_same_text(cut.text, text):
+            cut = replace(cut, verdict=f"another text was heard: {text[:200]}")
+        heard.append(cut)
+    if not needs_text:
+        return heard
+    good = [cut for cut in heard if not cut.verdict]
+    verdicts = iter(judge([cut.facts for cut in good], options.cutting.min_snr_db, [cut.text for cut in good]))
+    return [cut if cut.verdict else replace(cut, verdict=next(verdicts)) for cut in heard]
+
+
+def _clip_row(cut, name):
+    reason, _, detail = cut.verdict.partition(": ")
+    row = _row(cut.start, cut.end, "left out" if reason else "kept", reason, detail)
+    return {**row, "clip": "" if reason else name, "text": cut.text, "facts": vars(cut.facts)}
+
+
+def _row(start, end, verdict, reason="", detail=""):
+    row = {"start": start, "end": end, "verdict": verdict, "reason": reason, "detail": detail}
+    return {**row, "clip": "", "text": "", "validation": False}
+
+
+def _hold_back(folder: SetFolder, record, options):
+    """Marks the clips of some blocks of time for validation: neighbors sound alike, and would leak one by one.
+
+    Which blocks follows from seed and content alone, but that the first source of two blocks or more gives one.
+    """
+    rate, clips = record["sample_rate"], [row for row in record["rows"] if row["clip"]]
+    length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
+    blocks = defaultdict(list)
+    for row in clips:
+        blocks[int(row["start"] / rate / length)].append(row)
+
+    def chance(key):
+        return int(digest_bytes(f"{options.seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
+
+    count = int(len(blocks) * options.validation_share + chance("count"))
+    if options.validation_share > 0 and not folder.has_clips(VALIDATION, record["id"]):
+        count = max(count, 1)
+    most = len(blocks) if folder.has_clips(TRAINING, record["id"]) else len(blocks) - 1
+    for key in sorted(blocks, key=chance)[: max(0, min(count, most))]:
+        for row in blocks[key]:
+            row["validation"] = True

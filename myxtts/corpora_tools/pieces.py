@@ -1,0 +1,162 @@
+"""The text of a recording as pieces that may become clips: cues of subtitles, or sentences of a transcript."""
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from myxtts.config.checks import UserError, read_bounded
+from myxtts.text.sentences import split_sentences
+
+SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
+TRANSCRIPT_EXTENSIONS = (".txt", ".lab")
+
+_MAX_TEXT_BYTES = 64 * 2**20
+_LONG_PIECE_CHARACTERS = 80
+_TAGS = re.compile(r"<[^<>]{0,200}>|\{[^{}]{0,200}\}|\[[^\[\]]{0,200}\]|【[^【】]{0,200}】")
+_ASIDE = re.compile(r"[(（][^()（）]{0,200}[)）]")
+_DASH = re.compile(r"^\s*[-‐–—]\s*(?=\S)")
+_SPEAKER_LABEL = re.compile(r"^\s*(?:>>\s*)?[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+|^\s*>>\s*")
+_MUSIC = re.compile("[♪♫♬🎵🎶]")
+_SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
+_CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
+_OVERLAP_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A text that is spoken in one go.
+
+    Attributes:
+        text: As written, in one line.
+        start, end: When, in seconds, as far as known; None for a transcript.
+        ends_sentence: Whether a sentence ends with it.
+        fault: Why it is not to be trained on, in a few words; "" if it may be.
+    """
+
+    text: str
+    start: float | None = None
+    end: float | None = None
+    ends_sentence: bool = True
+    fault: str = ""
+
+    @property
+    def num_characters(self) -> int:
+        """Letters and digits, which take the time."""
+        return max(1, sum(map(str.isalnum, self.text)))
+
+
+def read_subtitles(path: Path) -> list[Piece]:
+    """The cues of an `.srt`, `.vtt` or `.ass` file in the order of their times, without tags, sounds and labels.
+
+    Cues that overlap, hold lines of two speakers or are sung come with a `fault`.
+
+    Raises:
+        UserError: pysubs2 is missing, or the file has no cue that can be read.
+    """
+    try:
+        import pysubs2
+    except ModuleNotFoundError:
+        raise UserError('Subtitles are read by pysubs2. Install it: pip install "myxtts[recordings]".') from None
+    try:
+        # A format taken from the content, as the name may lie.
+        file = pysubs2.SSAFile.from_string(_read_text(path))
+    except Exception as error:  # pysubs2 lets errors of every kind out of a damaged file
+        raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
+    cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
+    pieces = []
+    for cue in sorted(cues, key=lambda cue: (cue.start, cue.end)):
+        text, fault = clean_cue(cue.plaintext)
+        if any(map(str.isalnum, text)):
+            ends_sentence = bool(_SENTENCE_END.search(text))
+            pieces.append(Piece(text, cue.start / 1000, cue.end / 1000, ends_sentence, fault))
+    if not pieces:
+        raise UserError(f"{path} holds no cue with a text. Name another with --subtitles.")
+    return _mark_overlaps(_without_repeats(pieces))
+
+
+def clean_cue(text: str) -> tuple[str, str]:
+    """What is said of a cue's text, in one line, and why it is not to be used, or ""."""
+    text = html.unescape(text)
+    if _MUSIC.search(text):
+        return _one_line(_MUSIC.sub(" ", text)), "sung or music"
+    lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
+    lines = [line for line in lines if not _ASIDE.fullmatch(line.strip())]
+    dashes = sum(bool(_DASH.match(line)) for line in lines)
+    lines = [_SPEAKER_LABEL.sub("", _DASH.sub("", line)) for line in lines]
+    return _one_line(" ".join(lines)), "two speakers" if dashes > 1 else ""
+
+
+def read_transcript(path: Path, language: str) -> list[Piece]:
+    """Sentences of a plain text; long ones fall into clauses.
+
+    Raises:
+        UserError: It is no text, or there is nothing in it to say.
+    """
+    pieces = []
+    for paragraph in re.split(r"\n\s*\n", _read_text(path)):
+        for sentence in split_sentences(_one_line(paragraph), language):
+            clauses = _CLAUSE_END.split(sentence) if len(sentence) > _LONG_PIECE_CHARACTERS else [sentence]
+            pieces += [Piece(one, ends_sentence=one is clauses[-1]) for one in clauses]
+    pieces = _join_mute(pieces)
+    if not pieces:
+        raise UserError(f"{path} holds no letter and no digit: there is nothing to say in it.")
+    return pieces
+
+
+def _join_mute(pieces):
+    """Joins what has no letter and no digit, such as a lone dash, to the piece before it."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if any(map(str.isalnum, piece.text)):
+            joined.append(piece)
+        elif joined:
+            joined[-1] = replace(joined[-1], text=f"{joined[-1].text} {piece.text}", ends_sentence=piece.ends_sentence)
+    return joined
+
+
+def _read_text(path):
+    try:
+        with open(path, "rb") as file:
+            mark = file.read(2)
+        if mark in (b"\xff\xfe", b"\xfe\xff") and path.stat().st_size <= _MAX_TEXT_BYTES:
+            return path.read_text(encoding="utf-16")
+        return read_bounded(path, _MAX_TEXT_BYTES)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise UserError(f"{path} {str(error).rstrip('.')}. Save it as UTF-8.") from None
+
+
+def _one_line(text):
+    return " ".join(text.replace("|", " ").split())
+
+
+def _without_repeats(pieces: Sequence[Piece]) -> list[Piece]:
+    """Captions that roll repeat the last line of the cue before: what was there already is taken off."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        before = kept[-1] if kept else None
+        if before and piece.start <= before.end + 0.1 and piece.text.startswith(before.text):
+            rest = piece.text[len(before.text) :].strip()
+            if not any(map(str.isalnum, rest)):
+                kept[-1] = replace(before, end=max(before.end, piece.end))
+                continue
+            if len(before.text) > 3:
+                piece = replace(piece, text=rest)
+        kept.append(piece)
+    return kept
+
+
+def _mark_overlaps(pieces):
+    marked = list(pieces)
+    for index in range(len(marked) - 1):
+        first, second = marked[index : index + 2]
+        overlap = min(first.end, second.end) - second.start
+        if overlap > _OVERLAP_SECONDS and overlap > 0.3 * (second.end - second.start):
+            marked[index] = replace(first, fault=first.fault or "overlapping cues")
+            marked[index + 1] = replace(second, fault=second.fault or "overlapping cues")
+        elif overlap > 0:
+            marked[index] = replace(first, end=second.start)
+    return marked

@@ -1,0 +1,151 @@
+"""The folder of a set that grows: clips in `wavs/`, lists that are only added to, and what is known of each source."""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from myxtts.config.checks import UserError
+from myxtts.storage.files import read_json, remove_leftovers, write_json, write_text
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None
+
+MARK = "make_dataset.json"
+TRAINING, VALIDATION, SEGMENTS, REPORT = "metadata_train.csv", "metadata_eval.csv", "segments.csv", "report.html"
+WAVS, SOURCES = "wavs", "sources"
+LIST_COLUMNS = ("audio_file", "text", "speaker_name", "language")
+SEGMENT_COLUMNS = ("source", "start_seconds", "end_seconds", "verdict", "reason", "detail", "clip", "text")
+
+_FORMAT = 1
+
+
+class SetFolder:
+    """A set on disk, open for one process. Lists are added to; nothing that stands in them is changed.
+
+    A source counts as done when its file in `sources/` is there, which is written last. Whatever a killed run left of
+    another one is replaced.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def is_done(self, source_id: str) -> bool:
+        """Whether a source is in the set."""
+        return self._record_path(source_id).is_file()
+
+    def records(self) -> list[dict[str, Any]]:
+        """What is known of each source, in the order in which they came."""
+        found = [read_json(path) for path in sorted((self.path / SOURCES).glob("*.json"))]
+        return sorted(found, key=lambda record: record["number"])
+
+    def has_clips(self, name: str, but_source: str) -> bool:
+        """Whether a list names clips of other sources than one."""
+        return any(not _is_of(row[0], but_source) for row in self._rows(name))
+
+    def wav_folder(self, source_id: str) -> Path:
+        """Where the clips of a source are, or go."""
+        return self.path / WAVS / source_id
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Adds the lines of a source whose clips are written, and then its record.
+
+        Args:
+            record: With `id`, `name`, `speaker`, `language`, `sample_rate`, and `rows`: dicts of `start`, `end`,
+                `verdict`, `reason`, `detail`, `clip`, `text` and `validation`.
+        """
+        source_id, rate = record["id"], record["sample_rate"]
+        for name, held in ((TRAINING, False), (VALIDATION, True)):
+            rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
+            lines = [(row["clip"], row["text"], record["speaker"], record["language"]) for row in rows]
+            self._append(name, LIST_COLUMNS, lines, lambda row: _is_of(row[0], source_id), "|")
+        lines = []
+        for row in record["rows"]:
+            times = (f"{row['start'] / rate:.6f}", f"{row['end'] / rate:.6f}")
+            lines.append((source_id, *times, *(row[name] for name in SEGMENT_COLUMNS[3:])))
+        self._append(SEGMENTS, SEGMENT_COLUMNS, lines, lambda row: row[0] == source_id, ",")
+        number = 1 + max((one["number"] for one in self.records()), default=0)
+        write_json(self._record_path(source_id), {**record, "number": number})
+
+    def _append(self, name, columns, lines, is_old, separator):
+        path = self.path / name
+        kept = [] if not path.is_file() else _lines(path)[1:]
+        # Nobody can have edited the lines of a source that was not done: they are a killed run's.
+        kept = [line for line in kept if not is_old(next(csv.reader([line], delimiter=separator), [""]) or [""])]
+        content = io.StringIO()
+        writer = csv.writer(content, delimiter=separator, lineterminator="\n")
+        writer.writerows(lines)
+        if not kept and not lines:
+            path.unlink(missing_ok=True)
+            return
+        text = "".join(f"{line}\n" for line in (separator.join(columns), *kept)) + content.getvalue()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+
+    def _rows(self, name):
+        path = self.path / name
+        return list(csv.reader(_lines(path)[1:], delimiter="|")) if path.is_file() else []
+
+    def _record_path(self, source_id):
+        return self.path / SOURCES / f"{source_id}.json"
+
+
+@contextmanager
+def open_set(path: Path) -> Iterator[SetFolder]:
+    """Makes the folder of a set, or opens an earlier one, and keeps other runs out.
+
+    Raises:
+        UserError: Something else is in it, or another run writes to it.
+    """
+    if path.exists() and not path.is_dir():
+        raise UserError(f"--output must be a folder. {path} is a file.")
+    if path.is_dir() and not (path / MARK).is_file() and any(not _is_leftover(one.name) for one in path.iterdir()):
+        raise UserError(f"--output must be a new or empty folder, or one of make-dataset. {path} holds something else.")
+    for folder in (path / WAVS, path / SOURCES):
+        folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDONLY) if fcntl else None
+    try:
+        if fcntl:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"Another run is writing to {path}. Wait for it, or name another --output.") from None
+        for folder in (path, path / WAVS, path / SOURCES):
+            remove_leftovers(folder)
+        if not (path / MARK).is_file():
+            write_json(path / MARK, {"format": _FORMAT})
+        if read_json(path / MARK).get("format") != _FORMAT:
+            raise UserError(f"{path} was made by another version of make-dataset. Name another --output.")
+        yield SetFolder(path)
+    finally:
+        if fcntl:
+            os.close(descriptor)
+
+
+def source_id(name: str, digest: str) -> str:
+    """A name for a source's files: what is plain of its own name, and the start of its digest."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", Path(name).stem).strip("_")[:40]
+    return f"{plain or 'source'}-{digest[:10]}"
+
+
+def clip_name(source: str, number: int) -> str:
+    """Path of a clip within the set."""
+    return f"{WAVS}/{source}/{number:05d}.wav"
+
+
+def _is_of(clip: str, source: str) -> bool:
+    return clip.startswith(f"{WAVS}/{source}/")
+
+
+def _is_leftover(name):
+    return name in (WAVS, SOURCES) or name.startswith(".")
+
+
+def _lines(path: Path) -> Sequence[str]:
+    return path.read_text(encoding="utf-8").splitlines()

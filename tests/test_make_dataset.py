@@ -1,0 +1,307 @@
+"""`myxtts make-dataset` on planted recordings: where it cuts, whose text a clip gets, and what becomes of every second."""
+
+import csv
+import json
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from tiny import voiced
+
+from myxtts.cli import main as command
+from myxtts.data.corpora import load_corpus
+
+RATE = 16_000
+LETTERS_PER_SECOND = 14
+
+
+def has_pysubs2():
+    try:
+        import pysubs2  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+needs_pysubs2 = pytest.mark.skipif(not has_pysubs2(), reason="pysubs2 (extra dataset) is not installed")
+
+
+@dataclass
+class Planted:
+    """A recording of buzzing sentences, when each is spoken, in seconds, and its text."""
+
+    path: Path
+    seconds: float
+    spoken: list
+    texts: list
+
+    def write_srt(self, path, offset=0.0, drift=0.0):
+        """Cues that are `offset` s late and run by `drift` too slow."""
+        blocks = []
+        for number, ((start, end), text) in enumerate(zip(self.spoken, self.texts), 1):
+            times = (
+                f"{int(t // 3600):02d}:{int(t // 60 % 60):02d}:{t % 60:06.3f}".replace(".", ",")
+                for t in ((start + offset) * (1 + drift), (end + offset) * (1 + drift))
+            )
+            blocks.append(f"{number}\n{' --> '.join(times)}\n{text}\n")
+        path.write_text("\n".join(blocks), encoding="utf-8")
+
+
+def syllables(sound):
+    """Rises and falls of 20 dB, nine times a second, as speech has them and music has not."""
+    return 0.1 + 0.9 * np.abs(np.cos(2 * np.pi * 4.5 * np.arange(len(sound)) / RATE))
+
+
+def plant(path, count=24, seed=0, extra=None):
+    """Writes `count` sentences of 1.2 to 4 s with pauses of 0.3 to 1 s between them.
+
+    Each consists of buzzes with closures of 60 ms, shorter than any pause. `extra` is `(index, samples)`: sound before a
+    sentence that is in no text.
+    """
+    random, parts, spoken, texts, position = np.random.default_rng(seed), [], [], [], 0
+
+    def add(samples):
+        nonlocal position
+        parts.append(samples.astype(np.float32))
+        position += len(samples)
+
+    def hush(seconds):
+        add(3e-4 * random.standard_normal(int(seconds * RATE)))
+
+    hush(0.7)
+    for index in range(count):
+        if extra and index == extra[0]:
+            add(extra[1])
+            hush(0.6)
+        start, words = position / RATE, random.integers(2, 7)
+        for word in range(words):
+            sound = voiced(random.uniform(0.45, 0.65), random.uniform(90, 160), index, index, RATE)
+            add(random.uniform(0.5, 1.0) * sound * syllables(sound))
+            if word < words - 1:
+                hush(0.06)
+        spoken.append((start, position / RATE))
+        letters = max(4, round(LETTERS_PER_SECOND * (spoken[-1][1] - start)))
+        texts.append(f"{''.join(random.choice(list('abcdefghij'), letters))}{index}.".capitalize())
+        hush(random.uniform(0.3, 1.0))
+    soundfile.write(path, np.concatenate(parts), RATE, subtype="PCM_16")
+    return Planted(path, position / RATE, spoken, texts)
+
+
+def make(*words):
+    return command.main(["make-dataset", *map(str, words), "--vad", "energy"])
+
+
+def read_segments(folder):
+    with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def clip_bounds(folder):
+    """`(start, end, text)` of each clip, in seconds of the recording."""
+    rows = [row for row in read_segments(folder) if row["verdict"] == "kept"]
+    return [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows]
+
+
+def right_share(planted, folder):
+    """Share of the planted speech that lies whole in a clip with exactly the texts spoken in it."""
+    good = 0.0
+    for start, end, text in clip_bounds(folder):
+        inside = [k for k, (a, b) in enumerate(planted.spoken) if a >= start - 0.01 and b <= end + 0.01]
+        touched = [k for k, (a, b) in enumerate(planted.spoken) if a < end and b > start]
+        if inside == touched and text == " ".join(planted.texts[k] for k in inside):
+            good += sum(planted.spoken[k][1] - planted.spoken[k][0] for k in inside)
+    return good / sum(b - a for a, b in planted.spoken)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return plant(tmp_path_factory.mktemp("planted") / "talk.wav")
+
+
+@pytest.fixture(scope="module")
+def made(planted, tmp_path_factory):
+    """A set made of a transcript. Not to be changed."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "talk.txt").write_text("\n".join(planted.texts), encoding="utf-8")
+    assert make(planted.path, "--transcript", folder / "talk.txt", "--output", folder / "set", "--speaker", "emma") == 0
+    return folder
+
+
+def test_transcript_reaches_the_speech_it_belongs_to(planted, made):
+    assert right_share(planted, made / "set") >= 0.98
+
+
+def test_no_cut_lies_in_speech(planted, made):
+    for start, end, _ in clip_bounds(made / "set"):
+        assert all(not a < cut < b for cut in (start, end) for a, b in planted.spoken)
+
+
+def test_every_sample_is_in_one_row_of_segments(planted, made):
+    rows = read_segments(made / "set")
+    assert rows[0]["start_seconds"] == "0.000000"
+    assert all(before["end_seconds"] == after["start_seconds"] for before, after in zip(rows, rows[1:]))
+    assert float(rows[-1]["end_seconds"]) == pytest.approx(planted.seconds, abs=1e-6)
+    assert all(row["clip"] if row["verdict"] == "kept" else row["reason"] for row in rows)
+
+
+def test_set_is_what_training_takes(made):
+    corpus = load_corpus(made / "set")
+    held = [one for one in corpus.utterances if one.validation]
+    assert corpus.format == "finetune-webui" and not corpus.rejections
+    assert held and len(held) < len(corpus.utterances)
+    assert {(one.speaker, one.language) for one in corpus.utterances} == {("emma", "en")}
+    for one in corpus.utterances:
+        assert 1 <= soundfile.info(one.wav_path).duration <= 11.5 and soundfile.info(one.wav_path).samplerate == RATE
+
+
+def test_two_runs_are_equal_byte_for_byte_and_a_second_changes_nothing(planted, made):
+    again = made / "again"
+    words = (planted.path, "--transcript", made / "talk.txt", "--speaker", "emma", "--output", again)
+    assert make(*words) == 0
+    before = contents(again)
+    assert before == contents(made / "set")
+    assert make(*words) == 0
+    assert contents(again) == before
+
+
+def test_second_recording_adds_and_keeps_edited_lines(made, tmp_path):
+    folder = tmp_path / "set"
+    shutil.copytree(made / "set", folder)
+    training = folder / "metadata_train.csv"
+    training.write_text(training.read_text().replace("Bd", "Edited by hand "))
+    before, wavs = training.read_text(), contents(folder / "wavs")
+    other = plant(tmp_path / "other.wav", 8, seed=1)
+    (tmp_path / "other.txt").write_text("\n".join(other.texts))
+    assert make(other.path, "--output", folder) == 0
+    assert training.read_text().startswith(before) and wavs.items() <= contents(folder / "wavs").items()
+    assert len(load_corpus(folder).utterances) > len(load_corpus(made / "set").utterances)
+
+
+def test_killed_run_is_gone_on_with(planted, made, tmp_path):
+    folder = tmp_path / "set"
+    shutil.copytree(made / "set", folder)
+    whole = contents(folder)
+    for record in (folder / "sources").iterdir():
+        record.unlink()  # written last: a kill just before leaves this
+    (folder / "report.html").unlink()
+    assert make(planted.path, "--transcript", made / "talk.txt", "--speaker", "emma", "--output", folder) == 0
+    assert contents(folder) == whole
+
+
+def test_report_shows_the_clips_and_needs_no_network(made):
+    page = (made / "set" / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"(?:src|href)=\"(?!wavs/)|https?://|@import|url\(", page)
+    for name in re.findall(r'src="(wavs/[^"]+)"', page):
+        assert (made / "set" / name).is_file()
+    assert page.count("<audio") == min(10, len(clip_bounds(made / "set"))) and page.count('class="wave"') >= 1
+
+
+def test_speech_is_at_the_loudness_asked_for(made):
+    record = json.loads(next((made / "set" / "sources").glob("*.json")).read_text())
+    gain = 10 ** (record["gain_db"] / 20)
+    assert record["gain_db"] == pytest.approx(-23 - record["loudness"], abs=0.02)
+    row = next(row for row in record["rows"] if row["clip"])
+    samples, _ = soundfile.read(made / "set" / row["clip"])
+    assert len(samples) == row["end"] - row["start"] and 0 < np.abs(samples).max() < 0.9 and gain > 0
+
+
+def test_shuffled_transcript_is_not_believed(planted, made, tmp_path):
+    order = np.random.default_rng(3).permutation(len(planted.texts))
+    (tmp_path / "talk.txt").write_text("\n".join(planted.texts[k] for k in order))
+    make(planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set")
+    assert right_share(planted, tmp_path / "set") < 0.2
+    assert sum(end - start for start, end, _ in clip_bounds(tmp_path / "set")) < 0.7 * planted.seconds
+
+
+@needs_pysubs2
+def test_late_and_drifting_subtitles_are_corrected_and_told(planted, tmp_path, capsys):
+    planted.write_srt(tmp_path / "talk.srt", 1.4, 0.001)
+    assert make(planted.path, "--subtitles", tmp_path / "talk.srt", "--output", tmp_path / "set") == 0
+    told = re.search(r"the subtitles are ([\d.]+) s late", capsys.readouterr().out)
+    assert float(told[1]) == pytest.approx(1.4, abs=0.05)
+    assert right_share(planted, tmp_path / "set") >= 0.98
+
+
+@needs_pysubs2
+def test_subtitles_of_another_recording_are_refused(planted, tmp_path, capsys):
+    plant(tmp_path / "other.wav", 30, seed=9).write_srt(tmp_path / "other.srt")
+    assert make(planted.path, "--subtitles", tmp_path / "other.srt", "--output", tmp_path / "set") == 2
+    assert "does not belong to the recording" in capsys.readouterr().err
+
+
+@needs_pysubs2
+def test_speech_that_is_in_no_subtitle_is_left_out(tmp_path):
+    remark = voiced(2.0, 200, 3, 3, RATE)
+    remark *= syllables(remark)
+    planted = plant(tmp_path / "talk.wav", 12, seed=4, extra=(5, remark))
+    planted.write_srt(tmp_path / "talk.srt")
+    assert make(planted.path, "--output", tmp_path / "set") == 0
+    assert right_share(planted, tmp_path / "set") >= 0.98
+    left = [row for row in read_segments(tmp_path / "set") if row["reason"] == "speech without text"]
+    assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)
+
+
+def test_recognizer_command_gives_the_texts(planted, tmp_path):
+    script = tmp_path / "hear.py"
+    script.write_text("import sys, soundfile\nprint('a' * round(14 * soundfile.info(sys.argv[1]).duration))\n")
+    words = ("--recognizer", f"{sys.executable} {script} {{wav}}", "--output", tmp_path / "set")
+    short = plant(tmp_path / "short.wav", 4, seed=2)
+    assert make(short.path, *words) == 0
+    assert {letter for _, _, text in clip_bounds(tmp_path / "set") for letter in text} == {"a"}
+
+
+def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):
+    sound = np.concatenate([np.zeros(RATE), *(voiced(0.8, 120, k, k, RATE) for k in range(20)), np.zeros(RATE)])
+    soundfile.write(tmp_path / "talk.wav", sound + 1e-4 * np.random.default_rng(0).standard_normal(len(sound)), RATE)
+    words = (tmp_path / "talk.wav", "--recognizer", "echo {wav} some words that are said", "--min-snr", "0")
+    assert make(*words, "--output", tmp_path / "set") == 2
+    assert any(row["reason"] == "no pause for 11.5 s" for row in read_segments(tmp_path / "set"))
+    assert make(*words, "--output", tmp_path / "forced", "--force-cut") == 0
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["missing.wav"], "missing.wav: it is not there"),
+        (["empty.wav"], "empty.wav: it is an empty file"),
+        (["talk.wav"], "talk.wav has no text"),
+        (["film.mp4"], "Install ffmpeg"),
+        (["talk.wav", "--transcript", "none.txt"], "none.txt cannot be read"),
+        (["talk.wav", "--transcript", "blank.txt"], "holds no letter"),
+        (["talk.wav", "--transcript", "talk.wav"], "is not UTF-8 text"),
+        (["talk.wav", "--recognizer", "no-such-command {wav}"], "no-such-command is not there"),
+        (["talk.wav", "--recognizer", "echo"], "must hold {wav}"),
+        (["talk.wav", "--recognizer", "false {wav}"], "ended with code 1"),
+        (["talk.wav", "--recognizer", "echo {wav}", "--output", "full"], "full holds something else"),
+        (["talk.wav", "--recognizer", "echo {wav}", "--min-seconds", "12"], "--min-seconds must be"),
+        (["talk.wav", "--recognizer", "echo {wav}", "--language", "xx"], "Language 'xx' is not supported"),
+    ],
+)
+def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr("myxtts.corpora_tools.decoding.shutil.which", lambda name: None)
+    shutil.copy(planted.path, "talk.wav")
+    Path("empty.wav").touch()
+    Path("film.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(100))
+    Path("film.txt").write_text("A text.")
+    Path("empty.txt").write_text("A text.")
+    Path("blank.txt").write_text(" - \n")
+    Path("full").mkdir()
+    Path("full", "thesis.tex").touch()
+    words = words if "--output" in words else [*words, "--output", "set"]
+    if "no-such-command" not in " ".join(words) and "--recognizer" in words:
+        monkeypatch.undo()
+        monkeypatch.chdir(tmp_path)
+    assert make(*words) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and len(error.splitlines()) == 1
