@@ -26,9 +26,6 @@ class TrainingConfig(Settings):
     """Batches per optimizer step."""
     alignment_loss_weight: float = setting(0.0, at_least=0)
     """GPT stage: weight of attention off the diagonal of text and speech, in one head (guided attention; XTTS: 0)."""
-    code_masking: float = setting(0.0, at_least=0, below=1)
-    """GPT stage: share of the codes before the next one that are replaced by random ones in training, so that the model
-    must read the text and cannot recite (word dropout; Bowman et al. 2016, section 3.2)."""
     text_loss_weight: float = setting(0.01, at_least=0)
     """Weight of the text cross-entropy (XTTS: 0.01)."""
     code_loss_weight: float = setting(1.0, at_least=0)
