@@ -1,0 +1,1 @@
+"""A model as files that speak without this project."""

@@ -1,0 +1,1 @@
+"""The model as ONNX graphs, and the runtime that runs them."""
