@@ -43,7 +43,7 @@ def command(*flags, speaks=True):
             training={
                 "sample_every_steps": STEPS if speaks else 0,
                 "num_samples": 1,
-                "validate_every_steps": 3,
+                "validate_every_steps": STEPS,
                 "leave_out": LEFT_OUT,
             },
         )
@@ -55,7 +55,7 @@ def command(*flags, speaks=True):
         return {
             "code": code,
             "lines": out.getvalue().splitlines(),
-            "files": sorted(path.name.split("_")[0] + path.suffix for path in (run / "samples").glob("*")),
+            "files": sorted({path.name.split("_")[0] + path.suffix for path in (run / "samples").glob("*")}),
             "checkpoints": sorted(path.name for path in (run / "gpt").iterdir()),
         }
 
