@@ -1,5 +1,6 @@
 """What `myxtts export` writes speaks as the model does, and the ONNX engine draws what TensorFlow draws."""
 
+import errno
 import json
 import os
 import subprocess
@@ -10,17 +11,17 @@ import keras
 import numpy as np
 import pytest
 import soundfile
-from tiny import WORDS, tiny_model_config, tiny_run_config, voiced, write_run
+from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
 from tokenizers import Tokenizer
 
 pytest.importorskip("onnx", reason="the extra export is not installed")
 pytest.importorskip("onnxruntime", reason="the extra export is not installed")
 
-from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
+from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
 from myxtts.cli.main import main
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.export import checks
+from myxtts.export import checks, tensorflow_graphs
 from myxtts.export.speak import Speaker, Vocabulary, gumbel_noise, read_wav, resampled
 from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.onnx_steps import OnnxSteps
@@ -28,10 +29,10 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.models import sampling
 from myxtts.models.xtts import XTTS
-from myxtts.onnx_graphs.builder import quantized
+from myxtts.onnx_graphs.builder import Builder, quantized
 from myxtts.onnx_graphs.runtime import open_session
 from myxtts.onnx_graphs.sound import build_decoder
-from myxtts.storage.speakers import write_speakers
+from myxtts.storage.speakers import read_speaker, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 SAMPLED = dict(temperature=1.1, top_k=12, top_p=0.95, repetition_penalty=1.3)
@@ -47,34 +48,45 @@ def stirred(model):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Folder of a run of all parts, with one voice."""
+def synthesizer():
     keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
-    model = stirred(XTTS(config.model, parts=("dvae", "gpt", "speaker", "decoder")))
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1})  # tracing takes longest
+    model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:  # far from initial values, so that nothing is zero or one by chance
+        variable.assign(variable + 0.2 * random.standard_normal(variable.shape).astype("float32"))
     model.mel_stats.assign(np.full(80, 3.0, "float32"))
-    folder = write_run(tmp_path_factory.mktemp("exported") / "run", model, tokenizer, config)
-    random = np.random.default_rng(1)
-    latents = random.standard_normal((1, config.model.num_latents, config.model.width)).astype("float32")
-    vector = random.standard_normal((1, config.model.speaker_width)).astype("float32")
-    write_speakers(folder, {"emma": (latents, vector)})
+    return Synthesizer(model, tokenizer, config, compiled=False)
+
+
+@pytest.fixture(scope="module")
+def run(synthesizer, tmp_path_factory):
+    """A folder with one voice."""
+    config, random = synthesizer.model.config, np.random.default_rng(1)
+    latents = random.standard_normal((1, config.num_latents, config.width)).astype("float32")
+    vector = random.standard_normal((1, config.speaker_width)).astype("float32")
+    write_speakers(folder := tmp_path_factory.mktemp("run"), {"emma": (latents, vector)})
     return folder
 
 
 @pytest.fixture(scope="module")
-def synthesizer(run):
-    return Synthesizer.load(run, compiled=False)
+def export(run, synthesizer):
+    """Exports the model into a folder."""
+
+    def call(folder, *words):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)  # traced once for all
+            return main(["export", "--checkpoint", str(run), "--output", str(folder), *words])
+
+    return call
 
 
 @pytest.fixture(scope="module")
-def exported(run, synthesizer):
-    """What `myxtts export` wrote, and what it said."""
-    folder = run.parent / "onnx"
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)  # its graphs are traced once
-    assert main(["export", "--checkpoint", str(run), "--output", str(folder)]) == 0
-    patch.undo()
+def exported(export, tmp_path_factory):
+    """What `myxtts export` wrote."""
+    folder = tmp_path_factory.mktemp("exported")
+    assert export(folder) == 0
     return folder
 
 
@@ -108,14 +120,14 @@ def test_exported_model_makes_the_sound_of_the_model(synthesizer, exported):
 
 
 def test_exported_model_hears_a_recording_as_the_model_does(synthesizer, exported, tmp_path):
-    samples = voiced(1.3, 150, 1)
+    samples, model = voiced(1.3, 150, 1), synthesizer.model
     soundfile.write(tmp_path / "a.wav", samples, MODEL_SAMPLE_RATE, subtype="PCM_24")
-    voice, (latents, vector) = synthesizer.voice(samples), Speaker(exported).voice(str(tmp_path / "a.wav"))
-    np.testing.assert_allclose(latents[None], voice.latents, atol=1e-3)
-    heard = MelSpectrogram(SPEAKER_MEL)(
-        resampled(samples, 22050, 16000)[None]
-    )  # by another filter than the model's own
-    np.testing.assert_allclose(vector, np.asarray(synthesizer.model.speaker_encoder(heard))[0], atol=1e-3)
+    latents, vector = Speaker(exported).voice(str(tmp_path / "a.wav"))
+    pieces = synthesizer.voice.chunks(samples)
+    mels = [model.normalize_mel(MelSpectrogram(CONDITIONING_MEL)(piece[None])) for piece in pieces]
+    expected = np.mean([np.asarray(model.gpt.mel_to_latents(mel)) for mel in mels], axis=0)
+    np.testing.assert_allclose(latents[None], expected, atol=1e-3)
+    assert len(pieces) > 1 and abs(np.linalg.norm(vector) - 1) < 1e-4
 
 
 def test_speaking_takes_no_package_of_ours(exported, tmp_path):
@@ -130,14 +142,36 @@ def test_speaking_takes_no_package_of_ours(exported, tmp_path):
     assert soundfile.info(tmp_path / "out.wav").samplerate == 24000
 
 
-def test_eight_bits_are_a_quarter_and_draw_nearly_the_same(run, synthesizer, exported, monkeypatch, capsys):
-    monkeypatch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)
-    folder = run.parent / "int8"
-    assert main(["export", "--checkpoint", str(run), "--output", str(folder), "--weights", "int8"]) == 0
-    assert "gpt, step: logits: differs by" in capsys.readouterr().out
-    assert json.loads((folder / "config.json").read_text())["weights"] == "int8"
-    values, scales = quantized(np.random.default_rng(0).standard_normal((70, 5)).astype("float32"))
-    assert values.shape == (5, 3, 32) and values.dtype == np.uint8 and scales.shape == (5, 3)
+def test_eight_bits_are_smaller_and_draw_nearly_the_same(export, exported, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(checks, "_graphs", checks._reading)  # the other graphs have float32 weights again
+    assert export(tmp_path / "int8", "--weights", "int8") == 0
+    told = capsys.readouterr().out
+    assert "gpt, step: logits: differs by" in told and "codes drawn: " in told
+    assert json.loads((tmp_path / "int8/config.json").read_text())["weights"] == "int8"
+    sizes = [(folder / "gpt.onnx").stat().st_size for folder in (tmp_path / "int8", exported)]
+    assert sizes[0] < 0.8 * sizes[1]
+
+
+def test_saved_model_reads_as_the_onnx_graph_does(synthesizer, exported):
+    """The other functions of a SavedModel are the model's own; each export compares them all."""
+    model, config, random = synthesizer.model, synthesizer.model.config, np.random.default_rng(0)
+    past, new = 3, config.num_latents + 5
+    cache = random.standard_normal((config.layers, 2, config.heads, config.width // config.heads, past)).astype(
+        "float32"
+    )
+    arrays = {f"keys_{i}": one for i, one in enumerate(cache)}
+    arrays |= {f"values_{i}": np.ascontiguousarray(one.transpose(0, 1, 3, 2)) for i, one in enumerate(cache)}
+    arrays |= dict(
+        latents=random.standard_normal((2, config.num_latents, config.width)).astype("float32"),
+        text=random.integers(4, config.num_text_tokens, (2, 4)).astype("int32"),
+        code=np.array([[3], [5]], "int32"),
+        index=np.array([1, 4], "int32"),
+        mask=random.random((2, past + new)) < 0.8,
+    )
+    arrays["mask"][:, -1] = True
+    found = tensorflow_graphs.read(model.gpt, **arrays)
+    for name, expected in Speaker(exported).graphs("gpt", **arrays).items():
+        np.testing.assert_allclose(found[name], expected, atol=1e-4)
 
 
 def test_matrix_of_eight_bits_is_the_matrix_to_half_a_step():
@@ -160,13 +194,22 @@ def test_hifigan_goes_as_well():
     assert np.abs(expected).max() > 1e-3
 
 
-def test_a_graph_that_is_not_the_model_is_not_written(run, synthesizer, monkeypatch, capsys):
-    monkeypatch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)
+def test_a_graph_that_is_not_the_model_is_not_written(export, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(checks, "_graphs", checks._reading)
     monkeypatch.setattr(checks, "LIMITS", {"float32": 1e-12})
-    folder = run.parent / "wrong"
-    assert main(["export", "--checkpoint", str(run), "--output", str(folder)]) == 2
-    assert "does not do what the model does. conditioning: differs by" in capsys.readouterr().err
-    assert not folder.exists() and not [*run.parent.glob(".wrong*")]
+    assert export(tmp_path / "wrong") == 2
+    assert "does not do what the model does. gpt, prompt: logits: differs by" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(export, monkeypatch, tmp_path, capsys):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "gpt.onnx")
+
+    monkeypatch.setattr(Builder, "save", full)
+    assert export(tmp_path / "new") == 2
+    assert capsys.readouterr().err == "Error: [Errno 28] No space left on device: 'gpt.onnx'\n"
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +220,7 @@ def test_a_graph_that_is_not_the_model_is_not_written(run, synthesizer, monkeypa
         (["--weights", "int4"], "--weights must be one of float32, int8. Received: int4."),
         (["--format", "savedmodel", "--weights", "int8"], "--format savedmodel has weights of 32 bits only"),
         (["--checkpoint", "{run}/nowhere"], "is not a folder"),
-        (["--checkpoint", "{run}/gpt"], "is not there"),
+        (["--checkpoint", "{run}"], "is not there"),
         (["--output", ""], "--output must name a folder"),
     ],
 )
@@ -267,7 +310,12 @@ def test_engine_that_is_not_there_is_one_sentence(run, capsys):
     assert main(words) == 2 and "--engine must be one of tensorflow, onnx" in capsys.readouterr().err
 
 
-def test_onnx_engine_says(run, tmp_path, capsys):
-    words = ["say", "--checkpoint", str(run), "--speaker", "emma", "--text", "one two", "--engine", "onnx"]
-    assert main([*words, "--output", str(tmp_path / "a.wav")]) == 0
-    assert soundfile.info(tmp_path / "a.wav").samplerate == 24000
+def test_onnx_engine_speaks_and_streams(synthesizer, run):
+    onnx = Synthesizer(synthesizer.model, synthesizer.tokenizer, synthesizer.config, engine="onnx")
+    onnx.to_waveform = synthesizer.to_waveform  # traced already
+    latents, vector = read_speaker(run, "emma")
+    speech = onnx.speak("one two", Voice(latents, vector), "en", seed=3)
+    streamed = np.concatenate([*onnx.stream("one two", Voice(latents, vector), "en", seed=3)])
+    np.testing.assert_allclose(streamed, speech.samples, atol=1e-5)
+    assert len(speech.codes) > 3
+    onnx.warm_up("all")  # nothing to compile

@@ -7,6 +7,7 @@ import tensorflow as tf
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.models.gpt import GPT
 from myxtts.models.layers.attention import merge_heads, split_heads
+from myxtts.models.layers.tensor import Tensor
 from myxtts.models.sampling import EXCLUDED, SamplingValues, sample
 from myxtts.models.xtts import XTTS
 
@@ -49,7 +50,7 @@ def save_model(model: XTTS, path: Path) -> None:
     functions = {
         "conditioning": (_conditioning(model), wav),
         "speaker": (_speaker(model), wav),
-        "gpt": (lambda **arrays: _read(model.gpt, **arrays), reading),
+        "gpt": (lambda **arrays: read(model.gpt, **arrays), reading),
         "draw": (_drawing(config), drawing),
         "decoder": (_decoding(model.decoder), sound),
     }
@@ -92,7 +93,9 @@ def _drawing(config):
     return draw
 
 
-def _read(gpt: GPT, latents, text, code, index, mask, **past):
+def read(
+    gpt: GPT, latents: Tensor, text: Tensor, code: Tensor, index: Tensor, mask: Tensor, **past
+) -> dict[str, Tensor]:
     """As `onnx_graphs.gpt.build_reading`."""
     sound = tf.gather(gpt.audio_embedding.value, code) + tf.gather(gpt.audio_positions.value, index)[:, None]
     x = tf.concat([latents, gpt.embed_text(text), sound], axis=1)
