@@ -91,11 +91,13 @@ def clean_cue(text: str) -> tuple[str, str]:
 def read_transcript(path: Path, language: str) -> list[Piece]:
     """Sentences of a plain text; long ones fall into clauses.
 
+    A line is a paragraph, unless blank lines lie between paragraphs: then lines are only as long as they happen to be.
+
     Raises:
         UserError: It is no text, or there is nothing in it to say.
     """
-    pieces = []
-    for paragraph in re.split(r"\n\s*\n", _read_text(path)):
+    pieces, text = [], _read_text(path).strip()
+    for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
         for sentence in split_sentences(_one_line(paragraph), language):
             clauses = _CLAUSE_END.split(sentence) if len(sentence) > _LONG_PIECE_CHARACTERS else [sentence]
             pieces += [Piece(one, ends_sentence=one is clauses[-1]) for one in clauses]
