@@ -60,8 +60,13 @@ def read_subtitles(path: Path) -> list[Piece]:
     except ModuleNotFoundError:
         raise UserError('Subtitles are read by pysubs2. Install it: pip install "myxtts[dataset]".') from None
     try:
-        # A format taken from the content, as the name may lie.
-        file = pysubs2.SSAFile.from_string(_read_text(path))
+        content = _read_text(path)
+        try:
+            file = pysubs2.SSAFile.from_string(content)  # by its content: the name may lie
+        except pysubs2.FormatAutodetectionError:
+            file = pysubs2.SSAFile.from_string(content, format_=path.suffix[1:].lower())
+    except UserError:
+        raise
     except Exception as error:  # pysubs2 lets errors of every kind out of a damaged file
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
     cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]

@@ -64,7 +64,9 @@ class FasterWhisperRecognizer:
         try:
             import faster_whisper
         except ModuleNotFoundError:
-            raise UserError('--recognizer faster-whisper:DIR needs faster-whisper: pip install "myxtts[dataset]".') from None
+            raise UserError(
+                '--recognizer faster-whisper:DIR needs faster-whisper: pip install "myxtts[dataset]".'
+            ) from None
         if not (folder / "model.bin").is_file():
             rule = "must name a folder with a Whisper model for CTranslate2 (model.bin)"
             raise UserError(f"--recognizer faster-whisper:DIR {rule}. {folder} is none.")

@@ -84,6 +84,14 @@ def chords(seconds: float, rate: int, random: np.random.Generator) -> np.ndarray
     return (0.15 * sound / np.abs(sound).max()).astype(np.float32)
 
 
+def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
+    """From the first to the last 10 ms within 30 dB of the loudest, in seconds: recordings may begin with silence."""
+    size = rate // 100
+    levels = np.sqrt(np.mean(samples[: len(samples) // size * size].reshape(-1, size) ** 2, axis=1))
+    loud = np.flatnonzero(levels > levels.max() * 10 ** (-30 / 20))
+    return loud[0] * size / rate, (loud[-1] + 1) * size / rate
+
+
 def plant(folder: Path, path: Path, seconds: float, seed: int, pauses: bool = True) -> Truth:
     """Writes a long recording from the sentences of a corpus; returns what is in it."""
     random, truth = np.random.default_rng(seed), Truth()
@@ -105,9 +113,9 @@ def plant(folder: Path, path: Path, seconds: float, seed: int, pauses: bool = Tr
                 truth.odd.append((start, truth.seconds))
                 add(np.zeros(int(0.7 * rate), np.float32))
             samples, _, text, words = next(sentences)
-            start = truth.seconds
+            start, low_high = truth.seconds, sounding(samples, rate)
             add(samples)
-            truth.sentences.append((start, truth.seconds))
+            truth.sentences.append((start + low_high[0], start + low_high[1]))
             truth.texts.append(text)
             truth.words += [(start + low, start + high) for low, high in words]
             add(np.zeros(int((random.uniform(*PAUSE_SECONDS) if pauses else 0.0) * rate), np.float32))
