@@ -1,4 +1,4 @@
-"""`myxtts make-dataset` on planted recordings: where it cuts, whose text a clip gets, where every second goes."""
+"""`myxtts make-dataset` on planted recordings: where it cuts, whose text a clip gets, what becomes of each second."""
 
 import csv
 import json
@@ -60,8 +60,8 @@ def syllables(sound):
 def plant(path, count=24, seed=0, extra=None):
     """Writes `count` sentences of 1.2 to 4 s with pauses of 0.3 to 1 s between them.
 
-    Each consists of buzzes with closures of 60 ms, shorter than any pause. `extra` is `(index, samples)`: sound
-    before a sentence that is in no text.
+    Each consists of buzzes with closures of 60 ms, shorter than any pause. `extra` is `(index, samples)`:
+    sound before a sentence that is in no text.
     """
     random, parts, spoken, texts, position = np.random.default_rng(seed), [], [], [], 0
 

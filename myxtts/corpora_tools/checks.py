@@ -14,7 +14,8 @@ _SLOWEST, _FASTEST = 2.0, 40.0  # letters a second of speech, whoever speaks
 _END_SECONDS, _END_UNDER_SPEECH_DB, _END_OVER_NOISE_DB = 0.05, -20.0, 12.0
 _NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS = 2.0, 0.05
 _QUIET_UNDER_SOURCE_DB = 18.0
-_LEAST_DYNAMICS_DB = 9.0
+_LEAST_DYNAMICS_DB = 12.0  # sentences of LJSpeech, VCTK and a German corpus have 18 or more
+_LEAST_STEADY_SECONDS = 1.3
 _BAND_FFT, _BAND_UNDER_PEAK_DB = 2_048, 62.0
 TELEPHONE_BAND_HZ = 5_000.0
 
@@ -44,15 +45,13 @@ class ClipFacts:
 
 def measure_clip(survey: Survey, speech: np.ndarray, start: int, end: int, num_characters: int) -> ClipFacts:
     """Measures the clip of frames `[start, end)`; `speech` tells which frames of the recording are speech."""
-    levels, inside = survey.levels_db[start:end], speech[start:end]
-    talk = levels[inside] if inside.any() else levels
+    levels, talk = survey.levels_db[start:end], _talk(survey, speech, start, end)
     level, noise = _mean_level(talk), _noise_level(survey, speech, start, end)
     frames = max(1, round(_END_SECONDS / survey.frame_seconds))
     edge = max(_mean_level(levels[:frames]), _mean_level(levels[-frames:]))
-    low, high = np.percentile(talk, (10, 90))
-    seconds = max(np.count_nonzero(inside) * survey.frame_seconds, survey.frame_seconds)
+    seconds = max(np.count_nonzero(speech[start:end]) * survey.frame_seconds, survey.frame_seconds)
     rate = num_characters / seconds
-    values = (seconds, level, level - noise, edge - level, edge - noise, high - low, rate)
+    values = (seconds, level, level - noise, edge - level, edge - noise, dynamics(survey, speech, start, end), rate)
     return ClipFacts(*(round(float(value), 3) for value in values))
 
 
@@ -83,6 +82,17 @@ def judge(clips: Sequence[ClipFacts], min_snr_db: float, texts: Sequence[str]) -
             verdict = ""
         verdicts.append(verdict)
     return verdicts
+
+
+def dynamics(survey: Survey, speech: np.ndarray, start: int, end: int) -> float:
+    """From the 10th to the 90th percentile of levels in the speech of frames `[start, end)`, in dB."""
+    return float(np.subtract(*np.percentile(_talk(survey, speech, start, end), (90, 10))))
+
+
+def is_steady(survey: Survey, speech: np.ndarray, start: int, end: int) -> bool:
+    """Whether frames `[start, end)` sound for long at one level, as music and noise do and speech does not."""
+    is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
+    return is_long and dynamics(survey, speech, start, end) < _LEAST_DYNAMICS_DB
 
 
 class Bandwidth:
@@ -129,6 +139,12 @@ def _noise_level(survey, speech, start, end):
     levels = survey.levels_db[low:high]
     quiet = levels[~near]
     return float(np.median(quiet)) if len(quiet) >= 2 * guard else float(np.percentile(levels, 5))
+
+
+def _talk(survey, speech, start, end):
+    """Levels of the frames of `[start, end)` that are speech; of all of them where none is."""
+    levels, inside = survey.levels_db[start:end], speech[start:end]
+    return levels[inside] if inside.any() else levels
 
 
 def _mean_level(levels):

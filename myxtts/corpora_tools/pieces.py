@@ -60,8 +60,13 @@ def read_subtitles(path: Path) -> list[Piece]:
     except ModuleNotFoundError:
         raise UserError('Subtitles are read by pysubs2. Install it: pip install "myxtts[recordings]".') from None
     try:
-        # A format taken from the content, as the name may lie.
-        file = pysubs2.SSAFile.from_string(_read_text(path))
+        content = _read_text(path)
+        try:
+            file = pysubs2.SSAFile.from_string(content)  # by its content: the name may lie
+        except pysubs2.FormatAutodetectionError:
+            file = pysubs2.SSAFile.from_string(content, format_=path.suffix[1:].lower())
+    except UserError:
+        raise
     except Exception as error:  # pysubs2 lets errors of every kind out of a damaged file
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
     cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
@@ -91,11 +96,13 @@ def clean_cue(text: str) -> tuple[str, str]:
 def read_transcript(path: Path, language: str) -> list[Piece]:
     """Sentences of a plain text; long ones fall into clauses.
 
+    A line is a paragraph, unless blank lines lie between paragraphs: then lines are only as long as they happen to be.
+
     Raises:
         UserError: It is no text, or there is nothing in it to say.
     """
-    pieces = []
-    for paragraph in re.split(r"\n\s*\n", _read_text(path)):
+    pieces, text = [], _read_text(path).strip()
+    for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
         for sentence in split_sentences(_one_line(paragraph), language):
             clauses = _CLAUSE_END.split(sentence) if len(sentence) > _LONG_PIECE_CHARACTERS else [sentence]
             pieces += [Piece(one, ends_sentence=one is clauses[-1]) for one in clauses]

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from myxtts.corpora_tools.set_folder import REPORT
@@ -98,9 +99,11 @@ def _histogram(lengths):
 
 
 def _worst(clips):
-    rates = sorted(row["facts"]["characters_per_second"] for _, row in clips)
-    usual = rates[len(rates) // 2] if rates else 0.0
-    ranked = sorted(clips, key=lambda clip: -doubtfulness(clip[1]["facts"], usual))[:_WORST]
+    rates = defaultdict(list)
+    for record, row in clips:
+        rates[record["id"]].append(row["facts"]["characters_per_second"])
+    usual = {source: median(found) for source, found in rates.items()}
+    ranked = sorted(clips, key=lambda clip: -doubtfulness(clip[1]["facts"], usual[clip[0]["id"]]))[:_WORST]
     rows = []
     for record, row in ranked:
         facts, name = row["facts"], escape(row["clip"], quote=True)

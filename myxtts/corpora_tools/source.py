@@ -8,7 +8,7 @@ import numpy as np
 
 from myxtts.config.checks import UserError
 from myxtts.corpora_tools.alignment import align
-from myxtts.corpora_tools.checks import ClipFacts, judge, measure_clip
+from myxtts.corpora_tools.checks import ClipFacts, is_steady, judge, measure_clip
 from myxtts.corpora_tools.cuts import Atom, choose_clips, find_edges, force_cuts
 from myxtts.corpora_tools.decoding import LongAudio
 from myxtts.corpora_tools.pieces import (
@@ -24,6 +24,8 @@ from myxtts.corpora_tools.voice_activity import Stretch, find_speech, to_stretch
 
 PAUSE = "pause"
 _SENTENCE_PAUSE_SECONDS = 0.5
+_TELLING_ATOMS = 12
+_LEAST_SCATTER, _SHARE_OF_CHANCE = 0.12, 0.7
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def plan_source(
     stretches = to_stretches(speech, seconds)
     if options.force_cut:
         stretches = force_cuts(stretches, surveyed.levels_db, seconds, options.max_seconds)
+    steady = [one for one in stretches if is_steady(surveyed, speech, one.start, one.end)]
+    stretches = [one for one in stretches if one not in steady]
     if not stretches:
         reason = "no speech was found"
         return Plan(surveyed, [], [Span(0, surveyed.num_samples, reason)], [reason])
@@ -127,6 +131,8 @@ def plan_source(
     verdicts = judge([cut.facts for cut in cuts], options.min_snr_db, [cut.text for cut in cuts])
     cuts = [replace(cut, verdict=verdict) for cut, verdict in zip(cuts, verdicts)]
     left = [_unused_span(atom, stretches, edges, surveyed, options) for k, atom in enumerate(atoms) if k not in used]
+    size = surveyed.frame_samples
+    left += [Span(one.start * size, one.end * size, "not like speech") for one in steady]
     return Plan(surveyed, cuts, _fill(cuts, left, surveyed.num_samples), notes)
 
 
@@ -154,9 +160,29 @@ def _to_atoms(stretches, frame_seconds, pieces, text, notes):
         reason = group.doubt or (faults[0] if faults else "" if members else "speech without text")
         words = " ".join(piece.text for piece in members)
         atoms.append(Atom(group.first, group.last, words, bool(members) and members[-1].ends_sentence, reason))
+    if text_is_foreign(atoms, starts, ends):
+        raise UserError(
+            f"{text} does not belong to the recording: how long its texts are has nothing to do with speech."
+        )
     if unspoken:
         notes.append(f"{len(unspoken)} texts are not spoken, the first: {unspoken[0][:60]}")
     return atoms
+
+
+def text_is_foreign(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray) -> bool:
+    """Whether the text of a neighbor fits how long speech lasts as well as its own: then it says something else."""
+    told = [atom for atom in atoms if atom.text and not atom.reason]
+    if len(told) < _TELLING_ATOMS:
+        return False
+    seconds = np.log([(ends[atom.first : atom.last] - starts[atom.first : atom.last]).sum() for atom in told])
+    letters = np.log([max(1, sum(map(str.isalnum, atom.text))) for atom in told])
+
+    def scatter(shift):
+        rates = seconds - np.roll(letters, shift)
+        return np.median(np.abs(rates - np.median(rates)))
+
+    by_chance = np.median([scatter(shift) for shift in (1, 2, 3, 5, 8)])
+    return scatter(0) > max(_LEAST_SCATTER, _SHARE_OF_CHANCE * by_chance)
 
 
 def _plain_atoms(stretches: Sequence[Stretch], frame_seconds: float) -> list[Atom]:

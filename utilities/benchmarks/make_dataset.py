@@ -1,0 +1,233 @@
+"""What `myxtts make-dataset` makes of long recordings whose cuts, texts and times are known.
+
+    python utilities/benchmarks/make_dataset.py --data DATA [--hours 3] [--sets ljspeech_mini kerstin_de_mini]
+
+`DATA` holds corpora in the LJSpeech layout, and `fsdd` for recordings of single words. Of each, clips are joined with
+pauses of 0.3 to 1.2 s over the noise of a room, with stretches of chords, of noise and of speech that is in no text
+between them. The figures: cuts within 50 ms of a planted pause; words that a cut touches; offset and drift found of
+subtitles that are 1.4 s late and run 0.1 % too slow; speech kept with exactly its text, of that which has one; whether
+two runs are equal; memory and processor time of a child process. Then the same with texts shuffled, and with the pauses
+removed: figures that stay as they are there would say nothing.
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from myxtts.storage.files import digest_bytes
+
+OFFSET_SECONDS, DRIFT = 1.4, 0.001
+NEAR_SECONDS = 0.05
+ROOM_NOISE = 5e-4
+PAUSE_SECONDS = (0.3, 1.2)
+ODD_EVERY = 9
+"""After so many sentences comes something that is in no text."""
+CHILD = "import sys\nfrom myxtts.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+
+
+@dataclass
+class Truth:
+    """What was planted, in seconds of the recording."""
+
+    seconds: float = 0.0
+    sentences: list = field(default_factory=list)
+    texts: list = field(default_factory=list)
+    words: list = field(default_factory=list)
+    odd: list = field(default_factory=list)
+
+
+def read_sentences(folder: Path, random: np.random.Generator):
+    """Yields samples, rate, text and the spans of known words of sentences, for ever."""
+    if folder.name == "fsdd":
+        yield from digit_sentences(folder, random)
+    rows = [line.split("|") for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines()]
+    while True:
+        for index in random.permutation(len(rows)):
+            samples, rate = soundfile.read(folder / "wavs" / f"{rows[index][0]}.wav", dtype="float32")
+            yield samples, rate, rows[index][-1], []
+
+
+def digit_sentences(folder: Path, random: np.random.Generator):
+    """Sentences of three to eight digits, each a recording of its own, 40 to 120 ms apart."""
+    rows = [line.split("|") for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if "jackson" in row[0]]
+    while True:
+        parts, words, position, said = [], [], 0, []
+        for index in random.integers(0, len(rows), random.integers(3, 9)):
+            samples, rate = soundfile.read(folder / "wavs" / f"{rows[index][0]}.wav", dtype="float32")
+            words.append((position / rate, (position + len(samples)) / rate))
+            parts += [samples, np.zeros(int(random.uniform(0.04, 0.12) * rate), np.float32)]
+            position += len(samples) + len(parts[-1])
+            said.append(rows[index][-1])
+        yield np.concatenate(parts[:-1]), rate, f"{' '.join(said).capitalize()}.", words
+
+
+def chords(seconds: float, rate: int, random: np.random.Generator) -> np.ndarray:
+    """Something like music: chords that fade."""
+    time = np.arange(int(seconds * rate)) / rate
+    sound = np.zeros(len(time))
+    for start in np.arange(0, seconds, 0.5):
+        for hz in random.choice([220, 277, 330, 440, 554, 660], 3):
+            sound += np.where(time >= start, np.exp(-2 * (time - start).clip(0)), 0) * np.sin(2 * np.pi * hz * time)
+    return (0.15 * sound / np.abs(sound).max()).astype(np.float32)
+
+
+def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
+    """From the first to the last 10 ms within 30 dB of the loudest, in seconds: recordings may begin with silence."""
+    size = rate // 100
+    levels = np.sqrt(np.mean(samples[: len(samples) // size * size].reshape(-1, size) ** 2, axis=1))
+    loud = np.flatnonzero(levels > levels.max() * 10 ** (-30 / 20))
+    return loud[0] * size / rate, (loud[-1] + 1) * size / rate
+
+
+def plant(folder: Path, path: Path, seconds: float, seed: int, pauses: bool = True) -> Truth:
+    """Writes a long recording from the sentences of a corpus; returns what is in it."""
+    random, truth = np.random.default_rng(seed), Truth()
+    sentences = read_sentences(folder, random)
+    first = next(sentences)
+    rate = first[1]
+    with soundfile.SoundFile(path, "w", rate, 1, "PCM_16") as file:
+
+        def add(samples):
+            file.write(samples + ROOM_NOISE * random.standard_normal(len(samples)).astype(np.float32))
+            truth.seconds += len(samples) / rate
+
+        add(np.zeros(rate, np.float32))
+        while truth.seconds < seconds:
+            if len(truth.texts) % ODD_EVERY == ODD_EVERY - 1 and pauses:
+                kinds = (chords(6, rate, random), 0.02 * random.standard_normal(3 * rate), next(sentences)[0])
+                start = truth.seconds
+                add(kinds[len(truth.odd) % 3].astype(np.float32))
+                truth.odd.append((start, truth.seconds))
+                add(np.zeros(int(0.7 * rate), np.float32))
+            samples, _, text, words = next(sentences)
+            start, low_high = truth.seconds, sounding(samples, rate)
+            add(samples)
+            truth.sentences.append((start + low_high[0], start + low_high[1]))
+            truth.texts.append(text)
+            truth.words += [(start + low, start + high) for low, high in words]
+            add(np.zeros(int((random.uniform(*PAUSE_SECONDS) if pauses else 0.0) * rate), np.float32))
+    return truth
+
+
+def write_subtitles(truth: Truth, path: Path, texts: Sequence[str]) -> None:
+    """Cues of all sentences, late and drifting, their times off by 50 ms as those of people are."""
+    random, blocks = np.random.default_rng(1), []
+    for number, (span, text) in enumerate(zip(truth.sentences, texts), 1):
+        times = [(time + random.normal(0, 0.05) + OFFSET_SECONDS) * (1 + DRIFT) for time in span]
+        stamps = (f"{int(t // 3600):02d}:{int(t // 60 % 60):02d}:{t % 60:06.3f}".replace(".", ",") for t in times)
+        blocks.append(f"{number}\n{' --> '.join(stamps)}\n{text}\n")
+    path.write_text("\n".join(blocks), encoding="utf-8")
+
+
+def run(recording: Path, text: Path, output: Path, language: str, vad: str) -> tuple[str, float, float]:
+    """The command in a process of its own: what it said, its processor seconds and its most memory in MB."""
+    flag = "--subtitles" if text.suffix == ".srt" else "--transcript"
+    words = ["make-dataset", recording, flag, text, "--output", output, "--language", language, "--vad", vad]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", CHILD, *map(str, words), "--speaker", "one"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout + done.stderr, seconds, after.ru_maxrss / 1024
+
+
+def judge(truth: Truth, folder: Path) -> dict[str, float]:
+    """Shares of cuts, words and speech that are as they should be."""
+    with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]
+    total = sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in rows)
+    sounds = np.array(sorted([*truth.sentences, *truth.odd]))
+    cuts = np.array([cut for start, end, _ in clips for cut in (start, end)])
+
+    def inside(spans, margin):
+        spans = np.array(spans).reshape(-1, 2)
+        return [bool(((spans[:, 0] + margin < cut) & (cut < spans[:, 1] - margin)).any()) for cut in cuts]
+
+    good = wrong = 0.0
+    for start, end, text in clips:
+        whole = [k for k, (a, b) in enumerate(truth.sentences) if a >= start - NEAR_SECONDS and b <= end + NEAR_SECONDS]
+        touched = [k for k, (a, b) in enumerate(truth.sentences) if a < end - NEAR_SECONDS and b > start + NEAR_SECONDS]
+        seconds = sum(truth.sentences[k][1] - truth.sentences[k][0] for k in touched)
+        is_right = whole == touched and text == " ".join(truth.texts[k] for k in whole)
+        good, wrong = good + seconds * is_right, wrong + seconds * (not is_right)
+    speech = sum(b - a for a, b in truth.sentences)
+    odd = sum(max(0.0, min(b, end) - max(a, start)) for a, b in truth.odd for start, end, _ in clips)
+    return {
+        "cuts in pauses": 1 - np.mean(inside(sounds, NEAR_SECONDS)) if len(cuts) else float("nan"),
+        "words cut": float(np.sum(inside(truth.words, 0.0))) if truth.words else float("nan"),
+        "right text": good / speech,
+        "wrong text": wrong / speech,
+        "odd in clips": odd / max(1e-9, sum(b - a for a, b in truth.odd)),
+        "unaccounted": abs(total - truth.seconds),
+    }
+
+
+def digest_folder(folder: Path) -> str:
+    """One digest of all files of a set."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    content = [f"{path.relative_to(folder)} {digest_bytes(path.read_bytes())}" for path in paths]
+    return digest_bytes("\n".join(content).encode())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plants, runs and prints a line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--sets", nargs="+", default=["ljspeech_mini", "kerstin_de_mini", "vctk_mini", "fsdd"])
+    parser.add_argument("--hours", type=float, default=0.25)
+    parser.add_argument("--vad", default="energy")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args(argv)
+    for name in arguments.sets:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(name, Path(folder), arguments)
+    return 0
+
+
+def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
+    """All cases of one corpus."""
+    language = "de" if "_de_" in name else "en"
+    for case in ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript", "no pauses"):
+        if case in ("subtitles", "no pauses"):
+            truth = plant(
+                arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed, case == "subtitles"
+            )
+        texts = truth.texts
+        if "shuffled" in case:
+            texts = [texts[k] for k in np.random.default_rng(2).permutation(len(texts))]
+        text = folder / ("long.txt" if "transcript" in case else "long.srt")
+        text.write_text("\n".join(texts), encoding="utf-8")
+        if text.suffix == ".srt":
+            write_subtitles(truth, text, texts)
+        output = folder / case.replace(" ", "_")
+        said, seconds, memory = run(folder / "long.wav", text, output, language, arguments.vad)
+        if not (output / "segments.csv").is_file():
+            print(f"{name}, {case}: {said.strip()}", flush=True)
+            continue
+        if case == "again":
+            same = digest_folder(output) == digest_folder(folder / "subtitles")
+            print(f"{name}, again: {'equal' if same else 'NOT EQUAL'} byte for byte", flush=True)
+            continue
+        found = re.search(r"the subtitles are .*corrected", said)
+        figures = {key: round(float(value), 4) for key, value in judge(truth, output).items()}
+        speed = f"{truth.seconds / seconds:.0f} times real time, {memory:.0f} MB"
+        print(f"{name}, {case}: {json.dumps(figures)}; {speed}; {found[0] if found else ''}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
