@@ -47,6 +47,8 @@ class Synthesizer:
         decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
         compiled: As in `CodeEngine`.
         remember_voices: As in `VoiceEncoder`.
+        traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
+            save; without, only the drawing of codes is one.
     """
 
     def __init__(
@@ -57,19 +59,20 @@ class Synthesizer:
         decoder: str | None = None,
         compiled: bool | None = None,
         remember_voices: int = 0,
+        traced: bool = True,
     ):
         self.model, self.tokenizer, self.config = model, tokenizer, config
         for part in ("speaker", "decoder"):
             if part in model.parts:
                 set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
-        self.voice = VoiceEncoder(model, config, remember_voices)
-        self.engine = CodeEngine(model.gpt, config.model, compiled)
+        self.voice = VoiceEncoder(model, config, remember_voices, traced)
+        self.engine = CodeEngine(model.gpt, config.model, compiled, traced)
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
-        self.to_waveform = self._make_waveform(decoder)
+        self.to_waveform = self._make_waveform(decoder, traced)
 
-    def _make_waveform(self, decoder):
+    def _make_waveform(self, decoder, traced):
         if decoder not in (None, *DECODERS):
             raise UserError(f"decoder must be one of {', '.join(DECODERS)}. Received: {decoder}.")
         part = DECODERS.get(decoder)
@@ -78,7 +81,7 @@ class Synthesizer:
                 f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(self.model.parts)}."
             )
         by_latents = part == "decoder" or part is None and "decoder" in self.model.parts
-        return LatentDecoder(self.model) if by_latents else GriffinLim(self.codes_to_mel)
+        return LatentDecoder(self.model, traced) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", **options) -> Self:
