@@ -13,7 +13,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.loading import load_model
 from myxtts.models.xtts import XTTS
 from myxtts.storage.files import write_json
-from myxtts.text import g2p
+from myxtts.text import espeak, g2p
 from myxtts.text.g2p import text_to_phonemes
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -53,6 +53,36 @@ def test_latin_letters_are_all_in_the_released_vocabulary():
     known = json.loads(VOCABULARY.read_text(encoding="utf-8"))["model"]["vocab"]
     letters = "".join(chr(code) for code in range(0x1200, 0x1358) if chr(code).isalpha())
     assert set(text_to_phonemes(letters, "am")) <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "sounds"),
+    [
+        # Stress, long vowels and marks, as eSpeak NG's documentation and dictionaries of pronunciation have them.
+        ("Guten Tag, 2 Äpfel!", "de", "ɡˈuːtən tˈɑːk, tsvˈaɪ ˈɛpfəl!"),
+        ("Hello, world.", "en", "həlˈoʊ, wˈɜːld."),
+        ("سلام دنیا", "fa", "salˈɑm dˈonjɑ"),
+        ("ሰላም", "am", "ሰላም"),
+        ("你好", "zh", "ni3hao3"),
+        ("नमस्ते", "hi", "nəmˈʌsteː"),
+    ],
+)
+def test_espeak_writes_languages_in_their_own_letters_that_have_no_rules(text, language, sounds):
+    assert g2p.written(text, language, g2p.g2p_codes(["espeak"])) == sounds
+
+
+def test_tokenizer_writes_as_espeak_does_beside_rules_of_a_language():
+    tokenizer = XTTSTokenizer.train([("Hello.", "en"), ("ሰላም", "am")], g2p=["espeak", "amharic"])
+    assert tokenizer.g2p == ("am", "espeak")
+    assert tokenizer.decode(tokenizer.encode("Hello.", "en")) == "[en]həlˈoʊ."
+    assert tokenizer.decode(tokenizer.encode("ሰላም", "am")) == "[am]sälam"
+
+
+def test_espeak_that_is_not_installed_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "espeakng_loader", None)
+    espeak._library.cache_clear()
+    with pytest.raises(ValueError, match=r'pip install "myxtts\[sample\]"'):
+        g2p.g2p_codes(["espeak"])
 
 
 def test_every_letter_of_the_syllabary_is_written_out():

@@ -19,6 +19,7 @@ from myxtts.models.xtts import PARTS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.graph_facts import nodes
 from myxtts.training.optimizations import settle_switches
+from myxtts.training.stages.decoder import DecoderStage
 from myxtts.training.step import TrainStep
 
 HOST_ONLY = {("Const", "DT_STRING"): "the message of an assertion, read when it fails"}
@@ -85,25 +86,39 @@ def step_of(name, foundations, precision):
     return stage, TrainStep(stage.updates(settings), strategy, settings, precision=precision)
 
 
-def turns(step):
-    """`(rule, phase)` of every update in each phase in which it has a turn."""
-    return [(rule, phase) for rule in step.rules for phase in rule.phases or ("",)]
+def last_turns(step):
+    """`(rule, phase)` of every update in its last phase, which for the decoder is the one of all losses."""
+    return [(rule, (rule.phases or ("",))[-1]) for rule in step.rules]
 
 
 SEED = tf.TensorSpec((2,), tf.int32)
 
 
-@pytest.mark.parametrize("name", ["dvae", "gpt", "speaker"])
-def test_preparation_and_step_have_kernels(name, foundations):
+def of_one_length(batch, crop, grid):
+    """A batch of the decoder stage as its steps get it: with slices of one length, which the discriminators rest on."""
+    frames = grid.history_frames + crop + grid.lookahead_frames
+    lengths = {"target": crop * grid.hop_length, "frames": frames, "present": frames}
+    specs = {name: getattr(batch, name) for name in lengths}
+    known = {name: tf.TensorSpec([None, lengths[name], *one.shape[2:]], one.dtype) for name, one in specs.items()}
+    return batch._replace(**known)
+
+
+@pytest.mark.parametrize("name", list(STAGES))
+def test_preparation_and_step_have_kernels(name, foundations, monkeypatch):
+    monkeypatch.setattr(DecoderStage, "periods", (3,))  # one discriminator of each kind has all operations
+    monkeypatch.setattr(DecoderStage, "resolutions", (512,))
     stage, step = step_of(name, foundations, "float32")
-    preparation = stage.make_preparation("/GPU:0", False)._prepare.get_concrete_function()
+    maker = stage.make_preparation("/GPU:0", False)
+    preparation = maker._prepare.get_concrete_function()
     batch = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), preparation.structured_outputs)
-    whole = step._whole.get_concrete_function(batch, SEED, turns(step)[-1][1])
+    if name == "decoder":
+        batch = of_one_length(batch, maker.crop, maker.grid)
+    whole = step._whole.get_concrete_function(batch, SEED, last_turns(step)[-1][1])
     assert not lacking_kinds([preparation.graph, whole.graph])
     for precision in ("mixed_bfloat16", "mixed_float16"):
         # The update is in float32 as before; gradients are scaled for float16 alone.
         _, mixed = step_of(name, foundations, precision)
-        graphs = [gradients_of(rule, batch, phase) for rule, phase in turns(mixed)]
+        graphs = [gradients_of(rule, batch, phase) for rule, phase in last_turns(mixed)]
         assert not lacking_kinds(graphs), precision
 
 

@@ -207,3 +207,11 @@ def test_speed_is_the_interpolation_of_the_reference(speed):
         part = spoken_faster(x[:length], speed, finished=False)
         np.testing.assert_array_equal(part, spoken_faster(x, speed)[: len(part)])
         assert len(part) >= (length - 1) / speed - 1
+
+
+def test_without_graphs_a_text_sounds_the_same(synthesizer, voice):
+    plain = Synthesizer(synthesizer.model, synthesizer.tokenizer, synthesizer.config, traced=False)
+    np.testing.assert_allclose(plain.voice(voiced(0.5, 150, 1)).latents, voice.latents, atol=1e-5)
+    whole, other = (one.speak("one two.", voice, seed=2) for one in (synthesizer, plain))
+    assert whole.codes.tolist() == other.codes.tolist()
+    np.testing.assert_allclose(other.samples, whole.samples, atol=1e-4)

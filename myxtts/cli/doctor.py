@@ -59,7 +59,10 @@ def check_machine(arguments: argparse.Namespace) -> int:
     require_output("--json", arguments.json)
     require(arguments.seconds >= 0, "--seconds", "0 or more", arguments.seconds, "0 leaves the measurement out.")
     from myxtts.config.loading import config_from_dict
+    from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.machine_report import describe, examine
+
+    filter_native_errors()
 
     training = {"precision": arguments.precision} if arguments.precision else {}
     data = {"batch_size": arguments.batch_size}

@@ -11,6 +11,8 @@ from myxtts.config.checks import UserError, bounded_text, printable, read_bounde
 
 MAX_TEXT_BYTES = 16 * 2**20
 """Of a text file: some thousand pages."""
+SHORT_TEXT = 400
+"""Characters up to which making graphs of all that is computed takes longer than they save."""
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
 SOUND_RATES = (8000, 96000)
 """Lowest and highest `--sample-rate`, in Hz."""
@@ -35,12 +37,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--accept-licence", action="store_true", help="of a model of the hub, without being asked")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
+    g2p = "write text as it sounds: am, espeak, or none (default: as in training)"
     text = parser.add_argument_group("what is said (without any of these: standard input)")
     text.add_argument("--text", help="the text")
     text.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
     text.add_argument("--batch", metavar="FILE", help="a file with a line for each text; see below")
     text.add_argument("--language", default="en", help="of the text")
-    text.add_argument("--g2p", metavar="LANG", help="write text as it sounds: am, or none (default: as in training)")
+    text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=g2p)
     voice = parser.add_argument_group("who says it")
     voice.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
     voice.add_argument("--speaker", metavar="NAME", help="a speaker of the training, or of an imported model")
@@ -100,6 +103,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _say(arguments, sound=None):
+    from myxtts.devices.tensorflow_start import import_tensorflow
+
+    import_tensorflow()
     from myxtts.cli import say_batch, say_stream
     from myxtts.devices.kinds import device_named
     from myxtts.inference.synthesizer import Synthesizer
@@ -110,7 +116,8 @@ def _say(arguments, sound=None):
     lines = say_batch.read_lines(arguments.batch) if arguments.batch else []
     setup_logging()
     with get_device_context(arguments.device and device_named(arguments.device)):
-        options = dict(decoder=arguments.decoder, engine=arguments.engine)
+        is_short = text is not None and len(text) <= SHORT_TEXT and sound is None
+        options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short)
         synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, **options)
         if arguments.g2p:
             synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))

@@ -24,7 +24,8 @@ FLAGS = f"""
 --format NAME data.format format of the data, see docs/data.md (default: told by its content)
 --audio-root DIR... data.audio_roots a further folder in which lists may name audio; can be repeated
 --language TEXT data.language language of recordings whose set names none (default: en)
---g2p LANG... data.g2p write text as it sounds, am for Amharic; can be repeated (default: as in the run, else off)
+--g2p,--phonemizer LANG... data.g2p write text as it sounds: am for Amharic, espeak for languages without rules of their
+ own; can be repeated (default: as in the run, else off)
 --vocabulary FILE data.vocabulary tokenizer file (default: one trained on the corpus)
 --download-ljspeech yes - fetch LJSpeech into --train-data when it is missing
 --num-workers int data.num_workers parallel readers (default: 8)
@@ -188,10 +189,13 @@ def _with_flag(error, arguments):
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Trains what is missing; returns the exit code."""
+    from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.signals import leave_at_once, stops_on_signals
 
     arguments = build_parser().parse_args(argv)
-    run = open_run(arguments, config_from_arguments(arguments))
+    config = config_from_arguments(arguments)
+    filter_native_errors()
+    run = open_run(arguments, config)
     if not run.train(guard=stops_on_signals) and not (run.trainer and run.trainer.under_way):
         leave_at_once()
     return 0

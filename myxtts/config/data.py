@@ -30,8 +30,9 @@ class DataConfig(Settings):
     language: str = "en"
     """Language of recordings whose set names none."""
     g2p: tuple[str, ...] | None = None
-    """Languages whose text is written as it sounds before it is tokenized (`text/g2p.py`), such as `am`. It travels
-    with the checkpoint. None takes what the run, or the one that it starts from, was trained with, else none."""
+    """Languages whose text is written as it sounds before it is tokenized (`text/g2p.py`), such as `am`; `espeak` for
+    those without rules. It travels with the checkpoint. None takes what the run, or the one that it starts from, was
+    trained with, else none."""
     vocabulary: str | None = setting(None, of_run=True)
     """Tokenizer file (Hugging Face JSON); None trains one on the corpus's own text."""
     extend_vocabulary: bool = True

@@ -63,7 +63,7 @@ class Graph:
     """
 
     def __init__(self, function: Callable, signature: list, compiled: bool = False):
-        self._function = tf.function(function, input_signature=signature, jit_compile=compiled)
+        self._function = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
         self._graph = None
 
     def __call__(self, *arguments: Any) -> Any:

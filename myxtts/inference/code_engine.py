@@ -95,19 +95,26 @@ class CodeEngine:
     Args:
         compiled: Whether XLA compiles the draws; `None` leaves it to the rule of `_is_compiled`.
         onnx_steps: What reads and draws instead of TensorFlow.
+        traced: Whether reading a text is a graph; as in `Synthesizer`.
     """
 
     def __init__(
-        self, gpt: GPT, config: ModelConfig, compiled: bool | None = None, onnx_steps: OnnxSteps | None = None
+        self,
+        gpt: GPT,
+        config: ModelConfig,
+        compiled: bool | None = None,
+        onnx_steps: OnnxSteps | None = None,
+        traced: bool = True,
     ):
         self.gpt, self.config, self.compiled = gpt, config, compiled if onnx_steps is None else False
         if onnx_steps is None:
-            self.draw, self._repack = Advance(gpt, config), Repack(gpt, config)
-            latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
-            text, mask = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None], tf.bool)
-            self._prefill = tf.function(self._read_prompts, input_signature=[latents, text, mask])
+            self.draw, self._repack, self._prefill = Advance(gpt, config), Repack(gpt, config), self._read_prompts
         else:
             self.draw, self._repack, self._prefill = onnx_steps, onnx_steps, onnx_steps.read
+        if onnx_steps is None and traced:
+            latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
+            text, mask = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None], tf.bool)
+            self._prefill = tf.function(self._read_prompts, input_signature=[latents, text, mask], autograph=False)
         self._waiting: deque[CodeStream] = deque()
         self._rows: list[CodeStream] = []
         self._state: RowState | None = None

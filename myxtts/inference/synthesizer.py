@@ -51,6 +51,8 @@ class Synthesizer:
         compiled: As in `CodeEngine`.
         remember_voices: As in `VoiceEncoder`.
         engine: `tensorflow`, or `onnx`, which draws the codes in ONNX Runtime with 8-bit weights, on the CPU.
+        traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
+            save; without, only the drawing of codes is one.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Synthesizer:
         compiled: bool | None = None,
         remember_voices: int = 0,
         engine: str = "tensorflow",
+        traced: bool = True,
     ):
         require(engine in ENGINES, "--engine", f"one of {', '.join(ENGINES)}", engine)
         self.model, self.tokenizer, self.config = model, tokenizer, config
@@ -69,14 +72,14 @@ class Synthesizer:
             if part in model.parts:
                 set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
-        self.voice = VoiceEncoder(model, config, remember_voices)
+        self.voice = VoiceEncoder(model, config, remember_voices, traced)
         steps = OnnxSteps(model.gpt, config.model) if engine == "onnx" else None
-        self.engine = CodeEngine(model.gpt, config.model, compiled, steps)
+        self.engine = CodeEngine(model.gpt, config.model, compiled, steps, traced)
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
-        self.to_waveform = self._make_waveform(decoder)
+        self.to_waveform = self._make_waveform(decoder, traced)
 
-    def _make_waveform(self, decoder):
+    def _make_waveform(self, decoder, traced):
         if decoder not in (None, *DECODERS):
             raise UserError(f"decoder must be one of {', '.join(DECODERS)}. Received: {decoder}.")
         part = DECODERS.get(decoder)
@@ -85,7 +88,7 @@ class Synthesizer:
                 f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(self.model.parts)}."
             )
         by_latents = part == "decoder" or part is None and "decoder" in self.model.parts
-        return LatentDecoder(self.model) if by_latents else GriffinLim(self.codes_to_mel)
+        return LatentDecoder(self.model, traced) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", **options) -> Self:

@@ -82,18 +82,20 @@ class VoiceEncoder:
     Args:
         remember: How many voices are kept, by the content of their recordings, and not made again. For weights that do
             not change.
+        traced: As in `Synthesizer`.
     """
 
-    def __init__(self, model: XTTS, config: XTTSConfig, remember: int = 0):
+    def __init__(self, model: XTTS, config: XTTSConfig, remember: int = 0, traced: bool = True):
         self.model, self.config, self.remember = model, config, remember
         self._known: OrderedDict[str, Voice] = OrderedDict()
         to_mel, to_speaker_mel = MelSpectrogram(CONDITIONING_MEL), MelSpectrogram(SPEAKER_MEL)
-        wavs = [tf.TensorSpec([None, None], tf.float32)]
         to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
         to_speaker = lambda wav: model.speaker_encoder(to_speaker_mel(wav))
         # A graph takes little more than half of the time that single operations take.
-        self._to_latents = tf.function(to_latents, input_signature=wavs)
-        self._to_speaker = tf.function(to_speaker, input_signature=wavs)
+        self._to_latents, self._to_speaker = to_latents, to_speaker
+        if traced:
+            graph = dict(input_signature=[tf.TensorSpec([None, None], tf.float32)], autograph=False)
+            self._to_latents, self._to_speaker = (tf.function(way, **graph) for way in (to_latents, to_speaker))
 
     def __call__(self, references: Recording | list[Recording]) -> Voice:
         """Latents, and with a speaker encoder the speaker vector, of one or more recordings of a speaker.

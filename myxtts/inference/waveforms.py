@@ -69,16 +69,19 @@ class LatentDecoder:
     """From the GPT's latents, by the waveform decoder, in windows of frames with what they depend on around them.
 
     Frames are those of the whole sentence, interpolated on one grid, and only then cut: windows give the samples of the
-    whole to 1e-6.
+    whole to 1e-6. `traced` is as in `Synthesizer`.
     """
 
     sample_rate = DECODER_SAMPLE_RATE
 
-    def __init__(self, model: XTTS):
-        self.decoder = model.decoder
+    def __init__(self, model: XTTS, traced: bool = True):
+        self.decoder, self._to_samples = model.decoder, self._window
+        if not traced:
+            return
         latents = tf.TensorSpec([1, None, model.config.width], tf.float32)
         speaker, number = tf.TensorSpec([1, model.config.speaker_width], tf.float32), tf.TensorSpec([], tf.int32)
-        self._to_samples = tf.function(self._window, input_signature=[latents, speaker, number, number])
+        signature = [latents, speaker, number, number]
+        self._to_samples = tf.function(self._window, input_signature=signature, autograph=False)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sound:
         """A sentence in a voice."""

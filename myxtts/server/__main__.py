@@ -75,6 +75,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def serve(arguments: argparse.Namespace, key: str | None) -> int:
     """Loads the model and runs the server."""
+    from myxtts.devices.tensorflow_start import import_tensorflow
+
+    import_tensorflow()
     from myxtts.devices.kinds import device_named
     from myxtts.inference.synthesizer import Synthesizer
     from myxtts.server.app import ServerSettings, make_app

@@ -2,6 +2,7 @@
 
 A package adds rules, or replaces ours, by an entry point in the group `myxtts.g2p` with the language's code as its
 name: a function that takes a cleaned text and the alphabet, `"latin"` or `"ipa"`, and returns the text as it sounds.
+Languages without rules can be left to eSpeak NG: `ESPEAK` among the codes of a tokenizer's `g2p`.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,10 +10,13 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Literal
 
+from myxtts.text import espeak
 from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ENTRY_POINTS = "myxtts.g2p"
+ESPEAK = "espeak"
+"""Instead of a language's code: all languages in their own letters that are not named and have no rules."""
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
@@ -55,10 +59,26 @@ def find_g2p(language: str) -> Callable[[str, str], str]:
 
 
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
-    """Codes of languages to be written as they sound, sorted; raises as `find_g2p` where one cannot be."""
-    for language in (languages := [*languages]):
-        find_g2p(language)
-    return tuple(sorted({get_language(language).code for language in languages}))
+    """Codes of languages to be written as they sound, or `ESPEAK`, sorted; raises as `find_g2p` where one cannot be."""
+    codes = set()
+    for language in languages:
+        if language == ESPEAK:
+            espeak.require_espeak()
+        else:
+            find_g2p(language)
+        codes.add(language if language == ESPEAK else get_language(language).code)
+    return tuple(sorted(codes))
+
+
+def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
+    """A text as its tokens spell it: cleaned, or as it sounds where `g2p`, from `g2p_codes`, says so."""
+    entry = get_language(language)
+    if entry.code in g2p:
+        return text_to_phonemes(text, language)
+    cleaned = clean_text(text, language)
+    if ESPEAK in g2p and entry.phonemize is None and entry.code not in _hooks() and espeak.speaks(entry):
+        return espeak.text_to_ipa(cleaned, entry)
+    return cleaned
 
 
 @cache

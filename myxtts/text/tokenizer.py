@@ -12,8 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from myxtts.storage.files import write_text
-from myxtts.text.cleaners import clean_text
-from myxtts.text.g2p import g2p_codes, text_to_phonemes
+from myxtts.text.g2p import g2p_codes, written
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
 from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, replace_unknown
@@ -50,7 +49,7 @@ class XTTSTokenizer:
     """Id of `[UNK]`, which stands for characters the vocabulary does not have."""
 
     g2p: tuple[str, ...]
-    """Codes of the languages that are written as they sound (`g2p.text_to_phonemes`) before they are tokenized."""
+    """Codes of the languages that are written as they sound (`g2p.written`) before they are tokenized."""
 
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
         """Wraps a vocabulary; `from_file`, `train` and `extend` make one. `g2p` as of `with_g2p`."""
@@ -191,7 +190,7 @@ class XTTSTokenizer:
         return self._tokenizer.encode((tag + cleaned).replace(" ", SPACE)).ids
 
     def _clean(self, text: str, language: Language) -> str:
-        cleaned = _written(text, language.code, self.g2p)
+        cleaned = written(text, language.code, self.g2p)
         if "[" in cleaned:
             # Control tokens spelled out in a text are text.
             cleaned = self._special_in_text.sub(lambda match: f"({match.group()[1:-1]})", cleaned)
@@ -209,11 +208,6 @@ class XTTSTokenizer:
         return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
 
 
-def _written(text: str, language: str, g2p: tuple[str, ...]) -> str:
-    """A text as its tokens spell it: cleaned, or as it sounds."""
-    return text_to_phonemes(text, language) if get_language(language).code in g2p else clean_text(text, language)
-
-
 def _clean_corpus(
     texts_with_languages: Corpus, languages: Iterable[str], g2p: tuple[str, ...]
 ) -> tuple[list[str], list[str]]:
@@ -222,5 +216,5 @@ def _clean_corpus(
     texts = []
     for text, language in texts_with_languages:
         codes.add(get_language(language).code)
-        texts.append(_written(text, language, g2p))
+        texts.append(written(text, language, g2p))
     return texts, [LANGUAGES[code].tag for code in sorted(codes)]

@@ -1,0 +1,66 @@
+"""TensorFlow as a command starts it: sooner, and without start-up messages that nobody can act on.
+
+TensorFlow's native code writes to file descriptor 2. Of a command's own process that descriptor is given to a filter,
+and what Python prints goes where it went before, past it. Whatever is not on the list of known noise comes through.
+"""
+
+import os
+import subprocess
+import sys
+
+SPARED = ("jax", "sklearn", "matplotlib")
+"""Packages that TensorFlow and Keras import where they are installed, for TFLite, scikit-learn's interface and pictures
+of theirs. They take a third of the time that importing TensorFlow takes; whoever needs one imports it later."""
+GPU_DRIVER_PLACES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+NOISE = (
+    r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
+    r"^[IW]\d{4} \S+ +\d+ \S+\.cc:\d+\]",
+    r"^To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags",
+    r"^E\d{4} .*\] Unable to register cu(DNN|FFT|BLAS) factory",
+    r"^E\d{4} .*\] oneDNN supports DT_INT32 only on platforms with AVX-512",
+)
+NOISE_WITHOUT_GPU = r"^E\d{4} .*\] failed call to cuInit"
+"""Of a GPU that is there and cannot be used it would tell the reason."""
+_FILTER = """
+import re, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+noise = re.compile(sys.argv[1].encode())
+for line in sys.stdin.buffer:
+    if not noise.search(line):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
+"""
+
+
+def import_tensorflow() -> None:
+    """Imports it for a command, which is about to work with it."""
+    filter_native_errors()
+    if "tensorflow" in sys.modules:
+        return
+    spared = [name for name in SPARED if name not in sys.modules]
+    try:
+        sys.modules.update(dict.fromkeys(spared))  # an import of None fails like that of a missing package
+        import tensorflow  # noqa: F401
+    finally:
+        for name in spared:
+            del sys.modules[name]
+
+
+def filter_native_errors() -> None:
+    """Puts the filter between file descriptor 2 and where it leads, for the rest of the process.
+
+    Does nothing in a process whose standard error somebody else looks after already (a notebook, a test), or whose
+    user asked for these messages by `TF_CPP_MIN_LOG_LEVEL`.
+    """
+    is_asked_for = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
+    if is_asked_for or os.name != "posix" or sys.stderr is None or sys.stderr is not sys.__stderr__:
+        return
+    noise = [*NOISE] if any(map(os.path.exists, GPU_DRIVER_PLACES)) else [*NOISE, NOISE_WITHOUT_GPU]
+    own = os.dup(2)
+    command = [sys.executable, "-I", "-S", "-c", _FILTER, "|".join(noise)]
+    # It ends with the last process that has the descriptor.
+    relay = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=own)
+    os.dup2(relay.stdin.fileno(), 2)
+    relay.stdin.close()
+    relay.returncode = 0  # nobody waits for it
+    sys.stderr = open(own, "w", buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors)

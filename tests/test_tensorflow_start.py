@@ -1,0 +1,58 @@
+"""What a command's standard error shows: what Python prints and errors of native code, and no start-up messages."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = """
+import os, sys
+from myxtts.devices import tensorflow_start
+tensorflow_start.GPU_DRIVER_PLACES = {places}
+tensorflow_start.filter_native_errors()
+print("from Python", file=sys.stderr)
+for line in {lines}:
+    os.write(2, line.encode() + b"\\n")
+"""
+HARMLESS = [
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "I0000 00:00:1795379571.968217   10333 port.cc:153] oneDNN custom operations are on.",
+    "To enable the following instructions: AVX2, rebuild TensorFlow with the appropriate compiler flags.",
+    "E0000 00:00:1795380337.042979   10892 util.cc:131] oneDNN supports DT_INT32 only on platforms with AVX-512. Fall",
+]
+CUDA = "E0000 00:00:1795380260.575247   10892 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error"
+REAL = ["E0000 00:00:1795380260.575247   10892 op.cc:52] No space", "F0000 00:00:1.5  1 a.cc:2] Check failed", "Killed"]
+
+
+def told(lines, places=(), **environment):
+    command = [sys.executable, "-c", SCRIPT.format(lines=lines, places=places)]
+    environment = {"PYTHONPATH": str(ROOT), **environment}
+    return sorted(subprocess.run(command, capture_output=True, text=True, env=environment).stderr.splitlines())
+
+
+def test_start_up_messages_are_left_out_and_errors_come_through():
+    assert told([*HARMLESS, CUDA, *REAL]) == sorted(["from Python", *REAL])
+
+
+def test_failing_driver_is_told_where_there_is_a_gpu():
+    assert told([CUDA], places=("/",)) == sorted(["from Python", CUDA])
+
+
+@pytest.mark.parametrize("level", ["0", "1"])
+def test_whoever_asks_for_the_messages_gets_them(level):
+    assert told(HARMLESS, TF_CPP_MIN_LOG_LEVEL=level) == sorted(["from Python", *HARMLESS])
+
+
+def test_packages_that_are_not_needed_are_spared_and_can_be_imported_later(tmp_path):
+    stand_in = "try:\n    import matplotlib\nexcept ImportError:\n    spared = True\n"
+    (tmp_path / "tensorflow.py").write_text(stand_in)
+    (tmp_path / "matplotlib.py").write_text("")
+    script = (
+        "from myxtts.devices.tensorflow_start import import_tensorflow as start; start()\n"
+        "import matplotlib, tensorflow; print(tensorflow.spared, matplotlib.__name__)"
+    )
+    places = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=places)
+    assert ran.stdout == "True matplotlib\n", ran.stderr
