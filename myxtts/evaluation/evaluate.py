@@ -136,7 +136,7 @@ def compare(
 
     Args:
         tell: Called with the name of a row and how many sentences of it are done.
-        keep: Called with each sentence that was judged, whose samples are let go of afterwards.
+        keep: Called with each sentence that was judged, which has its samples until then.
     """
     judge, rows = Judge(tools), []
     for source in sources:
@@ -144,7 +144,7 @@ def compare(
         for spoken in source.speak():
             judged = judge(spoken)
             keep(source.name, len(row.judged), judged)
-            row.judged.append(judged)
+            row.judged.append(judged.forget_sound())
             tell(source.name, len(row.judged))
         if row.judged:
             rows.append(row)
@@ -160,7 +160,8 @@ def check_output(folder: Path) -> None:
     if not folder.is_dir():
         return
     names = {one.name for one in folder.iterdir()}
-    is_ours = JSON_FILE in names and read_json(folder / JSON_FILE).get("format") == "myxtts evaluation"
+    found = read_json(folder / JSON_FILE) if JSON_FILE in names else None
+    is_ours = isinstance(found, dict) and found.get("format") == "myxtts evaluation"
     if names and not (is_ours and names <= set(WRITTEN)):
         raise UserError(f"--output must be a new folder or an earlier evaluation's. {folder} holds something else.")
 
