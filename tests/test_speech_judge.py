@@ -1,19 +1,14 @@
 """Evaluation while training: what is heard, which checkpoint it makes the best one, and when it ends a stage."""
 
-from types import SimpleNamespace
-
-import keras
 import pytest
 from test_trainer import Recorder, frozen_dvae, open_run
-from tiny import tiny_run_config
+from tiny import write_run
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import TrainingConfig
-from myxtts.data.pipeline import Clip
-from myxtts.inference.synthesizer import Synthesizer
-from myxtts.models.xtts import XTTS
+from myxtts.devices.configuration import plan_for
 from myxtts.runs.speech_judge import SpeechJudge
-from myxtts.text.tokenizer import XTTSTokenizer
+from myxtts.runs.stage import open_stage
 from myxtts.training.state import TrainingState
 from myxtts.training.trainer import XTTSTrainer
 
@@ -70,28 +65,22 @@ def test_best_by_evaluation_needs_evaluations():
         TrainingConfig(best_by="evaluation")
 
 
-def test_judge_hears_validation_sentences_and_survives_what_goes_wrong(
+def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     tiny_corpus, tmp_path, monkeypatch, caplog, without_griffin_lim
 ):
     monkeypatch.setattr("myxtts.runs.speech_judge.find_encoder", lambda: None)
-    tokenizer = XTTSTokenizer.train([("one two", "en")])
-    model = {"num_text_tokens": tokenizer.num_tokens, "layers": 1}
-    config = tiny_run_config(model=model, training={"evaluation_recognizer": "false {wav}"})
-    keras.utils.set_random_seed(0)
-    models = [XTTS(config.model, parts=(part,)) for part in ("dvae", "gpt")]
-    clips = [
-        Clip(f"low_{word}", str(tiny_corpus / f"wavs/low_{word}.wav"), (3,), "low", "en", 11025)
-        for word in ("one", "two", "six")
-    ]
-    texts = {"low_one": "one", "low_two": "two"}
-    dataset = SimpleNamespace(train=clips[2:], validation=clips[:2], tokenizer=tokenizer, texts=texts)
-    make = lambda: Synthesizer(XTTS.assemble(config.model, *models), tokenizer, config)
-    judge = SpeechJudge(dataset, make, "/CPU:0", config)
+    sizes = dict(model={"max_audio_tokens": 28}, data={"max_seconds": 1.15})
+    training = {"evaluate_every_steps": 1, "evaluation_recognizer": "false {wav}", "evaluation_sentences": 2}
+    dataset = open_run(tiny_corpus, tmp_path, training=training, **sizes)
+    write_run(tmp_path, frozen_dvae(dataset.config), dataset.tokenizer, dataset.config)
+    plan = plan_for(None, None)
+    judge = open_stage(dataset.config, "gpt", plan, dataset, fresh=True)[0].speech_judge
     assert judge(7) == {} and "The speech of step 7 could not be judged" in caplog.text
     judge._judge.tools.recognizer = None
     first = judge(8)
     assert {"score", "mcd", "length", "limit"} <= first.keys() and first["mcd"] > 0
     assert first["score"] == pytest.approx(first["mcd"] + (100 if first["limit"] > 2 else 0))
     assert judge(8) == first
+    dataset.config.training.evaluation_recognizer = "nowhere"
     with pytest.raises(UserError, match="--recognizer"):
-        SpeechJudge(dataset, make, "/CPU:0", tiny_run_config(training={"evaluation_recognizer": "nowhere"}))
+        SpeechJudge(dataset, lambda: None, plan.model_device, dataset.config)

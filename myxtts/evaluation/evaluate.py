@@ -1,5 +1,6 @@
 """Evaluates: what is compared says the same sentences, which are measured, and the pages are written."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -196,4 +197,4 @@ def evaluate_into(
         write_text(new / PAGE, page(comparison, kept))
         write_text(new / CSV_FILE, as_csv(comparison))
         write_json(new / JSON_FILE, as_json(comparison, kept))
-    return as_text(comparison)
+    return as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
