@@ -97,7 +97,7 @@ def _evaluate(arguments):
 class _Progress:
     """A line for each row and every so many of its sentences."""
 
-    EVERY = 50
+    EVERY = 20
 
     def __init__(self):
         self._row = None

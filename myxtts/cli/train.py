@@ -73,6 +73,13 @@ FLAGS = f"""
 --keep N training.keep_checkpoints newest checkpoints kept besides the best (default: 2)
 --validate-every N training.validate_every_steps steps between validation losses (default: 500)
 --sample-every N training.sample_every_steps steps between spoken sample sentences; 0 for none (default: 1000)
+--evaluate-every N training.evaluate_every_steps
+ steps between evaluations of what validation sentences sound like; 0 for none (default: 0)
+--recognizer WHAT training.evaluation_recognizer
+ with --evaluate-every: folder of a Whisper model, or a command with {{wav}} in it, whose errors are counted
+--best-by TEXT training.best_by loss or evaluation: what makes a checkpoint the best one (default: loss)
+--evaluation-patience N training.evaluation_patience
+ end the GPT at its best after N evaluations without a better score (default: 0, never)
 [optimizations] what each did is printed after the first step
 --optimizations preset training.optimizations
  preset of the switches below; each of them wins over it (default: none)

@@ -100,6 +100,16 @@ class TrainingConfig(Settings):
     """Newest checkpoints kept besides the best."""
     sample_every_steps: int = setting(1000, at_least=0, of_run=True)
     """GPT stage: steps between spoken sample sentences; 0 turns them off."""
+    evaluate_every_steps: int = setting(0, at_least=0, of_run=True)
+    """GPT stage: steps between evaluations of what validation sentences sound like; 0 turns them off."""
+    evaluation_sentences: int = setting(30, at_least=2, at_most=1000, of_run=True)
+    """Sentences that are spoken for an evaluation."""
+    evaluation_recognizer: str | None = setting(None, of_run=True)
+    """Folder of a Whisper model, or a command with `{wav}` in it, by whose errors speech is judged."""
+    best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True)
+    """GPT stage: what makes a checkpoint the best one, the validation loss or the evaluation's score."""
+    evaluation_patience: int = setting(0, at_least=0, of_run=True)
+    """GPT stage: evaluations in a row without a better score after which it ends at its best; 0 never ends it."""
     num_samples: int = setting(3, at_least=1, at_most=1000, of_run=True)
     """Sample sentences spoken each time."""
     closing_texts: tuple[str, ...] = setting((), of_run=True)
@@ -127,6 +137,8 @@ class TrainingConfig(Settings):
         require(
             self.stage in (*STAGES, "all"), "training.stage (--stage)", f"one of {', '.join(STAGES)}, all", self.stage
         )
+        rule = "loss unless training.evaluate_every_steps (--evaluate-every) is above 0"
+        require(self.best_by == "loss" or self.evaluate_every_steps, "training.best_by (--best-by)", rule, self.best_by)
         for name in self.leave_out:
             require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
         for name, stage in self.stages.items():

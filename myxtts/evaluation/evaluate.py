@@ -1,5 +1,6 @@
 """Evaluates: what is compared says the same sentences, which are measured, and the pages are written."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ def compare(
 
     Args:
         tell: Called with the name of a row and how many sentences of it are done.
-        keep: Called with each sentence that was judged, whose samples are let go of afterwards.
+        keep: Called with each sentence that was judged, which has its samples until then.
     """
     judge, rows = Judge(tools), []
     for source in sources:
@@ -144,7 +145,7 @@ def compare(
         for spoken in source.speak():
             judged = judge(spoken)
             keep(source.name, len(row.judged), judged)
-            row.judged.append(judged)
+            row.judged.append(judged.forget_sound())
             tell(source.name, len(row.judged))
         if row.judged:
             rows.append(row)
@@ -160,7 +161,8 @@ def check_output(folder: Path) -> None:
     if not folder.is_dir():
         return
     names = {one.name for one in folder.iterdir()}
-    is_ours = JSON_FILE in names and read_json(folder / JSON_FILE).get("format") == "myxtts evaluation"
+    found = read_json(folder / JSON_FILE) if JSON_FILE in names else None
+    is_ours = isinstance(found, dict) and found.get("format") == "myxtts evaluation"
     if names and not (is_ours and names <= set(WRITTEN)):
         raise UserError(f"--output must be a new folder or an earlier evaluation's. {folder} holds something else.")
 
@@ -195,4 +197,4 @@ def evaluate_into(
         write_text(new / PAGE, page(comparison, kept))
         write_text(new / CSV_FILE, as_csv(comparison))
         write_json(new / JSON_FILE, as_json(comparison, kept))
-    return as_text(comparison)
+    return as_text(comparison, shutil.get_terminal_size((120, 24)).columns)

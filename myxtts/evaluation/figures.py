@@ -109,8 +109,8 @@ class Comparison:
             return {}
         return {name: lambda one, seen=seen: one.seen is seen for name, seen in kinds.items()}
 
-    def best(self) -> tuple[Row, str] | None:
-        """The best of the rows that are compared, and why; None where there are fewer than two.
+    def best(self) -> tuple[list[Row], str] | None:
+        """The best of the rows that are compared, several where nothing tells them apart, and why; None of one row.
 
         Of those that end by themselves and sound like the voice, if there are any, the one with the lowest error; of
         those from which it cannot be told apart, the one that is best by the next figure.
@@ -132,8 +132,7 @@ class Comparison:
             if len(tied) < len(able):
                 reasons.append(f"{metric.title} {self.figure(first, metric).value:.{metric.decimals}f} {metric.unit}")
             able = tied
-        why = "; ".join(reason.strip() for reason in reasons)
-        return (able[0], why) if len(able) == 1 else (able[0], "")
+        return able, "; ".join(reason.strip() for reason in reasons)
 
     def _eligible(self, row):
         limit = self.figure(row, BY_NAME["limit"])

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -51,6 +51,15 @@ class Judged:
     spoken: Spoken
     parts: Parts
     understood: str | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self):
+        self.seconds = len(self.spoken.samples) / self.spoken.sample_rate
+
+    def forget_sound(self) -> "Judged":
+        """Itself, without the samples: those of some hundred sentences take as many megabytes."""
+        self.spoken = replace(self.spoken, samples=self.spoken.samples[:0])
+        return self
 
 
 @dataclass

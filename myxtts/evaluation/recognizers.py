@@ -28,10 +28,14 @@ def open_recognizer(asked: str) -> Recognizer:
     Raises:
         UserError: It is neither, or what it needs is not installed.
     """
-    if WAV in asked:
-        return Command(asked)
-    if Path(asked).is_dir():
-        return Whisper(Path(asked))
+    check_recognizer(asked)
+    return Command(asked) if WAV in asked else Whisper(Path(asked))
+
+
+def check_recognizer(asked: str) -> None:
+    """Raises as `open_recognizer`, as far as it can be seen without opening it."""
+    if WAV in asked or Path(asked).is_dir():
+        return
     rule = f"--recognizer must be the folder of a Whisper model or a command with {WAV} in it"
     raise UserError(f'{rule}. Received: {asked}. Try --recognizer whisper-base or --recognizer "./hear.sh {WAV}".')
 

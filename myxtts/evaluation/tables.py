@@ -59,18 +59,18 @@ def difference_cells(comparison: Comparison) -> tuple[list[str], list[tuple[str,
     return [f"{row.name} − {first.name}" for row in others], lines
 
 
-def as_text(comparison: Comparison) -> str:
-    """The whole comparison for a terminal."""
+def as_text(comparison: Comparison, width: int = 120) -> str:
+    """The whole comparison for a terminal of so many characters."""
     seeds, rows = comparison.settings.get("seeds", 1), comparison.rows
     drawn = f"{len(comparison.sentences)} sentences, each drawn {seeds} times" if seeds > 1 else None
     top = drawn or f"{len(comparison.sentences)} sentences"
     blocks = [f"{top}; in brackets {100 * LEVEL:.0f} % intervals over sentences"]
-    blocks.append(_grid([row.name for row in rows], cells(comparison)))
+    blocks.append(_grid([row.name for row in rows], cells(comparison), width))
     for name, keep in comparison.groups().items():
-        blocks.append(f"{name}:\n" + _grid([row.name for row in rows], cells(comparison, keep)))
+        blocks.append(f"{name}:\n" + _grid([row.name for row in rows], cells(comparison, keep), width))
     names, lines = difference_cells(comparison)
     if lines:
-        blocks.append("differences, of the same sentences:\n" + _grid(names, lines))
+        blocks.append("differences, of the same sentences:\n" + _grid(names, lines, width))
     blocks.append("\n".join(notes(comparison)))
     return printable_lines("\n\n".join(block for block in blocks if block))
 
@@ -79,8 +79,10 @@ def notes(comparison: Comparison) -> list[str]:
     """What else is to be known of the figures: the best, what is not judged and what is not available."""
     found = []
     if best := comparison.best():
-        row, why = best
-        found.append(f"Best: {row.name} ({why})" if why else "None is better than the others by more than chance.")
+        rows, why = best
+        names = " and ".join(row.name for row in rows)
+        all_tie = len(rows) == len(comparison.compared)
+        found.append("None is better than the others by more than chance." if all_tie else f"Best: {names} ({why}).")
     if why := comparison.not_judged():
         found.append(why[:1].upper() + why[1:] + ".")
     elif comparison.tools.recognizer and not comparison.row_of("recordings"):
@@ -93,15 +95,22 @@ def notes(comparison: Comparison) -> list[str]:
     return found + [f"Not available: {', '.join(titles)}. To have it: {way}." for way, titles in by_way.items()]
 
 
-def _grid(names, lines):
+def _grid(names, lines, width):
+    """Columns beside each other, as many as fit the width; the others below."""
     if not lines:
         return ""
-    columns = [["", *(head for head, _ in lines)]]
-    columns += [[name, *(shown[place] for _, shown in lines)] for place, name in enumerate(names)]
-    widths = [max(map(len, column)) for column in columns]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in zip(*columns)
-    )
+    heads = _padded(["", *(head for head, _ in lines)])
+    blocks = [heads]
+    for place, name in enumerate(names):
+        column = _padded([name, *(shown[place] for _, shown in lines)])
+        if len(blocks[-1][0]) + len(column[0]) + 2 > width and blocks[-1] is not heads:
+            blocks.append(heads)
+        blocks[-1] = [f"{line}  {cell}" for line, cell in zip(blocks[-1], column)]
+    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks)
+
+
+def _padded(column):
+    return [cell.ljust(max(map(len, column))) for cell in column]
 
 
 def printable_lines(text: str) -> str:
@@ -122,7 +131,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
             | {m.name: one._asdict() for m in METRICS if (one := comparison.difference(first, row, m))}
             for row in others
         ],
-        "best": best and {"row": best[0].name if best[1] else None, "why": best[1], "of": names},
+        "best": best and {"rows": [row.name for row in best[0]], "why": best[1], "of": names},
         "not_judged": comparison.not_judged(),
         "not_available": comparison.missing(),
         "likeness_of_different_speakers": comparison.strangers,
@@ -145,7 +154,7 @@ def _spoken(row, one, sound):
     measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
     said = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}
     more = {"understood": one.understood, "doubts": spoken.doubts and list(spoken.doubts), "sound": sound}
-    return said | more | {"seconds": len(spoken.samples) / spoken.sample_rate} | measured
+    return said | more | {"seconds": one.seconds} | measured
 
 
 def as_csv(comparison: Comparison) -> str:

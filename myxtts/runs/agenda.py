@@ -38,6 +38,8 @@ class StageWork:
     """Stages that it was trained on as they were once, or in another run, and are no longer."""
     overtrained: bool = False
     """Whether it ended at its best checkpoint, as validation had turned up."""
+    unimproved: bool = False
+    """Whether it ended at its best checkpoint, as evaluations brought nothing better."""
     weights_only: bool = False
     """Whether it holds imported weights, which have no training to continue."""
     origin: str | None = None
@@ -48,7 +50,7 @@ class StageWork:
         """Whether the stage is opened for training, be it only to declare it finished."""
         if self.step is None or not self.finished:
             return True
-        kept = self.resting or self.estranged or self.overtrained or self.weights_only
+        kept = self.resting or self.estranged or self.overtrained or self.unimproved or self.weights_only
         return self.step < self.total and not kept
 
     def describe(self) -> str:
@@ -73,6 +75,8 @@ class StageWork:
         if self.resting:
             why = f"It stays so, though {self.total} were asked for: {_rest(self.resting)} on it."
             return f"{told}. {why}\n  --reset-training --stage {self.stage} {_STARTS_OVER}"
+        if self.unimproved:
+            return f"{told}: evaluations had brought nothing better; --evaluation-patience 0 lets it go on"
         return f"{told}: validation had turned up; --overtraining-patience 0 lets it go on"
 
 
@@ -182,8 +186,9 @@ def _work(config, stage, dataset, state):
     detector = state.get("parts", {}).get("overtraining")
     with refusing_damage(f"{training.checkpoint_dir}/{stage}"):
         overtrained = detector is not None and has_stopped(detector, training.overtraining_patience)
+        unimproved = 0 < training.evaluation_patience <= int(state.get("stale_evaluations", 0))
     total, weights_only = _total(config, stage, dataset, state), _is_given(state)
-    flags = dict(finished=state["finished"], overtrained=overtrained, weights_only=weights_only)
+    flags = dict(finished=state["finished"], overtrained=overtrained, unimproved=unimproved, weights_only=weights_only)
     return StageWork(stage, state["step"], total, **flags)
 
 

@@ -157,8 +157,11 @@ class Run:
             self._stop.clear()
 
     def _train(self, guard):
+        from myxtts.evaluation.recognizers import check_recognizer
         from myxtts.runs.opening import open_run
 
+        if recognizer := self.config.training.evaluation_recognizer:
+            check_recognizer(recognizer)  # now, and not when the first stages have been trained
         self._tell("on_pipeline", self.config, self.plan)
         tells = (partial(self._tell, event) for event in ("on_inspection", "on_agenda", "on_set_aside"))
         dataset, agenda = open_run(self.config, *tells)

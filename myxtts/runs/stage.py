@@ -1,6 +1,7 @@
 """One stage of a run: its trainer, on the finished models it builds on, and what writes into the run's folder."""
 
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from myxtts.config.config import XTTSConfig
@@ -14,6 +15,7 @@ from myxtts.runs.agenda import tuned_stages
 from myxtts.runs.figures import MetricsFile
 from myxtts.runs.opening import starting_weights
 from myxtts.runs.samples import Copier, SampleSpeaker
+from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.training.callbacks import TensorBoardWriter
 from myxtts.training.foundations import load_foundations
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
@@ -48,10 +50,13 @@ def open_stage(
         callbacks.append(Copier(dataset, trainer, samples, log_folder))
     if kind.speaks:
 
+        @cache  # tracing costs seconds
         def make_synthesizer():
             model = XTTS.assemble(config.model, *foundations.values(), trainer.model)
             return Synthesizer(model, dataset.tokenizer, config)
 
         device = trainer.model_device
         callbacks.append(SampleSpeaker(dataset, make_synthesizer, device, samples, log_folder, config))
+        if settings.evaluate_every_steps:
+            trainer.speech_judge = SpeechJudge(dataset, make_synthesizer, device, config)
     return trainer, callbacks

@@ -85,6 +85,9 @@ class Callback:
     def on_validation(self, step: int, losses: dict, is_best: bool) -> None:
         """After each validation, while the model has the weights that were validated."""
 
+    def on_evaluation(self, step: int, figures: dict, is_best: bool) -> None:
+        """After each evaluation of speech; `figures` has the `score`, lower is better, first."""
+
     def on_sample(self, step: int) -> None:
         """Every `training.sample_every_steps`, while the model has the weights that speak."""
 
@@ -183,6 +186,10 @@ class ConsoleProgress(Callback):
         best = " (best so far)" if is_best else ""
         self._say(f"{self._start.stage} validation at step {step}: {losses_text(losses)}{best}")
 
+    def on_evaluation(self, step, figures, is_best):
+        best = " (best so far)" if is_best else ""
+        self._say(f"{self._start.stage} speech at step {step}: {losses_text(figures)}{best}")
+
     def on_end(self, end):
         if self._bar is not None:
             self._bar.close()
@@ -276,6 +283,9 @@ class TensorBoardWriter(Callback):
 
     def on_validation(self, step, losses, is_best):
         self._write(step, losses, "validation")
+
+    def on_evaluation(self, step, figures, is_best):
+        self._write(step, figures, "evaluation")
 
     def on_end(self, end):
         self._file.flush()

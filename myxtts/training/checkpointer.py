@@ -123,11 +123,16 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Takes a run back to its best checkpoint, with its history; later ones are renamed to `overtrained_step_…`."""
+        """Takes a run back to its best checkpoint, with its history; later ones are renamed to `overtrained_step_…`.
+
+        Where nothing was judged best yet, it stays where it is.
+        """
         self.writer.wait()
-        history, best = self.state.history, self.store.best_step()
+        history, stale, best = self.state.history, self.state.stale_evaluations, self.store.best_step()
+        if best is None:
+            return
         for step in self.store.steps():
             if step > best:
                 self.store.put_away(step, "overtrained")
         self._restore(self.store, best)
-        self.state.history = history
+        self.state.history, self.state.stale_evaluations = history, stale

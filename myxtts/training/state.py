@@ -6,6 +6,7 @@ and positions are all there is. Whatever else must survive a stop is one of `Tra
 
 import json
 import logging
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -49,16 +50,41 @@ class TrainingState:
     history: list[dict] = field(default_factory=list)
     """Validation losses: `step` and each loss by name."""
     best: tuple[float, int] | None = None
-    """`(main validation loss, step)` so far."""
+    """`(main validation loss or score of an evaluation, step)` so far."""
+    best_by: str = "loss"
+    """Which of the two: `training.best_by`."""
+    stale_evaluations: int = 0
+    """Evaluations in a row without a better score."""
+    least_score: float | None = None
+    """Of the evaluations so far."""
     finished: bool = False
     """Whether the stage's last step was taken, at the checkpoint written or read last."""
     parts: dict[str, Any] = field(default_factory=dict)
     """What else a checkpoint keeps, by name: `state()` gives it as JSON values, `restore(state)` takes it up."""
 
+    def improves(self, by: str, value: float) -> bool:
+        """Takes note of a figure of this step, lower is better; whether it makes this the best step so far."""
+        if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
+            return False
+        self.best = (value, self.step)
+        return True
+
+    def scored(self, score: float) -> bool:
+        """Takes note of an evaluation's score; returns as `improves`."""
+        is_less = math.isfinite(score) and (self.least_score is None or score < self.least_score)
+        self.least_score = score if is_less else self.least_score
+        self.stale_evaluations = 0 if is_less else self.stale_evaluations + 1
+        return self.improves("evaluation", score)
+
+    def is_stale(self, patience: int) -> bool:
+        """Whether as many evaluations as `patience`, if it is not 0, have brought nothing better."""
+        return 0 < patience <= self.stale_evaluations
+
     def as_dict(self) -> dict:
         """The state as JSON values."""
         data = {"position": self.position, "data": self.data_digest}
-        losses = {"history": list(self.history), "best": self.best}
+        losses = {"history": list(self.history), "best": self.best, "best_by": self.best_by}
+        losses |= {"stale_evaluations": self.stale_evaluations, "least_score": self.least_score}
         parts = {name: part.state() for name, part in self.parts.items()}
         return {"finished": self.finished, "lineage": self.lineage, **losses, **data, "parts": parts}
 
@@ -83,7 +109,10 @@ class TrainingState:
             way_out = "Turn that off, or start anew with --reset-training."
             raise CheckpointError(f"{where} was written without {missing}. {way_out}")
         self.step, self.position, self.history = step, saved["position"], saved["history"]
-        self.best = tuple(saved["best"]) if saved["best"] and not moved else None
+        same = saved.get("best_by", "loss") == self.best_by and not moved
+        self.best = tuple(saved["best"]) if saved["best"] and same else None
+        # Checkpoints from before there were evaluations say nothing of them.
+        self.stale_evaluations, self.least_score = saved.get("stale_evaluations", 0), saved.get("least_score")
         self.data_digest, self.finished = saved["data"], saved["finished"]
         with refusing_damage(where):
             for name, part in self.parts.items():

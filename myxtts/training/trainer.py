@@ -1,7 +1,6 @@
 """The training loop: time, validation, checkpoints and reports around the one train step."""
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,17 +15,16 @@ from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.configuration import plan_for, require_placement
+from myxtts.devices.configuration import plan_for
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, shortest_batch, with_batch
-from myxtts.training.callbacks import StageEnd, StageStart
 from myxtts.training.checkpointer import Checkpointer
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline
-from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
+from myxtts.training.divergence import DivergenceGuard, TrainingDiverged
 from myxtts.training.evaluation import Evaluator, mean_losses
 from myxtts.training.ledger import LedgerKeeper
 from myxtts.training.optimizations import settle_switches
@@ -34,6 +32,7 @@ from myxtts.training.overtraining import OvertrainingDetector
 from myxtts.training.prerequisites import gather, train_missing
 from myxtts.training.replicas import Replicas
 from myxtts.training.schedules import learning_rate, total_steps
+from myxtts.training.stage_reports import end_report, report_divergence, start_report
 from myxtts.training.state import TrainingState
 from myxtts.training.step import TrainStep
 from myxtts.training.step_clock import StepClock
@@ -129,8 +128,12 @@ class XTTSTrainer:
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         accumulation, is_automatic = training.gradient_accumulation, training.automatic_batch_size
         self.batching = Batching(self.train_step, self.replicas, batch_size, accumulation, is_automatic)
+        self.speech_judge = None
+        """`(step) -> figures` of what is heard every `training.evaluate_every_steps`, with their `score`, lower is
+        better; none where it could not be heard. Set by whoever can let the model speak."""
         parts = {"divergence": self.divergence, "overtraining": self.overtraining, "micro_batches": self.batching}
-        self.state = TrainingState(lineage, STAGES[self.stage.name].follows, parts=parts)
+        best_by = training.best_by if self.stage.speaks else "loss"
+        self.state = TrainingState(lineage, STAGES[self.stage.name].follows, best_by=best_by, parts=parts)
         self.ledger = None
         """What the switches do, seen at the first step: `ledger.Ledger`."""
         self.stop_requested = threading.Event()
@@ -183,9 +186,11 @@ class XTTSTrainer:
         dataset = self.stage.choose_clips(dataset)
         if self.config.training.automatic_batch_size:
             dataset = self._fit_batch_size(dataset)
+        if self.speech_judge is None:
+            self.state.best_by = "loss"
         order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
         total = self.total_steps(order.batches_per_epoch)
-        self._call("on_start", self._start_report(total))
+        self._call("on_start", start_report(self, total))
         remove_leftovers(self.store.folder)
         dataset = self.state.take_up(dataset, self.stage.name)
         self._measure(dataset)
@@ -196,7 +201,7 @@ class XTTSTrainer:
         observed = self.stage, self.train_step, self.switches, self.batching, self.model_device
         self._keeper = LedgerKeeper(*observed, len(order.shapes))
         validation = {}
-        if self.step >= total or self.overtraining.stopped:
+        if self.step >= total or self._ended_early:
             return validation
         if len(order.shapes) > 1:
             ends = (
@@ -205,39 +210,26 @@ class XTTSTrainer:
             self.batching.trace_for([self.replicas.transfer(self.preparation(noise, 0)) for noise in ends])
         loader = dataset.validation_loader(self.stage.name)
         with self.checkpointer.writer:
-            while self.step < total and not (self.overtraining.stopped or self.stop_requested.is_set()):
+            while self.step < total and not (self._ended_early or self.stop_requested.is_set()):
                 try:
                     validation = self._train_until(total, dataset, loader)
                 except TrainingDiverged as error:
                     self.checkpointer.go_back(error, self.divergence)
                     self._adopt_batching()
                     dataset = self.state.take_up(dataset, self.stage.name)
-            if self.overtraining.stopped:
+            if self._ended_early:
                 detector = self.overtraining.state()
                 self.checkpointer.go_back_to_best()
                 self.overtraining.restore(detector)
                 self.state.take_up(dataset, self.stage.name)
                 self.save(last=True, finished=True)
-        self._call("on_end", self._end_report())
+        self._call("on_end", end_report(self))
         return validation
 
     def placed_variables(self) -> dict:
         """Every variable that is to live on the model devices, by name."""
         step = self.train_step
         return {**self.stage.all_weights(), **step.state_variables(), **step.averages(), **step.accumulators()}
-
-    def _start_report(self, total):
-        placement = require_placement(self.placed_variables().items(), self.plan)
-        weights = sum(int(tf.size(v)) for v in self.train_step.trainable().values())
-        training, sizes = self.config.training, (self.batching.batch_size, self.batching.accumulation)
-        progress = self.stage.name, self.step, total, self.config.model.size, weights
-        return StageStart(*progress, *sizes, training.optimizations, placement)
-
-    def _end_report(self):
-        step, scaled = self.train_step, [rule for rule in self.train_step.rules if rule.scaled]
-        scale = float(scaled[0].loss_scale) if scaled else None
-        timing = self.clock.report(whole_run=True)
-        return StageEnd(self.stage.name, self.step, timing, step.traces, step.compilations, scale, step.bad_steps)
 
     def _measure(self, dataset):
         """What a fresh start measures on the recordings, unless it was given."""
@@ -277,7 +269,9 @@ class XTTSTrainer:
                     recent = []
                 if self._is_due(settings.validate_every_steps) or at_end:
                     validation, is_best = self._validate(validation_loader)
-                if self.overtraining.stopped:
+                if self.speech_judge and (self._is_due(settings.evaluate_every_steps) or at_end):
+                    is_best |= self._evaluate_speech()
+                if self._ended_early:
                     break
                 stopping = self.stop_requested.is_set()
                 if self._is_due(settings.checkpoint_every_steps) or is_best or at_end or stopping:
@@ -348,10 +342,7 @@ class XTTSTrainer:
         bad_steps = self.divergence.watch(self.step, clips, losses)
         if bad_steps is None:
             return
-        named = [{**bad, "clips": [dataset.train[index].id for index in bad["clips"]]} for bad in bad_steps]
-        rate, home = float(self.train_step.rules[0].optimizer.learning_rate), self.config.training.checkpoint_dir
-        found = write_divergence(home, self.stage.name, self.step, rate, self.train_step.trainable(), named)
-        raise self.divergence.error(self.step, found)
+        raise self.divergence.error(self.step, report_divergence(self, bad_steps, dataset))
 
     def evaluate(self, loader) -> dict[str, float]:
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
@@ -361,16 +352,26 @@ class XTTSTrainer:
     def _validate(self, loader):
         with self.clock.paused():
             losses = self.evaluate(loader)
-        main, best = losses[self.stage.main_loss], self.state.best
-        is_best = math.isfinite(main) and (best is None or main < best[0])
-        if is_best:
-            self.state.best = (main, self.step)
+        main = losses[self.stage.main_loss]
+        is_best = self.state.improves("loss", main)
         self.state.history.append({"step": self.step, **losses})
         with self.clock.paused(), self.train_step.averaged_weights():
             self._call("on_validation", self.step, losses, is_best)
         if advice := self.overtraining.update(self.step, main):
             logger.warning("%s", advice)
         return losses, is_best
+
+    def _evaluate_speech(self):
+        with self.clock.paused(), self.train_step.averaged_weights():
+            figures = self.speech_judge(self.step)
+        is_best = bool(figures) and self.state.scored(figures["score"])
+        if figures:
+            self._call("on_evaluation", self.step, figures, is_best)
+        return is_best
+
+    @property
+    def _ended_early(self):
+        return self.overtraining.stopped or self.state.is_stale(self.config.training.evaluation_patience)
 
     def save(self, last: bool = False, finished: bool = False) -> None:
         """Writes a checkpoint of this step; see `Checkpointer.save`."""

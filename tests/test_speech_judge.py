@@ -1,0 +1,86 @@
+"""Evaluation while training: what is heard, which checkpoint it makes the best one, and when it ends a stage."""
+
+import pytest
+from test_trainer import Recorder, frozen_dvae, open_run
+from tiny import write_run
+
+from myxtts.config.checks import UserError
+from myxtts.config.config import TrainingConfig
+from myxtts.devices.configuration import plan_for
+from myxtts.runs.speech_judge import SpeechJudge
+from myxtts.runs.stage import open_stage
+from myxtts.training.state import TrainingState
+from myxtts.training.trainer import XTTSTrainer
+
+pytestmark = pytest.mark.usefixtures("eagerly")
+
+
+class Listener(Recorder):
+    """A `Recorder` of evaluations."""
+
+    def on_evaluation(self, step, figures, is_best):
+        self.calls.append(("evaluation", step, figures["score"], is_best))
+
+
+def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_improves(tiny_corpus, tmp_path):
+    training = {"evaluate_every_steps": 1, "best_by": "evaluation", "evaluation_patience": 2}
+    every = {"validate_every_steps": 1, "checkpoint_every_steps": 50, "keep_checkpoints": 9}
+    dataset = open_run(tiny_corpus, tmp_path, gpt={"max_steps": 9}, training={**training, **every})
+    foundations = {"dvae": frozen_dvae(dataset.config)}
+    trainer, listener = XTTSTrainer(dataset.config, stage="gpt", foundations=foundations), Listener()
+    scores = {1: 5.0, 2: 3.0, 4: 3.5, 5: 4.0}
+    trainer.speech_judge = lambda step: {"score": scores[step]} if step in scores else {}
+    trainer.train(dataset, [listener])
+    heard = [call for call in listener.calls if call[0] == "evaluation"]
+    assert heard == [("evaluation", 1, 5.0, True), ("evaluation", 2, 3.0, True)] + [
+        ("evaluation", 4, 3.5, False),  # that of step 3 could not be heard, which counts as nothing
+        ("evaluation", 5, 4.0, False),
+    ]
+    # The validation loss falls all the time and has no say.
+    assert not any(is_best for _, is_best in listener.validation.values())
+    assert trainer.store.best_step() == 2 and trainer.step == 2 and max(listener.losses) == 5
+    state = trainer.store.read_state(2)
+    assert state["finished"] and state["best"] == [3.0, 2] and state["stale_evaluations"] == 2
+
+    again, listener = XTTSTrainer(dataset.config, stage="gpt", foundations=foundations), Listener()
+    again.speech_judge = trainer.speech_judge
+    again.train(dataset, [listener])
+    assert again.step == 2 and not listener.losses
+
+
+def test_score_and_loss_are_never_compared():
+    state = TrainingState(step=3)
+    assert state.improves("loss", 2.0) and not state.improves("loss", 2.0)
+    assert not state.scored(0.5) and state.best == (2.0, 3) and state.stale_evaluations == 0
+    assert not state.scored(float("nan")) and state.is_stale(1) and not state.is_stale(2) and not state.is_stale(0)
+    saved = {"position": 1, "data": None, **state.as_dict()}
+    by_score = TrainingState(best_by="evaluation")
+    by_score.restore(3, saved, "there")
+    assert by_score.best is None and by_score.stale_evaluations == 1 and by_score.least_score == 0.5
+    assert by_score.scored(0.4) and by_score.best == (0.4, 3)
+
+
+def test_best_by_evaluation_needs_evaluations():
+    with pytest.raises(UserError, match="training.best_by"):
+        TrainingConfig(best_by="evaluation")
+
+
+def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
+    tiny_corpus, tmp_path, monkeypatch, caplog, without_griffin_lim
+):
+    monkeypatch.setattr("myxtts.runs.speech_judge.find_encoder", lambda: None)
+    sizes = dict(model={"max_audio_tokens": 28}, data={"max_seconds": 1.15})
+    training = {"evaluate_every_steps": 1, "evaluation_recognizer": "false {wav}", "evaluation_sentences": 2}
+    dataset = open_run(tiny_corpus, tmp_path, training=training, **sizes)
+    write_run(tmp_path, frozen_dvae(dataset.config), dataset.tokenizer, dataset.config)
+    plan = plan_for(None, None)
+    judge = open_stage(dataset.config, "gpt", plan, dataset, fresh=True)[0].speech_judge
+    assert judge(7) == {} and "The speech of step 7 could not be judged" in caplog.text
+    judge._judge.tools.recognizer = None
+    first = judge(8)
+    assert {"score", "mcd", "length", "limit"} <= first.keys() and first["mcd"] > 0
+    assert first["score"] == pytest.approx(first["mcd"] + (100 if first["limit"] > 2 else 0))
+    assert judge(8) == first
+    dataset.config.training.evaluation_recognizer = "nowhere"
+    with pytest.raises(UserError, match="--recognizer"):
+        SpeechJudge(dataset, lambda: None, plan.model_device, dataset.config)
