@@ -352,8 +352,7 @@ class XTTSTrainer:
     def _validate(self, loader):
         with self.clock.paused():
             losses = self.evaluate(loader)
-        main = losses[self.stage.main_loss]
-        is_best = self.state.improves("loss", main)
+        is_best = self.state.improves("loss", main := losses[self.stage.main_loss])
         self.state.history.append({"step": self.step, **losses})
         with self.clock.paused(), self.train_step.averaged_weights():
             self._call("on_validation", self.step, losses, is_best)
