@@ -297,8 +297,8 @@ def test_onnx_engine_frees_the_rows_of_the_cancelled(synthesizer):
     model, config = synthesizer.model, synthesizer.model.config
     engine = CodeEngine(model.gpt, config, onnx_steps=OnnxSteps(model.gpt, config, threads=1))
     latents = np.zeros((1, config.num_latents, config.width), "float32")
-    one, two = (engine.open([5, 6], latents, SamplingConfig(**SAMPLED), 1, n, hurry=True) for n in range(2))
-    assert engine.advance() == 2
+    one, two = (engine.open([5, 6], latents, SamplingConfig(**SAMPLED), 1, n, hurry=True) for n in range(2, 4))
+    assert engine.advance() == 2 and not one.finished and not two.finished
     one.cancel()
     assert engine.advance() == 1
     engine.finish([two])
