@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.config.checks import UserError
-from myxtts.corpora_tools.alignment import align
+from myxtts.corpora_tools.alignment import align, fits_better_than_chance
 from myxtts.corpora_tools.checks import ClipFacts, is_steady, judge, measure_clip
 from myxtts.corpora_tools.cuts import Atom, choose_clips, find_edges, force_cuts
 from myxtts.corpora_tools.decoding import LongAudio
@@ -24,8 +24,6 @@ from myxtts.corpora_tools.voice_activity import Stretch, find_speech, to_stretch
 
 PAUSE = "pause"
 _SENTENCE_PAUSE_SECONDS = 0.5
-_TELLING_ATOMS = 12
-_LEAST_SCATTER, _SHARE_OF_CHANCE = 0.12, 0.7
 
 
 @dataclass(frozen=True)
@@ -149,8 +147,9 @@ def _to_atoms(stretches, frame_seconds, pieces, text, notes):
         if described := timing.describe():
             notes.append(described)
         pieces = [timing.move(piece) for piece in pieces]
-    atoms = []
-    unspoken = []
+    if not fits_better_than_chance(starts, ends, pieces):
+        raise UserError(f"{text} does not belong to the recording: its texts in another order would fit as well.")
+    atoms, unspoken = [], []
     for group in align(starts, ends, pieces):
         members = pieces[group.first_piece : group.last_piece]
         if group.first == group.last:
@@ -160,29 +159,9 @@ def _to_atoms(stretches, frame_seconds, pieces, text, notes):
         reason = group.doubt or (faults[0] if faults else "" if members else "speech without text")
         words = " ".join(piece.text for piece in members)
         atoms.append(Atom(group.first, group.last, words, bool(members) and members[-1].ends_sentence, reason))
-    if text_is_foreign(atoms, starts, ends):
-        raise UserError(
-            f"{text} does not belong to the recording: how long its texts are has nothing to do with speech."
-        )
     if unspoken:
         notes.append(f"{len(unspoken)} texts are not spoken, the first: {unspoken[0][:60]}")
     return atoms
-
-
-def text_is_foreign(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray) -> bool:
-    """Whether the text of a neighbor fits how long speech lasts as well as its own: then it says something else."""
-    told = [atom for atom in atoms if atom.text and not atom.reason]
-    if len(told) < _TELLING_ATOMS:
-        return False
-    seconds = np.log([(ends[atom.first : atom.last] - starts[atom.first : atom.last]).sum() for atom in told])
-    letters = np.log([max(1, sum(map(str.isalnum, atom.text))) for atom in told])
-
-    def scatter(shift):
-        rates = seconds - np.roll(letters, shift)
-        return np.median(np.abs(rates - np.median(rates)))
-
-    by_chance = np.median([scatter(shift) for shift in (1, 2, 3, 5, 8)])
-    return scatter(0) > max(_LEAST_SCATTER, _SHARE_OF_CHANCE * by_chance)
 
 
 def _plain_atoms(stretches: Sequence[Stretch], frame_seconds: float) -> list[Atom]:
