@@ -297,12 +297,13 @@ def test_onnx_engine_frees_the_rows_of_the_cancelled(synthesizer):
     model, config = synthesizer.model, synthesizer.model.config
     engine = CodeEngine(model.gpt, config, onnx_steps=OnnxSteps(model.gpt, config, threads=1))
     latents = np.zeros((1, config.num_latents, config.width), "float32")
-    one, two = (engine.open([5, 6], latents, SamplingConfig(**SAMPLED), 1, n, hurry=True) for n in range(2, 4))
-    assert engine.advance() == 2 and not one.finished and not two.finished
-    one.cancel()
-    assert engine.advance() == 1
-    engine.finish([two])
-    assert two.finished and not one.finished
+    streams = [engine.open([5, 6], latents, SamplingConfig(**SAMPLED), 1, n, hurry=True) for n in range(6)]
+    assert engine.advance() == 6
+    cancelled, *others = (stream for stream in streams if stream.active)
+    cancelled.cancel()
+    assert others and engine.advance() == len(others)
+    engine.finish(others)
+    assert all(stream.finished for stream in others) and not cancelled.finished
 
 
 def test_engine_that_is_not_there_is_one_sentence(run, capsys):

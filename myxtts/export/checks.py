@@ -110,8 +110,10 @@ def _text(tokenizer, random):
 def _same_draws(speaker, synthesizer, all_ids, random):
     """Share of draws that are the same, along the codes that the Keras model drew."""
     config, sampling, streams = synthesizer.model.config, synthesizer.config.sampling, []
+    voices = [latents[None] for latents, _ in speaker.voices.values()]
+    voices = voices or [random.standard_normal((1, config.num_latents, config.width)).astype(np.float32)]
     for number, ids in enumerate(all_ids):
-        latents = random.standard_normal((1, config.num_latents, config.width)).astype(np.float32)
+        latents = voices[number % len(voices)]
         drawn = replace(sampling, temperature=0.0) if number % 2 else sampling
         streams.append(synthesizer.engine.open(ids[: config.max_text_tokens], latents, drawn, 0, number, MOST_CODES))
     synthesizer.engine.finish(streams)

@@ -21,7 +21,6 @@ def save_model(model: XTTS, path: Path) -> None:
     Their inputs and outputs are those of `onnx_graphs.hearing`, `.gpt` and `.sound`.
     """
     config, module = model.config, tf.Module()
-    module.weights = [variable.value for variable in model.variables]
     number, width, scores = tf.float32, config.width, config.num_audio_tokens
     cache = [None, config.heads, width // config.heads, None]
     reading = dict(
@@ -58,10 +57,13 @@ def save_model(model: XTTS, path: Path) -> None:
     for name, (function, specs) in functions.items():
         named = {one: tf.TensorSpec(spec.shape, spec.dtype, one) for one, spec in specs.items()}
         signatures[name] = tf.function(function).get_concrete_function(**named)
+    used = (variable for graph in signatures.values() for variable in graph.variables)
+    module.weights = list({id(variable): variable for variable in used}.values())
     try:
         tf.saved_model.save(module, str(path), signatures)
     except tf.errors.OpError as error:  # what TensorFlow makes of a disk that is full or read-only
-        raise OSError(f"{path} cannot be written: {error.message}") from error
+        reason = error.message.split(";")[-1].partition(" [Op")[0].strip()
+        raise OSError(f"The SavedModel cannot be written: {reason}.") from error
 
 
 def _conditioning(model):
