@@ -1,0 +1,58 @@
+"""The quickstart notebook: its cells run, and show sound and pictures."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny import untraced
+
+from utilities.execute_notebook import execute
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOK = json.loads((ROOT / "docs/quickstart.ipynb").read_text(encoding="utf-8"))
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def kinds(notebook):
+    """What each cell shows, `stdout` or types of values."""
+    found = []
+    for cell in code_cells(notebook):
+        outputs = cell["outputs"]
+        found.append({kind for one in outputs for kind in one.get("data", {"stdout": None})})
+    return found
+
+
+def test_notebook_runs_as_written_and_shows_pictures_and_sound(
+    two_stages, without_griffin_lim, tiny_corpus, tiny_yaml, tmp_path, monkeypatch
+):
+    settings = json.loads(tiny_yaml.read_text())
+    for name in ("speaker", "decoder"):
+        settings["training"].pop(name)
+    (tmp_path / "tiny.yaml").write_text(json.dumps(settings))
+    monkeypatch.setattr("myxtts.runs.samples.log_mel_to_wav", lambda mel: mel.mean(axis=1))
+    tiny = f'config="tiny.yaml", train_data={str(tiny_corpus)!r}, '
+    written = (
+        json.dumps(NOTEBOOK)
+        .replace("max_steps=100", "max_steps=2")
+        .replace("myxtts.train(", f"myxtts.train({json.dumps(tiny)[1:-1]}")
+    )
+    for text in ("The doctor reads a long letter to the children.", "We walk to the old house in the evening."):
+        written = written.replace(text, "one two")
+    with untraced():
+        ran = execute(json.loads(written), tmp_path)
+    shown, sound = kinds(ran), {"text/plain", "text/html"}
+    pictures = [{"text/plain", "image/png"}] * 3
+    assert [one - {"stdout"} for one in shown] == [set(), *pictures, sound, {"text/plain"}, sound]
+    training = "".join(code_cells(ran)[0]["outputs"][0]["text"])
+    assert "FINAL REPORT, stage gpt" in training and str(tmp_path) not in training
+    assert (tmp_path / "evening.flac").is_file()
+
+
+def test_cell_that_fails_is_named(tmp_path):
+    cells = [dict(cell_type="code", source=[source]) for source in ("a = 1", "a / 0")]
+    with pytest.raises(ZeroDivisionError) as failure:
+        execute({"cells": cells}, tmp_path)
+    assert failure.value.__notes__[0].startswith("In cell 2:")
