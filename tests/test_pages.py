@@ -36,8 +36,7 @@ def test_links_lead_somewhere(page):
         assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("name", ["troubleshooting", "migration", "finetune", "evaluation"])
-@pytest.mark.parametrize("name", ["troubleshooting", "migration", "finetune", "export"])
+@pytest.mark.parametrize("name", ["troubleshooting", "migration", "finetune", "evaluation", "export"])
 def test_commands_of_a_page_are_understood(name):
     for line in commands(ROOT / f"docs/{name}.md"):
         words = shlex.split(line)
