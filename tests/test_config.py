@@ -126,7 +126,8 @@ def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
     data += " model_gpu pipeline_buffer_size model_start_delay"
     training = "stage leave_out strict automatic_batch_size memory_budget_mb overtraining_patience checkpoint_dir"
     training += " tensorboard_log_dir reset_training init_from log_every_steps checkpoint_every_steps keep_checkpoints"
-    training += " accept_licence sample_every_steps num_samples closing_texts"
+    training += " accept_licence sample_every_steps num_samples closing_texts workers worker_index"
+    training += " worker_timeout_seconds"
     expected = {f"data.{name}" for name in data.split()} | {f"training.{name}" for name in training.split()}
     assert run_settings(XTTSConfig) == expected
 

@@ -47,7 +47,7 @@ class Batching:
     def __init__(
         self, train_step: TrainStep, replicas: Replicas, batch_size: int, accumulation: int, automatic: bool = False
     ):
-        count = len(replicas.devices)
+        count = replicas.count
         rule = f"a multiple of the number of training devices, {count}"
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
@@ -89,6 +89,11 @@ class Batching:
                 return self.train_step(batches, learning_rate, seed)
             except tf.errors.ResourceExhaustedError as error:
                 reason = error.message.splitlines()[0]
+                if self._replicas.workers.count > 1:
+                    raise OutOfMemory(
+                        f"Memory ran out with {self.clips // self._replicas.count} clips at once ({reason}). Workers "
+                        f"cannot take smaller parts: give --batch-size {self.clips // 2} with twice the --grad-accum."
+                    ) from error
             del batches
             self._back_off(reason, seed[1] + 1)
 
@@ -99,7 +104,7 @@ class Batching:
                 f"run the command again to continue from the last one; --batch-size {self.clips // 2} with twice the "
                 "--grad-accum needs less memory."
             )
-        before, share = self.clips, self.batch_size // len(self._replicas.devices)
+        before, share = self.clips, self.batch_size // self._replicas.count
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
             raise OutOfMemory(
@@ -117,7 +122,7 @@ class Batching:
     def fit(self, budget: float | None, trial: Trial) -> None:
         """Takes the most clips at once that `largest_that_fits` finds; the effective batch stays what it is."""
         clips = self.batch_size * self.accumulation
-        best = largest_that_fits(clips, len(self._replicas.devices), budget, trial)
+        best = largest_that_fits(clips, self._replicas.count, budget, trial)
         self.use(best, clips // best)
 
     def state(self) -> dict:

@@ -20,6 +20,9 @@ class Preparation(ABC):
     `augment` changes voices at random (`audio/augment.py`), a clip's as its conditioning clip's.
     """
 
+    share = (0, 1)
+    """Which of how many equal parts of each training batch it is given, if not the whole: see `augment.draw_rows`."""
+
     def __init__(self, model: XTTS, device: str, augment: bool, seed: int):
         self.model, self.device = model, device
         self.augment, self.seed = augment, seed
@@ -41,7 +44,8 @@ class Preparation(ABC):
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
         """The batch's waveforms and lengths after a change of voice, and the change itself."""
         on = tf.logical_and(self.augment, position >= 0)
-        change = draw_change(tf.shape(batch.wav)[0], self.mel.spec.num_mels, self.seed, position, on)
+        size = tf.shape(batch.wav)[0], self.mel.spec.num_mels
+        change = draw_change(*size, self.seed, position, on, self.share)
         change = change._replace(speed=limit_speed(change.speed, batch.wav_lengths, tf.shape(batch.wav)[1]))
         if self.augment:
             return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
