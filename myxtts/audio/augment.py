@@ -32,7 +32,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
         shape: Rows of this worker's part of the batch, and what else the numbers are over.
         share: Which of how many equal parts of the batch this one is.
     """
-    (part, parts), rows = share, shape[0]
+    part, parts = share
+    rows = shape[0]
     return draw((rows * parts, *shape[1:]), *arguments)[part * rows : (part + 1) * rows]
 
 
@@ -106,8 +107,8 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
     rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
     shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]
     numbers = draw_rows(tf.random.stateless_uniform, shape, at, -1.0, 1.0, share=share)
-    share = tf.range(size // 2 + 1, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
-    curves = tf.cos(math.pi * share[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
+    places = tf.range(size // 2 + 1, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
+    curves = tf.cos(math.pi * places[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
 
     def equalize(sound, weights):
         curve = tf.exp(MICROPHONE_NEPERS * tf.matmul(weights, curves))

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from myxtts.config.config import XTTSConfig
-from myxtts.devices.workers import Workers
+from myxtts.devices.workers import current_workers
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
 from myxtts.storage.provenance import VOCABULARY
@@ -34,12 +34,11 @@ class Checkpointer:
         state: TrainingState,
         stage: Stage,
         train_step: TrainStep,
-        switches: Switches,
-        workers: Workers,
         config: Callable[[], XTTSConfig],
+        switches: Switches,
     ):
         self.state, self.stage, self.train_step, self._config = state, stage, train_step, config
-        self.switches, self.workers = switches, workers
+        self.switches, self.workers = switches, current_workers()
         training = config().training
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)

@@ -10,6 +10,7 @@ from myxtts.audio.augment import Change, change_speed, draw_change, limit_speed
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch
 from myxtts.devices.kinds import runs_on_cpu
+from myxtts.devices.workers import current_workers
 from myxtts.models.xtts import XTTS
 
 
@@ -20,12 +21,11 @@ class Preparation(ABC):
     `augment` changes voices at random (`audio/augment.py`), a clip's as its conditioning clip's.
     """
 
-    share = (0, 1)
-    """Which of how many equal parts of each training batch it is given, if not the whole: see `augment.draw_rows`."""
-
     def __init__(self, model: XTTS, device: str, augment: bool, seed: int):
         self.model, self.device = model, device
-        self.augment, self.seed = augment, seed
+        self.augment, self.seed, workers = augment, seed, current_workers()
+        self.share = (workers.index, workers.count)
+        """Which of how many equal parts of each training batch it is given; see `augment.draw_rows`."""
         self.mel = MelSpectrogram(DVAE_MEL)
         # Of any sizes, so that it is traced once for all of them.
         wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))

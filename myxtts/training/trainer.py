@@ -98,14 +98,12 @@ class XTTSTrainer:
         self._make_model(model, measured, starting_weights, resumed_folder)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
-        made_of = self.state, self.stage, self.train_step, self.switches, self.workers
-        self.checkpointer = Checkpointer(*made_of, lambda: self.config)
+        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config, self.switches)
         self.store: CheckpointStore = self.checkpointer.store
         if resumed_folder:
             self.checkpointer.resume(resume_checkpoint)
             self._adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
-        self.preparation.share = (self.workers.index, self.workers.count)
         objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
         self.evaluator = Evaluator(self.stage, objectives, self.model_device, self.workers)
 

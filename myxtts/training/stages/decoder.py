@@ -303,7 +303,8 @@ class DecoderPreparation(GPTPreparation):
         """First frame of each slice, `(B,)` int32: drawn at random, once more where that one is silent."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         # Other numbers than those of the speaker vectors, which come first.
-        (part, parts), rows = self.share, tf.shape(target)[0]
+        part, parts = self.share
+        rows = tf.shape(target)[0]
         drawn = tf.random.stateless_uniform((3, rows * parts), [self.seed, position])[1:]
         drawn = drawn[:, part * rows : (part + 1) * rows]
         first, second = tf.unstack(tf.minimum(tf.cast(drawn * tf.cast(room + 1, tf.float32), tf.int32), room))
