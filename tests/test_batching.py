@@ -13,7 +13,7 @@ from test_trainer import Recorder, dvae_trainer, open_run
 from myxtts.cli import train
 from myxtts.devices.device_plan import plan_devices
 from myxtts.training import batching
-from myxtts.training.batching import Batching, OutOfMemory, longest_batch
+from myxtts.training.batching import Batching, OutOfMemory, fit_batch_size, longest_batch
 from myxtts.training.replicas import Replicas
 from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
@@ -148,7 +148,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
 
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "myxtts"):
         patch.setattr(type(trainer.train_step), "__call__", step)
-        fitted = trainer._fit_batch_size(dataset)
+        fitted = fit_batch_size(trainer, dataset)
     assert tried == [1, 2, 4]
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (2, 2)
     assert fitted.order("dvae").batch_size == 2 and dataset.order("dvae").batch_size == 4
@@ -171,7 +171,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
         training={**SETTINGS["training"], "gradient_accumulation": 2},
     )
     recorders = Recorder(trainer, 2), Recorder(), Recorder()
-    monkeypatch.setattr(trainer, "_fit_batch_size", lambda dataset: fitted)
+    monkeypatch.setattr("myxtts.training.trainer.fit_batch_size", lambda *_: fitted)
     trainer.train(dataset, [recorders[0]])
     again = open_run(tiny_corpus, tmp_path, **settings)
     dvae_trainer(again).train(again, [recorders[1]])
@@ -194,14 +194,14 @@ def test_trials_on_a_cpu_stay_in_the_memory_budget(
     dataset = open_run(tiny_corpus, tmp_path, training={"automatic_batch_size": True, "memory_budget_mb": budget_mb})
     trainer = dvae_trainer(dataset)
     monkeypatch.setattr(batching, "resident_bytes", lambda: 0)
-    monkeypatch.setattr("myxtts.training.trainer.measured_trial", lambda *_: lambda size, _: taken_mb(size) * 2**20)
+    monkeypatch.setattr("myxtts.training.batching.measured_trial", lambda *_: lambda size, _: taken_mb(size) * 2**20)
     with caplog.at_level(logging.INFO, "myxtts"):
-        trainer._fit_batch_size(dataset)
+        fit_batch_size(trainer, dataset)
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (found, 4 // found)
     assert words in caplog.messages[-1]
     trainer.config.training.memory_budget_mb = 10
     with pytest.raises(OutOfMemory, match="not even 1 clip at once.*--memory-budget"):
-        trainer._fit_batch_size(dataset)
+        fit_batch_size(trainer, dataset)
 
 
 def test_trial_batch_is_as_long_as_any_of_the_data_set(tiny_corpus, tmp_path):

@@ -128,6 +128,7 @@ def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
     training += " tensorboard_log_dir reset_training init_from log_every_steps checkpoint_every_steps keep_checkpoints"
     training += " accept_licence sample_every_steps num_samples closing_texts evaluate_every_steps best_by"
     training += " evaluation_sentences evaluation_recognizer evaluation_patience"
+    training += " workers worker_index worker_timeout_seconds"
     expected = {f"data.{name}" for name in data.split()} | {f"training.{name}" for name in training.split()}
     assert run_settings(XTTSConfig) == expected
 

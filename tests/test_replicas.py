@@ -145,7 +145,7 @@ def real_stage(mode, stage, recompute):
     batch = trainer.replicas.transfer((gpt_batch if stage == "gpt" else dvae_batch)(4))
     losses = []
     for number in range(3):
-        trainer.stage.prepare_step(trainer.replicas.local(batch)[0], number + 1, (0, 0))
+        trainer.stage.prepare_step(batch, number + 1, (0, 0))
         taken = trainer.train_step([batch], 1e-3, (0, number))
         losses.append({name: float(value) for name, value in taken.items()})
     weights = {

@@ -6,6 +6,7 @@ numbers are a function of a seed: nothing here has a state.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -23,6 +24,19 @@ NOISE_DECIBELS = (5.0, 40.0)
 """How far below the sound noise lies."""
 
 
+def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
+    """Random numbers for the rows of one worker: those that one process draws for them as part of the whole batch.
+
+    Args:
+        draw: A stateless random operation of TensorFlow, called as `draw(shape, *arguments)`.
+        shape: Rows of this worker's part of the batch, and what else the numbers are over.
+        share: Which of how many equal parts of the batch this one is.
+    """
+    part, parts = share
+    rows = shape[0]
+    return draw((rows * parts, *shape[1:]), *arguments)[part * rows : (part + 1) * rows]
+
+
 class Change(NamedTuple):
     """A change per clip: speed `(B,)`, above 1 for faster; `(B, 1, num_mels)` added to the log-mel. Both float32."""
 
@@ -30,12 +44,13 @@ class Change(NamedTuple):
     offset: tf.Tensor
 
 
-def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any) -> Change:
+def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
     """Draws a change for each of `rows` clips, from the seed of the run and the position of the batch in training.
 
-    `on` is a scalar bool; False gives changes that change nothing.
+    `on` is a scalar bool; False gives changes that change nothing. `share` is as in `draw_rows`.
     """
-    numbers = tf.random.stateless_uniform((rows, 2 + EQUALIZER_CURVES), [seed, position], -1.0, 1.0)
+    shape = rows, 2 + EQUALIZER_CURVES
+    numbers = draw_rows(tf.random.stateless_uniform, shape, [seed, position], -1.0, 1.0, share=share)
     numbers = numbers * tf.cast(on, tf.float32)
     band = (tf.range(num_mels, dtype=tf.float32) + 0.5) / num_mels
     curves = tf.cos(math.pi * band[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
@@ -82,16 +97,18 @@ def _interpolate(wav, at, left, right):
     return tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share
 
 
-def disturb(wav: tf.Tensor, seed: Any, position: Any) -> tf.Tensor:
+def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
     """Recordings of the same voices through other microphones, in other rooms: `(B, S)` float32 to the same.
 
     A random equalizer and level, and noise of a random color, `NOISE_DECIBELS` below the sound. The voice stays what it
-    is: speed, which would change it, does not. A function of the seed and the position of the batch in training.
+    is: speed, which would change it, does not. A function of the seed and the position of the batch in training, and
+    of the rows of it that `share` names as in `draw_rows`.
     """
     rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
-    numbers = tf.random.stateless_uniform((rows, 2 + 2 * EQUALIZER_CURVES), [seed, position], -1.0, 1.0)
-    share = tf.range(size // 2 + 1, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
-    curves = tf.cos(math.pi * share[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
+    shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]
+    numbers = draw_rows(tf.random.stateless_uniform, shape, at, -1.0, 1.0, share=share)
+    places = tf.range(size // 2 + 1, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
+    curves = tf.cos(math.pi * places[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
 
     def equalize(sound, weights):
         curve = tf.exp(MICROPHONE_NEPERS * tf.matmul(weights, curves))
@@ -99,7 +116,7 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any) -> tf.Tensor:
         return shaped, tf.sqrt(tf.reduce_mean(tf.square(shaped), axis=1, keepdims=True) + 1e-12)
 
     sound, loudness = equalize(wav, numbers[:, 2 : 2 + EQUALIZER_CURVES])
-    noise = tf.random.stateless_normal((rows, size), [seed, position])
+    noise = draw_rows(tf.random.stateless_normal, (rows, size), at, share=share)
     noise, noise_loudness = equalize(noise, numbers[:, 2 + EQUALIZER_CURVES :])
     low, high = NOISE_DECIBELS
     below = low + (high - low) * 0.5 * (1.0 + numbers[:, 1:2])

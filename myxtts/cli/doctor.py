@@ -31,6 +31,9 @@ def build_parser() -> argparse.ArgumentParser:
     where = "where a run would write: its disk is measured"
     add("--checkpoint-dir", **folder, default=".", help=where)
     add("--json", metavar="FILE", help="write the findings there as well")
+    help_text = "instead of the machine, check these workers and what connects them; start it on each at once"
+    add("--workers", metavar="HOST:PORT,…", help=help_text)
+    add("--worker-index", type=int, default=0, metavar="N", help="which of them this is")
     subjects = parser.add_subparsers(dest="subject")
     add = subjects.add_parser("data", help="check a data set: every recording and transcript").add_argument
     add("folder", help="root of the data set, or a list of its clips")
@@ -51,7 +54,21 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Examines the machine or inspects a data set; exit code 1 under --strict when a clip is left out."""
     arguments = build_parser().parse_args(argv)
-    return report_data(arguments) if arguments.subject == "data" else check_machine(arguments)
+    if arguments.subject == "data":
+        return report_data(arguments)
+    return check_workers(arguments) if arguments.workers else check_machine(arguments)
+
+
+def check_workers(arguments: argparse.Namespace) -> int:
+    """Meets the other workers, compares, measures and prints."""
+    from myxtts.config.loading import config_from_dict
+    from myxtts.runs.setup import with_workers
+    from myxtts.runs.worker_report import examine_workers
+
+    training = {"workers": tuple(arguments.workers.split(",")), "worker_index": arguments.worker_index}
+    config = with_workers(config_from_dict({"training": training, "data": {"train_data": arguments.train_data}}))
+    print("\n".join(examine_workers(config)))
+    return 0
 
 
 def check_machine(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,8 @@ from myxtts.config.checks import UserError, printable
 
 
 def exits_with_sentence(main: Callable) -> Callable:
-    """Decorates a command's `main`: errors that a user can mend are printed, and the exit code is 2; 130 on Ctrl-C."""
+    """Decorates a command's `main`: errors that a user can mend are printed, and the exit code is 2, or the error's
+    own; 130 on Ctrl-C."""
 
     @functools.wraps(main)
     def wrapped(argv=None):
@@ -20,7 +21,7 @@ def exits_with_sentence(main: Callable) -> Callable:
             return 130
         except (UserError, OSError) as error:  # OSError: a disk that is full, gone or read-only
             print(*map(printable, f"Error: {error}".split("\n")), sep="\n", file=sys.stderr, flush=True)
-            return 2
+            return getattr(error, "exit_code", 2)
 
     return wrapped
 

@@ -47,6 +47,8 @@ FLAGS = f"""
 --data-gpu-memory int - limit of the data GPU in MB
 --model-gpu-memory int - limit of the model GPU in MB
 --virtual-devices int - try the two-device pipeline on this many virtual devices
+--workers ADDR,… training.workers several processes that train one model: host:port of each, or slurm (docs/scaling.md)
+--worker-index N training.worker_index which of them this is; worker 0 alone writes (default: 0)
 --device-plan auto - measure the ways to use the devices present and take the quickest
 [training]
 --config FILE - YAML file, yours or one of configs/, which come with the package; flags given here win over it
@@ -122,6 +124,7 @@ def _kinds():
         "decay": dict(type=float, nargs="?", const=DEFAULT_EMA_DECAY, metavar="DECAY"),
         "DIR...": dict(action="append", metavar="DIR"),
         "LANG...": dict(action="append", metavar="LANG"),
+        "ADDR,…": dict(type=lambda text: tuple(text.split(",")), metavar="HOST:PORT,…"),
         "LANGS": dict(type=languages, nargs="?", const=("all",), metavar="LANG,…"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),
@@ -225,7 +228,7 @@ def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = Fa
     from myxtts.utils.commons import setup_logging
 
     run = Run(config, plan)
-    if not quiet:
+    if not quiet and config.training.worker_index == 0:
         setup_logging()
         run.callbacks.append(RunConsole(run))
     return run

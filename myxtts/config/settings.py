@@ -99,6 +99,14 @@ def nearest(name: str, names: Collection[str]) -> str:
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
 
 
+def flat(values: dict, where: str = "") -> dict[str, Any]:
+    """Nested mappings as one, by dotted names."""
+    found = {}
+    for name, value in values.items():
+        found |= flat(value, f"{where}{name}.") if isinstance(value, dict) else {where + name: value}
+    return found
+
+
 def run_settings(cls: type[Settings], where: str = "") -> set[str]:
     """Dotted names of the settings that name or show a run, of `cls` and of the sections in it."""
     found = set()

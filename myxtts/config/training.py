@@ -6,6 +6,7 @@ from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
+from myxtts.config.workers import check_workers
 
 
 @dataclass(init=False)
@@ -125,6 +126,14 @@ class TrainingConfig(Settings):
     divergence_rate: float = setting(0.5, above=0, at_most=1)
     """Factor on the learning rate each time a run goes back."""
 
+    workers: tuple[str, ...] = setting((), of_run=True)
+    """`host:port` of each process that trains this model together with the others, or `slurm` for the tasks of a Slurm
+    job step; none for one process alone."""
+    worker_index: int = setting(0, at_least=0, of_run=True)
+    """Place of this process in `workers`; 0 is the chief, which alone writes."""
+    worker_timeout_seconds: float = setting(300.0, at_least=10, of_run=True)
+    """Most time that workers wait for one another: to meet, and in each operation of all."""
+
     def __init__(self, **values):
         stages = dict(values.pop("stages", {}))
         stages |= {name: values.pop(name) for name in STAGES if name in values}
@@ -139,6 +148,17 @@ class TrainingConfig(Settings):
         )
         rule = "loss unless training.evaluate_every_steps (--evaluate-every) is above 0"
         require(self.best_by == "loss" or self.evaluate_every_steps, "training.best_by (--best-by)", rule, self.best_by)
+        check_workers(self.workers, self.worker_index)
+        if self.workers and self.automatic_batch_size:
+            raise ConfigError(
+                "training.automatic_batch_size (--batch-size auto) tries steps alone, which workers cannot. Find the "
+                "size on one machine, and give --batch-size as many clips times the number of workers."
+            )
+        if self.workers and self.evaluate_every_steps:
+            raise ConfigError(
+                "training.evaluate_every_steps (--evaluate-every) is for one machine: all workers would wait for it. "
+                "Leave it out, and judge the run with myxtts evaluate."
+            )
         for name in self.leave_out:
             require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
         for name, stage in self.stages.items():

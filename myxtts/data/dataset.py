@@ -119,10 +119,13 @@ class SpeechDataset:
     def stream(self, stage: str, device: str, start: int = 0, stop: int | None = None) -> Iterator[WaveBatch]:
         """Training batches `start` to `stop`, read by tf.data; the elements live on `device`.
 
-        A recording that cannot be read any more raises `AudioError` or `OSError` in the middle.
+        A worker reads its own rows of each batch. A recording that cannot be read any more raises `AudioError` or
+        `OSError` in the middle.
         """
         num_workers, buffer_size = self.config.data.num_workers, self.config.data.pipeline_buffer_size
-        return stream_batches(self.train_loader(stage), device, start, stop, num_workers, buffer_size)
+        loader, training = self.train_loader(stage), self.config.training
+        loader.share = training.worker_index, max(1, len(training.workers))
+        return stream_batches(loader, device, start, stop, num_workers, buffer_size)
 
     def _loader(self, clips, order, stage, training):
         data, seed = self.config.data, self.config.training.seed
@@ -152,7 +155,8 @@ def _inspect(config, folder, progress):
     limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
     name = f"inspected_{digest_bytes(str(Path(folder).resolve()).encode(), 4)}.json"
     cache = Path(config.training.checkpoint_dir, name)
-    return inspect_corpus(corpus, limits, workers=config.data.num_workers, progress=progress, cache_path=cache)
+    options = dict(workers=config.data.num_workers, progress=progress, keeps_cache=config.training.worker_index == 0)
+    return inspect_corpus(corpus, limits, cache_path=cache, **options)
 
 
 def _divide(sides, inspection, share):
@@ -223,8 +227,9 @@ def _clips(inspection, name, tokenizer, config):
         clips.append(Clip(spoken.id, str(path), tokens, spoken.speaker, language, spoken.num_samples))
     inspection = replace(inspection, accepted=tuple(accepted), rejections=tuple(rejections))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
-    report.parent.mkdir(parents=True, exist_ok=True)
-    write_report(inspection, report)
+    if config.training.worker_index == 0:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        write_report(inspection, report)
     summary = summarize(inspection)
     for line in (*summary.splitlines(), f"every clip and its reason: {report}"):
         logger.info("%s set: %s", name.capitalize(), line)

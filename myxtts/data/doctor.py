@@ -129,6 +129,7 @@ def inspect_corpus(
     *,
     workers: int = 8,
     cache_path: str | Path | None = None,
+    keeps_cache: bool = True,
     progress: Progress | None = None,
     check_text: Callable[[Utterance], str | None] | None = None,
 ) -> Inspection:
@@ -138,6 +139,7 @@ def inspect_corpus(
         workers: Threads that decode.
         cache_path: JSON file that remembers the result for each audio file until its size, its time or the limits
             change. A damaged one is ignored and one inside the corpus is not written, each with a note.
+        keeps_cache: False only reads that file.
         progress: Called after each clip.
         check_text: Called with each utterance whose audio is good; returns None, or `"reason: sentence"` to reject it,
             for instance for tokens that are too many.
@@ -149,7 +151,7 @@ def inspect_corpus(
     key = [_CACHE_FORMAT, limits.sample_rate, limits.min_seconds, limits.max_seconds]
     cached, note = _load_cache(cache_path, key) if cache_path is not None else ({}, None)
     verdicts = _examine_all(corpus.utterances, limits, cached, workers, progress)
-    if cache_path is not None:
+    if cache_path is not None and keeps_cache:
         notes.extend(filter(None, (note, _save_cache(cache_path, key, cached, corpus, verdicts))))
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):

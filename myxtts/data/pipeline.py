@@ -69,7 +69,7 @@ class ConditioningRule:
 
 @dataclass(eq=False)
 class BatchLoader:
-    """Reads the batch at a position. A pure function of position: every choice is seeded by (seed, epoch, offset)."""
+    """Reads the batch at a position. A pure function of position: choices are seeded by (seed, epoch, offset, row)."""
 
     clips: Sequence[Clip]
     order: BatchOrder | SequentialOrder
@@ -86,6 +86,8 @@ class BatchLoader:
     """Whether batches bring the sound at 24 000 Hz; clips then begin on `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
     """Speakers by index, where batches say whose clips they are."""
+    share: tuple[int, int] = (0, 1)
+    """Which of how many equal parts of each batch is read: a worker's own rows."""
     failure: Exception | None = None
     """What a reading thread could not read; see `stream_batches`."""
 
@@ -97,14 +99,18 @@ class BatchLoader:
 
     def __call__(self, position: int) -> WaveBatch:
         ordered = self.order.batch(position)
-        rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1])
+        part, parts = self.share
+        first = part * len(ordered.indices) // parts
+        indices = ordered.indices[first : (part + 1) * len(ordered.indices) // parts]
         voice_samples = self.conditioning.max_samples if self.conditioning else 0
         voice, target = (voice_samples,), (target_width(ordered.num_samples) * self.targets,)
         widths = WaveBatch((), (ordered.num_samples,), (), (ordered.num_tokens,), (), voice, (2,), target, (), (), ())
-        batch = WaveBatch(*(np.zeros((len(ordered.indices), *w), dtype) for w, dtype in zip(widths, WAVE_DTYPES)))
-        batch.index[:] = ordered.indices
-        for row, index in enumerate(ordered.indices):
+        batch = WaveBatch(*(np.zeros((len(indices), *w), dtype) for w, dtype in zip(widths, WAVE_DTYPES)))
+        batch.index[:] = indices
+        for row, index in enumerate(indices):
             clip = self.clips[index]
+            # A generator for each row: what is drawn for one depends on no other, which another worker reads.
+            rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1, first + row])
             samples, start = self.cache.load(clip.wav_path), 0
             if self.crop_samples is not None:
                 samples, start = self._slice(samples, self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)

@@ -11,21 +11,24 @@ import numpy as np
 
 from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
+from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.workers import Workers
 from myxtts.interchange.hub import full_name, local_folder
 from myxtts.models.xtts import PARTS
 from myxtts.planning.claims import check_claims
 from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import write_whole
+from myxtts.storage.files import digest_file, write_whole
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
-from myxtts.storage.provenance import read_config, vocabulary_path
+from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.run_folder import RUN_FILES, set_aside
 from myxtts.storage.saved_state import config_of
 from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
 from myxtts.training.prerequisites import write_settings
+from myxtts.training.state import data_digest
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,38 @@ def open_run(
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
     write_settings(dataset)
     return dataset, agenda
+
+
+def open_together(config: XTTSConfig, workers: Workers, *tells: Callable) -> tuple[SpeechDataset, list]:
+    """As `open_run`, which the chief calls alone; the others take what it settled.
+
+    Returns:
+        The recordings, read by each worker for itself; and the stages to train, with whether each starts fresh.
+
+    Raises:
+        UserError: As in `open_run`; or the workers have other recordings, or no run folder in common.
+    """
+    dataset, told = None, None
+    if workers.is_chief:
+        dataset, agenda = open_run(config, *tells)
+        works = [(work.stage, work.step is None) for work in agenda.works if work.trains]
+        told = {"config": dataset.config.to_dict(), "works": works}
+    told = workers.tell(told)
+    if dataset is None:
+        settled, own = config_from_dict(told["config"]), config
+        paths = {name: getattr(own.data, name) for name in ("train_data", "val_data", "audio_roots")}
+        home = dict(checkpoint_dir=own.training.checkpoint_dir, worker_index=own.training.worker_index)
+        training = replace(settled.training, **home)
+        config = replace(settled, data=replace(settled.data, **paths), training=training)
+    files = (Path(config.training.checkpoint_dir, name) for name in ("config.json", VOCABULARY))
+    seen = [digest_file(path)[:12] if path.is_file() else "no file" for path in files]
+    way_out = "It must be one folder on storage that all of them reach."
+    workers.require_equal("files in --checkpoint-dir", seen, way_out)
+    dataset = dataset or SpeechDataset.open(config)
+    digests = [data_digest(clips)[:12] for clips in (dataset.train, dataset.validation)]
+    way_out = "Give each a copy of one data set in --train-data and --val-data."
+    workers.require_equal("recordings", digests, way_out)
+    return dataset, told["works"]
 
 
 def _kept_stages(training):

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.gpu_monitor import GPUMonitor
+from myxtts.devices.workers import current_workers, leaving_together
 from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
@@ -67,7 +68,8 @@ class Run:
     Args:
         config: With `data.train_data` set; `training.checkpoint_dir` is the folder.
         callbacks: Those who follow the run: objects with any methods of `RunListener` and of
-            `training.callbacks.Callback`. More can be added to `callbacks` before `train`.
+            `training.callbacks.Callback`. More can be added to `callbacks` before `train`. Of several workers, only
+            those of worker 0 are called.
     """
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
@@ -149,34 +151,38 @@ class Run:
         Returns:
             Whether all are trained; False after a stop.
         """
+        workers = current_workers()
         try:
-            with own_run_folder(self.folder), _logs_to(self.folder / "train.log"):
-                self.finished = self._train(guard)
+            with leaving_together(workers), ExitStack() as stack:
+                if workers.is_chief:  # who alone writes
+                    stack.enter_context(own_run_folder(self.folder))
+                    stack.enter_context(_logs_to(self.folder / "train.log"))
+                self.finished = self._train(guard, workers)
+                workers.close()
                 return self.finished
         finally:
             self._stop.clear()
 
-    def _train(self, guard):
+    def _train(self, guard, workers):
         from myxtts.evaluation.recognizers import check_recognizer
-        from myxtts.runs.opening import open_run
+        from myxtts.runs.opening import open_together
 
         if recognizer := self.config.training.evaluation_recognizer:
             check_recognizer(recognizer)  # now, and not when the first stages have been trained
         self._tell("on_pipeline", self.config, self.plan)
         tells = (partial(self._tell, event) for event in ("on_inspection", "on_agenda", "on_set_aside"))
-        dataset, agenda = open_run(self.config, *tells)
+        dataset, works = open_together(self.config, workers, *tells)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
         self._tell("on_corpus", dataset)
-        works = [work for work in agenda.works if work.trains]
         with self.monitor:
-            for work in works:
-                if self._stop.is_set() or not self._train_stage(work.stage, dataset, work.step is None, guard):
+            for stage, is_fresh in works:
+                if workers.agree(self._stop) or not self._train_stage(stage, dataset, is_fresh, guard, workers):
                     self._draw_curves()
-                    self._tell("on_stopped", work.stage)
+                    self._tell("on_stopped", stage)
                     return False
         if works:
             self._draw_curves()
-        if works and self.config.training.sample_every_steps:
+        if works and self.config.training.sample_every_steps and workers.is_chief:
             self._speak_last_words(dataset)
         self._tell("on_finished", dataset)
         return True
@@ -184,7 +190,8 @@ class Run:
     def _draw_curves(self):
         from myxtts.runs.figures import write_curves
 
-        write_curves(self.folder, self.history)
+        if current_workers().is_chief:
+            write_curves(self.folder, self.history)
 
     def _speak_last_words(self, dataset):
         from myxtts.runs.last_words import speak_last_words
@@ -193,7 +200,7 @@ class Run:
             self.trainer = None  # not two models at a time
             self._tell("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
 
-    def _train_stage(self, stage, dataset, fresh, guard):
+    def _train_stage(self, stage, dataset, fresh, guard, workers):
         """Trains one stage; returns whether nobody stopped it."""
         from myxtts.runs.stage import open_stage
 
@@ -202,12 +209,16 @@ class Run:
         self.trainer, writers = open_stage(self.config, stage, self.plan, dataset, fresh)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
+        callbacks = [*self.callbacks, *writers] if workers.is_chief else []
         with guard(self.trainer):
-            self.trainer.train(dataset, [*self.callbacks, *writers])
-        return not self.trainer.stop_requested.is_set()
+            self.trainer.train(dataset, callbacks)
+        if self.trainer.stop_requested.is_set() and not self.trainer.under_way:
+            workers.leave("was stopped before its first step", 0)  # the signal may have struck anywhere
+            return False
+        return not workers.agree(self.trainer.stop_requested)
 
     def _tell(self, method, *arguments):
-        for callback in self.callbacks:
+        for callback in self.callbacks if current_workers().is_chief else ():
             if handler := getattr(callback, method, None):
                 handler(*arguments)
 

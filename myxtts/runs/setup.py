@@ -3,15 +3,21 @@
 Nothing here imports TensorFlow before the devices are configured.
 """
 
+import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
+from myxtts.config.settings import flat, run_settings
 from myxtts.config.stages import STAGES
+from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.devices.meeting import join_workers
+from myxtts.devices.workers import leaving_together
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import GATHERED
 
@@ -34,8 +40,36 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
     Raises:
         UserError: The devices cannot be had, or there is no training set.
     """
+    config = with_workers(config)
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
-    return with_data(config, download), plan
+    training = config.training
+    joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
+    workers = join_workers(*joined)
+    with leaving_together(workers):
+        if workers.is_chief:
+            config = with_data(config, download)
+        workers.gather()  # what worker 0 makes or fetches is there for those that share its disk
+        return with_data(config, download), plan
+
+
+def with_workers(config: XTTSConfig) -> XTTSConfig:
+    """The configuration with the workers that it or the environment names: Slurm's variables, else `TF_CONFIG`."""
+    if config.training.workers == SLURM:
+        found = workers_of_slurm(os.environ)
+    elif not config.training.workers:
+        found = workers_in(os.environ)
+    else:
+        found = None
+    if found is None:
+        return config
+    return replace(config, training=replace(config.training, workers=found[0], worker_index=found[1]))
+
+
+def _recipe(config):
+    """The settings that make the result, by dotted name, as JSON values; with the stages that are asked for."""
+    settings, of_run = flat(json.loads(json.dumps(config.to_dict()))), run_settings(XTTSConfig)
+    asked = ("training.stage", "training.leave_out", "training.init_from", "training.reset_training")
+    return {name: value for name, value in settings.items() if name in asked or name not in of_run}
 
 
 def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = print) -> XTTSConfig:

@@ -25,7 +25,7 @@ from myxtts.training.trainer import XTTSTrainer
 def open_stage(
     config: XTTSConfig, stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool
 ) -> tuple[XTTSTrainer, list]:
-    """Makes the trainer of a stage, resumed or fresh, and the callbacks that write logs and samples.
+    """Makes the trainer of a stage, resumed or fresh, and the callbacks that write logs and samples, on the chief.
 
     A `fresh` stage has no checkpoint to resume; it starts from `training.init_from`, if it can, or from scratch.
     """
@@ -41,6 +41,8 @@ def open_stage(
         trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
     else:
         trainer = XTTSTrainer(config, **options)
+    if not trainer.workers.is_chief:
+        return trainer, []
     logs = Path(settings.tensorboard_log_dir or f"{settings.checkpoint_dir}/tensorboard")
     with suppress(OSError):  # which its files will tell, and train without them
         logs.mkdir(parents=settings.tensorboard_log_dir is not None, exist_ok=True)

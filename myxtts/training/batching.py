@@ -7,7 +7,8 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
@@ -21,6 +22,9 @@ from myxtts.devices.memory_use import PeakMemory, resident_bytes
 from myxtts.training.replicas import Replicas
 from myxtts.training.stages.base import Stage
 from myxtts.training.step import TrainStep
+
+if TYPE_CHECKING:
+    from myxtts.training.trainer import XTTSTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +51,7 @@ class Batching:
     def __init__(
         self, train_step: TrainStep, replicas: Replicas, batch_size: int, accumulation: int, automatic: bool = False
     ):
-        count = len(replicas.devices)
+        count = replicas.count
         rule = f"a multiple of the number of training devices, {count}"
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
@@ -89,6 +93,11 @@ class Batching:
                 return self.train_step(batches, learning_rate, seed)
             except tf.errors.ResourceExhaustedError as error:
                 reason = error.message.splitlines()[0]
+                if self._replicas.workers.count > 1:
+                    raise OutOfMemory(
+                        f"Memory ran out with {self.clips // self._replicas.count} clips at once ({reason}). Workers "
+                        f"cannot take smaller parts: give --batch-size {self.clips // 2} with twice the --grad-accum."
+                    ) from error
             del batches
             self._back_off(reason, seed[1] + 1)
 
@@ -99,7 +108,7 @@ class Batching:
                 f"run the command again to continue from the last one; --batch-size {self.clips // 2} with twice the "
                 "--grad-accum needs less memory."
             )
-        before, share = self.clips, self.batch_size // len(self._replicas.devices)
+        before, share = self.clips, self.batch_size // self._replicas.count
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
             raise OutOfMemory(
@@ -117,7 +126,7 @@ class Batching:
     def fit(self, budget: float | None, trial: Trial) -> None:
         """Takes the most clips at once that `largest_that_fits` finds; the effective batch stays what it is."""
         clips = self.batch_size * self.accumulation
-        best = largest_that_fits(clips, len(self._replicas.devices), budget, trial)
+        best = largest_that_fits(clips, self._replicas.count, budget, trial)
         self.use(best, clips // best)
 
     def state(self) -> dict:
@@ -231,6 +240,17 @@ def measured_trial(batching: Batching, stage: Stage, make_batch: Callable[[int],
         return memory.peak
 
     return trial
+
+
+def fit_batch_size(trainer: "XTTSTrainer", dataset: SpeechDataset) -> SpeechDataset:
+    """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
+    name, batching, stage = trainer.stage.name, trainer.batching, trainer.stage
+    if trainer.step == 0:
+        trainer.train_step.phase = stage.phase(1, 1)  # the last, which takes most
+        budget = memory_budget(trainer.config.training.memory_budget_mb, trainer.model_device)
+        batching.fit(budget, measured_trial(batching, stage, partial(trainer.noise, dataset)))
+        trainer.adopt_batching()
+    return dataset.with_config(with_batch(dataset.config, name, batching.batch_size, batching.accumulation))
 
 
 def longest_batch(dataset: SpeechDataset, stage: str, size: int) -> WaveBatch:

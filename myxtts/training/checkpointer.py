@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from myxtts.config.config import XTTSConfig
+from myxtts.devices.workers import current_workers
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
 from myxtts.storage.provenance import VOCABULARY
@@ -25,6 +26,7 @@ class Checkpointer:
     """Writes and reads the checkpoints of one stage of a run.
 
     `config` is called for the settings of the moment: the batch size may change. `switches` are those that are applied.
+    Of several workers the chief alone writes and decides what is read; all read it.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Checkpointer:
         switches: Switches,
     ):
         self.state, self.stage, self.train_step, self._config = state, stage, train_step, config
-        self.switches = switches
+        self.switches, self.workers = switches, current_workers()
         training = config().training
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
@@ -52,6 +54,12 @@ class Checkpointer:
         """
         self.writer.wait()  # before the copy: no more than one is held
         self.state.finished = finished
+        if self.workers.is_chief:
+            self._write(last, ledger)
+        if last:
+            self.workers.gather()  # what comes next may read it
+
+    def _write(self, last, ledger):
         best = self.state.best is not None and self.state.best[1] == self.state.step
         # What speaks reads text: its weights mean something for one vocabulary only.
         copies = {VOCABULARY: self.vocabulary} if self.stage.speaks and self.vocabulary is not None else {}
@@ -80,7 +88,7 @@ class Checkpointer:
         trained on the codes of another DVAE, raises a `CheckpointError`.
         """
         store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
-        step = store.newest_sound(logger.warning)
+        step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None:
             self._restore(store, step)
             logger.info("Resumed the %s stage at step %d from %s", self.stage.name, step, store.path(step))
@@ -112,7 +120,8 @@ class Checkpointer:
         settings = self._config().training
         self.writer.wait()
         returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate
-        step = last_good_step(self.store) if guard.returns < settings.divergence_returns else None
+        may = guard.returns < settings.divergence_returns
+        step = self.workers.ask(lambda: last_good_step(self.store) if may else None)
         if step is None:
             raise error
         self._restore(self.store, step)
@@ -128,11 +137,17 @@ class Checkpointer:
         Where nothing was judged best yet, it stays where it is.
         """
         self.writer.wait()
-        history, stale, best = self.state.history, self.state.stale_evaluations, self.store.best_step()
+        history, stale = self.state.history, self.state.stale_evaluations
+        best = self.workers.ask(self._leave_best)
         if best is None:
             return
-        for step in self.store.steps():
-            if step > best:
-                self.store.put_away(step, "overtrained")
         self._restore(self.store, best)
         self.state.history, self.state.stale_evaluations = history, stale
+
+    def _leave_best(self):
+        """Puts away what is newer than the best checkpoint; returns the best one's step, None where there is none."""
+        best = self.store.best_step()
+        for step in self.store.steps() if best is not None else ():
+            if step > best:
+                self.store.put_away(step, "overtrained")
+        return best

@@ -44,7 +44,7 @@ class DivergenceGuard:
         self._unread.clear()
         self._row.clear()
 
-    def watch(self, step: int, clips: list[tf.Tensor], losses: dict[str, tf.Tensor]) -> list[dict] | None:
+    def watch(self, step: int, clips: list[np.ndarray], losses: dict[str, tf.Tensor]) -> list[dict] | None:
         """Takes note of a step: indices of its clips, and what the train step returned.
 
         Returns:
@@ -67,7 +67,7 @@ class DivergenceGuard:
     @staticmethod
     def _described(step, clips, losses):
         broken = [name for name, value in losses.items() if not np.isfinite(float(value))]
-        return {"step": step, "clips": np.concatenate([part.numpy() for part in clips]).tolist(), "not_finite": broken}
+        return {"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken}
 
     def _counted(self):
         for step in self._unread:

@@ -113,7 +113,7 @@ class LedgerKeeper:
     def _loss_scaling(self):
         wanted, scaled = self.switches.precision == "mixed_float16", all(rule.scaled for rule in self.step.rules)
         # A scale may have halved to 1 in time; it is still one that moves.
-        scales = ", ".join(f"{float(rule.loss_scale):g}" for rule in self.step.rules)
+        scales = ", ".join(f"{float(rule.loss_scale.numpy()):g}" for rule in self.step.rules)
         requested = "dynamic (float16)" if wanted else "off (no float16)"
         reason = f"{self.step.bad_steps} steps skipped so far"
         effective = f"dynamic, now {scales}" if scaled else "off"

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -226,3 +226,22 @@ def product_rates(device: str) -> dict[str, float]:
                 count += 1
             rates[dtype] = 2 * PRODUCT_SIZE**3 * count / (time.perf_counter() - began)
     return rates
+
+
+def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: int) -> float:
+    """Median time of adding up so many bytes of float32 over all replicas, as gradients are; on all workers at once."""
+    with tf.device(strategy.extended.worker_devices[0]):
+        values = tf.ones((num_bytes // 4,))
+
+        @tf.function
+        def total():
+            sums = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", values))
+            return strategy.experimental_local_results(sums)[0][0]
+
+        total()  # traced, and connections made
+        seconds = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            float(total())
+            seconds.append(time.perf_counter() - began)
+    return median(seconds)

@@ -10,6 +10,7 @@ from myxtts.audio.augment import Change, change_speed, draw_change, limit_speed
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch
 from myxtts.devices.kinds import runs_on_cpu
+from myxtts.devices.workers import current_workers
 from myxtts.models.xtts import XTTS
 
 
@@ -22,7 +23,9 @@ class Preparation(ABC):
 
     def __init__(self, model: XTTS, device: str, augment: bool, seed: int):
         self.model, self.device = model, device
-        self.augment, self.seed = augment, seed
+        self.augment, self.seed, workers = augment, seed, current_workers()
+        self.share = (workers.index, workers.count)
+        """Which of how many equal parts of each training batch it is given; see `augment.draw_rows`."""
         self.mel = MelSpectrogram(DVAE_MEL)
         # Of any sizes, so that it is traced once for all of them.
         wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))
@@ -41,7 +44,8 @@ class Preparation(ABC):
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
         """The batch's waveforms and lengths after a change of voice, and the change itself."""
         on = tf.logical_and(self.augment, position >= 0)
-        change = draw_change(tf.shape(batch.wav)[0], self.mel.spec.num_mels, self.seed, position, on)
+        size = tf.shape(batch.wav)[0], self.mel.spec.num_mels
+        change = draw_change(*size, self.seed, position, on, self.share)
         change = change._replace(speed=limit_speed(change.speed, batch.wav_lengths, tf.shape(batch.wav)[1]))
         if self.augment:
             return *change_speed(batch.wav, batch.wav_lengths, change.speed), change

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import myxtts
 from myxtts.config.config import XTTSConfig
-from myxtts.config.settings import run_settings
+from myxtts.config.settings import flat, run_settings
 from myxtts.data.buckets import EpochStart
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.machine import read_processor
@@ -166,17 +166,10 @@ def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
 def changed_settings(saved: dict, config: XTTSConfig, where: str) -> dict[str, str]:
     """The settings of the recipe that are other than in a checkpoint: `name before -> now` by dotted name."""
     both = config_of(saved, where) or config, config
-    before, now = (_flat(json.loads(json.dumps(one.to_dict()))) for one in both)
+    before, now = (flat(json.loads(json.dumps(one.to_dict()))) for one in both)
     without_effect = run_settings(XTTSConfig)
     return {
         name: f"{name} {before.get(name)!r} -> {value!r}"
         for name, value in now.items()
         if value != before.get(name) and name not in without_effect and not name.startswith("sampling.")
     }
-
-
-def _flat(values, where=""):
-    flat = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{where}{name}.") if isinstance(value, dict) else {where + name: value}
-    return flat

@@ -132,14 +132,19 @@ class TrainStep:
             yield
 
     @property
+    def learning_rate(self) -> tf.Variable:
+        """Of the first update."""
+        return self.rules[0].optimizer.learning_rate.value
+
+    @property
     def bad_steps(self) -> int:
         """Updates so far that were left out because they were not finite."""
-        return sum(int(rule.bad_steps) for rule in self.rules)
+        return sum(int(rule.bad_steps.numpy()) for rule in self.rules)
 
     @property
     def bad_steps_in_row(self) -> int:
         """The most that any update has been left out in a row, just now."""
-        return max(int(rule.bad_steps_in_row) for rule in self.rules)
+        return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     @property
     def compilations(self) -> int:
@@ -170,7 +175,7 @@ class TrainStep:
         """
         for rule in self.rules:
             rule.clear_accumulators()
-        before, self._begun = self._begun, sum(int(rule.begun) for rule in self.rules)
+        before, self._begun = self._begun, sum(int(rule.begun.numpy()) for rule in self.rules)
         return before == self._begun
 
     def __call__(self, batches: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:

@@ -21,7 +21,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.batching import Batching, longest_batch, measured_trial, memory_budget, shortest_batch, with_batch
+from myxtts.training.batching import Batching, fit_batch_size, longest_batch, shortest_batch, with_batch
 from myxtts.training.checkpointer import Checkpointer
 from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged
@@ -82,6 +82,7 @@ class XTTSTrainer:
         plan = plan or plan_for(config.data.data_gpu, config.data.model_gpu)
         self.plan = plan if model_device is None else replace(plan, model_devices=(model_device,))
         self.replicas = Replicas(self.plan)
+        self.workers = self.replicas.joined(config.training.workers)
         self.data_device, self.model_device = self.plan.data_device, self.plan.model_device
         stage = stage or ("gpt" if config.training.stage == "all" else config.training.stage)
         self._found = gather(config, stage, self.data_device, model) if foundations is None else None
@@ -100,16 +101,17 @@ class XTTSTrainer:
         self.store: CheckpointStore = self.checkpointer.store
         if resumed_folder:
             self.checkpointer.resume(resume_checkpoint)
-            self._adopt_batching()
+            self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
-        self.evaluator = Evaluator(self.stage, objectives, self.model_device)
+        self.evaluator = Evaluator(self.stage, objectives, self.model_device, self.workers)
 
     def _make_model(self, model, measured, starting_weights, resumed_folder):
         training, stage_config = self.config.training, self.stage_config
         before = CheckpointStore(f"{resumed_folder}/{self.stage.name}").newest_state() if resumed_folder else None
         asked = training, self.config.model, self.model_device, self.stage.switches
         self.switches = settle_switches(*asked, (before or {}).get("switches"), self.stage.default_ema)
+        self.workers.require_equal("optimization switches", self.switches.applied(), "Name them instead of auto.")
         # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
         keras.utils.set_random_seed(training.seed)
         if model is not None:
@@ -121,6 +123,9 @@ class XTTSTrainer:
             updates, options = self.stage.updates(stage_config), dict(xla=self.switches.xla, ema=self.switches.ema)
             settings = stage_config, training.gradient_accumulation, self.switches.precision
             self.train_step = TrainStep(updates, self.replicas.strategy, *settings, **options)
+        if self.workers.count > 1:
+            self.replicas.share(self.stage.all_weights().values())
+            self.train_step.restart_averages()
 
     def _make_watchers(self, lineage):
         training, batch_size = self.config.training, self.stage_config.batch_size
@@ -185,13 +190,14 @@ class XTTSTrainer:
             return self._end_at_once(reason)
         dataset = self.stage.choose_clips(dataset)
         if self.config.training.automatic_batch_size:
-            dataset = self._fit_batch_size(dataset)
+            dataset = fit_batch_size(self, dataset)
         if self.speech_judge is None:
             self.state.best_by = "loss"
         order, self._callbacks = dataset.order(self.stage.name), list(callbacks)
         total = self.total_steps(order.batches_per_epoch)
         self._call("on_start", start_report(self, total))
-        remove_leftovers(self.store.folder)
+        if self.workers.is_chief:
+            remove_leftovers(self.store.folder)
         dataset = self.state.take_up(dataset, self.stage.name)
         self._measure(dataset)
         self.checkpointer.vocabulary = dataset.tokenizer.to_json().encode()
@@ -204,18 +210,15 @@ class XTTSTrainer:
         if self.step >= total or self._ended_early:
             return validation
         if len(order.shapes) > 1:
-            ends = (
-                pick(dataset, self.stage.name, self.batching.batch_size) for pick in (shortest_batch, longest_batch)
-            )
-            self.batching.trace_for([self.replicas.transfer(self.preparation(noise, 0)) for noise in ends])
+            self.batching.trace_for([self.noise(dataset, pick=pick) for pick in (shortest_batch, longest_batch)])
         loader = dataset.validation_loader(self.stage.name)
-        with self.checkpointer.writer:
-            while self.step < total and not (self._ended_early or self.stop_requested.is_set()):
+        with self.checkpointer.writer, self.replicas.naming_who_is_lost():
+            while self.step < total and not (self._ended_early or self.workers.agree(self.stop_requested)):
                 try:
                     validation = self._train_until(total, dataset, loader)
                 except TrainingDiverged as error:
                     self.checkpointer.go_back(error, self.divergence)
-                    self._adopt_batching()
+                    self.adopt_batching()
                     dataset = self.state.take_up(dataset, self.stage.name)
             if self._ended_early:
                 detector = self.overtraining.state()
@@ -225,6 +228,11 @@ class XTTSTrainer:
                 self.save(last=True, finished=True)
         self._call("on_end", end_report(self))
         return validation
+
+    def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = longest_batch):
+        """A prepared batch of so many clips, or as many as this worker takes, on the model device."""
+        size = size or self.batching.batch_size // self.workers.count
+        return self.replicas.transfer(self.preparation(pick(dataset, self.stage.name, size), 0))
 
     def placed_variables(self) -> dict:
         """Every variable that is to live on the model devices, by name."""
@@ -250,6 +258,7 @@ class XTTSTrainer:
         settings, state, accumulation = self.config.training, self.state, self.batching.accumulation
         stop = state.position + (total - state.step) * accumulation
         validation, recent, at_end, stopping = {}, [], False, False
+        order = dataset.order(self.stage.name)
         with self.pipeline(dataset, state.position, stop) as batches:
             self._warm_up(batches)
             self.clock.start(batches)
@@ -257,11 +266,13 @@ class XTTSTrainer:
                 group = list(islice(batches, accumulation))
                 if len(group) < accumulation:
                     raise RuntimeError(f"The data ended at step {state.step} of {total}.")
+                # Before the step, which waits for a worker that is late no longer than an operation of all may take.
+                stopping = self.workers.agree(self.stop_requested)
                 losses = self._take_step(group, total)
                 recent.append(losses)
                 self.clock.tick()
                 self.checkpointer.writer.poll()
-                self._watch(group, losses, dataset)
+                self._watch(len(group), losses, dataset, order)
                 self._call("on_step", state.step)
                 at_end, is_best = state.step == total, False
                 if self._is_due(settings.log_every_steps) or at_end:
@@ -273,7 +284,7 @@ class XTTSTrainer:
                     is_best |= self._evaluate_speech()
                 if self._ended_early:
                     break
-                stopping = self.stop_requested.is_set()
+                stopping = stopping or self.workers.count == 1 and self.stop_requested.is_set()
                 if self._is_due(settings.checkpoint_every_steps) or is_best or at_end or stopping:
                     self.save(last=at_end or stopping, finished=at_end)
                 if settings.sample_every_steps and (self._is_due(settings.sample_every_steps) or at_end):
@@ -294,7 +305,7 @@ class XTTSTrainer:
     def _take_step(self, group, total):
         seed, state = self.config.training.seed, self.state
         with tf.device(self.model_device):
-            self.stage.prepare_step(self.replicas.local(group[0])[0], state.step, (seed, -1 - state.step))
+            self.stage.prepare_step(group[0], state.step, (seed, -1 - state.step))
         self.train_step.phase = self.stage.phase(state.step, total)
         losses = self.batching.take_step(group, self._learning_rate(total), (seed, state.step))
         self.under_way = True
@@ -335,8 +346,8 @@ class XTTSTrainer:
         for line in self.stage.advise(report):
             logger.warning("%s", line)
 
-    def _watch(self, group, losses, dataset):
-        clips = [part.index for batch in group for part in self.replicas.local(batch)]
+    def _watch(self, batches, losses, dataset, order):
+        clips = [order.batch(self.state.position - back).indices for back in range(batches, 0, -1)]
         if self.stage.main_loss in losses:  # not where only another update has its turn
             self.overtraining.watch(losses[self.stage.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(self.step, clips, losses)
@@ -377,22 +388,11 @@ class XTTSTrainer:
         with self.clock.paused():
             self.checkpointer.save(last, finished, self.ledger and self.ledger.state())
 
-    def _adopt_batching(self):
+    def adopt_batching(self) -> None:
+        """Takes the sizes of batches that are trained with into the configuration."""
         sizes = self.batching.batch_size, self.batching.accumulation
         if sizes != (self.stage_config.batch_size, self.config.training.gradient_accumulation):
             self.config = with_batch(self.config, self.stage.name, *sizes)
-
-    def _fit_batch_size(self, dataset):
-        """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
-        name = self.stage.name
-        if self.step == 0:
-            make_batch = lambda size: self.replicas.transfer(self.preparation(longest_batch(dataset, name, size), 0))
-            self.train_step.phase = self.stage.phase(1, 1)  # the last, which takes most
-            budget = memory_budget(self.config.training.memory_budget_mb, self.model_device)
-            self.batching.fit(budget, measured_trial(self.batching, self.stage, make_batch))
-            self._adopt_batching()
-        sizes = self.batching.batch_size, self.batching.accumulation
-        return dataset.with_config(with_batch(dataset.config, name, *sizes))
 
     def _call(self, method, *arguments):
         for callback in self._callbacks:

@@ -110,7 +110,7 @@ class Stage(ABC):
         return None
 
     def look(self, batch: NamedTuple) -> Any:
-        """What `judge` needs of a prepared validation batch; called on the model device."""
+        """What `judge` needs of a prepared validation batch, arrays or None; called on the model device."""
 
     def judge(self, looks: list) -> dict[str, float]:
         """Figures of a validation beyond the means of losses, from what `look` gave of each batch."""
@@ -162,7 +162,7 @@ class Stage(ABC):
         """The `Preparation` on the data device, which `shares_device` if the model is trained there as well."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called on the model device before each step, with its (first) batch."""
+        """Called on the model device before each step, with its (first) batch, which is distributed over replicas."""
 
     def report(self) -> dict[str, float]:
         """Figures beyond the losses for a log line."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from myxtts.audio.augment import draw_rows
 from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.checks import ConfigError
@@ -296,7 +297,8 @@ class DecoderPreparation(GPTPreparation):
     def _speaker_vectors(self, batch, position):
         own = tf.range(tf.shape(batch.conditioning)[1])[None] % batch.wav_lengths[:, None]
         own = tf.gather(batch.wav, own, batch_dims=1)  # repeated to the length of the other
-        drawn = tf.random.stateless_uniform((tf.shape(own)[0], 1), [self.seed, position])
+        shape, at = (tf.shape(own)[0], 1), [self.seed, position]
+        drawn = draw_rows(tf.random.stateless_uniform, shape, at, share=self.share)
         takes_own = (position >= 0) & (drawn < 0.5)
         heard = resample(tf.where(takes_own, own, batch.conditioning), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
         return tf.cast(self.speaker_encoder(self._speaker_mel(heard)), tf.float32)
@@ -305,7 +307,10 @@ class DecoderPreparation(GPTPreparation):
         """First frame of each slice, `(B,)` int32: drawn at random, once more where that one is silent."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         # Other numbers than those of the speaker vectors, which come first.
-        drawn = tf.random.stateless_uniform((3, tf.shape(target)[0]), [self.seed, position])[1:]
+        part, parts = self.share
+        rows = tf.shape(target)[0]
+        drawn = tf.random.stateless_uniform((3, rows * parts), [self.seed, position])[1:]
+        drawn = drawn[:, part * rows : (part + 1) * rows]
         first, second = tf.unstack(tf.minimum(tf.cast(drawn * tf.cast(room + 1, tf.float32), tf.int32), room))
         energy = tf.cumsum(tf.reduce_sum(tf.reshape(target, (tf.shape(target)[0], -1, hop)) ** 2, axis=-1), axis=1)
         energy = tf.pad(energy, [[0, 0], [1, 0]])

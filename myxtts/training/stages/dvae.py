@@ -62,6 +62,10 @@ class DVAEStage(Stage):
         if self.front is not None:
             self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
+    def build(self, model, switches, measured, starting):
+        super().build(model, switches, measured, starting)
+        self._strategy = tf.distribute.get_strategy()
+
     def copies(self, batch):
         """Log-mels before and after quantization."""
         mels = batch.mel, self.model.dvae(batch.mel)["reconstruction"]
@@ -74,14 +78,16 @@ class DVAEStage(Stage):
 
     @tf.function  # for each shape anew: see `TrainStep.trace_for`
     def _revive(self, batch, seed):
+        self._strategy.run(self._revive_in_replica, (batch, seed))
+
+    def _revive_in_replica(self, batch, seed):
         quantizer = self.model.dvae.quantizer
         vectors = tf.cast(self.model.dvae.mel_to_vectors(batch.mel), tf.float32)
         mask = tf.sequence_mask(_code_lengths(batch.mel_lengths), tf.shape(vectors)[1])
         vectors = tf.boolean_mask(vectors, mask)
-        picks = tf.random.stateless_uniform((quantizer.num_codes,), seed, 0, tf.shape(vectors)[0], tf.int32)
+        candidates = picked_of_all(vectors, quantizer.num_codes, seed)
         average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
         # A batch that is not finite is skipped by the step, and must not get into the codebook here.
-        candidates = tf.gather(vectors, picks)
         candidates = tf.where(tf.math.is_finite(candidates), candidates, quantizer.codebook)
         quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
 
@@ -135,6 +141,28 @@ class DVAEPreparation(Preparation):
         frames = tf.shape(mel)[1] // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE
         lengths = tf.minimum(-(-wav_lengths // self.mel.spec.hop_length), frames)
         return DVAEBatch(batch.index, mel[:, :frames], lengths)
+
+
+def picked_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
+    """So many of all replicas' vectors, drawn with repetition: as one would draw that had the whole batch.
+
+    Args:
+        vectors: `(N, width)` of this replica, which may have another N than others.
+
+    Returns:
+        `(number, width)`, the same on all.
+    """
+    context = tf.distribute.get_replica_context()
+    replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
+    if replicas == 1:
+        return tf.gather(vectors, tf.random.stateless_uniform((number,), seed, 0, tf.shape(vectors)[0], tf.int32))
+    own = tf.shape(vectors)[0]
+    counts = context.all_reduce(tf.distribute.ReduceOp.SUM, own * tf.one_hot(this, replicas, dtype=tf.int32))
+    first = tf.math.cumsum(counts, exclusive=True)[this]
+    picks = tf.random.stateless_uniform((number,), seed, 0, tf.reduce_sum(counts), tf.int32) - first
+    is_own = (picks >= 0) & (picks < own)
+    found = tf.gather(vectors, tf.clip_by_value(picks, 0, tf.maximum(own - 1, 0)))
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(is_own[:, None], found, 0.0))
 
 
 def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.augment import change_speed, disturb
+from myxtts.audio.augment import change_speed, disturb, draw_rows
 from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
@@ -188,13 +188,14 @@ class SpeakerPreparation(Preparation):
         wav, lengths, speaker = batch.wav, batch.wav_lengths, batch.speaker
         on = tf.logical_and(self.augment, position >= 0)
         if self.augment:
-            draws = tf.random.stateless_uniform(tf.shape(speaker), [self.seed, position], 0, len(SPEEDS), tf.int32)
+            shape, among = (tf.shape(speaker)[0],), (0, len(SPEEDS), tf.int32)
+            draws = draw_rows(tf.random.stateless_uniform, shape, [self.seed, position], *among, share=self.share)
             choice = tf.where(on, draws, 0)
             wav, lengths = change_speed(wav, lengths, tf.gather(tf.constant(SPEEDS), choice))
             speaker = tf.where(speaker < 0, speaker, speaker + self.num_speakers * choice)
         wav = resample(repeated(wav, lengths), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
         if self.augment:
-            wav = tf.cond(on, lambda: disturb(wav, self.seed, position), lambda: wav)
+            wav = tf.cond(on, lambda: disturb(wav, self.seed, position, self.share), lambda: wav)
         return SpeakerBatch(batch.index, self._speaker_mel(wav, in_chunks=runs_on_cpu(self.device)), speaker)
 
 

@@ -1,0 +1,180 @@
+"""Workers find each other, agree, refuse what does not fit, and end together when one is gone."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from myxtts.config.checks import UserError
+from myxtts.config.config import TrainingConfig
+from myxtts.config.workers import meeting_address, workers_in, workers_of_slurm
+from myxtts.devices.meeting import meet, require_free_port
+from myxtts.devices.workers import LOST_EXIT_CODE, WorkerLost, Workers
+from myxtts.runs.launching import free_addresses
+
+
+def together(count, work, facts=None, indices=None, timeout_seconds=20.0):
+    """What `work(workers)` returns or raises for each of so many workers, met in threads of this process."""
+    addresses, found = free_addresses(count), {}
+
+    def run(place, index):
+        try:
+            given = facts[place] if facts else {}
+            found[place] = work(meet(addresses, index, given, timeout_seconds, lambda line: None))
+        except UserError as error:
+            found[place] = error
+
+    indices = indices or range(count)
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(indices)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    return [found[place] for place in range(len(threads))]
+
+
+def test_gathered_values_come_in_order_and_bit_for_bit():
+    def work(workers):
+        given = [workers.gather([workers.index, 0.1 + workers.index]), workers.tell(f"of {workers.index}")]
+        given.append(workers.any(workers.index == 2))
+        workers.close()
+        return given
+
+    assert together(3, work) == [[[[0, 0.1], [1, 1.1], [2, 2.1]], "of 0", True]] * 3
+
+
+def test_alone_a_worker_agrees_with_itself():
+    event = threading.Event()
+    alone = Workers()
+    assert (alone.gather(3), alone.agree(event), alone.is_chief) == ([3], False, True)
+    event.set()
+    assert alone.agree(event)
+
+
+def test_one_stop_is_the_stop_of_all():
+    def work(workers):
+        event = threading.Event()
+        if workers.index == 1:
+            event.set()
+        agreed = workers.agree(event)
+        workers.close()
+        return agreed, event.is_set()
+
+    assert together(2, work) == [(True, True)] * 2
+
+
+def test_other_settings_are_refused_by_name():
+    facts = [{"settings": {"training.seed": seed, "model.size": "nano"}} for seed in (0, 1)]
+    told = [str(error) for error in together(2, None, facts)]
+    assert told[0] == told[1]
+    assert "other settings than worker 0: training.seed is 1 there and 0 here. Start all with the same" in told[0]
+
+
+def test_two_workers_of_one_index_are_refused():
+    told = {str(error) for error in together(3, None, indices=(0, 1, 1))}
+    assert told == {"Two workers have --worker-index 1: one from 127.0.0.1, one from 127.0.0.1. "
+                    "Give each its own, from 0 to 2."}  # fmt: skip
+
+
+def test_a_worker_that_does_not_come_is_named():
+    (error,) = together(2, None, indices=(0,), timeout_seconds=0.2)
+    assert "Worker 1 (127.0.0.1:" in str(error) and "has not come within 0 s. Start each with the same" in str(error)
+
+
+def test_a_chief_that_does_not_answer_is_named():
+    (error,) = together(2, None, indices=(1,), timeout_seconds=0.2)
+    assert "Worker 0 cannot be reached at 127.0.0.1:" in str(error) and "Connection refused" in str(error)
+
+
+def test_a_taken_port_is_named():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"Port .* for worker 0 .{address}. cannot be had .*Address already in use"):
+            require_free_port((address,), 0)
+
+
+def test_different_data_are_an_error_on_all():
+    def work(workers):
+        try:
+            workers.require_equal("recordings", ["ab", "cd"][workers.index], "Copy them.")
+        except UserError as error:
+            return str(error).split(". ")[1:]
+        finally:
+            workers.close()
+
+    first, second = together(2, work)
+    assert first == second and "has recordings cd, and worker 0" in first[0] and first[1] == "Copy them."
+
+
+WORK = """
+import sys, time
+from myxtts.devices.meeting import meet
+workers = meet(tuple(sys.argv[2:]), int(sys.argv[1]), {}, 30.0, lambda line: None)
+print("met", flush=True)
+workers.gather() if workers.index == 2 else time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_worker_ends_the_others_with_its_name_and_code_75(killed):
+    addresses = free_addresses(3)
+    command = [sys.executable, "-c", WORK]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    workers = [subprocess.Popen([*command, str(index), *addresses], **pipes) for index in range(3)]
+    assert [worker.stdout.readline() for worker in workers] == ["met\n"] * 3
+    workers[killed].kill()
+    for index, worker in enumerate(workers):
+        _, told = worker.communicate(timeout=30)
+        if index != killed:
+            assert worker.returncode == LOST_EXIT_CODE == WorkerLost.exit_code
+            gone = f"Error: Worker {killed} ({addresses[killed]}) is gone, killed or its machine lost. The same command"
+            assert gone in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workers": ("a:1", "b:2"), "worker_index": 2}, "worker_index .--worker-index. must be from 0 to 1"),
+        ({"worker_index": 1}, "must be 0 without --workers"),
+        ({"workers": ("a:1", "a:1")}, "must be different addresses"),
+        ({"workers": ("a:99999",)}, "with ports from 1 to 65535. Received: 'a:99999'"),
+        ({"workers": ("a",)}, "must be host:port"),
+        ({"workers": ("a:1", "b:1"), "automatic_batch_size": True}, "tries steps alone, which workers cannot"),
+    ],
+)
+def test_settings_of_workers_that_break_a_rule(settings, message):
+    with pytest.raises(UserError, match=message):
+        TrainingConfig(**settings)
+
+
+def test_the_meeting_is_on_a_port_that_no_worker_of_that_host_has():
+    assert meeting_address(("a:5", "a:6", "b:7", "a:7")) == ("a", 8)
+    assert meeting_address(("[::1]:5", "b:6")) == ("::1", 6)
+
+
+def test_workers_are_read_from_tf_config():
+    config = {"cluster": {"chief": ["c:1"], "worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    assert workers_in({"TF_CONFIG": json.dumps(config)}) == (("c:1", "a:1", "b:1"), 2)
+    assert workers_in({}) is None and workers_in({"TF_CONFIG": "{}"}) is None
+    for task in ({"type": "ps", "index": 0}, {"type": "worker", "index": 2}):
+        with pytest.raises(UserError, match="TF_CONFIG must name this process as a chief or worker"):
+            workers_in({"TF_CONFIG": json.dumps(config | {"task": task})})
+    with pytest.raises(UserError, match="TF_CONFIG must be JSON"):
+        workers_in({"TF_CONFIG": "{"})
+
+
+def test_workers_are_read_from_slurms_variables():
+    step = {"SLURM_PROCID": "2", "SLURM_JOB_ID": "3", "SLURM_STEP_NODELIST": "n[08-09,11],gpu"}
+    step["SLURM_STEP_TASKS_PER_NODE"] = "1(x2),2,1"
+    addresses, index = workers_of_slurm(step)
+    assert index == 2
+    assert addresses == ("n08:23048", "n09:23048", "n11:23048", "n11:23049", "gpu:23048")
+    with pytest.raises(UserError, match="SLURM_PROCID is not set. Start it with srun"):
+        workers_of_slurm({})
+    with pytest.raises(UserError, match="cannot read the variables of this job step"):
+        workers_of_slurm(step | {"SLURM_STEP_NODELIST": "n[08-"})
