@@ -1,5 +1,6 @@
 """`make_dataset`: long recordings in, a set that `--train-data` takes out."""
 
+import wave
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 
-from myxtts.audio.files import AudioError
+from myxtts.audio.files import AudioError, to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.corpora_tools.checks import TELEPHONE_BAND_HZ, Bandwidth, judge
 from myxtts.corpora_tools.decoding import MEDIA_EXTENSIONS, LongAudio
@@ -153,7 +153,10 @@ def _write_source(folder, identity, audio, plan: Plan, options, recognizer, need
         for name, samples in _cut_out(audio, plan, names):
             bandwidth.add(samples)
             samples = _finish(samples * np.float32(gain), surveyed.sample_rate)
-            soundfile.write(temporary / name, samples, surveyed.sample_rate, "PCM_16")
+            # Not by libsndfile, which does not say that a disk is full.
+            with open(temporary / name, "wb") as whole, wave.open(whole, "wb") as file:
+                file.setparams((1, 2, surveyed.sample_rate, 0, "NONE", "not compressed"))
+                file.writeframes(to_pcm16(samples))
         cuts = plan.cuts
         if recognizer is not None:
             cuts = _hear(cuts, names, temporary, recognizer, options, needs_text)

@@ -147,6 +147,8 @@ def _to_atoms(stretches, frame_seconds, pieces, text, notes):
         if described := timing.describe():
             notes.append(described)
         pieces = [timing.move(piece) for piece in pieces]
+    else:
+        notes.append("the text was aligned by lengths alone; --recognizer checks it")
     if not fits_better_than_chance(starts, ends, pieces):
         raise UserError(f"{text} does not belong to the recording: its texts in another order would fit as well.")
     atoms, unspoken = [], []
