@@ -50,9 +50,18 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Examines the machine or inspects a data set; exit code 1 under --strict when a clip is left out."""
+    """Examines the machine, workers or a data set; exit code 1 under --strict when a clip is left out."""
+    from myxtts.runs.signals import leave_in_order
+
+    code = run(argv)
+    leave_in_order(code)
+    return code
+
+
+@exits_with_sentence
+def run(argv: list[str] | None = None) -> int:
+    """As `main`; workers that it has joined are still there."""
     arguments = build_parser().parse_args(argv)
     if arguments.subject == "data":
         return report_data(arguments)

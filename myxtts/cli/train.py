@@ -196,17 +196,27 @@ def _with_flag(error, arguments):
     return error
 
 
-@exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Trains what is missing; returns the exit code."""
+    from myxtts.runs.signals import leave_in_order
+
+    code = train(argv)
+    leave_in_order(code)
+    return code
+
+
+@exits_with_sentence
+def train(argv: list[str] | None = None) -> int:
+    """Trains what is missing; returns the exit code. Workers that it has joined are still there."""
     from myxtts.devices.tensorflow_start import filter_native_errors
-    from myxtts.runs.signals import leave_at_once, stops_on_signals
+    from myxtts.runs.signals import leave_at_once, leave_in_order, stops_on_signals
 
     arguments = build_parser().parse_args(argv)
     config = config_from_arguments(arguments)
     filter_native_errors()
     run = open_run(arguments, config)
     if not run.train(guard=stops_on_signals) and not (run.trainer and run.trainer.under_way):
+        leave_in_order(0)
         leave_at_once()
     return 0
 

@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -24,6 +25,8 @@ LOST_SECONDS = 30.0
 """Of silence after which a worker counts as lost. One that was killed is noticed at once: its connection ends."""
 LOST_EXIT_CODE = 75
 """Of a run that ends as a worker was lost: the same command goes on (`EX_TEMPFAIL` of sysexits.h)."""
+FAREWELL_SECONDS = 5.0
+"""For the other workers to end when one is lost, before worker 0 does."""
 REFUSED_EXIT_CODE, INTERRUPTED_EXIT_CODE = 2, 130
 LARGEST_MESSAGE = 2**28
 _LENGTH = struct.Struct("!I")
@@ -100,7 +103,11 @@ class Workers:
         """Ends the others as well, with that exit code; they say why."""
 
     def close(self) -> None:
-        """Ends the connections, once all have come to their end."""
+        """Says good-bye, once all have come to their end."""
+
+    def see_off(self, seconds: float = LOST_SECONDS) -> None:
+        """Waits until the other processes have ended, before worker 0 ends: it holds what TensorFlow's runtime there
+        cannot lose without an abort."""
 
 
 class ConnectedWorkers(Workers):
@@ -151,8 +158,12 @@ class ConnectedWorkers(Workers):
             for peer in self._lines:
                 self._send(peer, {"done": True})
         self._closed.wait()
-        for line in self._lines.values():
-            line.close()
+
+    def see_off(self, seconds=LOST_SECONDS):
+        deadline = time.monotonic() + seconds
+        for line in self._lines.values() if self.is_chief else ():
+            if line is not threading.current_thread():
+                line.join(max(0.0, deadline - time.monotonic()))
 
     def _send(self, peer, message):
         try:
@@ -195,6 +206,7 @@ class ConnectedWorkers(Workers):
         print(f"Error: {sentence}", file=sys.stderr, flush=True)
         logging.shutdown()
         sys.stdout.flush()
+        self.see_off(FAREWELL_SECONDS)
         # Not an exception: the main thread may be in a collective operation that waits for who will not come.
         os._exit(code)
 
@@ -219,11 +231,6 @@ class _Line(threading.Thread):
                 self._hear(self._peer, read_message(self._line))
         except (OSError, ValueError) as error:
             self._broken(self._peer, error)
-
-    def close(self):
-        with suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)
-        self._line.close()
 
 
 def send_message(line: socket.socket, message: dict) -> None:

@@ -7,6 +7,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from myxtts.devices.workers import current_workers
+
+
+def leave_in_order(code: int):
+    """Ends a process that is one of several workers, the others first; a process alone goes on."""
+    workers = current_workers()
+    if workers.count > 1:
+        workers.see_off()
+        leave_at_once(code)
+
 
 @contextmanager
 def stops_on_signals(trainer) -> Iterator[None]:
@@ -42,9 +52,9 @@ def stops_on_signals(trainer) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def leave_at_once():
-    """Ends the process, code 0, without Python's clean-up: what was broken off may hold locks that it waits for."""
+def leave_at_once(code: int = 0):
+    """Ends the process without Python's clean-up: what was broken off may hold locks that it waits for."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
