@@ -56,7 +56,7 @@ def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_
 
     def act(folder):
         run = Run(tiny_run_config(None, folder), plan_devices(num_gpus=0))
-        run._train = lambda guard: [logging.getLogger("myxtts.x").info(line) for line in told]
+        run._train = lambda guard, workers: [logging.getLogger("myxtts.x").info(line) for line in told]
         return bool(run.train())
 
     def check(folder, outcome):

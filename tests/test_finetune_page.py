@@ -75,4 +75,4 @@ def test_translation_and_readme_show_the_same_commands():
     without = lambda command: [one for one in command if one != "--accept-licence"]
     assert without(page[4]) in readme and page[7] in readme
     flags = {word for command in readme for word in command if word.startswith("--")}
-    assert flags <= {word for command in page for word in command} | {"--stream", "--voices"}
+    assert flags <= {word for command in page for word in command} | {"--stream", "--voices", "--format", "--weights"}

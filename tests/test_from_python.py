@@ -132,7 +132,7 @@ def test_model_of_another_precision_is_refused(tiny_corpus, tmp_path):
 def test_model_on_other_devices_is_refused(tmp_path, devices, words):
     model = XTTS(bare_config(None, tmp_path).model, parts=("dvae",))
     with pytest.raises(ConfigError, match=words):
-        Replicas.adopt(SimpleNamespace(devices=devices, strategy=None), model)
+        Replicas.adopt(SimpleNamespace(devices=devices, count=len(devices), strategy=None), model)
 
 
 @pytest.mark.parametrize("devices", [{"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 0}, {"model_gpu": 1}])

@@ -6,7 +6,7 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError
-from myxtts.devices.tensorflow_start import import_tensorflow
+from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.interchange.coqui_import import RELEASED_NAMES
 
 _HELD = {
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Converts; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
-    import_tensorflow()
+    filter_native_errors()
     return _to_ours(arguments) if arguments.from_coqui else _to_coqui(arguments)
 
 

@@ -1,7 +1,6 @@
 """How workers meet: each calls worker 0, which lets training begin once all are there and are of one kind."""
 
 import errno
-import hashlib
 import importlib.metadata
 import select
 import socket
@@ -15,6 +14,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.workers import host_and_port, meeting_address
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.workers import ConnectedWorkers, Workers, current_workers, read_message, send_message, use_workers
+from myxtts.storage.files import new_hasher
 
 RETRY_SECONDS = 0.3
 HELLO_SECONDS = 10.0
@@ -68,7 +68,7 @@ def join_workers(
 
 def code_digest() -> str:
     """Identifies the package's code: its version and content."""
-    hasher, root = hashlib.blake2b(digest_size=6), Path(myxtts.__file__).parent
+    hasher, root = new_hasher(6), Path(myxtts.__file__).parent
     for path in sorted(root.rglob("*.py")):
         hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return f"{myxtts.__version__} ({hasher.hexdigest()})"

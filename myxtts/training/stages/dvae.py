@@ -62,6 +62,9 @@ class DVAEStage(Stage):
         if self.front is not None:
             self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
+    _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
+    """Of the replicas; the default one until `build`."""
+
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
         self._strategy = tf.distribute.get_strategy()
