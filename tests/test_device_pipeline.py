@@ -1,5 +1,6 @@
 """The buffers between the devices: order, bounds, overlap, errors with their own traceback, and every way to stop."""
 
+import itertools
 import os
 import random
 import signal
@@ -240,10 +241,12 @@ STOPS = ("reader", "features", "step", "interrupt", "end of data", "enough")
 def consume(kind, at, draw):
     """Trains on made-up batches until a stop of this kind at batch `at`; returns how many steps were finished."""
     data_seconds, step_seconds = (draw.choice([0.0, 0.001, 0.004]) for _ in range(2))
-    seen = 0
+    begin, seen = time.monotonic(), 0
 
     def batches():
-        for index in range(at if kind == "end of data" else 10_000):
+        # Ten thousand batches can be over before a busy machine delivers Ctrl-C; half a minute of them cannot.
+        until_then = itertools.takewhile(lambda _: time.monotonic() < begin + 30, itertools.count())
+        for index in range(at) if kind == "end of data" else until_then:
             if kind == "reader" and index == at:
                 raise Broken
             yield index
