@@ -9,8 +9,10 @@ import tensorflow as tf
 from test_run import PLAN
 from tiny import tiny_run_config, untraced, voiced
 
+from myxtts.audio.resample import resample
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import StageConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import WaveBatch, target_width
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_engine import mark_text
@@ -132,6 +134,16 @@ def test_the_speaker_vector_is_of_the_other_clip_or_half_of_the_time_of_its_own(
     other = [(preparation(waves, position).speaker.numpy() == validation).all(axis=1) for position in range(16)]
     assert 0.2 < np.mean(other) < 0.8
     np.testing.assert_array_equal(preparation(waves).speaker, validation)
+
+
+def test_the_speaker_vector_is_of_a_random_stretch_in_training_and_of_the_whole_in_validation(preparation, waves):
+    long = waves._replace(conditioning=tf.tile(waves.wav[::-1, : 12 * 1024], [1, 3]))
+    vectors = [preparation(long, position).speaker[0].numpy() for position in (0, 0, 1, 2, 3, 4)]
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert len({tuple(vector) for vector in vectors}) == 5
+    heard = resample(long.conditioning, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
+    whole = preparation.speaker_encoder(preparation._speaker_mel(heard))
+    np.testing.assert_allclose(preparation(long).speaker, whole, atol=1e-5)
 
 
 def test_validation_is_the_mel_distance_of_whole_copies(preparation, decoder, waves):

@@ -10,6 +10,8 @@ from test_trainer import Recorder, frozen_dvae, open_run
 from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
 from myxtts.training.trainer import XTTSTrainer
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 
 def watch(guard, step, finite):
     loss = tf.constant(1.0 if finite else np.nan)

@@ -32,6 +32,8 @@ SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
 """Phases: the decoder alone, by spectral losses; the discriminators alone; both."""
 SILENCE = 1e-3
 """Root mean square below which a slice counts as silent, 60 dB below full scale, and is drawn again."""
+VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
+"""What a speaker vector is taken from in training: more makes it little better, and half of the preparation."""
 SHORTEST_VOICE_SECONDS = 1.0
 """Of a slice that a speaker vector can be taken from."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
@@ -253,7 +255,7 @@ class DecoderPreparation(GPTPreparation):
     """Waveforms -> `DecoderBatch`, by the frozen DVAE, GPT and speaker encoder, as when codes are spoken.
 
     The voice is another recording of the speaker where there is one. The speaker vector is of that or, half of the
-    time, of the clip itself, so that the decoder does not rest on one vector per clip.
+    time, of the clip itself, and of a random stretch, so that the decoder does not rest on one vector per clip.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig):
@@ -297,10 +299,13 @@ class DecoderPreparation(GPTPreparation):
     def _speaker_vectors(self, batch, position):
         own = tf.range(tf.shape(batch.conditioning)[1])[None] % batch.wav_lengths[:, None]
         own = tf.gather(batch.wav, own, batch_dims=1)  # repeated to the length of the other
-        shape, at = (tf.shape(own)[0], 1), [self.seed, position]
-        drawn = draw_rows(tf.random.stateless_uniform, shape, at, share=self.share)
-        takes_own = (position >= 0) & (drawn < 0.5)
-        heard = resample(tf.where(takes_own, own, batch.conditioning), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
+        shape, at = (tf.shape(own)[0], 2), [self.seed, position]
+        takes_own, start = tf.split(draw_rows(tf.random.stateless_uniform, shape, at, share=self.share), 2, axis=1)
+        training = position >= 0
+        heard = tf.where(training & (takes_own < 0.5), own, batch.conditioning)
+        room = tf.maximum(tf.shape(heard)[1] - VOICE_SAMPLES, 0) * tf.cast(training, tf.int32)
+        places = tf.cast(start * tf.cast(room + 1, tf.float32), tf.int32) + tf.range(tf.shape(heard)[1] - room)[None]
+        heard = resample(tf.gather(heard, places, batch_dims=1), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
         return tf.cast(self.speaker_encoder(self._speaker_mel(heard)), tf.float32)
 
     def _starts(self, target, num_frames, position):
