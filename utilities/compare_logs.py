@@ -101,7 +101,7 @@ def read_log(path, allow_out_of_memory=False):
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}.") from error
     # A progress bar separates its states by carriage returns.
-    lines = [line for line in TERMINAL_CODES.sub("", text).replace("\r", "\n").split("\n") if line.strip()]
+    lines = _unfolded(line for line in TERMINAL_CODES.sub("", text).replace("\r", "\n").split("\n") if line.strip())
     if not lines:
         raise LogError(f"{path} is empty.")
     runs = [_read_run(path, run_lines) for run_lines in _split_runs(lines)]
@@ -113,6 +113,17 @@ def read_log(path, allow_out_of_memory=False):
     raise LogError(
         f"{path} holds no training step: expected lines with 'Avg: …ms, Std: …ms' and 'Throughput: … steps/sec'."
     )
+
+
+def _unfolded(lines):
+    """Lines of steps whole again, which the terminal gets as several, the later ones indented."""
+    whole = []
+    for line in lines:
+        if whole and line.startswith("  ") and STEP.search(whole[-1]):
+            whole[-1] += f" | {line.strip()}"
+        else:
+            whole.append(line)
+    return whole
 
 
 def _split_runs(lines):

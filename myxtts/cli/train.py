@@ -63,6 +63,7 @@ FLAGS = f"""
 --grad-accum int training.gradient_accumulation batches per optimizer step (default: 1)
 --lr float stage.learning_rate peak learning rate (default: from the preset)
 --lora-rank int training.lora_rank with --init-from: train low-rank adapters only (default: 0, off)
+--lora-alpha float training.lora_alpha what adapters add counts this over their rank (default: the rank)
 --seed int training.seed fixes everything that is drawn (default: 0)
 --checkpoint-dir DIR training.checkpoint_dir where everything goes (default: ./checkpoints)
 ^ --reset-training yes training.reset_training start anew; existing checkpoints are set aside

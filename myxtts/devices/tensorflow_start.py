@@ -17,7 +17,7 @@ NOISE = (
     r"^[IW]\d{4} \S+ +\d+ \S+\.cc:\d+\]",
     r"^To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags",
     r"^E\d{4} .*\] Unable to register cu(DNN|FFT|BLAS) factory",
-    r"^E\d{4} .*\] oneDNN supports DT_INT32 only on platforms with AVX-512",
+    r"^E\d{4} .*\] oneDNN supports DT_\w+ only on platforms with AVX-512",
 )
 NOISE_WITHOUT_GPU = r"^E\d{4} .*\] failed call to cuInit"
 """Of a GPU that is there and cannot be used it would tell the reason."""
