@@ -117,7 +117,7 @@ def _say(arguments, sound=None):
     setup_logging()
     with get_device_context(arguments.device and device_named(arguments.device)):
         is_short = text is not None and len(text) <= SHORT_TEXT and sound is None
-        options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short)
+        options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short, only_speech=True)
         synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, **options)
         if arguments.g2p:
             synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
