@@ -154,7 +154,7 @@ def owner_of_xtts_v2(desk):
     command = (*MYXTTS, "train", *data, *tuning)
     desk.run(*command, "--checkpoint-dir", "runs/tuned", "--sample-every", "0")
     desk.say("Hello.", "--speaker", "low", run="tuned")
-    desk.run(*MYXTTS, "convert", "--to-coqui", "back", "--checkpoint", "runs/tuned")
+    desk.run(*MYXTTS, "convert", "--to-coqui", "runs/tuned", "--output", "back/model.pth")
     desk.need(desk.folder / "back/model.pth")
 
 
@@ -188,7 +188,7 @@ def formats(desk):
         desk.train(make.__name__, run=make.__name__)
         told = desk.run(*MYXTTS, "say", "--checkpoint", f"runs/{make.__name__}", "--list-speakers")
         speaker, _, language = told.splitlines()[0].partition("\t")
-        desk.say("one", "--speaker", speaker, "--language", language, run=make.__name__)
+        desk.say("Please say sentence normal.", "--speaker", speaker, "--language", language, run=make.__name__)
 
 
 def wrong_inputs(desk):

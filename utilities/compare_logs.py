@@ -30,7 +30,9 @@ PATTERNS = {
 }
 PATTERNS = {name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, pattern in PATTERNS.items()}
 STEP = re.compile(r"\bstep +(\d+)(?:/\d+)? *\|", re.IGNORECASE)
-BATCH_SIZE = re.compile(r"\bBatch size: *(\d+)")  # its capital tells it from "Effective batch size"
+BATCH_SIZE = re.compile(
+    r"\bBatch size: *(\d+)(?: x (\d+) accumulated)?"
+)  # its capital tells it from "Effective batch size"
 FINAL_REPORT = re.compile(r"\bFINAL REPORT\b")
 OUT_OF_MEMORY = re.compile(r"ResourceExhaustedError|\bRESOURCE_EXHAUSTED\b|\bOOM when\b|CUDA_ERROR_OUT_OF_MEMORY")
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -143,7 +145,7 @@ def _read_run(path, lines):
     report = _figures("\n".join(lines[final:]))
     values = {**_summarize(steps), **report}
     found_batch, found_steps = BATCH_SIZE.search("\n".join(lines)), STEP.findall("\n".join(lines[:final]))
-    batch_size = int(found_batch[1]) if found_batch else None
+    batch_size = int(found_batch[1]) * int(found_batch[2] or 1) if found_batch else None  # clips of a step
 
     mean, rate = values.get("mean_step_ms"), values.get("steps_per_second")
     if mean is not None and rate is None and mean > 0:

@@ -33,7 +33,8 @@ FLAGS = f"""
 --min-seconds float data.min_seconds shorter clips are left out (default: 0.1)
 --max-seconds float data.max_seconds longer clips are left out (default: 11.6)
 --max-text-length int data.max_text_length most text tokens of a clip (default: 200)
---max-mel-frames int data.max_mel_frames fixed length in mel frames (default: from the model size)
+--max-mel-frames int data.max_mel_frames fixed length in mel frames (default: that of the longest clip that
+ the model takes)
 ^ --enable-static-shapes,--pad-to-fixed-length fixed data.static_shapes
  one fixed shape for every batch: the train step is traced once
 ^ --disable-static-shapes varying data.static_shapes shapes from length buckets (default)
