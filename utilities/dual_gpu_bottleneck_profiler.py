@@ -166,7 +166,7 @@ class Profile:
     def _unreliable(self):
         """A line where the pipeline took less time than its longer half alone, which only disturbed timing explains."""
         if self.efficiency > 1.005:
-            yield "  Unreliable: both are more than is possible. Measure again on an idle machine, with more --num-steps."
+            yield "  Unreliable: both are more than is possible. Measure again, on an idle machine and with more steps."
 
     def as_dict(self):
         """The profile as JSON types, times in milliseconds."""

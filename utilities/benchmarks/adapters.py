@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 CASES = {"all weights": 0, "LoRA": 16}
 """Rank of the adapters, 0 for none."""
-RATES = {"all weights": (1e-4, 5e-4), "LoRA": (1e-3, 5e-3)}
-"""Peak learning rates that are tried; the better one counts."""
+RATES = {"all weights": (3e-4,), "LoRA": (3e-3,)}
+"""Peak learning rates that are tried; the best one of a case counts."""
 SETTINGS = {"stage": "gpt", "sample_every_steps": 0, "log_every_steps": 10, "seed": 0}
 TIMED_STEPS = 30
 
