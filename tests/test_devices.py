@@ -221,6 +221,16 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
     assert capsys.readouterr().out == "Devices: single: data and model on /GPU:0\n"
 
 
+def test_speaking_honors_the_accelerator_of_the_environment(monkeypatch):
+    monkeypatch.setattr(devices, "_applied", None)
+    for accelerator in ("cpu", "auto"):
+        monkeypatch.setenv("MYXTTS_ACCELERATOR", accelerator)
+        devices.configure_for_speech()
+    monkeypatch.setenv("MYXTTS_ACCELERATOR", "cuda")
+    with pytest.raises(DeviceError, match="MYXTTS_ACCELERATOR=cuda demands a GPU"):
+        devices.configure_for_speech()
+
+
 def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
     tensorflow = machine(2, MYXTTS_ACCELERATOR="cpu", URVC_ACCELERATOR="cuda")
     assert early_gpu_configuration().model_device == "/CPU:0"

@@ -15,7 +15,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.recipes import RECIPES, find_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = "import sys, setuptools.build_meta as build; print(build.build_wheel(sys.argv[1]))"
+BUILD = "import sys, setuptools.build_meta as build; print(getattr(build, sys.argv[1])(sys.argv[2]))"
 FIRST_STEPS = """
 import json
 import sys
@@ -42,20 +42,25 @@ print("FOUND" + json.dumps(found))
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with the unpacked wheel in it, and nothing of the checkout."""
+    """A folder with the unpacked wheel of the source distribution in it, and nothing of the checkout."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("myxtts", "configs"):
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    built = subprocess.run(
-        [sys.executable, "-c", BUILD, str(target)], cwd=source, capture_output=True, text=True, check=True
-    )
-    wheel = target / built.stdout.splitlines()[-1]
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    shutil.unpack_archive(built("build_sdist", source, unpacked), unpacked, filter="data")
+    wheel = built("build_wheel", next(folder for folder in unpacked.iterdir() if folder.is_dir()), target)
     zipfile.ZipFile(wheel).extractall(target)
     wheel.unlink()
     return target
+
+
+def built(kind, source, target):
+    command = [sys.executable, "-c", BUILD, kind, str(target)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
+    return target / done.stdout.splitlines()[-1]
 
 
 def run_elsewhere(installed, folder, code):

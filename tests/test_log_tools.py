@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from myxtts.utils.commons import folded
+
 UTILITIES = Path(__file__).resolve().parents[1] / "utilities"
 
 STEP = (
@@ -94,6 +96,15 @@ def test_what_a_log_does_not_say_is_missing_not_zero(read):
     assert (log.mean_step_ms, log.steps_per_second, log.variation_percent) == (50, 20, 10)
     assert log.batch_size is None and log.samples_per_second is None and log.stall_percent is None
     assert log.model_utilization_percent is None and log.data_memory_mb is None and log.loss is None
+
+
+def test_steps_as_the_terminal_gets_them_and_their_accumulation_are_read(read):
+    whole = "\n".join(["Batch size: 8 x 4 accumulated", step_line(10), step_line(20, avg=75.0, rate=13.333)])
+    folded_lines = "\n".join(map(folded, whole.splitlines()))
+    assert max(map(len, folded_lines.splitlines())) <= 120 < max(map(len, whole.splitlines()))
+    assert (log := read(folded_lines)) == read(whole)
+    assert (log.batch_size, log.mean_step_ms, log.data_memory_mb) == (32, 100, 1024)
+    assert log.samples_per_second == pytest.approx(32 * log.steps_per_second)
 
 
 def test_of_several_runs_in_a_file_the_last_with_steps_counts(read):

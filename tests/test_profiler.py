@@ -78,6 +78,8 @@ def test_phases_add_up_and_give_ceiling_and_efficiency():
     profile = profile_of(measured, pipeline([0.5, 0.5, 0.4, 0.6], 0.1))
     assert profile.efficiency == pytest.approx(0.8)
     assert profile.as_dict()["speedup"] == pytest.approx(1.6)
+    assert "Unreliable" not in profile.describe()
+    assert "Unreliable: both are more than is possible" in profile_of(measured, pipeline([0.3, 0.3], 0.0)).describe()
     assert profile.pipeline.variation == pytest.approx(0.1 / 2**0.5 / 0.5) and profile.pipeline.stall == 0.05
 
 

@@ -30,7 +30,9 @@ PATTERNS = {
 }
 PATTERNS = {name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, pattern in PATTERNS.items()}
 STEP = re.compile(r"\bstep +(\d+)(?:/\d+)? *\|", re.IGNORECASE)
-BATCH_SIZE = re.compile(r"\bBatch size: *(\d+)")  # its capital tells it from "Effective batch size"
+BATCH_SIZE = re.compile(
+    r"\bBatch size: *(\d+)(?: x (\d+) accumulated)?"
+)  # its capital tells it from "Effective batch size"
 FINAL_REPORT = re.compile(r"\bFINAL REPORT\b")
 OUT_OF_MEMORY = re.compile(r"ResourceExhaustedError|\bRESOURCE_EXHAUSTED\b|\bOOM when\b|CUDA_ERROR_OUT_OF_MEMORY")
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -101,7 +103,7 @@ def read_log(path, allow_out_of_memory=False):
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}.") from error
     # A progress bar separates its states by carriage returns.
-    lines = [line for line in TERMINAL_CODES.sub("", text).replace("\r", "\n").split("\n") if line.strip()]
+    lines = _unfolded(line for line in TERMINAL_CODES.sub("", text).replace("\r", "\n").split("\n") if line.strip())
     if not lines:
         raise LogError(f"{path} is empty.")
     runs = [_read_run(path, run_lines) for run_lines in _split_runs(lines)]
@@ -113,6 +115,17 @@ def read_log(path, allow_out_of_memory=False):
     raise LogError(
         f"{path} holds no training step: expected lines with 'Avg: …ms, Std: …ms' and 'Throughput: … steps/sec'."
     )
+
+
+def _unfolded(lines):
+    """Lines of steps whole again, which the terminal gets as several, the later ones indented."""
+    whole = []
+    for line in lines:
+        if whole and line.startswith("  ") and STEP.search(whole[-1]):
+            whole[-1] += f" | {line.strip()}"
+        else:
+            whole.append(line)
+    return whole
 
 
 def _split_runs(lines):
@@ -132,7 +145,7 @@ def _read_run(path, lines):
     report = _figures("\n".join(lines[final:]))
     values = {**_summarize(steps), **report}
     found_batch, found_steps = BATCH_SIZE.search("\n".join(lines)), STEP.findall("\n".join(lines[:final]))
-    batch_size = int(found_batch[1]) if found_batch else None
+    batch_size = int(found_batch[1]) * int(found_batch[2] or 1) if found_batch else None  # clips of a step
 
     mean, rate = values.get("mean_step_ms"), values.get("steps_per_second")
     if mean is not None and rate is None and mean > 0:

@@ -163,6 +163,11 @@ class Profile:
         """Share of the time in which the model device trained."""
         return self.pipeline.busy({"train"})
 
+    def _unreliable(self):
+        """A line where the pipeline took less time than its longer half alone, which only disturbed timing explains."""
+        if self.efficiency > 1.005:
+            yield "  Unreliable: both are more than is possible. Measure again, on an idle machine and with more steps."
+
     def as_dict(self):
         """The profile as JSON types, times in milliseconds."""
         return {
@@ -201,6 +206,7 @@ class Profile:
             f"  Throughput: {1.0 / pipeline.mean:.2f} steps/sec",
             f"  Overlap efficiency: {self.efficiency:.2f} (longer of data work and training / pipeline step)",
             f"  Speed-up by overlap: {phases.total / pipeline.mean:.2f} (ceiling {phases.ceiling:.2f})",
+            *self._unreliable(),
             "",
             "GPU UTILIZATION:",
             f"  Data device {self.plan.data_device} busy {self.data_busy:.0%}, model device "

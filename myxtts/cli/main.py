@@ -33,6 +33,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"myxtts {myxtts.__version__}")
         return 0
     if argv[0] not in COMMANDS:
-        print(f"myxtts: {argv[0]} is not a command. Known: {', '.join(COMMANDS)}.", file=sys.stderr)
+        from myxtts.config.settings import nearest
+
+        hint = nearest(argv[0], COMMANDS)
+        print(f"myxtts: {argv[0]} is not a command.{hint} Known: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])

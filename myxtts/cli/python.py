@@ -69,8 +69,10 @@ def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = 
     from myxtts.interchange.hub import local_folder
 
     folder = local_folder(folder, accept_licence)
+    from myxtts.devices.configuration import configure_for_speech
     from myxtts.inference.synthesizer import Synthesizer
 
+    configure_for_speech()
     return Synthesizer.load(folder, which)
 
 

@@ -107,6 +107,7 @@ def _say(arguments, sound=None):
 
     import_tensorflow()
     from myxtts.cli import say_batch, say_stream
+    from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.inference.synthesizer import Synthesizer
     from myxtts.text.language_guess import guess_language
@@ -115,9 +116,10 @@ def _say(arguments, sound=None):
     text = None if arguments.batch else _text(arguments)
     lines = say_batch.read_lines(arguments.batch) if arguments.batch else []
     setup_logging()
+    configure_for_speech()
     with get_device_context(arguments.device and device_named(arguments.device)):
         is_short = text is not None and len(text) <= SHORT_TEXT and sound is None
-        options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short)
+        options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short, only_speech=True)
         synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, **options)
         if arguments.g2p:
             synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))

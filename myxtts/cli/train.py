@@ -33,7 +33,8 @@ FLAGS = f"""
 --min-seconds float data.min_seconds shorter clips are left out (default: 0.1)
 --max-seconds float data.max_seconds longer clips are left out (default: 11.6)
 --max-text-length int data.max_text_length most text tokens of a clip (default: 200)
---max-mel-frames int data.max_mel_frames fixed length in mel frames (default: from the model size)
+--max-mel-frames int data.max_mel_frames fixed length in mel frames (default: that of the longest clip that
+ the model takes)
 ^ --enable-static-shapes,--pad-to-fixed-length fixed data.static_shapes
  one fixed shape for every batch: the train step is traced once
 ^ --disable-static-shapes varying data.static_shapes shapes from length buckets (default)
@@ -63,6 +64,7 @@ FLAGS = f"""
 --grad-accum int training.gradient_accumulation batches per optimizer step (default: 1)
 --lr float stage.learning_rate peak learning rate (default: from the preset)
 --lora-rank int training.lora_rank with --init-from: train low-rank adapters only (default: 0, off)
+--lora-alpha float training.lora_alpha what adapters add counts this over their rank (default: the rank)
 --seed int training.seed fixes everything that is drawn (default: 0)
 --checkpoint-dir DIR training.checkpoint_dir where everything goes (default: ./checkpoints)
 ^ --reset-training yes training.reset_training start anew; existing checkpoints are set aside

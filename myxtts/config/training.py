@@ -33,6 +33,8 @@ class TrainingConfig(Settings):
     """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
     lora_rank: int = setting(0, at_least=0, at_most=65536)
     """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
+    lora_alpha: float | None = setting(None, above=0, flag="--lora-alpha")
+    """What adapters add counts this over their rank (Hu et al. 2022); None takes the rank, that is, a factor of 1."""
     label_smoothing: float = setting(0.0, at_least=0, below=1)
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
     decoder_frames: int = setting(32, at_least=4, at_most=4096)

@@ -145,7 +145,8 @@ class SpeechDataset:
         data = self.config.data
         if not data.static_shapes:
             return None, None
-        frames, strides = data.max_mel_frames, -(-self.config.max_samples // CODE_STRIDE_SAMPLES) + data.augment
+        longest = min(self.config.max_samples, max(clip.num_samples for clip in self.train))
+        frames, strides = data.max_mel_frames, -(-longest // CODE_STRIDE_SAMPLES) + data.augment
         samples = strides * CODE_STRIDE_SAMPLES if frames is None else frames * MEL_HOP_SAMPLES
         return samples, data.max_text_length
 

@@ -1,7 +1,6 @@
 """Fetches LJSpeech, the public-domain corpus of one English voice, into a folder of the user's choice."""
 
 import bz2
-import fcntl
 import math
 import os
 import shutil
@@ -20,6 +19,14 @@ from tqdm import tqdm
 from myxtts.config.checks import brief
 from myxtts.data.corpora import CorpusError
 from myxtts.storage.files import write_whole_folder
+
+try:
+    import fcntl
+except ImportError:  # Windows has none
+    fcntl = None
+
+_OPENED = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+"""To be read and appended to, but not through a link; not every system has the last two."""
 
 MAX_HEADER_BYTES = 2**20
 """Of the headers of one file in an archive: tar's extended ones are read into memory, whatever size they claim."""
@@ -87,12 +94,13 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
 @contextmanager
 def _only_user_of(part: Path) -> Iterator[BinaryIO]:
     """Opens a file to be read and appended to, made if need be, and keeps other processes from doing the same."""
-    with open(os.open(part, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "r+b") as file:
+    with open(os.open(part, _OPENED, 0o666), "r+b") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{part} is not a regular file; remove it")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OSError("another process is fetching it; wait for that one") from None
         if not os.fstat(file.fileno()).st_nlink:

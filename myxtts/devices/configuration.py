@@ -7,7 +7,7 @@ parse the command line, call `early_gpu_configuration`, then import the rest.
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from myxtts.config.checks import UserError
@@ -136,10 +136,7 @@ def apply_plan(plan: DevicePlan) -> None:
     narrowed = _narrow_environment(plan)
     import tensorflow as tf
 
-    built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
-    if plan.accelerator in built_with and not built_with[plan.accelerator]():
-        demand = f"{ACCELERATOR_VARIABLES[0]}={plan.accelerator} demands a TensorFlow built with {plan.accelerator}"
-        raise DeviceError(f"{demand}, and this one is not. Install one, or set the variable to auto or cpu.")
+    _require_build(tf, plan.accelerator)
     with _initialized_runtime_explained():
         if plan.visible_ids:
             _configure_gpus(tf, plan, narrowed)
@@ -152,6 +149,34 @@ def apply_plan(plan: DevicePlan) -> None:
         tf.config.experimental.set_device_policy("silent")
         print("Multi-GPU configuration completed successfully")
     print(f"Devices: {plan.describe()}", *(f"Note: {note}" for note in plan.notes), sep="\n")
+
+
+def configure_for_speech() -> None:
+    """What a process needs that only speaks: the accelerator that the environment names, and no more memory of a GPU
+    than is used.
+
+    Raises:
+        DeviceError: The environment demands an accelerator that is not there.
+    """
+    import tensorflow as tf
+
+    if _applied is not None:
+        return  # a run has settled it
+    accelerator, gpus = _accelerator_variable(), tf.config.get_visible_devices("GPU")
+    plan_devices(num_gpus=len(gpus), accelerator=accelerator)
+    _require_build(tf, accelerator)
+    with suppress(RuntimeError):  # the devices of a notebook, say, are in use already
+        if accelerator == "cpu" and gpus:
+            tf.config.set_visible_devices([], "GPU")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def _require_build(tf, accelerator):
+    built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
+    if accelerator in built_with and not built_with[accelerator]():
+        demand = f"{ACCELERATOR_VARIABLES[0]}={accelerator} demands a TensorFlow built with {accelerator}"
+        raise DeviceError(f"{demand}, and this one is not. Install one, or set the variable to auto or cpu.")
 
 
 def _narrow_environment(plan):

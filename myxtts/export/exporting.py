@@ -15,10 +15,9 @@ from myxtts.export.checks import Finding, compare
 from myxtts.export.tensorflow_graphs import SAVED_MODEL, save_model
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
-from myxtts.onnx_graphs.builder import FLOAT32, WEIGHTS, import_onnx
+from myxtts.onnx_graphs.builder import FLOAT32, WEIGHTS, import_package
 from myxtts.onnx_graphs.gpt import build_drawing, build_reading
 from myxtts.onnx_graphs.hearing import build_conditioning, build_speaker
-from myxtts.onnx_graphs.runtime import import_onnxruntime
 from myxtts.onnx_graphs.sound import build_decoder
 from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
@@ -63,8 +62,8 @@ def export_model(
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"--output must be a folder that is empty or not there. Received: {output}.")
     if form == ONNX:
-        import_onnx()
-        import_onnxruntime()
+        import_package("onnx")
+        import_package("onnxruntime")
     elif weights != FLOAT32:
         raise UserError(
             f"--format {form} has weights of 32 bits only. Received: --weights {weights}. Try --format onnx."

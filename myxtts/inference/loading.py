@@ -13,11 +13,14 @@ from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
-def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
+def load_model(
+    folder: str | Path, which: str = "best", only_speech: bool = False
+) -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
     """Reads what speaking needs: `config.json`, `vocab.json` and a checkpoint of each trained part.
 
     Of GPT and waveform decoder the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
-    Where the GPT's checkpoint says what it was made with, that counts, and the log tells what differs.
+    Where the GPT's checkpoint says what it was made with, that counts, and the log tells what differs. `only_speech`
+    leaves out the DVAE of a model whose waveform decoder makes the sound; making a layer takes longer than reading it.
 
     Raises:
         CheckpointError: Something is missing or damaged; the message says what and how to get it.
@@ -36,13 +39,16 @@ def load_model(folder: str | Path, which: str = "best") -> tuple[XTTS, XTTSToken
         tokenizer = XTTSTokenizer.from_file(path).with_g2p(config.data.g2p or ())
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    model = XTTS(config.model, parts=tuple(stores))
+    left_out = {"dvae"} & stores.keys() if only_speech and "decoder" in stores else set()
+    model = XTTS(config.model, parts=tuple(part for part in stores if part not in left_out))
     for part, store in stores.items():
         # A GPT without its DVAE brings the statistics that the DVAE has otherwise.
         stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
-        weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
+        weights = model.part_weights(part) if part not in left_out else {MEL_STATS: model.mel_stats}
+        weights |= dict.fromkeys(stats, model.mel_stats)
         files, _ = read_part(store, steps[part], ("model", *stats), part)
         arrays = {name: array for file in files.values() for name, array in file.items()}
+        arrays = {MEL_STATS: arrays[MEL_STATS]} if part in left_out else arrays
         if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
             held = f"{store.path(steps[part])} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}"
             raise CheckpointError(f"{held}: it cannot speak. Take another checkpoint with --which, or train it again.")

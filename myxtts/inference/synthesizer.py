@@ -7,7 +7,6 @@ from typing import Self
 
 import numpy as np
 import tensorflow as tf
-from scipy.linalg import block_diag
 
 from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig, XTTSConfig
@@ -91,9 +90,14 @@ class Synthesizer:
         return LatentDecoder(self.model, traced) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
-    def load(cls, folder: str | Path, which: str = "best", **options) -> Self:
-        """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`. `options` are those of the class."""
-        synthesizer = cls(*load_model(folder, which), **{"remember_voices": REMEMBERED_VOICES, **options})
+    def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
+        """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`. `options` are those of the class.
+
+        Args:
+            only_speech: Leave out what can be done without, of a model with a waveform decoder: the mel of a `Speech`.
+        """
+        model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
+        synthesizer = cls(*model, **{"remember_voices": REMEMBERED_VOICES, **options})
         if "decoder" not in synthesizer.model.parts:
             logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
         return synthesizer
@@ -225,6 +229,8 @@ class Synthesizer:
         Args:
             speech: Of this model, in the voice and language given. The texts of several pieces come one after another.
         """
+        from scipy.linalg import block_diag  # it takes a while to import, and speaking does without
+
         latents, found = self.as_voice(voice).latents, []
         for piece in speech.pieces:
             ids = self.text_front.ids(piece.text, language)

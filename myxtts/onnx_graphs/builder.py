@@ -1,5 +1,7 @@
 """Writes ONNX graphs node by node: what the model's layers have in common, and matrices of 8 bits."""
 
+import importlib
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,18 +24,17 @@ _INT8_PRODUCTS = 4
 """Accuracy level of `MatMulNBits` at which the input is rounded to 8 bits too, block by block."""
 
 
-def import_onnx() -> Any:
-    """The `onnx` package.
+def import_package(name: str) -> ModuleType:
+    """The package `onnx`, which writes graphs, or `onnxruntime`, which runs them.
 
     Raises:
         UserError: It is not installed.
     """
     try:
-        import onnx
+        return importlib.import_module(name)
     except ImportError as error:
-        rule = "Writing ONNX graphs needs the package onnx, which is not installed"
+        rule = f"ONNX graphs need the package {name}, which is not installed"
         raise UserError(f'{rule}. Install it with: pip install "myxtts[onnx]"') from error
-    return onnx
 
 
 def quantized(kernel: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +60,7 @@ class Builder:
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights = name, weights
-        self._onnx = import_onnx()
+        self._onnx = import_package("onnx")
         self._nodes: list = []
         self._arrays: list = []
         self._inputs: list = []

@@ -2,27 +2,12 @@
 
 from typing import Any
 
-from myxtts.config.checks import UserError
-from myxtts.onnx_graphs.builder import Builder
-
-
-def import_onnxruntime() -> Any:
-    """The `onnxruntime` package.
-
-    Raises:
-        UserError: It is not installed.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        rule = "ONNX graphs run in the package onnxruntime, which is not installed"
-        raise UserError(f'{rule}. Install it with: pip install "myxtts[onnx]"') from error
-    return onnxruntime
+from myxtts.onnx_graphs.builder import Builder, import_package
 
 
 def open_session(graph: Builder, threads: int = 0) -> Any:
     """A graph in ONNX Runtime, on the CPU, with so many threads; 0 takes all cores."""
-    onnxruntime = import_onnxruntime()
+    onnxruntime = import_package("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     # Threads that wait for work without sleeping take the time of TensorFlow's.

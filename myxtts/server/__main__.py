@@ -78,6 +78,7 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
+    from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.inference.synthesizer import Synthesizer
     from myxtts.server.app import ServerSettings, make_app
@@ -89,6 +90,7 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
     from myxtts.utils.commons import get_device_context
 
     log_lines()
+    configure_for_speech()
     device = arguments.device and device_named(arguments.device)
     with get_device_context(device):
         synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, decoder=arguments.decoder)

@@ -18,7 +18,7 @@ from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.storage.files import AnyPath
 from myxtts.training.ledger import Ledger
 from myxtts.training.step_clock import STALL_WARNING, VARIATION_WARNING
-from myxtts.utils.commons import CONSOLE_LOGGER_NAME
+from myxtts.utils.commons import CONSOLE_LOGGER_NAME, folded
 
 console_log = logging.getLogger(CONSOLE_LOGGER_NAME)
 
@@ -126,11 +126,12 @@ def _pace(timing):
 class ConsoleProgress(Callback):
     """A progress bar with stage, step, losses, steps/s and time left; plain lines where output is no terminal.
 
-    `monitor` is running, and `roles` are those of its GPUs, for its figures.
+    `monitor` is running, and `roles` are those of its GPUs, for its figures; without roles nothing is said of GPUs.
     """
 
     def __init__(self, monitor: GPUMonitor | None = None, roles: Sequence[str] = ()):
         self.monitor, self.roles, self._bar = monitor, roles, None
+        self._tells_of_gpus = monitor is not None and len(roles) > 0
 
     def on_start(self, start):
         self._start = start
@@ -158,11 +159,12 @@ class ConsoleProgress(Callback):
             self._bar.update(step - self._bar.n)  # a run that went back counts anew
 
     def _say(self, text):
-        """Prints, above the bar if there is one, and lets the run's log have it too."""
+        """Prints, above the bar if there is one, and lets the run's log have it too, a step in one line."""
+        shown = text if "\n" in text else folded(text)
         if self._bar is not None:
-            self._bar.write(text)
+            self._bar.write(shown)
         else:
-            print(text, flush=True)
+            print(shown, flush=True)
         console_log.info("%s", text.lstrip("\n"))
 
     def on_log(self, step, losses, timing):
@@ -172,7 +174,7 @@ class ConsoleProgress(Callback):
         parts = [f"step {step}/{total}", losses_text(losses), timing_text(timing)]
         if timing:
             parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
-        if self.monitor is not None:
+        if self._tells_of_gpus:
             parts.append(self.monitor.report().log_fields(self.roles))
         self._say(f"{self._start.stage} " + " | ".join(part for part in parts if part))
         # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data tells.
@@ -208,7 +210,7 @@ class ConsoleProgress(Callback):
             yield f"Programs compiled by XLA: {end.compilations}"
         if end.loss_scale is not None:
             yield f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}"
-        if self.monitor is not None:
+        if self._tells_of_gpus:
             yield self.monitor.report().log_fields(self.roles)
 
 

@@ -1,5 +1,6 @@
 """The account of the training switches: what was asked for, and what the first step was seen to do."""
 
+import textwrap
 from collections import Counter
 from dataclasses import asdict, dataclass
 
@@ -12,6 +13,7 @@ from myxtts.training.graph_facts import attention_forms, nodes, recomputed_block
 from myxtts.training.optimizations import Switches, is_deterministic
 from myxtts.training.stages.base import Stage
 from myxtts.training.step import TrainStep
+from myxtts.utils.commons import LINE_WIDTH
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Operations that a policy of lower precision is about: matrix products and convolutions."""
@@ -46,8 +48,14 @@ class Ledger:
         for row in self.rows:
             effective = row.effective if row.as_requested else f"! {row.effective}"
             cells.append((row.optimization, row.requested, effective, row.reason))
-        widths = [*(max(len(row[column]) for row in cells) for column in range(3)), 0]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+        widths = [max(len(row[column]) for row in cells) for column in range(3)]
+        indent = sum(widths) + 3 * 2
+        rows = []
+        for *row, reason in cells:
+            first, *rest = textwrap.wrap(reason, max(LINE_WIDTH - indent, 30)) or [""]
+            rows.append("  ".join([*map(str.ljust, row, widths), first]).rstrip())
+            rows += [" " * indent + line for line in rest]
+        return "\n".join(rows)
 
     def row(self, optimization: str) -> LedgerRow:
         """The row of that name."""
@@ -85,6 +93,7 @@ class LedgerKeeper:
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         looks = {"gradient_checkpointing": self._recomputation, "attention": self._attention}
         rows += [look() for switch, look in looks.items() if switch in self.stage.switches]
+        rows += [self._adapters()] if hasattr(self.stage, "lora") and self.stage.config.training.lora_rank else []
         rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch()]
         return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
 
@@ -134,6 +143,17 @@ class LedgerKeeper:
         reason = "; ".join(filter(None, (reason, self.switches.reasons.get("attention"))))
         as_requested = effective == self.switches.attention
         return LedgerRow("attention", self._asked("attention")[1], effective, reason, as_requested)
+
+    def _adapters(self):
+        training, trained = self.stage.config.training, self.step.trainable()
+        ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
+        of_adapters = sum(int(tf.size(v.value)) for name, v in trained.items() if "lora_kernel" in name)
+        others = sum(int(tf.size(v.value)) for name, v in trained.items() if "lora_kernel" not in name)
+        reason = f"{of_adapters:,} weights of adapters and {others:,} of text are trained; alpha "
+        reason += f"{training.lora_alpha or training.lora_rank:g}"
+        effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
+        as_requested = ranks == {training.lora_rank}
+        return LedgerRow("LoRA", f"rank {training.lora_rank} (given)", effective, reason, as_requested)
 
     def _xla(self):
         value, requested = self._asked("xla")

@@ -14,16 +14,16 @@ class LoRA:
 
     To be made in the strategy's scope and on the model's device, after the starting weights are in place.
 
-    An adapter's output is scaled by `alpha / rank` with alpha equal to the rank, that is, by 1. `train_text_rows` also
-    trains the text table and head, which a grown vocabulary needs.
+    An adapter's output is scaled by `alpha / rank`; without alpha, by 1. `train_text_rows` also trains the text table
+    and head, which a grown vocabulary needs.
     """
 
-    def __init__(self, gpt: GPT, rank: int, train_text_rows: bool):
+    def __init__(self, gpt: GPT, rank: int, train_text_rows: bool, alpha: float | None = None):
         self.layers = {}
         for number, block in enumerate(gpt.blocks):
             for layer in (block.attention.qkv, block.attention.output_projection, block.mlp_in, block.mlp_out):
                 owner = f"gpt/block_{number}" + ("/attention" if layer.name in ADAPTED[:2] else "")
-                layer.enable_lora(rank)
+                layer.enable_lora(rank, lora_alpha=alpha or rank)
                 self.layers[f"{owner}/{layer.name}"] = layer
         self.train_text_rows = train_text_rows
 

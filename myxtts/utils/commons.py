@@ -16,6 +16,8 @@ CONSOLE_LOGGER_NAME = "myxtts.console"
 """What a run has printed itself: for its log file, and not once more for the terminal."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
+LINE_WIDTH = 120
+"""Characters of a line on the terminal, at most, where it can be broken."""
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
@@ -34,6 +36,17 @@ def ensure_gpu_placement(tensor: Any) -> Any:
         return tensor
     with get_device_context():
         return tf.identity(tensor)
+
+
+def folded(line: str) -> str:
+    """A line of parts, `a | b | c`, as lines of `LINE_WIDTH` at most; later ones are indented by two spaces."""
+    lines = []
+    for part in line.split(" | "):
+        if lines and len(lines[-1]) + len(" | ") + len(part) <= LINE_WIDTH:
+            lines[-1] += f" | {part}"
+        else:
+            lines.append(f"  {part}" if lines else part)
+    return "\n".join(lines)
 
 
 class _AboveProgressBars:

@@ -30,8 +30,9 @@ class GPTStage(Stage):
 
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
-        rank = self.config.training.lora_rank
-        self.lora = LoRA(self.model.gpt, rank, self.config.data.extend_vocabulary) if rank else None
+        training, grows = self.config.training, self.config.data.extend_vocabulary
+        rank, alpha = training.lora_rank, training.lora_alpha
+        self.lora = LoRA(self.model.gpt, rank, grows, alpha) if rank else None
 
     def begin(self, switches, measured):
         self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
