@@ -67,7 +67,7 @@ def judged(judge_of: Judge, spoken: list[SpokenPiece], voices: list[Voice]) -> I
     rng, others = np.random.default_rng(0), np.concatenate([piece.codes for piece in spoken])
     for number, (piece, voice) in enumerate(zip(spoken, voices)):
         yield "good", judge_of(piece.text, piece.codes, piece.stopped, voice)
-        other = spoken[(number + len(spoken) // 3) % len(spoken)]
+        other = spoken[(number + len(spoken) // 3 + 1) % len(spoken)]
         if other.text != piece.text:
             yield "another text", judge_of(piece.text, other.codes, True, voice)
         if len(piece.codes) >= SHORTEST:
