@@ -3,15 +3,20 @@
 import keras
 import numpy as np
 import pytest
-from tiny import WORDS, tiny_run_config, voiced
+from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
+from myxtts.evaluation.recognizers import Listening
 from myxtts.inference import synthesizer as speaking
-from myxtts.inference.self_check import CODE_SECONDS, doubts
+from myxtts.inference.code_engine import mark_text
+from myxtts.inference.second_reading import Reading, SecondReading
+from myxtts.inference.self_check import CODE_SECONDS, Verdict, judge
 from myxtts.models.xtts import XTTS
+from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, read_rates, rule_of_thumb, write_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 TEXT = "The quick brown fox jumps over the lazy dog near the old river bank."
+ENGLISH = rule_of_thumb("en")
 
 
 def good(seconds, seed=0):
@@ -24,15 +29,22 @@ def good(seconds, seed=0):
     return codes
 
 
+def reading(places, tokens, **values):
+    """What the GPT says of codes that look at `places`; nothing speaks against them unless `values` do."""
+    attention = np.full((len(places), tokens), 0.2 / (tokens - 1))
+    attention[np.arange(len(places)), places] = 0.8
+    return Reading(attention, **{"gain": 0.5, "surprise": 0.0, "stop": -0.1, **values})
+
+
 def test_fluent_sentences_are_not_doubted():
     doubted = [
         (text, seconds, seed)
         for text, seconds in ((TEXT, 3.0), (TEXT, 4.6), (TEXT, 8.0), ("Yes.", 0.4), ("Call 555 2368.", 4.0))
         for seed in range(20)
-        if doubts(text, "en", good(seconds, seed), True)
+        if judge(text, good(seconds, seed), True, ENGLISH).doubts
     ]
     assert not doubted
-    assert not doubts("我们明天去北京看朋友", "zh", good(2.2), True)
+    assert judge("我们明天去北京看朋友", good(2.2), True, rule_of_thumb("zh")) == Verdict(1.0, "", ())
 
 
 @pytest.mark.parametrize(
@@ -48,36 +60,120 @@ def test_fluent_sentences_are_not_doubted():
     ],
 )
 def test_planted_faults_are_found_and_named(codes, stopped, words):
-    assert any(words in doubt for doubt in doubts(TEXT, "en", codes, stopped)), doubts(TEXT, "en", codes, stopped)
+    verdict = judge(TEXT, codes, stopped, ENGLISH)
+    assert any(words in doubt for doubt in verdict.doubts) and verdict.confidence < 0.5, verdict
+    assert verdict.reason in verdict.doubts
 
 
-def test_doubtful_sentence_is_drawn_anew_and_the_least_doubtful_stays(without_griffin_lim, monkeypatch):
+STEADY = np.repeat(np.arange(20), 5)
+
+
+@pytest.mark.parametrize(
+    "read, words",
+    [
+        (reading(STEADY, 20), None),
+        (reading(STEADY, 20, gain=0.0), "depend on the text"),
+        (reading(STEADY, 20, surprise=3.0), "not what the model expects"),
+        (reading(STEADY, 20, stop=-9.0), "breaks off"),
+        (reading([*STEADY, *[19] * 20], 20), "goes on for 1.1 s after its text"),
+        (reading(np.repeat(np.arange(10), 10), 20), "50 % of its text is not read"),
+        (reading(STEADY[::-1], 20), None),  # attention that does not follow texts says nothing
+    ],
+)
+def test_what_the_gpt_says_of_a_sentence_counts(read, words):
+    verdict = judge(TEXT, good(4.6), True, ENGLISH, read)
+    assert [words in doubt for doubt in verdict.doubts] == ([True] if words else []), verdict
+    assert (verdict.confidence < 0.5) == bool(words)
+
+
+def test_confidence_falls_with_every_step_towards_a_doubt_and_says_why():
+    verdicts = [judge(TEXT, good(4.6), True, ENGLISH, None, share) for share in (0.0, 0.2, 0.3, 0.5, 0.9)]
+    confidences = [verdict.confidence for verdict in verdicts]
+    assert confidences[0] == 1 > confidences[1] > confidences[2] > 0.5 > confidences[3] > confidences[4] == 0
+    assert not verdicts[2].doubts and verdicts[2].reason == "30 % of its characters are understood otherwise"
+    assert verdicts[3].doubts == ("50 % of its characters are understood otherwise",)
+
+
+def test_recognizer_is_asked_for_the_share_of_wrong_characters():
+    heard = Listening(lambda samples, sample_rate, language: f"two {len(samples)} {language}")
+    assert heard(np.zeros(3), 24000, "Two 3 en!", "en") == 0
+    assert heard(np.zeros(3), 24000, "two 3 at", "en") == 2 / len("two three at")
+
+
+def test_second_reading_is_what_single_passes_give():
+    keras.utils.set_random_seed(0)
+    config = tiny_model_config()
+    gpt = XTTS(config, parts=("gpt",)).gpt
+    random = np.random.default_rng(0)
+    latents = random.standard_normal((1, config.num_latents, config.width)).astype("float32")
+    ids, codes = [5, 6, 7, 8], random.integers(0, config.num_codes, 9)
+    found = SecondReading(gpt, traced=False)(latents, ids, codes)
+
+    def log_probabilities(ids):
+        text = np.array([mark_text(ids, config)], "int32")
+        audio = np.array([[config.start_audio_token, *codes]], "int32")
+        logits = keras.ops.convert_to_numpy(gpt(latents, text, audio)[1])[0].astype("float64")
+        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+    logs, without, targets = log_probabilities(ids), log_probabilities(ids[:1]), [*codes, config.stop_audio_token]
+    own = logs[np.arange(10), targets]
+    entropy = -(np.exp(logs) * logs).sum(axis=-1)
+    assert found.gain == pytest.approx((own - without[np.arange(10), targets])[:-1].mean(), abs=1e-5)
+    assert found.surprise == pytest.approx(-(own + entropy).mean(), abs=1e-5)
+    assert found.stop == pytest.approx(own[-1], abs=1e-5)
+    assert found.attention.shape == (9, 6)
+    np.testing.assert_allclose(found.attention.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_rates_are_those_of_the_recordings_and_their_band_holds_them(tmp_path):
+    random = np.random.default_rng(0)
+    lengths = random.integers(3, 90, 200)
+    clips = [("en", "a" * n, 0.4 + 0.06 * n * random.uniform(0.8, 1.3)) for n in lengths]
+    rates = measure_rates([*clips, *[("fa", "سلام", 0.5)] * 5, ("en", "...", 3.0)])
+    assert list(rates) == ["en"]  # five clips are too few
+    rate = rates["en"]
+    assert 0.055 < rate.letter_seconds < 0.07 and 0.2 < rate.pause_seconds < 0.6
+    bands = [rate.band(text) for _, text, _ in clips]
+    assert all(low < seconds < high for (_, _, seconds), (low, high) in zip(clips, bands))
+    low, high = rate.band("a" * 50)
+    assert low > 0.4 * 3.4 and high < 2 * 3.4
+    assert rate.band("5")[1] > rate.band("a")[1]  # a digit takes a word
+    (tmp_path / SPEECH_RATES).write_bytes(write_rates(rates))
+    assert read_rates(tmp_path) == {}  # no checkpoint
+    assert measure_rates([("en", "one", 0.5)] * 30)["en"].band("one")[1] > 0.5
+
+
+def test_doubtful_sentence_is_drawn_anew_and_the_most_trusted_stays(without_griffin_lim, monkeypatch):
     keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
     synthesizer = speaking.Synthesizer(XTTS(config.model), tokenizer, config)
     voice, sampling, judged = synthesizer.voice(voiced(0.5, 150, 1)), SamplingConfig(), []
 
-    def judge(text, language, codes, stopped):
-        judged.append(list(codes))
+    def judge(text, codes, *rest):
+        judged.append((list(codes), rest[-1]))
         return verdicts.pop(0)
 
-    monkeypatch.setattr(speaking, "doubts", judge)
+    monkeypatch.setattr(speaking, "judge", judge)
 
-    def speak(retries):
+    def speak(retries, listener=None):
         judged.clear()
-        speech = synthesizer.batch(["one"], [voice], ["en"], sampling, 3, 12, retries=retries)[0]
-        return speech.codes.tolist(), speech.doubts
+        speech = synthesizer.batch(["one"], [voice], ["en"], sampling, 3, 12, retries=retries, listener=listener)[0]
+        return speech.codes.tolist(), speech.doubts, speech.confidence, speech.reason
 
-    verdicts = [()]
-    first, why = speak(retries=3)
-    assert why == {} and judged == [first]
-    verdicts = [("a", "b"), ("c",), ("d",)]
-    codes, why = speak(retries=2)
-    assert judged[0] == first and codes == judged[1] != first and why == {"one": ("c",)}
-    assert len(judged) == 3 and judged[2] != judged[1]
-    verdicts = [("a",), ()]
-    assert speak(retries=5) == (judged[1], {}) and len(judged) == 2
-    # The same every time.
-    verdicts = [("a",), ()]
-    assert speak(retries=5)[0] == codes
+    fine, bad, worse = Verdict(0.9, "c", ()), Verdict(0.3, "b", ("b",)), Verdict(0.1, "a", ("a", "b"))
+    verdicts = [fine]
+    first, *rest = speak(retries=3)
+    assert rest == [{}, 0.9, "c"] and judged == [(first, None)]
+    verdicts = [worse, bad, worse]
+    codes, *rest = speak(retries=2)
+    assert judged[0][0] == first and codes == judged[1][0] != first and rest == [{"one": ("b",)}, 0.3, "b"]
+    assert len(judged) == 3 and judged[2][0] != judged[1][0]
+    verdicts = [worse, fine]
+    assert speak(retries=5)[0] == judged[1][0] and len(judged) == 2
+    # The same every time, and a listener hears what has sound.
+    verdicts, heard = [worse, fine], []
+    assert speak(5, lambda samples, *rest: heard.append((len(samples), *rest)) or 0.25)[0] == codes
+    shares = [share for codes, share in judged if codes]
+    assert len(heard) == len(shares) > 0 and set(shares) == {0.25}
+    assert {one[1:] for one in heard} == {(synthesizer.sample_rate, "one", "en")}

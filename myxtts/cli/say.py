@@ -72,6 +72,8 @@ def _add_sound(sound):
     sound.add_argument("--seed", type=int, default=0, help="of the draws")
     retries = "draw a sentence anew, so often, that loops, babbles, breaks off or does not end; not with --stream"
     sound.add_argument("--retries", type=int, default=1, metavar="N", help=retries)
+    listen = "what listens to each sentence: a folder with Whisper, or a command with {wav} in it; not with --stream"
+    sound.add_argument("--recognizer", metavar="FOLDER|COMMAND", help=listen)
     drawn = "(default: the model's own)"
     sound.add_argument("--temperature", type=float, help=f"0 takes the best code every time {drawn}")
     sound.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {drawn}")
@@ -132,12 +134,14 @@ def _say(arguments, sound=None):
             if told:
                 print(told, file=sys.stderr)
         if lines:
-            return say_batch.say_lines(lines, synthesizer, voice, arguments, options)
+            check = dict(retries=arguments.retries, listener=_listener(arguments))
+            return say_batch.say_lines(lines, synthesizer, voice, arguments, options, check)
         if sound is not None:
             stream = synthesizer.stream(text, voice, arguments.language, **options)
             rate = arguments.sample_rate or synthesizer.sample_rate
             return say_stream.play(stream, sound, synthesizer.sample_rate, rate, arguments.stream_format)
-        speech = synthesizer.speak(text, voice, arguments.language, **options, retries=arguments.retries)
+        check = dict(retries=arguments.retries, listener=_listener(arguments))
+        speech = synthesizer.speak(text, voice, arguments.language, **options, **check)
     if arguments.sample_rate:
         speech = speech.resampled(arguments.sample_rate)
     speech.save(arguments.output)
@@ -145,8 +149,9 @@ def _say(arguments, sound=None):
         speech.save_subtitles(arguments.subtitles)
     for said, why in speech.doubts.items():
         print(f"Listen to this one, {'; '.join(why)}: {printable(said)}", file=sys.stderr)
-    codes = f"{len(speech.codes)} codes"
-    print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}")
+    codes, trust = f"{len(speech.codes)} codes", f"confidence {speech.confidence:.2f}"
+    trust += f" ({speech.reason})" if speech.reason else ""
+    print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {trust}")
     return 0
 
 
@@ -169,6 +174,11 @@ def _check(arguments):
     if (rate := arguments.sample_rate) is not None:
         low, high = SOUND_RATES
         require(low <= rate <= high, "--sample-rate", f"{low} to {high} Hz", rate, "Try 24000, 44100 or 48000.")
+    if arguments.recognizer is not None:
+        from myxtts.evaluation.recognizers import check_recognizer
+
+        _at_most_one(arguments, "recognizer", "stream")
+        check_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
     require_output("--save-voice", arguments.save_voice)
     if arguments.batch:
@@ -178,6 +188,15 @@ def _check(arguments):
         require_output("--output", arguments.output)
         if not Path(arguments.output).exists() or Path(arguments.output).is_file():
             check_suffix(arguments.output)
+
+
+def _listener(arguments):
+    """What the self-check asks, or None."""
+    if arguments.recognizer is None:
+        return None
+    from myxtts.evaluation.recognizers import Listening, open_recognizer
+
+    return Listening(open_recognizer(arguments.recognizer))
 
 
 def _at_most_one(arguments, *names):

@@ -67,8 +67,8 @@ def read_lines(path: str) -> list[Line]:
     return lines
 
 
-def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict) -> int:
-    """Speaks what is not spoken yet, after all lines were looked at."""
+def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
+    """Speaks what is not spoken yet, after all lines were looked at; `check` has options of the self-check."""
     folder = Path(arguments.output_folder)
     folder.mkdir(parents=True, exist_ok=True)
     voices = _Voices(synthesizer, voice, arguments)
@@ -88,7 +88,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict) -
     for start in range(0, len(waiting), TOGETHER):
         some = waiting[start : start + TOGETHER]
         columns = ([line.text for line, *_ in some], [one[1] for one in some], [one[2] for one in some])
-        for (line, *_), speech in zip(some, synthesizer.batch(*columns, **options, retries=arguments.retries)):
+        for (line, *_), speech in zip(some, synthesizer.batch(*columns, **options, **check)):
             speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
             speech.save(spoken.path(line))
             spoken.note(line, voices)
@@ -132,7 +132,7 @@ class _Spoken:
     def __init__(self, folder, arguments, options):
         self.folder, self.suffix, self.file = folder, f".{arguments.format}", folder / SPOKEN_FILE
         which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
-        which += (arguments.decoder, arguments.retries, arguments.g2p)
+        which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
         self.settings = repr((which, sorted(options.items(), key=str)))
         self.digests = read_json(self.file) if self.file.is_file() else {}
         if not isinstance(self.digests, dict):

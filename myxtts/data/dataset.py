@@ -19,9 +19,10 @@ from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_repo
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.storage.files import CheckpointError, digest_bytes
-from myxtts.storage.provenance import read_config, vocabulary_path
+from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.text.g2p import g2p_codes
 from myxtts.text.languages import get_language
+from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -126,6 +127,11 @@ class SpeechDataset:
         loader, training = self.train_loader(stage), self.config.training
         loader.share = training.worker_index, max(1, len(training.workers))
         return stream_batches(loader, device, start, stop, num_workers, buffer_size)
+
+    def what_speaking_needs(self) -> dict[str, bytes]:
+        """Files that belong to weights that were trained on these clips, by name: vocabulary and rates of speech."""
+        spoken = ((clip.language, self.texts.get(clip.id, ""), clip.num_samples / MODEL_SAMPLE_RATE) for clip in self.train)
+        return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
 
     def _loader(self, clips, order, stage, training):
         data, seed = self.config.data, self.config.training.seed

@@ -11,6 +11,7 @@ import soxr
 
 from myxtts.audio.files import write_wav
 from myxtts.config.checks import UserError, printable
+from myxtts.evaluation.text_errors import character_errors
 
 SAMPLE_RATE = 16000
 WAV, LANGUAGE = "{wav}", "{language}"
@@ -20,6 +21,18 @@ WHISPER_FILES = ("model.bin", "config.json", "tokenizer.json")
 
 Recognizer = Callable[[np.ndarray, int, str], str]
 """Samples `(S,)`, their rate in Hz and a language's code -> text."""
+
+
+class Listening:
+    """A recognizer as the self-check of speech takes it: `inference.self_check.Listener`."""
+
+    def __init__(self, recognizer: Recognizer):
+        self.recognizer = recognizer
+
+    def __call__(self, samples: np.ndarray, sample_rate: int, text: str, language: str) -> float:
+        """Wrong characters over those of the text, at most 1."""
+        wrong, expected = character_errors(text, self.recognizer(samples, sample_rate, language), language)
+        return min(1.0, wrong / max(1, expected))
 
 
 def open_recognizer(asked: str) -> Recognizer:

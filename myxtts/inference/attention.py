@@ -1,5 +1,7 @@
 """Where codes look in the text that they speak."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import tensorflow as tf
 
@@ -27,7 +29,12 @@ def text_attention(gpt: GPT, latents: np.ndarray, ids: list[int], codes: np.ndar
     audio = tf.constant([[config.start_audio_token, *codes[:-1]]], tf.int32)
     gpt.hidden(latents, text, audio, see_input=seen.__setitem__)
     mask = tf.ones_like(text, tf.bool)
-    return max((gpt.text_attention(number, x, mask)[0].numpy() for number, x in seen.items()), key=_evenness)
+    return most_even(gpt.text_attention(number, x, mask)[0].numpy() for number, x in seen.items())
+
+
+def most_even(of_blocks: Iterable[np.ndarray]) -> np.ndarray:
+    """The attention `(C, L)` that goes through the text most evenly."""
+    return max(of_blocks, key=_evenness)
 
 
 def _evenness(attention):

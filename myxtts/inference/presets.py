@@ -9,6 +9,7 @@ from myxtts.inference.loading import load_model
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json, write_whole_folder
+from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 
 
 def load_preset(folder: str | PathLike, which: str = "best") -> XTTS:
@@ -33,10 +34,12 @@ def save_preset(model: XTTS, folder: str | PathLike) -> None:
         raise UserError(f"save_to_preset must be given a folder that is empty or not there. Received: {folder}.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     tokenizer, config = model.preset
+    rates = read_rates(model.origin) if model.origin else {}
     config = replace(config, model=model.config)
     with write_whole_folder(folder) as new:
         tokenizer.save(new / "vocab.json")
         write_json(new / "config.json", config.to_dict())
         for part in model.parts:
             weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
-            CheckpointStore(new / part).write(0, {"model": weights}, {"finished": True}, best=True)
+            copies = {SPEECH_RATES: write_rates(rates)} if part == "gpt" and rates else {}
+            CheckpointStore(new / part).write(0, {"model": weights}, {"finished": True}, best=True, copies=copies)

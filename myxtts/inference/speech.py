@@ -33,7 +33,11 @@ class SpokenPiece:
     stopped: bool
     """False when it ran into the limit of codes instead of ending by itself: its end is missing."""
     doubts: tuple[str, ...] = ()
-    """What speaks against it, see `self_check.doubts`; none where it seems right."""
+    """What speaks against it, see `self_check.judge`; none where it seems right."""
+    confidence: float = 1.0
+    """0 to 1: how little speaks against it; below 0.5 there are doubts."""
+    reason: str = ""
+    """What lowers the confidence most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,16 @@ class Speech:
     def stopped(self) -> bool:
         """False when a piece ran into the limit of codes instead of ending by itself."""
         return all(piece.stopped for piece in self.pieces)
+
+    @property
+    def confidence(self) -> float:
+        """0 to 1, of the piece with the least."""
+        return min(piece.confidence for piece in self.pieces)
+
+    @property
+    def reason(self) -> str:
+        """What lowers the confidence most; empty at 1."""
+        return min(self.pieces, key=lambda piece: piece.confidence).reason
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +17,8 @@ from myxtts.inference.attention import text_attention
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
 from myxtts.inference.loading import load_model
 from myxtts.inference.onnx_steps import OnnxSteps
-from myxtts.inference.self_check import doubts
+from myxtts.inference.second_reading import SecondReading
+from myxtts.inference.self_check import DOUBT, Listener, judge
 from myxtts.inference.speech import Speech, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
 from myxtts.inference.text_stream import TextStream, tell_of
@@ -24,6 +26,8 @@ from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.xtts import LAYERS, XTTS
+from myxtts.text.languages import get_language
+from myxtts.text.speech_rates import SpeechRate, read_rates, rule_of_thumb
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ class Synthesizer:
         engine: `tensorflow`, or `onnx`, which draws the codes in ONNX Runtime with 8-bit weights, on the CPU.
         traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
             save; without, only the drawing of codes is one.
+        rates: How long texts take, by language; for others there is a rule of thumb.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Synthesizer:
         remember_voices: int = 0,
         engine: str = "tensorflow",
         traced: bool = True,
+        rates: dict[str, SpeechRate] | None = None,
     ):
         require(engine in ENGINES, "--engine", f"one of {', '.join(ENGINES)}", engine)
         self.model, self.tokenizer, self.config = model, tokenizer, config
@@ -74,6 +80,7 @@ class Synthesizer:
         self.voice = VoiceEncoder(model, config, remember_voices, traced)
         steps = OnnxSteps(model.gpt, config.model) if engine == "onnx" else None
         self.engine = CodeEngine(model.gpt, config.model, compiled, steps, traced)
+        self.read_again, self.rates = SecondReading(model.gpt, traced), rates or {}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
         self.to_waveform = self._make_waveform(decoder, traced)
@@ -97,7 +104,8 @@ class Synthesizer:
             only_speech: Leave out what can be done without, of a model with a waveform decoder: the mel of a `Speech`.
         """
         model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
-        synthesizer = cls(*model, **{"remember_voices": REMEMBERED_VOICES, **options})
+        options = {"remember_voices": REMEMBERED_VOICES, "rates": read_rates(folder), **options}
+        synthesizer = cls(*model, **options)
         if "decoder" not in synthesizer.model.parts:
             logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
         return synthesizer
@@ -128,6 +136,7 @@ class Synthesizer:
         seed: int = 0,
         speed: float = 1.0,
         retries: int = 0,
+        listener: Listener | None = None,
     ) -> Speech:
         """Speaks one text of any length, sentence by sentence; raises `SpeechError` where the model cannot.
 
@@ -135,9 +144,11 @@ class Synthesizer:
             language: Code, such as `en` or `fa`.
             sampling: How codes are drawn; None takes the run's.
             speed: How much faster than the model speaks by itself, at the same pitch.
-            retries: How often a sentence with `self_check.doubts` is drawn anew; the least doubtful stays.
+            retries: How often a sentence in doubt (`self_check`) is drawn anew; the one with most confidence stays.
+            listener: What a recognizer says of a sentence counts too, see `evaluation.recognizers.Listening`.
         """
-        return self.batch([text], [voice], [language], sampling, seed, speed=speed, retries=retries)[0]
+        options = dict(speed=speed, retries=retries, listener=listener)
+        return self.batch([text], [voice], [language], sampling, seed, **options)[0]
 
     def batch(
         self,
@@ -149,6 +160,7 @@ class Synthesizer:
         max_codes: int = 0,
         speed: float = 1.0,
         retries: int = 0,
+        listener: Listener | None = None,
     ) -> list[Speech]:
         """Speaks several texts together, each as `speak` does it alone.
 
@@ -162,7 +174,8 @@ class Synthesizer:
             for text, (found, voice, language) in enumerate(zip(pieces, voices, languages)):
                 for number, piece in enumerate(found):
                     streams[text].append(self._open(piece, number, voice, language, sampling, seed, max_codes))
-            return [self._gather(*one, speed, retries) for one in zip(pieces, streams, voices, languages, strict=True)]
+            texts = zip(pieces, streams, voices, languages, strict=True)
+            return [self._gather(*one, speed, retries, listener) for one in texts]
         finally:
             for stream in sum(streams, []):
                 stream.cancel()
@@ -276,34 +289,48 @@ class Synthesizer:
         ids = self.text_front.ids(piece.text, language)
         return self.engine.open(ids, voice.latents, sampling or self.config.sampling, seed, number, max_codes, hurry)
 
-    def _gather(self, pieces: list[Piece], streams: list[CodeStream], voice: Voice, language, speed, retries) -> Speech:
+    def _gather(
+        self, pieces: list[Piece], streams: list[CodeStream], voice: Voice, language, speed, retries, listener
+    ) -> Speech:
         parts, spoken, end = [], [], 0
         for piece, stream in zip(pieces, streams):
-            stream, why = self._least_doubtful(piece, stream, language, retries)
-            samples, _ = self._sound(stream, self.to_waveform.begin(voice, speed))
+            begin = lambda: self.to_waveform.begin(voice, speed)
+            stream, verdict, samples = self._most_trusted(piece, stream, language, retries, listener, begin)
             samples = faded(samples, self.sample_rate)
             tell_of(piece, stream)
             times = (end / self.sample_rate, (end + len(samples)) / self.sample_rate)
-            spoken.append(SpokenPiece(piece.text, *times, np.array(stream.codes, np.int32), stream.stopped, why))
+            said = SpokenPiece(piece.text, *times, np.array(stream.codes, np.int32), stream.stopped, verdict.doubts)
+            spoken.append(replace(said, confidence=verdict.confidence, reason=verdict.reason))
             parts += [samples, silence(piece.pause_seconds, self.sample_rate)]
             end += len(samples) + len(parts[-1])
             stream.states.clear()
         to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
         return Speech(np.concatenate(parts[:-1]), self.sample_rate, tuple(spoken), to_mel)
 
-    def _least_doubtful(self, piece, stream, language, retries):
-        """The stream or, of it and some more, the first with the fewest doubts; and these."""
-        best, fewest = stream, None
+    def _most_trusted(self, piece, stream, language, retries, listener, begin):
+        """The stream or, of it and some more, the first with the most confidence; its verdict; its samples."""
+        best = None
         for attempt in range(retries + 1):
             if attempt:
                 stream = self.engine.reopen(stream, attempt)
             self.engine.finish([stream])
-            found = doubts(piece.text, language, stream.codes, stream.stopped)
-            if fewest is None or len(found) < len(fewest):
-                best, fewest = stream, found
-            if not found:
+            samples = self._sound(stream, begin())[0] if listener else None
+            verdict = self._judge(piece, stream, language, listener, samples)
+            if best is None or verdict.confidence > best[1].confidence:
+                best = stream, verdict, samples
+            if verdict.confidence >= DOUBT:
                 break
-        return best, fewest
+        stream, verdict, samples = best
+        return stream, verdict, self._sound(stream, begin())[0] if samples is None else samples
+
+    def _judge(self, piece, stream, language, listener, samples):
+        rate = self.rates.get(get_language(language).code) or rule_of_thumb(language)
+        reading, wrong_share = None, None
+        if stream.codes:
+            with self.engine.owned():
+                reading = self.read_again(stream.voice_latents, stream.ids, stream.codes)
+            wrong_share = listener and listener(samples, self.sample_rate, piece.text, language)
+        return judge(piece.text, stream.codes, stream.stopped, rate, reading, wrong_share)
 
     def _sound(self, stream, sound) -> tuple[np.ndarray, bool]:
         """What follows in the sound of a stream, as far as it is drawn, and whether this is its end."""

@@ -7,7 +7,6 @@ from myxtts.config.config import XTTSConfig
 from myxtts.devices.workers import current_workers
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
-from myxtts.storage.provenance import VOCABULARY
 from myxtts.training.clip_record import CLIPS, ClipRecord
 from myxtts.training.divergence import DivergenceGuard, last_good_step
 from myxtts.training.optimizations import Switches
@@ -42,8 +41,8 @@ class Checkpointer:
         training = config().training
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
-        self.vocabulary: bytes | None = None
-        """Content of the run's vocabulary file, once that is known."""
+        self.companions: dict[str, bytes] = {}
+        """Files that the weights of what speaks mean something with, by name, once they are known."""
 
     def save(self, last: bool, finished: bool, ledger: list | None) -> None:
         """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
@@ -61,8 +60,7 @@ class Checkpointer:
 
     def _write(self, last, ledger):
         best = self.state.best is not None and self.state.best[1] == self.state.step
-        # What speaks reads text: its weights mean something for one vocabulary only.
-        copies = {VOCABULARY: self.vocabulary} if self.stage.speaks and self.vocabulary is not None else {}
+        copies = self.companions if self.stage.speaks else {}
         (self.writer.write_last if last else self.writer.start)(self.state.step, *self.snapshot(ledger), best, copies)
 
     def snapshot(self, ledger: list | None) -> tuple[dict, dict]:

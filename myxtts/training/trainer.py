@@ -200,7 +200,7 @@ class XTTSTrainer:
             remove_leftovers(self.store.folder)
         dataset = self.state.take_up(dataset, self.stage.name)
         self._measure(dataset)
-        self.checkpointer.vocabulary = dataset.tokenizer.to_json().encode()
+        self.checkpointer.companions = dataset.what_speaking_needs()
         if self.step >= total and not self.state.finished:
             # Fewer steps were asked for than before: what there is counts as finished from now on.
             self.save(last=True, finished=True)

@@ -11,11 +11,16 @@ from reference_cases import (
     NUM_TEXT_TOKENS,
     REFERENCE_CHUNK_SECONDS,
     REFERENCE_SECONDS,
+    SPOKEN_CODES,
+    SPOKEN_SAMPLING,
+    SPOKEN_SIZES,
     gpt_inputs,
     noise,
     serve,
+    spoken_inputs,
     vocoder_inputs,
 )
+from seeded_weights import STOP_BIAS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,8 +32,13 @@ import tensorflow as tf  # noqa: E402
 from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
 from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
+from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
+from myxtts.inference.onnx_steps import OnnxSteps  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.inference.voices import Voice  # noqa: E402
+from myxtts.inference.waveforms import LatentDecoder  # noqa: E402
 from myxtts.models.layers.convolution import set_fewer_products  # noqa: E402
+from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.training.stages.base import Update  # noqa: E402
 from myxtts.training.stages.gpt import GPTObjective, GPTPreparation  # noqa: E402
 from myxtts.training.step import TrainStep  # noqa: E402
@@ -140,6 +150,77 @@ class OurWorker:
             return decode(latents, speaker).numpy()
 
         return run, run
+
+    def codes(self, size, rows, together, engine):
+        model, engine, inputs, latents = self._speaking(size, engine)
+
+        def draw():
+            streams = [open_stream(engine, inputs, number) for number in range(rows)]
+            engine.finish(streams)
+            assert all(len(stream.codes) == SPOKEN_CODES for stream in streams)
+
+        return draw, latents
+
+    def chain(self, size, engine, decoder):
+        model, engine, inputs, latents = self._speaking(size, engine, decoder)
+        voice = Voice(inputs["latents"], inputs["speaker"])
+        sound_of = LatentDecoder(model)
+
+        def speak():
+            stream = open_stream(engine, inputs)
+            engine.finish([stream])
+            return sound_of.begin(voice).more(stream.codes, stream.latents(), True)
+
+        return speak, latents
+
+    def first_sound(self, size, engine, decoder):
+        model, engine, inputs, latents = self._speaking(size, engine, decoder)
+        voice = Voice(inputs["latents"], inputs["speaker"])
+        sound_of = LatentDecoder(model)
+        return lambda: first_sound(engine, sound_of, inputs, voice), latents
+
+    def _speaking(self, size, engine, decoder=None):
+        """A model that never ends by itself, its engine, its inputs, and what a second pass gives."""
+        shape = dict(SPOKEN_SIZES[size], conditioning_heads=SPOKEN_SIZES[size]["heads"])
+        tokens = dict(num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261)
+        parts = {None: ("gpt",)}.get(decoder, ("gpt", "decoder"))
+        config = ModelConfig("big", **tokens, **shape, decoder_type=decoder or "hifigan")
+        # The fast decoder is none of the reference's: its weights are drawn by chance.
+        model = seeded_model(config, parts) if decoder != "istft" else XTTS(config, parts=parts)
+        if decoder == "istft":
+            weights = seeded_model(config, ("gpt",)).part_weights("gpt")
+            for name, variable in model.part_weights("gpt").items():
+                variable.assign(weights[name])
+        elif decoder == "hifigan":
+            set_fewer_products(model.decoder, True)
+        inputs = spoken_inputs(config.width)
+        text = np.array([mark_text(inputs["text"][0].tolist(), config)], np.int32)
+        codes = np.append(inputs["codes"], [[config.stop_audio_token]], axis=1).astype(np.int32)
+        states = model.gpt.codes_to_latents(inputs["latents"], text, codes, config.start_audio_token)
+        states = np.asarray(states)[:, :SPOKEN_CODES]
+        bias = model.gpt.audio_head.bias
+        bias.assign(bias + STOP_BIAS * np.eye(config.num_audio_tokens)[config.stop_audio_token])
+        steps = OnnxSteps(model.gpt, config, threads=int(sys.argv[1])) if engine == "onnx" else None
+        return model, CodeEngine(model.gpt, config, engine == "xla", steps), inputs, lambda: states
+
+
+def open_stream(engine, inputs, number=0, hurry=False):
+    """One of the sentences, queued."""
+    ids, sampling = inputs["text"][number].tolist(), SamplingConfig(**SPOKEN_SAMPLING)
+    return engine.open(ids, inputs["latents"], sampling, 0, number, SPOKEN_CODES, hurry)
+
+
+def first_sound(engine, decoder, inputs, voice):
+    """The first samples of a streamed sentence, which is then given up."""
+    stream, sound, samples = open_stream(engine, inputs, hurry=True), decoder.begin(voice), np.zeros(0)
+    while not len(samples):
+        known = len(stream.codes)
+        engine.wait(lambda: len(stream.codes) > known or not stream.active)
+        samples = sound.more(stream.codes, stream.latents(), stream.finished)
+    stream.cancel()
+    with engine.owned():
+        engine.advance()
+    return samples
 
 
 if __name__ == "__main__":

@@ -24,6 +24,12 @@ CONDITIONING_SECONDS = 6
 REFERENCE_SECONDS = 12
 REFERENCE_CHUNK_SECONDS = 4
 VOCODER_CODES = 100
+SPOKEN_SIZES = {**GPT_SIZES, "normal": dict(layers=16, width=768, heads=12)}
+SPOKEN_CODES = 100
+SPOKEN_TEXT_TOKENS = 60
+SPOKEN_TOGETHER = 8
+SPOKEN_SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=10.0)
+"""How codes are drawn: the reference's defaults."""
 
 
 class Case(NamedTuple):
@@ -32,7 +38,7 @@ class Case(NamedTuple):
     what: str
     """Heading."""
     kind: str
-    """`gpt`, `features`, `latents` or `vocoder`: the method of a worker that prepares it."""
+    """The method of a worker that prepares it."""
     arguments: tuple
     """Arguments of that method."""
     goal: float
@@ -54,6 +60,21 @@ CASES = {
     "latents": Case(f"conditioning latents and speaker vector, {REFERENCE_SECONDS} s", "latents", (), 1.2, 1e-3),
     "vocoder": Case(f"waveform decoder, {VOCODER_CODES} codes", "vocoder", (), 1.2, 1e-2),
 }
+TRAINING_CASES = tuple(CASES)
+for _size in SPOKEN_SIZES:
+    for _engine in ("plain", "xla", "onnx"):
+        _how = f"{_size}, {SPOKEN_CODES} codes, {_engine}"
+        for _rows, _reference, _goal in ((1, 1, 2.0 if _engine == "onnx" else 1.5), (8, 1, 6.0), (8, 8, 1.0)):
+            _beside = "" if _rows == 1 else ", the reference one by one" if _reference == 1 else ", the reference too"
+            _together = "one sentence" if _rows == 1 else f"{_rows} sentences together{_beside}"
+            _name = f"codes-{_size}-{_rows}-{_engine}" + "-batched" * (_reference > 1)
+            CASES[_name] = Case(f"{_how}: {_together}", "codes", (_size, _rows, _reference, _engine), _goal, 1e-3)
+        for _decoder, _goal in (("hifigan", 3.0), ("istft", 6.0)):
+            _what, _arguments = f"{_how}, {_decoder}", (_size, _engine, _decoder)
+            CASES[f"chain-{_size}-{_engine}-{_decoder}"] = Case(f"{_what}: to sound", "chain", _arguments, _goal, 1e-3)
+            CASES[f"first-{_size}-{_engine}-{_decoder}"] = Case(
+                f"{_what}: to the first sound", "first_sound", _arguments, 2.0, 1e-3
+            )
 
 
 def gpt_inputs(width):
@@ -71,6 +92,16 @@ def noise(name, seconds, rows=1):
     samples = seconds * SAMPLE_RATE // 1024 * 1024
     level = 0.02 + 0.2 * seeded_values(f"speed/{name}/level", (rows, samples // 1024)) ** 2
     return (level.repeat(1024, axis=1) * seeded_values(f"speed/{name}", (rows, samples))).clip(-1, 1).astype("float32")
+
+
+def spoken_inputs(width):
+    """Texts `(8, tokens)`, codes that a second pass reads `(1, codes)`, latents `(1, 32, width)`, a speaker vector."""
+    return dict(
+        text=seeded_integers("speed/spoken", (SPOKEN_TOGETHER, SPOKEN_TEXT_TOKENS), NUM_TEXT_TOKENS - 300) + 300,
+        codes=seeded_integers("speed/spoken_codes", (1, SPOKEN_CODES), NUM_CODES),
+        latents=seeded_values("speed/spoken_latents", (1, NUM_LATENTS, width)),
+        speaker=seeded_values("speed/speaker", (1, 512)) / 20,
+    )
 
 
 def vocoder_inputs():

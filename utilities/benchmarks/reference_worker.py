@@ -2,8 +2,11 @@
 
 import sys
 import tempfile
+from pathlib import Path
 
-import torch  # noqa: I001  (`reference_cases` puts `utilities/parity` on the path)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
+
+import torch  # noqa: E402, I001  the folder of `make_reference` must be on the path first
 from make_reference import FULL, FULL_DVAE, adamw_groups, make_dvae, make_xtts
 from reference_cases import (
     CLIP_SECONDS,
@@ -13,13 +16,26 @@ from reference_cases import (
     REFERENCE_CHUNK_SECONDS,
     REFERENCE_SECONDS,
     SAMPLE_RATE,
+    SPOKEN_CODES,
+    SPOKEN_SAMPLING,
+    SPOKEN_SIZES,
     gpt_inputs,
     noise,
     serve,
+    spoken_inputs,
     vocoder_inputs,
 )
-from seeded_weights import seeded_tensor
+from seeded_weights import STOP_BIAS, seeded_tensor
 from TTS.tts.layers.tortoise.arch_utils import TorchMelSpectrogram
+
+STREAM_CODES = 20
+"""Codes after which `Xtts.inference_stream` gives its first sound: its default."""
+
+
+def xtts_of(shape):
+    """The model with a GPT of that shape."""
+    shapes = dict(gpt_layers=shape["layers"], gpt_n_model_channels=shape["width"], gpt_n_heads=shape["heads"])
+    return make_xtts(dict(FULL, **shapes, decoder_input_dim=shape["width"], gpt_number_text_tokens=NUM_TEXT_TOKENS))
 
 
 class ReferenceWorker:
@@ -27,16 +43,7 @@ class ReferenceWorker:
 
     def gpt(self, size, with_encoder):
         shape = GPT_SIZES[size]
-        gpt = make_xtts(
-            dict(
-                FULL,
-                gpt_layers=shape["layers"],
-                gpt_n_model_channels=shape["width"],
-                gpt_n_heads=shape["heads"],
-                decoder_input_dim=shape["width"],
-                gpt_number_text_tokens=NUM_TEXT_TOKENS,
-            )
-        ).gpt
+        gpt = xtts_of(shape).gpt
         drawn = gpt_inputs(shape["width"])
         text, codes = torch.from_numpy(drawn["text"]), torch.from_numpy(drawn["codes"])
         batch = dict(
@@ -104,6 +111,70 @@ class ReferenceWorker:
             return decoder(latents, g=speaker)
 
         return decode, lambda: decode().numpy()
+
+    def codes(self, size, rows, together, engine):
+        model, inputs, latents = speaking(size)
+
+        @torch.inference_mode()
+        def draw():
+            for start in range(0, rows, together):
+                drawn = generate(model.gpt, inputs, inputs["text"][start : start + together])
+                assert drawn.shape == (together, SPOKEN_CODES)
+
+        return draw, latents
+
+    def chain(self, size, engine, decoder):
+        model, inputs, latents = speaking(size)
+
+        @torch.inference_mode()
+        def speak():
+            text = inputs["text"][:1]
+            states = second_pass(model.gpt, inputs, generate(model.gpt, inputs, text))
+            return model.hifigan_decoder(states, g=inputs["speaker"]).numpy()
+
+        return speak, latents
+
+    def first_sound(self, size, engine, decoder):
+        model, inputs, latents = speaking(size)
+
+        @torch.inference_mode()
+        def begin():
+            fake = model.gpt.compute_embeddings(inputs["latents"], inputs["text"][:1])
+            options = dict(output_hidden_states=True, return_dict_in_generate=True, output_attentions=False)
+            drawn = model.gpt.get_generator(fake_inputs=fake, do_sample=True, num_beams=1, **SPOKEN_SAMPLING, **options)
+            states = torch.cat([next(drawn)[1] for _ in range(STREAM_CODES)])[None]
+            return model.hifigan_decoder(states, g=inputs["speaker"]).numpy()
+
+        return begin, latents
+
+
+def speaking(size):
+    """A model that never ends by itself before `SPOKEN_CODES`, its inputs, and what a second pass gives."""
+    model = xtts_of(SPOKEN_SIZES[size])
+    inputs = {name: torch.from_numpy(array) for name, array in spoken_inputs(SPOKEN_SIZES[size]["width"]).items()}
+    inputs["speaker"] = inputs["speaker"][..., None]
+    with torch.no_grad():
+        model.gpt.mel_head.bias[-1] += STOP_BIAS
+    model.gpt.init_gpt_for_inference(kv_cache=True)
+    model.gpt.max_gen_mel_tokens = SPOKEN_CODES
+    with torch.inference_mode():
+        states = second_pass(model.gpt, inputs, inputs["codes"]).numpy()
+    return model, inputs, lambda: states
+
+
+def generate(gpt, inputs, text):
+    """Codes of some texts, as `Xtts.inference` draws those of one."""
+    latents = inputs["latents"].expand(len(text), -1, -1)
+    options = dict(do_sample=True, num_beams=1, num_return_sequences=1, length_penalty=1.0, output_attentions=False)
+    return gpt.generate(cond_latents=latents, text_inputs=text, **SPOKEN_SAMPLING, **options)
+
+
+def second_pass(gpt, inputs, codes):
+    """The states that `Xtts.inference` makes sound of."""
+    text, length = inputs["text"][:1], torch.tensor([codes.shape[-1] * gpt.code_stride_len])
+    lengths = torch.tensor([text.shape[-1]]), length
+    options = dict(cond_latents=inputs["latents"], return_attentions=False, return_latent=True)
+    return gpt(text, lengths[0], codes, lengths[1], **options)
 
 
 if __name__ == "__main__":
