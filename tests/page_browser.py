@@ -145,6 +145,8 @@ class Page:
 
     def record(self, elem_id, seconds):
         """Records with the microphone."""
+        if not self.driver.find_elements("css selector", f"#{elem_id} .record-button"):
+            self.click(elem_id, "[aria-label='Record audio']")
         self.click(elem_id, ".record-button")
         time.sleep(seconds)
         self.click(elem_id, ".stop-button")

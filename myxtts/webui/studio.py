@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import random
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import load_corpus
-from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.voices import stored_voice
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import read_json
 from myxtts.storage.speakers import read_speakers
@@ -44,7 +43,8 @@ class Studio:
         self.data: DataSets = DataSets(home)
         self.tasks: Tasks = Tasks()
         self.votes: Votes = Votes(home)
-        self._load = functools.lru_cache(2)(lambda folder, which, changed: Synthesizer.load(folder, which))
+        self._loading = threading.Lock()
+        self._load = functools.lru_cache(2)(_load)
 
     def runs(self) -> list[str]:
         """Names of the runs, newest first."""
@@ -169,7 +169,10 @@ class Studio:
         if len(text) > MOST_CHARACTERS:
             raise UserError(f"A text has at most {MOST_CHARACTERS} characters here. Received: {len(text)}.")
         folder = run_folder(self.home, name)
-        synthesizer = self._load(folder, which, _changed(folder))
+        with self._loading:
+            synthesizer = self._load(folder, which, _changed(folder))
+        from myxtts.inference.voices import stored_voice
+
         voice = synthesizer.as_voice(recording) if recording else stored_voice(folder, speaker, synthesizer.as_voice)
         sampling = synthesizer.config.sampling
         return synthesizer, voice, dataclasses.replace(sampling, temperature=temperature or sampling.temperature)
@@ -198,6 +201,13 @@ class Studio:
         folders = [f"{run_folder(self.home, side.rpartition('@')[0])}@{side.rpartition('@')[2]}" for side in sides]
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
+
+
+def _load(folder, which, changed):
+    # Here, so that the page is there at once: TensorFlow takes seconds, and only speaking needs it.
+    from myxtts.inference.synthesizer import Synthesizer
+
+    return Synthesizer.load(folder, which)
 
 
 def _as_pcm16(samples: np.ndarray) -> np.ndarray:

@@ -40,7 +40,7 @@ from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
 
 
-def make_synthesizer(size: str, codes: int) -> Synthesizer:
+def make_synthesizer(size: str, codes: int, compiled: bool | None = None) -> Synthesizer:
     """An untrained model with a waveform decoder that never stops before `codes` codes."""
     keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
@@ -49,7 +49,7 @@ def make_synthesizer(size: str, codes: int) -> Synthesizer:
     model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
     bias = model.gpt.audio_head.bias
     bias.assign(np.where(np.arange(bias.shape[0]) == config.model.stop_audio_token, -1e9, bias.numpy()))
-    return Synthesizer(model, tokenizer, config)
+    return Synthesizer(model, tokenizer, config, compiled=compiled)
 
 
 ENGLISH = (
@@ -175,6 +175,8 @@ def main() -> None:
     parser.add_argument("--codes", type=int, default=45, help="of each sentence (default: 45, two seconds)")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--alone", type=int, help="requests that are also made one by one (default: all)")
+    plain = "never compile: what is compiled on the way, after a thousand steps of a shape, is waited for by all"
+    parser.add_argument("--plain", action="store_const", const=False, dest="compiled", help=plain)
     parser.add_argument("--turns", type=int, default=25)
     parser.add_argument("--disconnects", type=int, default=1000)
     arguments = parser.parse_args()
@@ -183,9 +185,9 @@ def main() -> None:
     (home / "run").mkdir()
     voices = write_voices(home / "voices")
     if arguments.checkpoint:
-        synthesizer, sentences = Synthesizer.load(arguments.checkpoint), ENGLISH
+        synthesizer, sentences = Synthesizer.load(arguments.checkpoint, compiled=arguments.compiled), ENGLISH
     else:
-        synthesizer = make_synthesizer(arguments.size, arguments.codes)
+        synthesizer = make_synthesizer(arguments.size, arguments.codes, arguments.compiled)
     with live_server(synthesizer, home / "run", voices, arguments.requests, queue_seconds=3600) as live:
         live.voices = voices
         Timed(live, 3)  # traces
