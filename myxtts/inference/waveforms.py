@@ -16,7 +16,11 @@ from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
 
 FIRST_FRAMES = 8
-"""Frames of a streamed sentence's first window, at least; each later one is twice as long, up to `MOST_FRAMES`."""
+"""Frames of a streamed sentence's first window, at least."""
+LATER_FRAMES = 64
+"""Frames of its second window, at least, nearly what one call draws; each later one is twice as long, up to
+`MOST_FRAMES`. Others who wait for their first sound make calls short; windows as short would be context for the most
+part."""
 MOST_FRAMES = 172
 """Frames of the longest window: the context on both sides, computed twice, is then a small part of the work."""
 NO_SAMPLES = np.zeros(0, np.float32)
@@ -112,7 +116,7 @@ class _Windows:
         start = max(self.given - decoder.history_frames, 0)
         samples = self.way.window(latents, self.speaker, start, end)
         samples = samples[(self.given - start) * decoder.hop_length : (ready - start) * decoder.hop_length]
-        self.given, self.least = ready, min(2 * self.least, MOST_FRAMES)
+        self.given, self.least = ready, min(max(2 * self.least, LATER_FRAMES), MOST_FRAMES)
         return samples
 
 

@@ -12,7 +12,7 @@ from myxtts.config.checks import UserError, require
 
 PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 EXTRA = 'The page needs the packages of the extra "ui". Install them with: pip install "myxtts[ui]"'
-SWITCHES = ("--gradient-checkpointing", "--attention", "--precision", "--xla", "--tf32", "--strict")
+SWITCHES = ("--gradient-checkpointing", "--attention", "--precision", "--xla", "--tf32", "--strict", "--accept-licence")
 VALUES = {"--attention": "memory-efficient", "--precision": "auto"}
 """What a check box asks of a switch that has more than two values."""
 

@@ -60,14 +60,25 @@ def trainer_of(folder: Path) -> int | None:
     return None
 
 
+def process_of(folder: Path) -> int | None:
+    """As `trainer_of`, and one that this process started and that has not come so far as to lock the folder."""
+    process = _started.get(folder.resolve())
+    return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
+
+
+def require_free(folder: Path) -> None:
+    """Raises `UserError` where a run trains already."""
+    if process_of(folder):
+        raise UserError(f"A run trains in {folder} already. Stop it first, or name another folder.")
+
+
 def start_training(folder: Path, flags: Sequence[str]) -> None:
     """Starts `myxtts train` in a session of its own, which lives on when the page or its server ends.
 
     Raises:
         UserError: A run trains there already.
     """
-    if trainer_of(folder):
-        raise UserError(f"A run trains in {folder} already. Stop it first, or name another folder.")
+    require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(output_path(folder), "w", encoding="utf-8") as output:
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
@@ -84,18 +95,38 @@ def stop_training(folder: Path) -> None:
     Raises:
         UserError: Nothing trains there.
     """
-    process = trainer_of(folder)
+    process = process_of(folder)
     if process is None:
         raise UserError(f"Nothing trains in {folder} now.")
     os.kill(process, signal.SIGINT)
 
 
-def failure(folder: Path) -> str | None:
-    """The sentence that the training which this process started in a folder failed with; None while it did not."""
-    process = _started.get(folder.resolve())
-    if process is None or process.poll() in (None, 0):
+def memory_of(process: int) -> float | None:
+    """Resident memory of a process in MB; None where the system does not say it."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
         return None
-    return sentence_of(output_path(folder).read_text(encoding="utf-8", errors="replace")[-MOST_SHOWN_CHARACTERS:])
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS:")), None)
+
+
+def failure(folder: Path) -> str | None:
+    """The sentence that the training which the page started in a folder failed with; None while it did not.
+
+    Of one that another server started, whose end nobody saw, the error that it printed last counts.
+    """
+    process = _started.get(folder.resolve())
+    if process is not None and process.poll() in (None, 0):
+        return None
+    path, log = output_path(folder), folder / "train.log"
+    try:
+        if process is None and log.exists() and log.stat().st_mtime > path.stat().st_mtime:
+            return None  # it was continued since, by somebody else
+        output = path.read_text(encoding="utf-8", errors="replace")[-MOST_SHOWN_CHARACTERS:]
+    except OSError:
+        return None
+    told = any(line.startswith("Error: ") for line in output.splitlines())
+    return sentence_of(output) if told or process is not None else None
 
 
 def output_path(folder: Path) -> Path:

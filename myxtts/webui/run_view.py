@@ -7,7 +7,7 @@ from pathlib import Path
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.webui.processes import failure, trainer_of
+from myxtts.webui.processes import failure, memory_of, process_of
 
 LOG_BYTES = 2**20
 LOG_LINES = 200
@@ -36,16 +36,29 @@ class RunView:
     checkpoints: dict[str, list[int]] = field(default_factory=dict)
     """Steps of the checkpoints, by part."""
 
+    memory_mb: float | None = None
+    """That its process takes now, of the machine's memory."""
+
+    @property
+    def state(self) -> str:
+        """One word."""
+        return "training" if self.running else "failed" if self.failed else "not training"
+
     @property
     def summary(self) -> str:
         """One line."""
-        state = "training" if self.running else "failed" if self.failed else "not training"
+        return " · ".join([self.state, *self.facts])
+
+    @property
+    def facts(self) -> list[str]:
+        """What is known of its progress, in few words each."""
         parts = [f"{stage} {step}/{total}" for stage, (step, total) in self.progress.items()]
         last = self.losses[-1] if self.losses else {}
         parts += [f"loss {last['loss']:.4f}"] if "loss" in last else []
         parts += [f"{last['step_ms']:.0f} ms a step"] if "step_ms" in last else []
         parts += [f"stall {last['stall_percent']:.0f} %"] if "stall_percent" in last else []
-        return " · ".join([state, *parts])
+        parts += [f"memory {self.memory_mb:,.0f} MB"] if self.memory_mb else []
+        return parts
 
 
 def view_run(folder: Path) -> RunView:
@@ -56,8 +69,10 @@ def view_run(folder: Path) -> RunView:
     samples = sorted((folder / "samples").glob("step_*.wav"), key=lambda path: path.name, reverse=True)
     stores = {part: CheckpointStore(folder / part).steps() for part in STAGES if (folder / part).is_dir()}
     lines = "\n".join(log.splitlines()[-LOG_LINES:])
-    running = trainer_of(folder) is not None
-    return RunView(folder, running, failure(folder), progress, losses, lines, tuple(samples), stores)
+    trainer = process_of(folder)
+    failed = None if trainer else failure(folder)
+    memory_mb = memory_of(trainer) if trainer else None
+    return RunView(folder, trainer is not None, failed, progress, losses, lines, tuple(samples), stores, memory_mb)
 
 
 def runs_in(folder: Path) -> list[str]:
@@ -67,13 +82,21 @@ def runs_in(folder: Path) -> list[str]:
 
 
 def run_folder(home: Path, name: str) -> Path:
-    """The folder of a run by its name.
+    """The folder of a run by its name; raises `UserError` for what is no name."""
+    return named_folder(home, name, "run")
+
+
+def named_folder(home: Path, name: str, what: str) -> Path:
+    """`home / name`.
+
+    Args:
+        what: That has the name, for the error.
 
     Raises:
-        UserError: The name is none.
+        UserError: The name could lead elsewhere.
     """
     if not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
-        rule = "A run's name has letters, digits, spaces, _, - and . and begins with a letter or digit"
+        rule = f"A {what}'s name has letters, digits, spaces, _, - and . and begins with a letter or digit"
         raise UserError(f"{rule}. Received: {name!r}.")
     return home / name
 

@@ -1,9 +1,12 @@
 """How a server does under load: many requests at once, first sound, listeners that leave.
 
-    python utilities/benchmarks/serving.py --size nano --requests 200 --disconnects 100
+    python utilities/benchmarks/serving.py --checkpoint runs/mine --requests 200 --disconnects 1000
+    python utilities/benchmarks/serving.py --size nano
 
-A live server with untrained weights (which speak to their limit of codes, here from the text's length) in this process,
-clients in threads. All figures are of one run and in turns where they are compared; read their ratios.
+A live server in this process, clients in threads. Without a checkpoint its weights are untrained, and each sentence is
+spoken to the limit of codes. All figures are of one run and in turns where they are compared; read their ratios. Those
+of processor time count the clients too, and say how much less there is to do; those of the clock also hold what two
+cores do at once, and what others do on this machine.
 """
 
 import argparse
@@ -37,7 +40,7 @@ from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
 
 
-def make_synthesizer(size: str, codes: int) -> Synthesizer:
+def make_synthesizer(size: str, codes: int, compiled: bool | None = None) -> Synthesizer:
     """An untrained model with a waveform decoder that never stops before `codes` codes."""
     keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
@@ -46,12 +49,27 @@ def make_synthesizer(size: str, codes: int) -> Synthesizer:
     model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
     bias = model.gpt.audio_head.bias
     bias.assign(np.where(np.arange(bias.shape[0]) == config.model.stop_audio_token, -1e9, bias.numpy()))
-    return Synthesizer(model, tokenizer, config)
+    return Synthesizer(model, tokenizer, config, compiled=compiled)
+
+
+ENGLISH = (
+    "My mother sees the red house today.",
+    "The teacher sees the green garden now.",
+    "Our neighbour likes a cup of tea.",
+    "The little girl looks for the blue book in the morning.",
+    "He reads.",
+)
+UNTRAINED = tuple(f"{word} {WORDS[number - 1]}." for number, word in enumerate(WORDS))
 
 
 def text_of(number: int) -> str:
     """Texts of one to four sentences."""
-    return " ".join(f"{WORDS[(number + n) % len(WORDS)]} {WORDS[n]}.\n\n" for n in range(1 + number % 4))
+    chosen = (sentences[(number + n * (1 + number % 3)) % len(sentences)] for n in range(1 + number % 4))
+    return "\n\n".join(chosen)
+
+
+sentences: tuple[str, ...] = UNTRAINED
+"""Those that are spoken."""
 
 
 class Timed:
@@ -78,20 +96,27 @@ def difference(one: bytes, other: bytes) -> float:
 
 
 def load(live: Live, count: int, alone: int) -> None:
-    """Requests all at once, against some of them one after the other."""
-    began = time.monotonic()
+    """Requests one after the other, then all at once."""
+    began, worked = time.monotonic(), time.process_time()
     one_by_one = [Timed(live, number) for number in range(alone)]
-    alone_rate = sum(len(one.sound) for one in one_by_one) / (time.monotonic() - began)
-    began = time.monotonic()
+    alone_rates = rates(one_by_one, began, worked)
+    began, worked = time.monotonic(), time.process_time()
     with ThreadPoolExecutor(count) as pool:
         together = list(pool.map(lambda number: Timed(live, number), range(count)))
-    rate = sum(len(one.sound) for one in together) / (time.monotonic() - began)
+    by_clock, by_work = rates(together, began, worked)
     waits = sorted(one.first for one in together)
     mixed = max(difference(one.sound, other.sound) for one, other in zip(one_by_one, together))
     print(f"{count} requests at once: {sum(one.status == 200 for one in together)} answered")
-    print(f"largest difference from the same alone: {mixed:g} of 32768")
+    print(f"largest difference from the same {alone} alone: {mixed:g} of 32768")
     print(f"first sound: median {median(waits):.2f} s, longest {waits[-1]:.2f} s ({waits[-1] / median(waits):.2f}x)")
-    print(f"throughput: {rate / 48e3:.2f} s of sound a second, {rate / alone_rate:.2f}x one at a time")
+    ratios = f"{by_clock / alone_rates[0]:.2f}x one at a time, by processor time {by_work / alone_rates[1]:.2f}x"
+    print(f"throughput: {by_clock:.1f} s of sound a second, {ratios}")
+
+
+def rates(answers: list[Timed], began: float, worked: float) -> tuple[float, float]:
+    """Seconds of sound in a second of the clock, and of processor time, since these."""
+    seconds = sum(len(one.sound) for one in answers) / 48e3
+    return seconds / (time.monotonic() - began), seconds / (time.process_time() - worked)
 
 
 def first_sound(live: Live, turns: int) -> None:
@@ -99,16 +124,26 @@ def first_sound(live: Live, turns: int) -> None:
     synthesizer = live.speaker.synthesizer
     voice = synthesizer.as_voice(live.voices / "low.wav")
     over_http, own = [], []
-    for turn in range(turns):
+
+    def ask(turn):
         over_http.append(Timed(live, turn).first)
+        live.wait_until(lambda: live.speaker.load == (0, 0, 0))
+
+    def stream(turn):
         began = time.monotonic()
-        stream = synthesizer.stream(text_of(turn), voice, "en", seed=turn)
-        next(stream)
+        sound = synthesizer.stream(text_of(turn), voice, "en", seed=turn)
+        next(sound)
         own.append(time.monotonic() - began)
-        stream.close()
+        sound.close()
+
+    for turn in range(turns):
+        for one in (ask, stream) if turn % 2 else (stream, ask):  # neither is always the one that comes second
+            one(turn)
     ratio = median(over_http) / median(own)
     told = f"{1e3 * median(over_http):.0f} ms over HTTP, {1e3 * median(own):.0f} ms by the engine"
-    print(f"first sound, medians of {turns}: {told} ({ratio:.2f}x)")
+    print(
+        f"first sound, medians of {turns}: {told} ({ratio:.2f}x); shortest {min(over_http) / min(own):.2f}x", flush=True
+    )
 
 
 def disconnects(live: Live, count: int) -> None:
@@ -133,24 +168,31 @@ def disconnects(live: Live, count: int) -> None:
 
 def main() -> None:
     """Runs all three and prints."""
+    global sentences
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="nano")
+    parser.add_argument("--checkpoint", metavar="RUN", help="a trained model, of English")
+    parser.add_argument("--size", default="nano", help="of an untrained one")
     parser.add_argument("--codes", type=int, default=45, help="of each sentence (default: 45, two seconds)")
     parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--alone", type=int, default=12, help="requests that are also made one by one (default: 12)")
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--disconnects", type=int, default=100)
+    parser.add_argument("--alone", type=int, help="requests that are also made one by one (default: all)")
+    plain = "never compile: what is compiled on the way, after a thousand steps of a shape, is waited for by all"
+    parser.add_argument("--plain", action="store_const", const=False, dest="compiled", help=plain)
+    parser.add_argument("--turns", type=int, default=25)
+    parser.add_argument("--disconnects", type=int, default=1000)
     arguments = parser.parse_args()
     logging.getLogger("myxtts").setLevel(logging.ERROR)
     home, others, began = Path(tempfile.mkdtemp()), others_seconds(), time.monotonic()
     (home / "run").mkdir()
     voices = write_voices(home / "voices")
-    synthesizer = make_synthesizer(arguments.size, arguments.codes)
+    if arguments.checkpoint:
+        synthesizer, sentences = Synthesizer.load(arguments.checkpoint, compiled=arguments.compiled), ENGLISH
+    else:
+        synthesizer = make_synthesizer(arguments.size, arguments.codes, arguments.compiled)
     with live_server(synthesizer, home / "run", voices, arguments.requests, queue_seconds=3600) as live:
         live.voices = voices
         Timed(live, 3)  # traces
         first_sound(live, arguments.turns)
-        load(live, arguments.requests, arguments.alone)
+        load(live, arguments.requests, arguments.requests if arguments.alone is None else arguments.alone)
         if arguments.disconnects:
             disconnects(live, arguments.disconnects)
     busy = (others_seconds() - others) / (time.monotonic() - began)
