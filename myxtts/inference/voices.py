@@ -135,7 +135,8 @@ class VoiceEncoder:
             raise AudioError(files[0], "too short", heard)
         low, high = self.config.data.conditioning_seconds
         if files and seconds < low:
-            known = f"the model was trained on {low:.2g} to {high:.2g} s of a voice, and the likeness will suffer"
+            usual = f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
+            known = f"the model was trained on {usual} s of a voice, and the likeness will suffer"
             logger.warning("The reference lasts %.2g s; %s. Give a longer recording.", seconds, known)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
