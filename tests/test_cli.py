@@ -1,6 +1,7 @@
 """The command line: flags and files become settings, and one sentence says what a user got wrong."""
 
 import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -213,3 +214,24 @@ def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2
     assert result.stderr.startswith("Error: ") and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_terminated_command_leaves_nothing_half_written(tmp_path):
+    """A made-up command that is told to end while it writes."""
+    (tmp_path / "writing.py").write_text(
+        "import os, signal, sys, time\n"
+        "from myxtts.cli import main as entry\n"
+        "from myxtts.storage.files import write_whole\n"
+        "def main(arguments):\n"
+        "    with write_whole(sys.argv[1]) as temporary:\n"
+        "        temporary.write_bytes(b'half')\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(10)\n"
+        "entry.COMMANDS['write'] = ('__main__', 'writes')\n"
+        "sys.exit(entry.main(['write']))\n"
+    )
+    output = tmp_path / "output"
+    output.mkdir()
+    command = [sys.executable, tmp_path / "writing.py", output / "sound.wav"]
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (ended.returncode, list(output.iterdir())) == (143, [])

@@ -1,7 +1,9 @@
 """The `myxtts` command: one subcommand per file of this package."""
 
 import importlib
+import signal
 import sys
+import threading
 
 import myxtts
 
@@ -38,4 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         hint = nearest(argv[0], COMMANDS)
         print(f"myxtts: {argv[0]} is not a command.{hint} Known: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
+    if threading.current_thread() is threading.main_thread():
+        # An exception, so that what is half written goes away; commands that can end better have handlers of their own.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
