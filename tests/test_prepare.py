@@ -43,7 +43,7 @@ def run(tiny_corpus, tmp_path_factory):
 def shards(run, tmp_path_factory):
     """Folder of the corpus as one shard. Not to be changed."""
     folder = tmp_path_factory.mktemp("shards")
-    prepare(run.training.checkpoint_dir, folder, 1)
+    prepare(run.training.checkpoint_dir, folder, 1, "/CPU:0")
     return folder
 
 
@@ -97,21 +97,21 @@ def test_shards_made_in_any_order_hold_what_one_holds_and_are_not_made_twice(run
     for number in (1, 2, 0):
         with pytest.raises(UserError, match="has no manifest.json"):
             PreparedClips.open(tmp_path)
-        prepare(home, tmp_path, 3, number, train_data)
+        prepare(home, tmp_path, 3, "/CPU:0", number, train_data)
     assert clips_of(tmp_path) == clips_of(shards)
     assert PreparedClips.open(tmp_path).dvae == read_json(shards / "manifest.json")["dvae"]
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
     capsys.readouterr()
-    prepare(home, tmp_path, 3)
+    prepare(home, tmp_path, 3, "/CPU:0")
     assert "Nothing to do: all shards are made already." in capsys.readouterr().out
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
     with pytest.raises(UserError, match="--shards must be 3"):
-        prepare(home, tmp_path, 2)
+        prepare(home, tmp_path, 2, "/CPU:0")
 
 
 def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
     home, prepared = run.training.checkpoint_dir, tmp_path / "shards"
-    prepare(home, prepared, 2, 0)
+    prepare(home, prepared, 2, "/CPU:0", 0)
     first = (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns
 
     def stopped():
@@ -123,7 +123,7 @@ def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
     leftovers = [temporary_path(prepared / f"{shard_name(number, 2)}.tfrecord") for number in (0, 1)]
     for path in leftovers:
         path.write_bytes(b"half")  # as after SIGKILL
-    prepare(home, prepared, 2)
+    prepare(home, prepared, 2, "/CPU:0")
     assert [path.exists() for path in leftovers] == [True, False], "that of another shard may still be written to"
     assert (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns == first
     assert clips_of(prepared) == clips_of(shards)

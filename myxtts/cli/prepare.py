@@ -45,6 +45,6 @@ def main(argv: list[str] | None = None) -> int:
     setup_logging()
     default = "gpu:0" if tf.config.get_visible_devices("GPU") else "cpu"
     device = device_named(arguments.device or default)
-    asked = arguments.shards, arguments.shard, arguments.train_data
-    prepare(arguments.checkpoint, arguments.output, *asked, device, tell=lambda line: print(line, flush=True))
+    asked = arguments.shards, device, arguments.shard, arguments.train_data
+    prepare(arguments.checkpoint, arguments.output, *asked, tell=lambda line: print(line, flush=True))
     return 0

@@ -27,9 +27,9 @@ def prepare(
     checkpoint: str | Path,
     output: str | Path,
     shards: int,
+    device: str,
     shard: int | None = None,
     train_data: str | None = None,
-    device: str = "/CPU:0",
     tell: Callable[[str], None] = print,
 ) -> None:
     """Makes the shards that are not there yet, or the one asked for, and the manifest once all of them are.
@@ -37,9 +37,9 @@ def prepare(
     Args:
         checkpoint: Folder of a run whose DVAE is trained; its settings say which clips can be used.
         output: Folder of the shards; several processes may write different shards into it at the same time.
+        device: TensorFlow's name of the one that encodes.
         shard: Which one, from 0; None makes all, one after the other.
         train_data: None takes the run's.
-        device: TensorFlow's name of the one that encodes.
 
     Raises:
         UserError: The run has no trained DVAE, the data set cannot be read, or `output` holds other shards.
