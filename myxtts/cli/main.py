@@ -10,6 +10,7 @@ import myxtts
 COMMANDS = {
     "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
     "launch": ("myxtts.cli.launch", "start several workers on this machine that train one model"),
+    "prepare": ("myxtts.cli.prepare", "encode the clips of a training set into shards, once for all workers"),
     "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
     "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
     "export": ("myxtts.cli.export", "write a trained model as files that speak without this project"),

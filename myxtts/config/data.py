@@ -20,6 +20,9 @@ class DataConfig(Settings):
     """Languages of the sample corpus, made where there is no `train_data`; `("all",)` takes all that it has."""
     num_speakers: int = setting(0, at_least=0)
     """Speakers of the training set. 0 until it is read."""
+    prepared: str | None = setting(None, of_run=True)
+    """Folder that `myxtts prepare` wrote: clips of the training set are read from its shards; so are their codes where
+    `augment` is off."""
     val_data: str | None = setting(None, of_run=True)
     """Root folder of the validation set, or a list; None takes what the training set itself keeps for validation, or
     else splits it off."""

@@ -61,6 +61,8 @@ class StageEntry:
     """Whether its batches bring the same sound at 24 000 Hz, read from the recordings, and their sample rates."""
     speakers: bool = False
     """Whether its batches say whose clips they are."""
+    codes: bool = False
+    """Whether its batches bring the codes of clips that `myxtts prepare` has encoded, where nothing changes them."""
     memory: str | Callable | None = None
     """`module:function` of its `planning.memory` estimate, or the function itself; None where there is none."""
     follows: tuple[str, ...] = ()
@@ -128,6 +130,7 @@ register_stage(
         builds_on=("dvae",),
         learning_rates=dict(nano=1.5e-3, tiny=8e-4, small=4e-4, normal=3e-4, big=2e-4),
         conditioned=True,
+        codes=True,
         memory="myxtts.planning.memory:estimate_gpt",
     )
 )

@@ -6,12 +6,14 @@ import numpy as np
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 
+_NO_CODES = np.zeros((0, 0), np.int32)
+
 
 class WaveBatch(NamedTuple):
     """What the host makes: padded waveforms and token ids. B clips, S and R samples at 22 050 Hz, L tokens.
 
-    The last four fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`. For others they are
-    without width or zero.
+    The last five fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`, `codes`. For others
+    they are without width or zero.
     """
 
     index: object  # `(B,)` int32, which utterances of the set these are
@@ -25,10 +27,11 @@ class WaveBatch(NamedTuple):
     target_lengths: object  # `(B,)` int32, samples of it
     source_rate: object  # `(B,)` int32, Hz that the recordings have
     speaker: object  # `(B,)` int32, index into the sorted speakers of the training set; -1: none of them
+    codes: object = _NO_CODES  # `(B, S / 1024)` int32 of prepared clips, zero-padded; without width: to be computed
 
 
-WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4".split()))
-WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1)
+WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
+WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
 """Samples at 22 050 and at 24 000 Hz that last equally long: where a clip may begin, so that both begin together."""
 
@@ -61,6 +64,7 @@ def noise_batch(
         np.full(num_clips, num_targets, np.int32),
         np.full(num_clips, DECODER_SAMPLE_RATE * targets, np.int32),
         np.zeros(num_clips, np.int32),
+        np.zeros((num_clips, 0), np.int32),
     )
 
 
@@ -121,6 +125,8 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
     if batch.wav.shape[1] % CODE_STRIDE_SAMPLES:
         rule = f"WaveBatch.wav must have a multiple of {CODE_STRIDE_SAMPLES} samples."
         raise BatchError(f"{rule} Received: {batch.wav.shape}.")
+    if batch.codes.shape[1] not in (0, num_codes := batch.wav.shape[1] // CODE_STRIDE_SAMPLES):
+        raise BatchError(f"WaveBatch.codes must be {num_codes} wide or 0. Received: {batch.codes.shape}.")
     checked = [(batch.wav_lengths, batch.wav), (batch.text_lengths, batch.text)]
     if width := batch.target_wav.shape[1]:
         if width != target_width(batch.wav.shape[1]):

@@ -17,6 +17,7 @@ from myxtts.data.buckets import BatchOrder, EpochStart, SequentialOrder
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
+from myxtts.data.shards import PreparedClips
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.storage.files import CheckpointError, digest_bytes
 from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
@@ -42,9 +43,11 @@ class SpeechDataset:
     tokenizer: XTTSTokenizer
     texts: dict[str, str]
     """Transcript of each clip by id, as written."""
+    prepared: PreparedClips | None = None
+    """Shards in which the clips of the training set are, if any."""
 
     def __post_init__(self):
-        self._cache = SampleCache(self.config.data.cache_mb)
+        self._cache = SampleCache(self.config.data.cache_mb, self.prepared)
         self.speakers: tuple[str, ...] = tuple(sorted({clip.speaker for clip in self.train}))
         """Of the training clips, in the order in which batches number them."""
         self._starts: dict[str, EpochStart] = {}
@@ -67,6 +70,7 @@ class SpeechDataset:
         inspections = [_inspect(config, folder, progress) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
+        prepared = _prepared(config, sides[0]) if config.data.prepared else None
         train, validation = _divide(sides, inspections[0], config.data.validation_share)
         for leak in find_leakage(train, validation):
             logger.warning("Leakage: %s; its loss says little.", leak)
@@ -78,7 +82,7 @@ class SpeechDataset:
         settled = dict(conditioning_seconds=conditioning_seconds(config.data, train))
         data = replace(config.data, num_speakers=len({clip.speaker for clip in train}), **settled)
         texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
-        return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts)
+        return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts, prepared)
 
     def with_config(self, config: XTTSConfig) -> SpeechDataset:
         """The same clips under a configuration with other batches."""
@@ -142,6 +146,8 @@ class SpeechDataset:
         entry, shift = STAGES[stage], MAX_SHIFT_SAMPLES * data.augment
         rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
         fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None)
+        if entry.codes and self.prepared is not None and not data.augment:
+            fields["codes"] = all(clip.wav_path in self.prepared for clip in clips)
         return BatchLoader(clips, order, self._cache, seed, rule, crop, shift, training, **fields)
 
     def _crop_samples(self, stage):
@@ -161,11 +167,25 @@ class SpeechDataset:
 
 def _inspect(config, folder, progress):
     corpus = load_corpus(folder, config.data.language, config.data.format, config.data.audio_roots)
-    limits = ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
     name = f"inspected_{digest_bytes(str(Path(folder).resolve()).encode(), 4)}.json"
     cache = Path(config.training.checkpoint_dir, name)
     options = dict(workers=config.data.num_workers, progress=progress, keeps_cache=config.training.worker_index == 0)
-    return inspect_corpus(corpus, limits, cache_path=cache, **options)
+    return inspect_corpus(corpus, clip_limits(config), cache_path=cache, **options)
+
+
+def clip_limits(config: XTTSConfig) -> ClipLimits:
+    """What the clips of a run keep to."""
+    return ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
+
+
+def _prepared(config, clips):
+    prepared = PreparedClips.open(config.data.prepared)
+    prepared.adopt(clips)
+    logger.info("%d clips of the training set are read from the shards in %s.", len(clips), config.data.prepared)
+    if config.data.augment:
+        changed = "data.augment is on, and changed speed, level and time have other codes than those in --prepared"
+        logger.warning(f"{changed}: they are computed anew, from its samples. data.augment: false takes its codes.")
+    return prepared
 
 
 def _divide(sides, inspection, share):

@@ -12,6 +12,7 @@ from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
+from myxtts.data.shards import PreparedClips
 
 _FULL_SCALE = 32767.0
 
@@ -30,11 +31,11 @@ class Clip:
 
 
 class SampleCache:
-    """Decoded recordings kept as 16-bit samples until a memory budget is full."""
+    """Decoded recordings kept as 16-bit samples until a memory budget is full; from shards what is `prepared`."""
 
-    def __init__(self, budget_mb: float):
-        self._room = budget_mb * 2**20
-        self._samples: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
+    def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
+        self._room, self._prepared = budget_mb * 2**20, prepared
+        self._samples: dict[tuple[str, int], tuple[np.ndarray, int, np.ndarray | None]] = {}
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
@@ -42,17 +43,38 @@ class SampleCache:
         return self.load_with_rate(path, sample_rate)[0]
 
     def load_with_rate(self, path: str, sample_rate: int) -> tuple[np.ndarray, int]:
-        """Samples of `path` at `sample_rate` Hz, decoded and resampled once, and the rate that the file has."""
+        """Samples of `path` at `sample_rate` Hz, decoded and resampled once, and the rate that the file has.
+
+        The rate of a prepared clip is the one it is kept at.
+        """
+        samples, source_rate, _ = self._entry(path, sample_rate)
+        return samples.astype(np.float32) * (1.0 / _FULL_SCALE), source_rate
+
+    def load_with_codes(self, path: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Samples of `path` at 22 050 Hz, and its codes, `(C,)` int32, where it is prepared."""
+        samples, _, codes = self._entry(path, MODEL_SAMPLE_RATE)
+        return samples.astype(np.float32) * (1.0 / _FULL_SCALE), codes
+
+    def _entry(self, path, sample_rate):
         key = path, sample_rate
         kept = self._samples.get(key)
         if kept is None:
-            samples, source_rate = load_with_rate(path, sample_rate)
-            kept = np.round(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16), source_rate
+            if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
+                samples, codes = self._prepared.read(path)
+                kept = samples, sample_rate, codes
+            else:
+                samples, source_rate = load_with_rate(path, sample_rate)
+                kept = to_int16(samples), source_rate, None
             with self._lock:
                 if key not in self._samples and kept[0].nbytes <= self._room:
                     self._room -= kept[0].nbytes
                     self._samples[key] = kept
-        return kept[0].astype(np.float32) * (1.0 / _FULL_SCALE), kept[1]
+        return kept
+
+
+def to_int16(samples: np.ndarray) -> np.ndarray:
+    """Samples as they are kept and trained on; what lies beyond [-1, 1] is clipped."""
+    return np.round(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16)
 
 
 @dataclass(frozen=True)
@@ -86,6 +108,8 @@ class BatchLoader:
     """Whether batches bring the sound at 24 000 Hz; clips then begin on `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
     """Speakers by index, where batches say whose clips they are."""
+    codes: bool = False
+    """Whether batches bring the codes of the clips, which are all prepared, whole and not put off."""
     share: tuple[int, int] = (0, 1)
     """Which of how many equal parts of each batch is read: a worker's own rows."""
     failure: Exception | None = None
@@ -104,14 +128,18 @@ class BatchLoader:
         indices = ordered.indices[first : (part + 1) * len(ordered.indices) // parts]
         voice_samples = self.conditioning.max_samples if self.conditioning else 0
         voice, target = (voice_samples,), (target_width(ordered.num_samples) * self.targets,)
-        widths = WaveBatch((), (ordered.num_samples,), (), (ordered.num_tokens,), (), voice, (2,), target, (), (), ())
+        num_codes = (ordered.num_samples // CODE_STRIDE_SAMPLES * self.codes,)
+        widths = (), (ordered.num_samples,), (), (ordered.num_tokens,), (), voice, (2,), target, (), (), (), num_codes
         batch = WaveBatch(*(np.zeros((len(indices), *w), dtype) for w, dtype in zip(widths, WAVE_DTYPES)))
         batch.index[:] = indices
         for row, index in enumerate(indices):
             clip = self.clips[index]
             # A generator for each row: what is drawn for one depends on no other, which another worker reads.
             rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1, first + row])
-            samples, start = self.cache.load(clip.wav_path), 0
+            (samples, codes), start = self.cache.load_with_codes(clip.wav_path), 0
+            if self.codes:
+                codes = codes[: num_codes[0]]
+                batch.codes[row, : len(codes)] = codes
             if self.crop_samples is not None:
                 samples, start = self._slice(samples, self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
             samples = samples[: ordered.num_samples]

@@ -67,6 +67,12 @@ class DVAE(keras.layers.Layer):
         self.decoder_conv_1 = conv("decoder_conv_1", wide, hidden, 3)
         self.decoder_output = conv("decoder_output", hidden, self.num_mels, 1)
 
+    @property
+    def reach(self) -> int:
+        """Codes of silence that a clip needs behind it so that its own depend on nothing beyond: 2 for each residual
+        block, and 1 for strided convolutions and Fourier transform."""
+        return 2 * self.residual_blocks + 1
+
     def mel_to_vectors(self, mel: Tensor) -> Tensor:
         """Encoder output before quantization: `(B, T, num_mels)` -> `(B, ceil(T / 4), codebook_width)`."""
         x = ops.relu(self.encoder_conv_1(ops.relu(self.encoder_conv_0(mel))))

@@ -74,6 +74,11 @@ def open_run(
     agenda = make_agenda(dataset.config, dataset, reset, _source(config) if is_adopted else None)
     if on_agenda:
         on_agenda(agenda)
+    uses_codes = config.data.prepared and not config.data.augment
+    if uses_codes and any(work.stage == "dvae" and work.trains for work in agenda.works):
+        holds = f"--prepared {config.data.prepared} holds the codes of a trained DVAE, and this run is to train its own"
+        way_out = "Train that first, then run `myxtts prepare --checkpoint` on it; or name that run in --checkpoint-dir"
+        raise ConfigError(f"{holds}. {way_out} or --init-from.")
     if config.training.reset_training:
         _set_aside(config, on_set_aside)
         dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
@@ -102,7 +107,7 @@ def open_together(config: XTTSConfig, workers: Workers, *tells: Callable) -> tup
     told = workers.tell(told)
     if dataset is None:
         settled, own = config_from_dict(told["config"]), config
-        paths = {name: getattr(own.data, name) for name in ("train_data", "val_data", "audio_roots")}
+        paths = {name: getattr(own.data, name) for name in ("train_data", "val_data", "prepared", "audio_roots")}
         home = dict(checkpoint_dir=own.training.checkpoint_dir, worker_index=own.training.worker_index)
         training = replace(settled.training, **home)
         config = replace(settled, data=replace(settled.data, **paths), training=training)

@@ -114,12 +114,14 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def remove_leftovers(folder: AnyPath) -> None:
+def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
     """Removes what killed processes left half written under names of `temporary_path`, as far as it can be removed.
+
+    `name` is that of the one file meant, of at most 40 characters; by default all are.
 
     To be called while nobody writes there. Links are not followed, nor are they removed: none was made here.
     """
-    ours = f".*.{12 * '[0-9a-f]'}.myxtts*.tmp"
+    ours = f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"
     for leftover in () if os.path.islink(folder) else Path(folder).glob(ours):
         if not leftover.is_symlink():
             with suppress(OSError):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
+from myxtts.data.shards import PreparedClips
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.parts import chosen_step, read_part
@@ -22,6 +23,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
 
     Raises:
         CheckpointError: The run has none yet, or one that is not trained to the end.
+        UserError: The prepared codes that the stage is to read are of another DVAE.
     """
     models, lineage = {}, {}
     for name in STAGES[stage].builds_on:
@@ -43,4 +45,6 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
             models[name] = XTTS(config.model, parts=(part,))
             assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))
         lineage[name] = store.digest(step)
+    if STAGES[stage].codes and config.data.prepared and not config.data.augment:
+        PreparedClips.open(config.data.prepared).require_dvae(lineage["dvae"])
     return models, lineage

@@ -42,7 +42,8 @@ class GPTStage(Stage):
 
     def make_preparation(self, device, shares_device):
         data, seed = self.config.data, self.config.training.seed
-        return GPTPreparation(self.foundations["dvae"], device, data.augment, seed)
+        dvae = self.foundations["dvae"]
+        return GPTPreparation(dvae, device, data.augment, seed, 0 if data.augment else dvae.dvae.reach)
 
     def weight_arrays(self):
         """The weights with merged kernels, and under LoRA and the adapters."""
@@ -110,26 +111,37 @@ class GPTObjective(Objective):
 
 
 class GPTPreparation(Preparation):
-    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE."""
+    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE, which batches of prepared clips bring along.
 
-    def __init__(self, model, device, augment, seed):
+    `margin_codes` of silence are put behind a batch before it is encoded. With `DVAE.reach` of them a clip has the
+    codes that it has alone; without, the last codes of clips that fill the batch are other than in a wider one.
+    """
+
+    def __init__(self, model, device, augment, seed, margin_codes=0):
         super().__init__(model, device, augment, seed)
+        self.margin_samples = margin_codes * CODE_STRIDE_SAMPLES
         for block in model.dvae.encoder_blocks:
             set_fewer_products(block, runs_on_cpu(device))
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
 
     def make_batch(self, batch, step):
         wav, wav_lengths, change = self.change_voice(batch, step)
-        mel = self.log_mel(self.mel, wav, change)
-        codes = self.model.dvae.encode(mel)
-        # A waveform of exactly n strides gives one code more than it has strides.
-        codes = codes[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
+        if self.augment:
+            codes = self._encode(wav, change)
+        else:
+            is_prepared = tf.shape(batch.codes)[1] > 0
+            codes = tf.cond(is_prepared, lambda: tf.identity(batch.codes), lambda: self._encode(wav, change))
         conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning
         span = tf.cast(batch.conditioning_span, tf.float32) / change.speed[:, None] / CODE_STRIDE_SAMPLES
         span = tf.cast(tf.stack([tf.floor(span[:, 0]), tf.math.ceil(span[:, 1])], axis=1), tf.int32)
         conditioning_mel = self.log_mel(self._conditioning_mel, conditioning, change)
         lengths = -(-wav_lengths // CODE_STRIDE_SAMPLES)
         return GPTBatch(batch.index, batch.text, batch.text_lengths, conditioning_mel, codes, lengths, span)
+
+    def _encode(self, wav, change):
+        mel = self.log_mel(self.mel, tf.pad(wav, [[0, 0], [0, self.margin_samples]]), change)
+        # A waveform of exactly n strides gives one code more than it has strides.
+        return self.model.dvae.encode(mel)[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
 
 
 DIAGONAL_WIDTH = 0.2

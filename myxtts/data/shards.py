@@ -1,0 +1,231 @@
+"""Prepared clips: samples and codes in checksummed shards, written once, read at any place in any order.
+
+A folder holds, for each of its shards, a TFRecord file of `tf.train.Example`s (`id`; `samples`, 16-bit little-endian
+PCM at 22 050 Hz; `codes`), and an index in JSON, which is written last: without it the shard is not there. A manifest
+appears when all shards are there. A clip's shard follows from its id alone, so that it does not matter who makes
+which, and when.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.audio.files import AudioError
+from myxtts.config.checks import UserError
+from myxtts.storage.files import (
+    CheckpointError,
+    digest_bytes,
+    digest_file,
+    read_json,
+    remove_leftovers,
+    write_json,
+    write_whole,
+)
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+MAX_SHARDS = 99_999
+MAX_SHARD_CLIPS = 200_000
+"""Its index stays well below what `read_json` takes."""
+_RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and its checksum; checksum of the data
+
+
+class PreparedClip(NamedTuple):
+    """A clip as a shard's index lists it."""
+
+    id: str
+    num_samples: int
+    offset: int
+    """Byte of the shard at which its `tf.train.Example` begins."""
+    length: int
+    """Bytes of that."""
+    crc32: int
+    """Checksum of those."""
+
+
+def shard_name(number: int, shards: int) -> str:
+    """Name of a shard's files without `.tfrecord` and `.json`; the first has number 0."""
+    return f"shard-{number:05d}-of-{shards:05d}"
+
+
+def shard_of(clip_id: str, shards: int) -> int:
+    """The shard that a clip belongs to."""
+    return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16) % shards
+
+
+def write_shard(
+    folder: Path,
+    number: int,
+    shards: int,
+    dvae: str,
+    clips: Iterable[tuple[str, np.ndarray, np.ndarray]],
+    left_out: Sequence[tuple[str, str]] = (),
+) -> int:
+    """Writes one shard, whole or not at all; returns how many clips it holds.
+
+    Args:
+        dvae: Digest of the weights that made the codes.
+        clips: Id, samples `(S,)` int16 and codes `(C,)` int32 of each.
+        left_out: Id and reason of clips that cannot be used.
+    """
+    name, index, offset = shard_name(number, shards), [], 0
+    for suffix in (".tfrecord", ".json"):
+        remove_leftovers(folder, name + suffix)
+    path = folder / f"{name}.tfrecord"
+    with write_whole(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+        for clip_id, samples, codes in clips:
+            record = _record(clip_id, samples, codes)
+            writer.write(record)
+            offset += _RECORD_HEADER_BYTES
+            index.append(PreparedClip(clip_id, len(samples), offset, len(record), zlib.crc32(record)))
+            offset += len(record) + _RECORD_FOOTER_BYTES
+        writer.close()  # before its content is waited for
+    header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
+    write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out})
+    return len(index)
+
+
+def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
+    """The index of a shard that is there in full; None where it is not.
+
+    Raises:
+        UserError: It was made with another DVAE or another format.
+    """
+    name = shard_name(number, shards)
+    if not (folder / f"{name}.json").exists():
+        return None
+    try:
+        index = read_json(folder / f"{name}.json")
+    except CheckpointError:  # damaged: it is made anew
+        return None
+    if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
+        made = f"{folder / name} was made with another DVAE, or by another version of the program"
+        raise UserError(f"{made}. Give another --output, or remove the folder.")
+    path = folder / f"{name}.tfrecord"
+    return index if path.is_file() and path.stat().st_size == index["bytes"] else None
+
+
+def refuse_other_count(folder: Path, shards: int) -> None:
+    """Raises `UserError` where the folder holds shards of another division."""
+    for path in folder.glob("shard-*-of-*.json"):
+        if not path.stem.endswith(f"-of-{shards:05d}"):
+            there = int(path.stem.rpartition("-")[2])
+            way_out = "Give that number, or another --output."
+            raise UserError(f"--shards must be {there}, as {folder} is divided so. Received: {shards}. {way_out}")
+
+
+def merge(folder: Path, shards: int, dvae: str) -> list[int]:
+    """Writes the manifest if all shards are there and it does not say so yet; returns those that are missing."""
+    indexes = [read_index(folder, number, shards, dvae) for number in range(shards)]
+    if missing := [number for number, index in enumerate(indexes) if index is None]:
+        return missing
+    entries = []
+    for number, index in enumerate(indexes):
+        name = shard_name(number, shards)
+        digest = digest_file(folder / f"{name}.json")
+        entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
+    total = sum(entry["clips"] for entry in entries)
+    manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
+    path = folder / MANIFEST
+    if not path.is_file() or path.read_text(encoding="utf-8") != json.dumps(manifest, indent=1) + "\n":
+        write_json(path, manifest)
+    return []
+
+
+class PreparedClips:
+    """What a folder of shards holds: `adopt` says which recordings these are, `read` gives them."""
+
+    def __init__(self, folder: Path, dvae: str, clips: dict[str, tuple[str, PreparedClip]]):
+        self.folder, self.dvae = folder, dvae
+        self._clips = clips
+        self._by_path: dict[str, tuple[str, PreparedClip]] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path) -> PreparedClips:
+        """Reads the manifest and the indexes of a folder; sizes and checksums of all must be as written.
+
+        Raises:
+            UserError: Something is missing or other than it was.
+        """
+        folder = Path(folder)
+        again = "Run the same `myxtts prepare` again: it makes what is missing"
+        if not (folder / MANIFEST).is_file():
+            raise UserError(f"--prepared {folder} has no {MANIFEST}, so not all of its shards are made. {again}.")
+        manifest, clips = read_json(folder / MANIFEST), {}
+        if manifest.get("format") != FORMAT:
+            raise UserError(f"--prepared {folder} is of another version of the program. Prepare into another folder.")
+        for entry in manifest["shards"]:
+            name = entry["name"]
+            path, index = folder / f"{name}.tfrecord", folder / f"{name}.json"
+            if not path.is_file() or path.stat().st_size != entry["bytes"]:
+                raise UserError(f"{path} is missing or cut short. {again}.")
+            if not index.is_file() or digest_file(index) != entry["index"]:
+                raise UserError(f"{index} is missing, damaged or newer than {MANIFEST}. {again}.")
+            clips |= {row[0]: (name, PreparedClip(*row)) for row in read_json(index)["clips"]}
+        return cls(folder, manifest["dvae"], clips)
+
+    def adopt(self, clips: Sequence) -> None:
+        """Takes these `Clip`s as what was prepared, by id and length, wherever their recordings are today.
+
+        Raises:
+            UserError: One of them is not there, or has another length.
+        """
+        others = [clip for clip in clips if self._length(clip.id) != clip.num_samples]
+        if others:
+            first = others[0]
+            found = self._length(first.id)
+            why = "is not among them" if found is None else f"has {first.num_samples} samples and had {found}"
+            told = f"--prepared {self.folder} must hold every clip of --train-data as it is. {len(others)} differ"
+            way_out = "`myxtts prepare` adds clips that are new; for changed ones, give it another --output"
+            raise UserError(f"{told}; {first.id} {why}. {way_out}.")
+        self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips}
+
+    def _length(self, clip_id):
+        known = self._clips.get(clip_id)
+        return known and known[1].num_samples
+
+    def require_dvae(self, digest: str) -> None:
+        """Raises `UserError` unless the codes were made with these weights."""
+        if digest != self.dvae:
+            digests = f"{self.dvae[:12]} for {digest[:12]}"
+            told = f"--prepared {self.folder} holds codes of another DVAE than this run's ({digests})"
+            way_out = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave --prepared out"
+            raise UserError(f"{told}. {way_out}.")
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._by_path
+
+    def read(self, path: str) -> tuple[np.ndarray, np.ndarray]:
+        """Samples `(S,)` int16 at 22 050 Hz and codes `(C,)` int32 of an adopted recording.
+
+        Raises:
+            AudioError: The shard is not what it was.
+            OSError: It cannot be read.
+        """
+        name, clip = self._by_path[path]
+        shard = self.folder / f"{name}.tfrecord"
+        with open(shard, "rb") as file:
+            file.seek(clip.offset)
+            record = file.read(clip.length)
+        if zlib.crc32(record) != clip.crc32:
+            way_out = "remove it and its .json, and run the same `myxtts prepare` again"
+            raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip.id} does not hold; {way_out}.")
+        features = tf.train.Example.FromString(record).features.feature
+        samples = np.frombuffer(features["samples"].bytes_list.value[0], "<i2")
+        return samples, np.array(features["codes"].int64_list.value, np.int32)
+
+
+def _record(clip_id, samples, codes):
+    values = {
+        "id": tf.train.Feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")])),
+        "samples": tf.train.Feature(bytes_list=tf.train.BytesList(value=[samples.astype("<i2").tobytes()])),
+        "codes": tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist())),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()

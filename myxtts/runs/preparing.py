@@ -1,0 +1,110 @@
+"""Data preparation apart from training: clips of a data set, as the GPT stage reads them, into shards."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.config.checks import UserError, require
+from myxtts.config.rates import CODE_STRIDE_SAMPLES
+from myxtts.data.batch import noise_batch
+from myxtts.data.corpora import Corpus, load_corpus
+from myxtts.data.dataset import clip_limits
+from myxtts.data.doctor import inspect_corpus
+from myxtts.data.pipeline import SampleCache, to_int16
+from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, shard_of, write_shard
+from myxtts.storage.provenance import read_config
+from myxtts.training.foundations import load_foundations
+from myxtts.training.stages.gpt import GPTPreparation
+
+_WIDTH_CODES = 32
+"""Clips are encoded one by one in widths of a multiple of this: few widths, and no clip's codes depend on another."""
+
+
+def prepare(
+    checkpoint: str | Path,
+    output: str | Path,
+    shards: int,
+    device: str,
+    shard: int | None = None,
+    train_data: str | None = None,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """Makes the shards that are not there yet, or the one asked for, and the manifest once all of them are.
+
+    Args:
+        checkpoint: Folder of a run whose DVAE is trained; its settings say which clips can be used.
+        output: Folder of the shards; several processes may write different shards into it at the same time.
+        device: TensorFlow's name of the one that encodes.
+        shard: Which one, from 0; None makes all, one after the other.
+        train_data: None takes the run's.
+
+    Raises:
+        UserError: The run has no trained DVAE, the data set cannot be read, or `output` holds other shards.
+    """
+    require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
+    require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
+    output, config = Path(output), _config(checkpoint, train_data)
+    output.mkdir(parents=True, exist_ok=True)
+    refuse_other_count(output, shards)
+    foundations, lineage = load_foundations(config, "gpt", device)
+    dvae, model = lineage["dvae"], foundations["dvae"]
+    corpus = load_corpus(*(getattr(config.data, name) for name in ("train_data", "language", "format", "audio_roots")))
+    divided = _divide(corpus, shards, range(shards) if shard is None else [shard])
+    most = max(map(len, divided.values()))
+    require(most <= MAX_SHARD_CLIPS, "--shards", f"so many that none has more than {MAX_SHARD_CLIPS} clips", shards)
+    preparation = GPTPreparation(model, device, False, 0, model.dvae.reach)
+    left = {n: some for n, some in divided.items() if not _is_made(read_index(output, n, shards, dvae), some)}
+    for number, utterances in left.items():
+        part = replace(corpus, utterances=utterances, rejections=())
+        inspection = inspect_corpus(part, clip_limits(config), workers=config.data.num_workers)
+        left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
+        clips = _encoded(inspection.accepted, preparation)
+        count = write_shard(output, number, shards, dvae, clips, left_out)
+        tell(f"Shard {number} of {shards}: {count} clips" + (f", {len(left_out)} left out" if left_out else ""))
+    if not left:
+        tell(f"Nothing to do: {'all shards are' if shard is None else f'shard {shard} is'} made already.")
+    if missing := merge(output, shards, dvae):
+        tell(f"{len(missing)} of {shards} shards are still to be made, first {missing[0]}.")
+    else:
+        tell(f"All {shards} shards are there. Train with --prepared {output}")
+
+
+def _config(checkpoint, train_data):
+    """The run's, of other recordings where they are named."""
+    config = read_config(Path(checkpoint))
+    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
+    if data.train_data is None:
+        raise UserError("--train-data must name the data set, as the run in --checkpoint has none that is kept.")
+    return replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
+
+
+def _divide(corpus: Corpus, shards: int, wanted: Sequence[int]) -> dict[int, tuple]:
+    """The utterances of each shard that is wanted, by its number."""
+    divided = {number: [] for number in wanted}
+    for utterance in corpus.utterances:
+        number = shard_of(utterance.id, shards)
+        if number in divided:
+            divided[number].append(utterance)
+    return {number: tuple(utterances) for number, utterances in divided.items()}
+
+
+def _is_made(index, utterances):
+    """Whether a shard's index lists what the data set has for it today."""
+    known = index and {row[0] for row in (*index["clips"], *index["left_out"])}
+    return index is not None and known == {utterance.id for utterance in utterances}
+
+
+def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Id, samples and codes of each clip, as the GPT stage would compute them."""
+    cache = SampleCache(0)
+    for utterance in utterances:
+        samples = cache.load(str(utterance.wav_path))
+        width = -(-len(samples) // (_WIDTH_CODES * CODE_STRIDE_SAMPLES)) * _WIDTH_CODES * CODE_STRIDE_SAMPLES
+        wave = noise_batch(1, 0, 1, 4 * CODE_STRIDE_SAMPLES, 1)
+        padded = np.pad(samples, (0, width - len(samples)))[None]
+        wave = wave._replace(wav=padded, wav_lengths=np.array([len(samples)], np.int32))
+        codes = preparation(tf.nest.map_structure(tf.constant, wave)).codes.numpy()[0]
+        yield utterance.id, to_int16(samples), codes[: -(-len(samples) // CODE_STRIDE_SAMPLES)]

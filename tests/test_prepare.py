@@ -1,0 +1,169 @@
+"""Clips encoded into shards once give the batches and losses that recordings give, whoever makes which shard."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny import tiny_run_config, write_run
+
+from myxtts.audio.files import AudioError
+from myxtts.cli.prepare import main
+from myxtts.config.checks import UserError
+from myxtts.config.stages import STAGES
+from myxtts.data.dataset import SpeechDataset
+from myxtts.data.shards import PreparedClips, shard_name, write_shard
+from myxtts.models.xtts import XTTS
+from myxtts.runs.opening import open_run
+from myxtts.runs.preparing import prepare
+from myxtts.storage.files import read_json, temporary_path
+from myxtts.training.foundations import load_foundations
+from myxtts.training.stages.gpt import GPTObjective
+
+pytestmark = pytest.mark.usefixtures("eagerly")
+
+
+@pytest.fixture(scope="module")
+def run(tiny_corpus, tmp_path_factory):
+    """Configuration of a run without augmentation whose DVAE counts as trained."""
+    home = tmp_path_factory.mktemp("prepare") / "run"
+    home.mkdir()
+    dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, home, data={"augment": False}))
+    tf.random.set_seed(1)
+    model = XTTS(dataset.config.model, parts=("dvae",))
+    # Otherwise one code is the nearest to all that random weights make.
+    vectors = model.dvae.mel_to_vectors(np.random.default_rng(0).normal(size=(1, 64, 80)).astype("float32"))
+    model.dvae.quantizer.codebook.assign(3 * vectors[0, : model.dvae.num_codes])
+    write_run(home, model, dataset.tokenizer, dataset.config)
+    return dataset.config
+
+
+@pytest.fixture(scope="module")
+def shards(run, tmp_path_factory):
+    """Folder of the corpus as one shard. Not to be changed."""
+    folder = tmp_path_factory.mktemp("shards")
+    prepare(run.training.checkpoint_dir, folder, 1, "/CPU:0")
+    return folder
+
+
+def with_prepared(config, folder):
+    return replace(config, data=replace(config.data, prepared=str(folder)))
+
+
+def clips_of(folder):
+    """`{id: (samples, codes)}` of all shards, read as any reader of TFRecords does, which checks their checksums."""
+    found = {}
+    for record in tf.data.TFRecordDataset(sorted(map(str, folder.glob("*.tfrecord")))):
+        features = tf.train.Example.FromString(record.numpy()).features.feature
+        name = features["id"].bytes_list.value[0].decode()
+        assert name not in found
+        found[name] = features["samples"].bytes_list.value[0], tuple(features["codes"].int64_list.value)
+    return found
+
+
+def test_batches_and_losses_are_those_of_the_recordings(run, shards):
+    recorded, prepared = SpeechDataset.open(run), SpeechDataset.open(with_prepared(run, shards))
+    foundations, lineage = load_foundations(prepared.config, "gpt", "/CPU:0")
+    stage = STAGES["gpt"].load()(recorded.config, foundations)
+    preparation = stage.make_preparation("/CPU:0", True)
+    model = XTTS(recorded.config.model, parts=("gpt",))
+    objective = GPTObjective(model, recorded.config)
+    seen = set()
+    for kind in ("train_loader", "validation_loader"):
+        ours, theirs = (getattr(dataset, kind)("gpt") for dataset in (prepared, recorded))
+        for position in range(theirs.order.batches_per_epoch):
+            waves, computed = ours(position), theirs(position)
+            assert waves.codes.shape[1] and not computed.codes.shape[1]
+            batches = [preparation(tf.nest.map_structure(tf.constant, batch)) for batch in (waves, computed)]
+            for name, ours_of, theirs_of in zip(batches[0]._fields, *batches):
+                counts = tf.sequence_mask(batches[0].code_lengths, ours_of.shape[1]) if name == "codes" else True
+                np.testing.assert_array_equal(ours_of.numpy()[counts], theirs_of.numpy()[counts], err_msg=name)
+            seen |= set(waves.codes.ravel())
+        losses = [objective.loss_sums(batch)[0]["codes"].numpy() for batch in batches]
+        assert losses[0] == losses[1]
+    assert len(seen) > 3, "codes that are all alike would show nothing"
+
+
+def test_augmented_clips_take_the_samples_and_compute_their_codes(run, shards, caplog):
+    config = with_prepared(replace(run, data=replace(run.data, augment=True)), shards)
+    batch = SpeechDataset.open(config).train_loader("gpt")(0)
+    assert batch.codes.shape[1] == 0 and batch.wav.any()
+    assert "data.augment: false takes its codes" in caplog.text
+
+
+def test_shards_made_in_any_order_hold_what_one_holds_and_are_not_made_twice(run, shards, tmp_path, capsys):
+    home, train_data = run.training.checkpoint_dir, run.data.train_data
+    for number in (1, 2, 0):
+        with pytest.raises(UserError, match="has no manifest.json"):
+            PreparedClips.open(tmp_path)
+        prepare(home, tmp_path, 3, "/CPU:0", number, train_data)
+    assert clips_of(tmp_path) == clips_of(shards)
+    assert PreparedClips.open(tmp_path).dvae == read_json(shards / "manifest.json")["dvae"]
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+    capsys.readouterr()
+    prepare(home, tmp_path, 3, "/CPU:0")
+    assert "Nothing to do: all shards are made already." in capsys.readouterr().out
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+    with pytest.raises(UserError, match="--shards must be 3"):
+        prepare(home, tmp_path, 2, "/CPU:0")
+
+
+def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
+    home, prepared = run.training.checkpoint_dir, tmp_path / "shards"
+    prepare(home, prepared, 2, "/CPU:0", 0)
+    first = (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns
+
+    def stopped():
+        yield "one", np.zeros(9, np.int16), np.zeros(1, np.int32)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_shard(prepared, 1, 2, "digest", stopped())
+    leftovers = [temporary_path(prepared / f"{shard_name(number, 2)}.tfrecord") for number in (0, 1)]
+    for path in leftovers:
+        path.write_bytes(b"half")  # as after SIGKILL
+    prepare(home, prepared, 2, "/CPU:0")
+    assert [path.exists() for path in leftovers] == [True, False], "that of another shard may still be written to"
+    assert (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns == first
+    assert clips_of(prepared) == clips_of(shards)
+
+
+def test_what_does_not_belong_together_is_refused(run, shards, tmp_path, tiny_corpus):
+    prepared = PreparedClips.open(shards)
+    with pytest.raises(UserError, match="codes of another DVAE"):
+        prepared.require_dvae("0" * 32)
+    clip = SpeechDataset.open(run).train[0]
+    with pytest.raises(UserError, match=f"{clip.id} has 5 samples and had"):
+        prepared.adopt([replace(clip, num_samples=5)])
+    with pytest.raises(UserError, match="nowhere is not among them"):
+        prepared.adopt([replace(clip, id="nowhere")])
+    fresh = tiny_run_config(tiny_corpus, tmp_path / "fresh", data={"augment": False})
+    with pytest.raises(UserError, match="this run is to train its own"):
+        open_run(with_prepared(fresh, shards))
+
+
+def test_damage_is_found(run, shards, tmp_path):
+    folder = tmp_path / "shards"
+    shutil.copytree(shards, folder)
+    path = folder / f"{shard_name(0, 1)}.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    config = with_prepared(run, folder)
+    loader = SpeechDataset.open(config).train_loader("gpt")
+    with pytest.raises(AudioError, match="the checksum of .* does not hold; remove it"):
+        [loader(position) for position in range(loader.order.batches_per_epoch)]
+    path.write_bytes(content[:-1])
+    with pytest.raises(UserError, match="missing or cut short"):
+        PreparedClips.open(folder)
+
+
+def test_the_command_names_what_is_wrong(run, tmp_path, capsys):
+    assert (
+        main(["--checkpoint", run.training.checkpoint_dir, "--output", str(tmp_path), "--shards", "4", "--shard", "4"])
+        == 2
+    )
+    assert "--shard must be 0 to 3" in capsys.readouterr().err
+    assert main(["--checkpoint", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
+    assert "is not there" in capsys.readouterr().err
