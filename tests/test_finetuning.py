@@ -81,13 +81,21 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
         tmp_path / "run",
         data={"num_buckets": 1},
         gpt={"max_steps": 2},
-        training={"init_from": str(folder), "stage": "gpt", "lora_rank": rank, "max_validation_batches": 1},
+        training={
+            **{"init_from": str(folder), "stage": "gpt", "max_validation_batches": 1},
+            **{"lora_rank": rank, "lora_alpha": 4.0},
+        },
     )
     with untraced():
         assert Run(config, plan_devices(num_gpus=0)).train()
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     store = CheckpointStore(tmp_path / "run" / "gpt")
-    tensors, _ = store.read(store.steps()[-1], ["model"])
+    tensors, state = store.read(store.steps()[-1], ["model"])
+    rows = {row["optimization"]: row for row in state["ledger"]}
+    assert ("LoRA" in rows) == bool(rank)
+    if rank:
+        assert rows["LoRA"]["effective"] == "rank 2" and rows["LoRA"]["as_requested"]
+        assert rows["LoRA"]["reason"].endswith("are trained; alpha 4")
     starting = {name: value.numpy() for name, value in model.part_weights("gpt").items()}
     changed = {name for name, value in tensors["model"].items() if not np.array_equal(value, starting[name])}
     kernels = {

@@ -17,6 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from myxtts.cli.errors import exits_with_sentence
+from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.storage.files import read_json, write_json
 
 SHOWN = {"_repr_html_": "text/html", "_repr_png_": "image/png", "_repr_markdown_": "text/markdown"}
@@ -70,12 +72,14 @@ def _shown(value: Any) -> dict:
     return data
 
 
+@exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Executes a notebook in place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--folder", type=Path, required=True, help="to run in; made if need be")
     arguments = parser.parse_args(argv)
+    filter_native_errors()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     target = arguments.notebook.resolve()
     write_json(target, execute(read_json(target), arguments.folder))

@@ -89,10 +89,10 @@ def _add_sound(sound):
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Speaks; everything that can be wrong is looked at before the first sound."""
-    from myxtts.interchange.hub import local_folder
-
     arguments = build_parser().parse_args(argv)
     _check(arguments)
+    from myxtts.interchange.hub import local_folder
+
     arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
         return list_speakers(arguments.checkpoint)

@@ -27,7 +27,7 @@ def load_model(
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise CheckpointError(f"--checkpoint must be the folder of a training run. {folder} is not a folder.")
+        raise CheckpointError(f"A model (--checkpoint) must be the folder of a training run. {folder} is not a folder.")
     config = read_config(folder)
     stores = _trained_parts(folder)
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}

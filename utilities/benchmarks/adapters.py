@@ -23,7 +23,7 @@ CASES = {"all weights": 0, "LoRA": 16}
 RATES = {"all weights": (3e-4,), "LoRA": (3e-3,)}
 """Peak learning rates that are tried; the best one of a case counts."""
 SETTINGS = {"stage": "gpt", "sample_every_steps": 0, "log_every_steps": 10, "seed": 0}
-TIMED_STEPS = 30
+TIMED_STEPS = 10
 
 
 def train(asked: argparse.Namespace, case: str, rate: float) -> dict:
@@ -60,13 +60,13 @@ def train(asked: argparse.Namespace, case: str, rate: float) -> dict:
 
 def step_seconds(asked: argparse.Namespace) -> dict[str, float]:
     """Median seconds of a step of each case on the same batches, one after the other in this process."""
-    from myxtts.config.config import XTTSConfig
     from myxtts.devices.configuration import plan_devices
+    from myxtts.storage.provenance import read_config
     from myxtts.training.measurement import open_trainer, sync, synthetic_waves, take_step
 
     steps = {}
     for case, rank in CASES.items():
-        config = XTTSConfig.from_dict(json.loads((asked.init_from / "config.json").read_text()))
+        config = read_config(asked.init_from)
         config.data.train_data, config.data.batch_size = str(asked.train_data), asked.batch_size
         config.data.language, config.training.lora_rank = asked.language, rank
         trainer, _ = open_trainer(config, plan_devices(num_gpus=0), asked.folder / f"timed_{rank}")
