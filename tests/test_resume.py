@@ -125,9 +125,10 @@ def test_changed_training_set_of_a_checkpoint_that_did_not_keep_what_was_heard_i
     assert "The training set has changed since the checkpoint" in caplog.text
 
 
-def test_checkpoint_of_what_speaks_has_its_vocabulary(stopped):
+def test_checkpoint_of_what_speaks_has_its_vocabulary_and_rates_of_speech(stopped):
     dataset, trainer = stopped
     assert trainer.store.file(2, "vocab.json").read_text(encoding="utf-8") == dataset.tokenizer.to_json()
+    assert trainer.store.file(2, "speech_rates.json").read_bytes() == dataset.what_speaking_needs()["speech_rates.json"]
 
 
 def test_resumed_run_keeps_the_attention_that_was_measured(stopped, tmp_path, monkeypatch):

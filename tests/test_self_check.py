@@ -6,13 +6,16 @@ import pytest
 from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
+from myxtts.data.dataset import SpeechDataset
+from myxtts.data.pipeline import Clip
 from myxtts.evaluation.recognizers import Listening
 from myxtts.inference import synthesizer as speaking
 from myxtts.inference.code_engine import mark_text
 from myxtts.inference.second_reading import Reading, SecondReading
 from myxtts.inference.self_check import CODE_SECONDS, Verdict, judge
 from myxtts.models.xtts import XTTS
-from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, read_rates, rule_of_thumb, write_rates
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, read_rates, rule_of_thumb
 from myxtts.text.tokenizer import XTTSTokenizer
 
 TEXT = "The quick brown fox jumps over the lazy dog near the old river bank."
@@ -125,7 +128,7 @@ def test_second_reading_is_what_single_passes_give():
     np.testing.assert_allclose(found.attention.sum(axis=1), 1, rtol=1e-5)
 
 
-def test_rates_are_those_of_the_recordings_and_their_band_holds_them(tmp_path):
+def test_rates_are_those_of_the_recordings_and_their_band_holds_them():
     random = np.random.default_rng(0)
     lengths = random.integers(3, 90, 200)
     clips = [("en", "a" * n, 0.4 + 0.06 * n * random.uniform(0.8, 1.3)) for n in lengths]
@@ -138,9 +141,25 @@ def test_rates_are_those_of_the_recordings_and_their_band_holds_them(tmp_path):
     low, high = rate.band("a" * 50)
     assert low > 0.4 * 3.4 and high < 2 * 3.4
     assert rate.band("5")[1] > rate.band("a")[1]  # a digit takes a word
-    (tmp_path / SPEECH_RATES).write_bytes(write_rates(rates))
-    assert read_rates(tmp_path) == {}  # no checkpoint
     assert measure_rates([("en", "one", 0.5)] * 30)["en"].band("one")[1] > 0.5
+
+
+def test_rates_of_a_training_set_stay_with_the_weights_and_a_damaged_file_counts_as_none(tmp_path, caplog):
+    texts = {str(n): "a" * (5 + n) for n in range(40)}
+    clips = [Clip(name, "", (4,), "Ann", "en", 1000 * len(text)) for name, text in texts.items()]
+    tokenizer = XTTSTokenizer.train([("aa", "en")])
+    needed = SpeechDataset(tiny_run_config(), clips, clips, tokenizer, texts).what_speaking_needs()
+    assert needed["vocab.json"] == tokenizer.to_json().encode()
+    assert read_rates(tmp_path) == {}
+    store = CheckpointStore(tmp_path / "gpt", keep=5)
+    store.write(1, {}, {}, copies={"vocab.json": b""})
+    assert read_rates(tmp_path) == {}  # of a version that kept none
+    store.write(2, {}, {}, copies=needed)
+    (rate,) = read_rates(tmp_path).values()
+    assert rate.letter_seconds == pytest.approx(1000 / 22050) and rate.pause_seconds == pytest.approx(0, abs=1e-9)
+    assert not caplog.messages
+    store.write(3, {}, {}, copies={**needed, SPEECH_RATES: b'{"en": {"letter_seconds": -1}}'})
+    assert read_rates(tmp_path) == {} and "rule of thumb" in caplog.text
 
 
 def test_doubtful_sentence_is_drawn_anew_and_the_most_trusted_stays(without_griffin_lim, monkeypatch):
