@@ -83,7 +83,11 @@ class Choices:
         """A recording, and the speakers that a run was trained on."""
         sources = ["upload", "microphone"]
         recording = gr.Audio(
-            sources=sources, type="filepath", label=self.said["voice_file"], elem_id=f"{name}_recording"
+            sources=sources,
+            type="filepath",
+            buttons=["download"],
+            label=self.said["voice_file"],
+            elem_id=f"{name}_recording",
         )
         speaker = gr.Dropdown([], value=None, label=self.said["speaker"], elem_id=f"{name}_speaker")
 
