@@ -36,6 +36,8 @@ def told(function: Callable) -> Callable:
 def _shown(error):
     expected = isinstance(error, UserError | OSError)
     sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.strerror:
+        sentence = f"{error.strerror}: {error.filename2 or error.filename}"
     return gr.Error(html.escape(sentence), duration=None, print_exception=not expected)
 
 

@@ -67,7 +67,8 @@ def train_tab(
 
     def opened():
         training = studio.training()
-        return gr.Dropdown(choices=studio.runs(), value=training[0] if training else None), _now(studio, said)
+        chosen = dict(value=training[0]) if training else {}  # else what was typed meanwhile stays
+        return gr.Dropdown(choices=studio.runs(), **chosen), _now(studio, said)
 
     choices.page.load(opened, None, [name, now], show_progress="hidden", api_name=False)
 
