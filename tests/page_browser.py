@@ -97,6 +97,10 @@ class Page:
         wanted = ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
         return self.driver.find_element("css selector", wanted)
 
+    def find_all(self, elem_id, inside):
+        """All that is inside an element."""
+        return self.driver.find_elements("css selector", f"#{elem_id} {inside}")
+
     def tab(self, name):
         """Opens a tab."""
         self.click(f"tab_{name}-button")

@@ -25,7 +25,11 @@ def data_tab(studio: Studio, said: dict[str, str]) -> gr.Textbox:
             cancel_button(said, "data_cancel", lambda name: studio.tasks.cancel(f"data {name}"), name)
         with gr.Column():
             recording = gr.Audio(
-                sources=["microphone", "upload"], type="filepath", label=said["record"], elem_id="data_recording"
+                sources=["microphone", "upload"],
+                type="filepath",
+                buttons=["download"],
+                label=said["record"],
+                elem_id="data_recording",
             )
             words = gr.Textbox("", label=said["record_text"], elem_id="data_words")
             add = gr.Button(said["add_recording"], elem_id="data_add")

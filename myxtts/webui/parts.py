@@ -36,6 +36,8 @@ def told(function: Callable) -> Callable:
 def _shown(error):
     expected = isinstance(error, UserError | OSError)
     sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.strerror:
+        sentence = f"{error.strerror}: {error.filename2 or error.filename}"
     return gr.Error(html.escape(sentence), duration=None, print_exception=not expected)
 
 
@@ -83,7 +85,11 @@ class Choices:
         """A recording, and the speakers that a run was trained on."""
         sources = ["upload", "microphone"]
         recording = gr.Audio(
-            sources=sources, type="filepath", label=self.said["voice_file"], elem_id=f"{name}_recording"
+            sources=sources,
+            type="filepath",
+            buttons=["download"],
+            label=self.said["voice_file"],
+            elem_id=f"{name}_recording",
         )
         speaker = gr.Dropdown([], value=None, label=self.said["speaker"], elem_id=f"{name}_speaker")
 

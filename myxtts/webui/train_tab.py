@@ -57,6 +57,24 @@ def train_tab(
 
     start.click(told(begin), [name, *given], [state, planned], api_name="start")
     stop.click(told(end), name, state, api_name="stop")
+    _watch(studio, said, name, now, state)
+
+    def settings(run):
+        found = _stored(studio, run)
+        return [found.get(key, gr.skip()) for key in form]
+
+    name.change(settings, name, list(form.values()), show_progress="hidden", api_name="settings")
+
+    def opened():
+        training = studio.training()
+        chosen = dict(value=training[0]) if training else {}  # else what was typed meanwhile stays
+        return gr.Dropdown(choices=studio.runs(), **chosen), _now(studio, said)
+
+    choices.page.load(opened, None, [name, now], show_progress="hidden", api_name=False)
+
+
+def _watch(studio, said, name, now, state):
+    """Curves, sample and log of the run, and a look at it every other second."""
     losses = gr.LinePlot(x="step", y="loss", color="stage", label=said["losses"], elem_id="train_losses")
     sample = gr.Audio(
         label=said["sample"], type="filepath", interactive=False, buttons=["download"], elem_id="train_sample"
@@ -67,20 +85,9 @@ def train_tab(
     def look(run, seen):
         return _now(studio, said), *_shown(studio, said, run, seen)
 
-    def settings(run):
-        found = _stored(studio, run)
-        return [found.get(key, gr.skip()) for key in form]
-
-    name.change(settings, name, list(form.values()), show_progress="hidden", api_name="settings")
     outputs = [now, state, losses, sample, log, seen]
     quiet = dict(show_progress="hidden", api_name="state")
     gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look, [name, seen], outputs, **quiet)
-
-    def opened():
-        training = studio.training()
-        return gr.Dropdown(choices=studio.runs(), value=training[0] if training else None), _now(studio, said)
-
-    choices.page.load(opened, None, [name, now], show_progress="hidden", api_name=False)
 
 
 def _settings(said, switches):
