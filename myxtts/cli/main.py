@@ -35,7 +35,6 @@ def main(argv: list[str] | None = None) -> int:
     if argv[0] not in COMMANDS:
         from myxtts.config.settings import nearest
 
-        hint = nearest(argv[0], COMMANDS)
-        print(f"myxtts: {argv[0]} is not a command.{hint} Known: {', '.join(COMMANDS)}.", file=sys.stderr)
+        print(f"myxtts: {argv[0]} is not a command.{nearest(argv[0], COMMANDS)}", file=sys.stderr)
         return 2
     return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
