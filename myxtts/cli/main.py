@@ -38,8 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv[0] not in COMMANDS:
         from myxtts.config.settings import nearest
 
-        hint = nearest(argv[0], COMMANDS)
-        print(f"myxtts: {argv[0]} is not a command.{hint} Known: {', '.join(COMMANDS)}.", file=sys.stderr)
+        print(f"myxtts: {argv[0]} is not a command.{nearest(argv[0], COMMANDS)}", file=sys.stderr)
         return 2
     if threading.current_thread() is threading.main_thread():
         # An exception, so that what is half written goes away; commands that can end better have handlers of their own.

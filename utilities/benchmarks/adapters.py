@@ -27,7 +27,7 @@ TIMED_STEPS = 10
 
 
 def train(asked: argparse.Namespace, case: str, rate: float) -> dict:
-    """Trains a case; its validation losses by step, the seconds of a step, and the peak memory of its process."""
+    """Trains a case; its validation losses by step and the peak memory of its process."""
     folder = asked.folder / f"{case.replace(' ', '_')}_{rate:g}"
     every = {"validate_every_steps": asked.every, "checkpoint_every_steps": asked.steps}
     recipe = {"data": {"augment": False}, "training": {**SETTINGS, **every}}
@@ -54,8 +54,7 @@ def train(asked: argparse.Namespace, case: str, rate: float) -> dict:
         sys.exit(f"{log.name}: ended with {status}")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses = {line["step"]: line["codes"] for line in lines if line["kind"] == "validation"}
-    step_ms = median(line["avg_ms"] for line in lines if "avg_ms" in line)
-    return {"rate": rate, "losses": losses, "step_ms": step_ms, "peak_mb": usage.ru_maxrss / 1024}
+    return {"rate": rate, "losses": losses, "peak_mb": usage.ru_maxrss / 1024}
 
 
 def step_seconds(asked: argparse.Namespace) -> dict[str, float]:
