@@ -134,9 +134,8 @@ class SpeechDataset:
 
     def what_speaking_needs(self) -> dict[str, bytes]:
         """Files that belong to weights that were trained on these clips, by name: vocabulary and rates of speech."""
-        spoken = (
-            (clip.language, self.texts.get(clip.id, ""), clip.num_samples / MODEL_SAMPLE_RATE) for clip in self.train
-        )
+        texts = ((clip, self.texts.get(clip.id, "")) for clip in self.train)
+        spoken = ((clip.language, text, clip.num_samples / MODEL_SAMPLE_RATE) for clip, text in texts)
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
 
     def _loader(self, clips, order, stage, training):
