@@ -261,15 +261,13 @@ class Synthesizer:
             raise UserError(f"warm_up must be one of {', '.join(WARM_UPS)}. Received: {which}.")
         if which == "none":
             return
-        config = self.config.model
-        width = config.speaker_width if "decoder" in self.model.parts else None
-        latents = np.zeros((1, config.num_latents, config.width), np.float32)
-        voice = Voice(latents, width and np.zeros((1, width), np.float32))
+        voice = self.voice(np.random.default_rng(0).normal(0, 0.1, 2 * MODEL_SAMPLE_RATE).astype(np.float32))
         stream = self.engine.open([], voice.latents, self.config.sampling, max_codes=FIRST_CODES)
         self.engine.finish([stream])
         self._sound(stream, self.to_waveform.begin(voice))
-        if which == "all":
-            with self.engine.owned():
+        with self.engine.owned():
+            self.read_again(voice.latents, [], np.zeros(1, np.int32))
+            if which == "all":
                 self.engine.compile_all()
 
     def _checked(self, voice, where):
