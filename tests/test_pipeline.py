@@ -1,5 +1,6 @@
 """From recordings to batches: what a row holds, what depends on position alone, what is left out."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from myxtts.audio.files import AudioError
 from myxtts.config.config import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.data import ljspeech
+from myxtts.data import ljspeech, pipeline
 from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.corpora import CorpusError
@@ -371,3 +372,30 @@ def test_recording_that_vanishes_in_a_run_is_named(tmp_path):
         clip.unlink()
     with pytest.raises(AudioError, match=r"wavs.*\.wav"):
         next(iter(dataset.stream("dvae", "/CPU:0", 0, 2)))
+
+
+def test_end_of_the_data_does_not_wait_until_the_reader_is_taken_apart(monkeypatch):
+    """TensorFlow's own may take a minute for that."""
+    may_end, ended = threading.Event(), []
+
+    class Reader:
+        def __init__(self):
+            self.left = [2, 1]
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if not self.left:
+                raise StopIteration
+            return self.left.pop()
+
+        def __del__(self):
+            may_end.wait(10)
+            ended.append(self)
+
+    monkeypatch.setattr(pipeline, "wave_dataset", lambda *arguments: None)
+    monkeypatch.setattr(pipeline, "prefetch_to", lambda *arguments: Reader())
+    assert list(pipeline.stream_batches(None, "/CPU:0", 0, 2, 1, 1)) == [1, 2]
+    assert not ended
+    may_end.set()

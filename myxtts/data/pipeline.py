@@ -226,12 +226,18 @@ def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
     """Iterates over `wave_dataset` on `device`; what `loader` raised comes as it was, not as TensorFlow's text."""
+    batches = iter(prefetch_to(wave_dataset(loader, start, stop, num_workers), device, buffer_size))
     try:
-        yield from prefetch_to(wave_dataset(loader, start, stop, num_workers), device, buffer_size)
+        yield from batches
     except tf.errors.OpError as error:
         if loader.failure is None:
             raise
         raise loader.failure from error
+    finally:
+        # Taking an iterator apart waits for its thread that tunes buffers, which may sleep for up to a minute.
+        last_reference = [batches]
+        del batches
+        threading.Thread(target=last_reference.clear, name="myxtts-ended-reader", daemon=True).start()
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
