@@ -379,16 +379,15 @@ def test_end_of_the_data_does_not_wait_until_the_reader_is_taken_apart(monkeypat
     may_end, ended = threading.Event(), []
 
     class Reader:
-        def __init__(self):
-            self.left = [2, 1]
+        left = [2, 1]
 
         def __iter__(self):
             return self
 
         def __next__(self):
-            if not self.left:
-                raise StopIteration
-            return self.left.pop()
+            if self.left:
+                return self.left.pop()
+            raise StopIteration
 
         def __del__(self):
             may_end.wait(10)
