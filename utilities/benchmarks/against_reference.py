@@ -11,6 +11,9 @@ The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of i
 If `torchaudio` was built for CUDA, remove its `.so` files. Each side is one process pinned to the same cores. The two
 take turns, one measuring while the other waits, and the ratio is the median of the ratios of neighboring turns. Both
 sides' outputs are compared first. Takes about ten minutes on two idle cores; appends the tables to docs/benchmarks.md.
+
+With `--rounds` all cases are prepared first, and each round runs each of ours once and each work of the reference once:
+it draws the codes of one sentence in the same way beside all of our engines.
 """
 
 import argparse
@@ -75,13 +78,36 @@ def check_same_work(case, ours, theirs):
 
 def measure(case_name, ours, theirs, repeats, clock):
     """One row of the table: what, our time, the reference's time, ratio, its spread, goal."""
-    case = CASES[case_name]
-    check_same_work(case, ours.ask(prepare=case_name), theirs.ask(prepare=case_name))
+    for side in (ours, theirs):
+        side.ask(forget=True)
+    check_same_work(CASES[case_name], ours.ask(prepare=case_name), theirs.ask(prepare=case_name))
     pairs = []
     for turn in range(repeats):
         order = (ours, theirs) if turn % 2 else (theirs, ours)
-        seconds = {side: side.ask()[clock] for side in order}
+        seconds = {side: side.ask(run=case_name)[clock] for side in order}
         pairs.append((seconds[ours], seconds[theirs]))
+    return table_row(CASES[case_name], pairs)
+
+
+def measure_rounds(case_names, ours, theirs, repeats, clock):
+    """Rows of the table, see `measure`; of cases that share the reference's work it is done once a round."""
+    works = list(dict.fromkeys(CASES[name].reference or name for name in case_names))
+    answers = {work: theirs.ask(prepare=work) for work in works}
+    for name in case_names:
+        check_same_work(CASES[name], ours.ask(prepare=name), answers[CASES[name].reference or name])
+    rounds = []
+    for turn in range(repeats):
+        runs = [(theirs, work) for work in works] + [(ours, name) for name in case_names]
+        seconds = {run: run[0].ask(run=run[1])[clock] for run in (runs if turn % 2 else runs[::-1])}
+        rounds.append(seconds)
+    for name in case_names:
+        case = CASES[name]
+        reference = theirs, case.reference or name
+        yield table_row(case, [(seconds[ours, name], case.times * seconds[reference]) for seconds in rounds])
+
+
+def table_row(case, pairs):
+    """A row of the table of pairs of our seconds and the reference's."""
     ratios = [slow / quick for quick, slow in pairs]
     return [
         case.what,
@@ -104,6 +130,7 @@ def main():
         default="wall",
         help="cpu: processor time, for a machine with other work on it",
     )
+    parser.add_argument("--rounds", action="store_true", help="prepare all cases first; see above")
     parser.add_argument("--no-append", action="store_true", help="print only")
     arguments = parser.parse_args()
     available = sorted(os.sched_getaffinity(0))
@@ -116,8 +143,13 @@ def main():
         ours = Side(sys.executable, "our_worker.py", available[:threads])
         theirs = Side(arguments.reference_python, "reference_worker.py", available[:threads])
         rows = []
-        for case_name in arguments.cases:
-            rows.append(measure(case_name, ours, theirs, arguments.repeats, arguments.clock))
+        how = arguments.repeats, arguments.clock
+        if arguments.rounds:
+            found = measure_rounds(arguments.cases, ours, theirs, *how)
+        else:
+            found = (measure(name, ours, theirs, *how) for name in arguments.cases)
+        for row in found:
+            rows.append(row)
             print(" | ".join(map(str, rows[-1])), flush=True)
         ours.close()
         theirs.close()

@@ -1,8 +1,10 @@
 """Our side of `against_reference.py`."""
 
+import functools
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from reference_cases import (
     CLIP_SECONDS,
@@ -152,56 +154,73 @@ class OurWorker:
         return run, run
 
     def codes(self, size, rows, together, engine):
-        model, engine, inputs, latents = self._speaking(size, engine)
+        engine, speaking = engine_of(size, engine), speaking_model(size)
 
         def draw():
-            streams = [open_stream(engine, inputs, number) for number in range(rows)]
+            streams = [open_stream(engine, speaking.inputs, number) for number in range(rows)]
             engine.finish(streams)
             assert all(len(stream.codes) == SPOKEN_CODES for stream in streams)
 
-        return draw, latents
+        return draw, lambda: speaking.states
 
     def chain(self, size, engine, decoder):
-        model, engine, inputs, latents = self._speaking(size, engine, decoder)
-        voice = Voice(inputs["latents"], inputs["speaker"])
-        sound_of = LatentDecoder(model)
+        engine, speaking, sound_of = engine_of(size, engine), speaking_model(size), decoder_of(size, decoder)
 
         def speak():
-            stream = open_stream(engine, inputs)
+            stream = open_stream(engine, speaking.inputs)
             engine.finish([stream])
-            return sound_of.begin(voice).more(stream.codes, stream.latents(), True)
+            return sound_of.begin(speaking.voice).more(stream.codes, stream.latents(), True)
 
-        return speak, latents
+        return speak, lambda: speaking.states
 
-    def first_sound(self, size, engine, decoder):
-        model, engine, inputs, latents = self._speaking(size, engine, decoder)
-        voice = Voice(inputs["latents"], inputs["speaker"])
-        sound_of = LatentDecoder(model)
-        return lambda: first_sound(engine, sound_of, inputs, voice), latents
+    def first(self, size, engine, decoder):
+        engine, speaking, sound_of = engine_of(size, engine), speaking_model(size), decoder_of(size, decoder)
+        return lambda: first_sound(engine, sound_of, speaking.inputs, speaking.voice), lambda: speaking.states
 
-    def _speaking(self, size, engine, decoder=None):
-        """A model that never ends by itself, its engine, its inputs, and what a second pass gives."""
-        shape = dict(SPOKEN_SIZES[size], conditioning_heads=SPOKEN_SIZES[size]["heads"])
-        tokens = dict(num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261)
-        parts = {None: ("gpt",)}.get(decoder, ("gpt", "decoder"))
-        config = ModelConfig("big", **tokens, **shape, decoder_type=decoder or "hifigan")
-        # The fast decoder is none of the reference's: its weights are drawn by chance.
-        model = seeded_model(config, parts) if decoder != "istft" else XTTS(config, parts=parts)
-        if decoder == "istft":
-            weights = seeded_model(config, ("gpt",)).part_weights("gpt")
-            for name, variable in model.part_weights("gpt").items():
-                variable.assign(weights[name])
-        elif decoder == "hifigan":
-            set_fewer_products(model.decoder, True)
-        inputs = spoken_inputs(config.width)
-        text = np.array([mark_text(inputs["text"][0].tolist(), config)], np.int32)
-        codes = np.append(inputs["codes"], [[config.stop_audio_token]], axis=1).astype(np.int32)
-        states = model.gpt.codes_to_latents(inputs["latents"], text, codes, config.start_audio_token)
-        states = np.asarray(states)[:, :SPOKEN_CODES]
-        bias = model.gpt.audio_head.bias
-        bias.assign(bias + STOP_BIAS * np.eye(config.num_audio_tokens)[config.stop_audio_token])
-        steps = OnnxSteps(model.gpt, config, threads=int(sys.argv[1])) if engine == "onnx" else None
-        return model, CodeEngine(model.gpt, config, engine == "xla", steps), inputs, lambda: states
+
+class Speaking(NamedTuple):
+    """A model that never ends by itself, and what it speaks of."""
+
+    model: XTTS
+    inputs: dict
+    voice: Voice
+    states: np.ndarray
+    """What a second pass gives, before the model was kept from ending."""
+
+
+@functools.lru_cache(1)
+def speaking_model(size):
+    config = spoken_config(size, "hifigan")
+    model = seeded_model(config, ("gpt", "decoder"))
+    set_fewer_products(model.decoder, True)
+    inputs = spoken_inputs(config.width)
+    text = np.array([mark_text(inputs["text"][0].tolist(), config)], np.int32)
+    codes = np.append(inputs["codes"], [[config.stop_audio_token]], axis=1).astype(np.int32)
+    states = model.gpt.codes_to_latents(inputs["latents"], text, codes, config.start_audio_token)
+    bias = model.gpt.audio_head.bias
+    bias.assign(bias + STOP_BIAS * np.eye(config.num_audio_tokens)[config.stop_audio_token])
+    voice = Voice(inputs["latents"], inputs["speaker"])
+    return Speaking(model, inputs, voice, np.asarray(states)[:, :SPOKEN_CODES])
+
+
+def spoken_config(size, decoder):
+    shape = dict(SPOKEN_SIZES[size], conditioning_heads=SPOKEN_SIZES[size]["heads"])
+    return ModelConfig("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, **shape, decoder_type=decoder)
+
+
+@functools.lru_cache(3)
+def engine_of(size, engine):
+    model = speaking_model(size).model
+    steps = OnnxSteps(model.gpt, model.config, threads=int(sys.argv[1])) if engine == "onnx" else None
+    return CodeEngine(model.gpt, model.config, engine == "xla", steps)
+
+
+@functools.lru_cache(2)
+def decoder_of(size, decoder):
+    if decoder == "hifigan":
+        return LatentDecoder(speaking_model(size).model)
+    # The fast decoder is none of the reference's: its weights are drawn by chance.
+    return LatentDecoder(XTTS(spoken_config(size, decoder), parts=("decoder",)))
 
 
 def open_stream(engine, inputs, number=0, hurry=False):

@@ -45,6 +45,10 @@ class Case(NamedTuple):
     """Ratio of the reference's time to ours that is asked for."""
     tolerance: float
     """How far the two sides' outputs may be apart, relative to the largest value: they must do the same work."""
+    reference: str = ""
+    """The case whose reference does the work of this one's; empty for itself."""
+    times: int = 1
+    """How often it does it."""
 
 
 CASES = {
@@ -67,14 +71,16 @@ for _size in SPOKEN_SIZES:
         for _rows, _reference, _goal in ((1, 1, 2.0 if _engine == "onnx" else 1.5), (8, 1, 6.0), (8, 8, 1.0)):
             _beside = "" if _rows == 1 else ", the reference one by one" if _reference == 1 else ", the reference too"
             _together = "one sentence" if _rows == 1 else f"{_rows} sentences together{_beside}"
-            _name = f"codes-{_size}-{_rows}-{_engine}" + "-batched" * (_reference > 1)
-            CASES[_name] = Case(f"{_how}: {_together}", "codes", (_size, _rows, _reference, _engine), _goal, 1e-3)
-        for _decoder, _goal in (("hifigan", 3.0), ("istft", 6.0)):
-            _what, _arguments = f"{_how}, {_decoder}", (_size, _engine, _decoder)
-            CASES[f"chain-{_size}-{_engine}-{_decoder}"] = Case(f"{_what}: to sound", "chain", _arguments, _goal, 1e-3)
-            CASES[f"first-{_size}-{_engine}-{_decoder}"] = Case(
-                f"{_what}: to the first sound", "first_sound", _arguments, 2.0, 1e-3
-            )
+            _batched = "-batched" * (_reference > 1)
+            _case = Case(f"{_how}: {_together}", "codes", (_size, _rows, _reference, _engine), _goal, 1e-3)
+            _same = f"codes-{_size}-{_reference}-plain{_batched}", _rows // _reference
+            CASES[f"codes-{_size}-{_rows}-{_engine}{_batched}"] = _case._replace(reference=_same[0], times=_same[1])
+        for _decoder, _chain_goal in (("hifigan", 3.0), ("istft", 6.0)):
+            for _kind, _what, _goal in (("chain", "to sound", _chain_goal), ("first", "to the first sound", 2.0)):
+                _case = Case(f"{_how}, {_decoder}: {_what}", _kind, (_size, _engine, _decoder), _goal, 1e-3)
+                CASES[f"{_kind}-{_size}-{_engine}-{_decoder}"] = _case._replace(
+                    reference=f"{_kind}-{_size}-plain-hifigan"
+                )
 
 
 def gpt_inputs(width):
@@ -112,8 +118,9 @@ def vocoder_inputs():
 def serve(worker):
     """Obeys one JSON request per line of standard input, and answers each by one on standard output.
 
-    `{"prepare": case}` builds a case and warms it up; the answer has values of its output. `{}` runs it once; the
-    answer has the seconds, of the clock and of the processor. What libraries print goes to standard error.
+    `{"prepare": case}` builds a case and warms it up; the answer has values of its output. `{"run": case}` runs it
+    once; the answer has the seconds, of the clock and of the processor. `{"forget": true}` frees what was prepared.
+    What libraries print goes to standard error.
 
     Args:
         worker: Object whose method of the name of `Case.kind` returns a function to be timed and a function that gives
@@ -121,17 +128,21 @@ def serve(worker):
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    run = None
+    prepared = {}
     for line in sys.stdin:
-        request = json.loads(line)
+        request, answer = json.loads(line), {}
         if "prepare" in request:
-            case = CASES[request["prepare"]]
-            run, output = getattr(worker, case.kind)(*case.arguments)
+            name = request["prepare"]
+            run, output = getattr(worker, CASES[name].kind)(*CASES[name].arguments)
             values = output().reshape(-1)
             run()
+            prepared[name] = run
             answer = {"size": values.size, "values": values[:: max(1, values.size // 1000)].tolist()}
-        else:
+        elif "run" in request:
+            run = prepared[request["run"]]
             began, began_cpu = time.perf_counter(), time.process_time()
             run()
             answer = {"wall": time.perf_counter() - began, "cpu": time.process_time() - began_cpu}
+        else:
+            prepared.clear()
         print(json.dumps(answer), file=answers, flush=True)

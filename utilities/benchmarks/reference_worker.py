@@ -1,5 +1,6 @@
 """The reference's side of `against_reference.py`. Runs under a Python that has `coqui-tts`; imports nothing of ours."""
 
+import functools
 import sys
 import tempfile
 from pathlib import Path
@@ -134,7 +135,7 @@ class ReferenceWorker:
 
         return speak, latents
 
-    def first_sound(self, size, engine, decoder):
+    def first(self, size, engine, decoder):
         model, inputs, latents = speaking(size)
 
         @torch.inference_mode()
@@ -148,6 +149,7 @@ class ReferenceWorker:
         return begin, latents
 
 
+@functools.lru_cache(1)
 def speaking(size):
     """A model that never ends by itself before `SPOKEN_CODES`, its inputs, and what a second pass gives."""
     model = xtts_of(SPOKEN_SIZES[size])
