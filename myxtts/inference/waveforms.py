@@ -96,7 +96,8 @@ class LatentDecoder:
         return self._to_samples(latents[None], speaker, start, end)[0].numpy()
 
     def _window(self, latents, speaker, start, end):
-        return self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
+        samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
+        return tf.cast(samples, tf.float32)
 
 
 class _Windows:

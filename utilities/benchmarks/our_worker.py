@@ -208,17 +208,23 @@ def spoken_config(size, decoder):
     return ModelConfig("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, **shape, decoder_type=decoder)
 
 
-@functools.lru_cache(3)
+@functools.lru_cache(4)
 def engine_of(size, engine):
     model = speaking_model(size).model
-    steps = OnnxSteps(model.gpt, model.config, threads=int(sys.argv[1])) if engine == "onnx" else None
+    weights, steps = {"onnx": "int8", "onnx32": "float32"}.get(engine), None
+    if weights:
+        steps = OnnxSteps(model.gpt, model.config, weights, threads=int(sys.argv[1]))
     return CodeEngine(model.gpt, model.config, engine == "xla", steps)
 
 
-@functools.lru_cache(2)
+@functools.lru_cache(3)
 def decoder_of(size, decoder):
     if decoder == "hifigan":
         return LatentDecoder(speaking_model(size).model)
+    if decoder == "hifigan16":
+        model = XTTS(spoken_config(size, "hifigan"), parts=("decoder",), precision="bfloat16")
+        set_fewer_products(model.decoder, True)
+        return LatentDecoder(model)
     # The fast decoder is none of the reference's: its weights are drawn by chance.
     return LatentDecoder(XTTS(spoken_config(size, decoder), parts=("decoder",)))
 

@@ -66,7 +66,7 @@ CASES = {
 }
 TRAINING_CASES = tuple(CASES)
 for _size in SPOKEN_SIZES:
-    for _engine in ("plain", "xla", "onnx"):
+    for _engine in ("plain", "xla", "onnx32", "onnx"):
         _how = f"{_size}, {SPOKEN_CODES} codes, {_engine}"
         for _rows, _reference, _goal in ((1, 1, 2.0 if _engine == "onnx" else 1.5), (8, 1, 6.0), (8, 8, 1.0)):
             _beside = "" if _rows == 1 else ", the reference one by one" if _reference == 1 else ", the reference too"
@@ -75,7 +75,7 @@ for _size in SPOKEN_SIZES:
             _case = Case(f"{_how}: {_together}", "codes", (_size, _rows, _reference, _engine), _goal, 1e-3)
             _same = f"codes-{_size}-{_reference}-plain{_batched}", _rows // _reference
             CASES[f"codes-{_size}-{_rows}-{_engine}{_batched}"] = _case._replace(reference=_same[0], times=_same[1])
-        for _decoder, _chain_goal in (("hifigan", 3.0), ("istft", 6.0)):
+        for _decoder, _chain_goal in (("hifigan", 3.0), ("hifigan16", 3.0), ("istft", 6.0)):
             for _kind, _what, _goal in (("chain", "to sound", _chain_goal), ("first", "to the first sound", 2.0)):
                 _case = Case(f"{_how}, {_decoder}: {_what}", _kind, (_size, _engine, _decoder), _goal, 1e-3)
                 CASES[f"{_kind}-{_size}-{_engine}-{_decoder}"] = _case._replace(
