@@ -13,7 +13,7 @@ from logical_devices import on_logical_devices
 from tiny import tiny_model_config
 
 from myxtts.config.config import SamplingConfig
-from myxtts.inference import code_engine
+from myxtts.inference import code_engine, compilation
 from myxtts.inference.code_engine import MOST_ROWS, CodeEngine, mark_text
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.sampling import gumbel_noise, sample
@@ -253,7 +253,7 @@ def test_sentence_that_another_ones_error_kept_from_joining_is_drawn_by_the_next
 
 
 def test_shape_is_compiled_once_it_was_drawn_often_and_nobody_waits(gpt, alone, monkeypatch):
-    monkeypatch.setattr(code_engine, "WORTH_COMPILING_STEPS", 20)
+    monkeypatch.setattr(compilation, "WORTH_COMPILING_STEPS", 20)
     monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
     engine = CodeEngine(gpt, CONFIG)
 
@@ -262,7 +262,7 @@ def test_shape_is_compiled_once_it_was_drawn_often_and_nobody_waits(gpt, alone, 
         engine.finish([stream])
         assert stream.codes == alone[2][0]
 
-    while engine._steps[(1, 128)] < 20:
+    while engine.compilation.steps[(1, 128)] < 20:
         assert not engine.draw.shapes
         draw(hurry=False)
     draw(hurry=True)
@@ -270,3 +270,26 @@ def test_shape_is_compiled_once_it_was_drawn_often_and_nobody_waits(gpt, alone, 
     for hurry in (False, True):
         draw(hurry)
         assert engine.draw.shapes == {(1, 128)}
+
+
+def test_shape_stays_with_the_quicker_graph():
+    shape, other, trials = (1, 128), (4, 128), range(compilation.TRIALS)
+    rule = compilation.Compilation(None)
+    rule.count(shape, compilation.WORTH_COMPILING_STEPS - 16, False, None)
+    assert not rule.wants_xla(shape, False, hurry=False)
+    for _ in trials:
+        rule.count(shape, 16, False, 0.16)
+    assert rule.wants_xla(shape, False, hurry=False) and not rule.wants_xla(shape, False, hurry=True)
+    assert not rule.wants_xla(other, False, hurry=False)
+    for seconds in (0.05, 0.05, 9.0, 0.05):  # one that something else on the machine made slow
+        assert rule.wants_xla(shape, True, hurry=True)
+        rule.count(shape, 16, True, seconds)
+    assert rule.wants_xla(shape, True, hurry=False)
+    # Compiled ahead: XLA first, then the plain graph for comparison, which is quicker here.
+    for xla, seconds in ((True, 0.2), (False, 0.1)):
+        for _ in trials:
+            assert rule.wants_xla(other, True, hurry=False) == xla
+            rule.count(other, 16, xla, seconds)
+    assert not rule.wants_xla(other, True, hurry=False)
+    for told in (True, False):
+        assert compilation.Compilation(told).wants_xla(shape, False, hurry=True) == told

@@ -10,6 +10,7 @@ from tiny import WORDS, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
 from myxtts.inference import waveforms
+from myxtts.inference.self_check import Verdict
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
 from myxtts.inference.waveforms import LatentDecoder, spoken_faster
@@ -76,13 +77,34 @@ def pcm(samples):
 @pytest.mark.parametrize("speed", [1.0, 1.3])
 def test_stream_gives_the_samples_of_the_whole(synthesizer, voice, speed):
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1, speed=speed)
-    chunks = list(synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1, speed=speed))
+    stream = synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1, speed=speed)
+    chunks = list(stream)
     assert len(whole.pieces) > 1 and max(len(piece.codes) for piece in whole.pieces) > 30
     assert len(chunks) > 4 * len(whole.pieces) and all(len(chunk) for chunk in chunks)
     streamed = np.concatenate(chunks)
     assert streamed.shape == whole.samples.shape and np.abs(streamed).max() > 0.01
     np.testing.assert_allclose(streamed, whole.samples, atol=1e-6)
     assert np.abs(pcm(streamed) - pcm(whole.samples)).max() <= 1
+    assert stream.doubts and (stream.confidence, stream.reason) == (whole.confidence, whole.reason)
+    for one, other in zip(stream.pieces, whole.pieces, strict=True):
+        np.testing.assert_array_equal(one.codes, other.codes)
+        assert [*vars(one)] == [*vars(other)]
+        assert all(vars(one)[name] == value for name, value in vars(other).items() if name != "codes")
+
+
+def test_sentence_of_a_stream_is_judged_once_the_next_one_sounds(synthesizer, voice, monkeypatch):
+    judged, counts, now = [], [], 0.0
+    monkeypatch.setattr(synthesizer, "_judge", lambda piece, *rest: judged.append(piece.text) or Verdict(0.2, "a", ()))
+    stream = synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1)
+    pieces = synthesizer.text_front.pieces(TEXT, "en")
+    for samples in stream:
+        counts.append((len(judged), now))
+        now += len(samples) / synthesizer.sample_rate
+    starts = [piece.start_seconds for piece in stream.pieces[1:]]
+    assert all(count <= sum(start < before for start in starts) for count, before in counts)
+    assert judged == [piece.text for piece in pieces] and 0 < counts[-1][0] and stream.confidence == 0.2
+    unchecked = synthesizer.stream(TEXT, voice, "en", SAMPLED, check=False)
+    assert len([*unchecked]) == len(counts) and len(judged) == len(pieces) == len(unchecked.pieces)
 
 
 def test_windows_without_their_context_would_differ(synthesizer, voice, monkeypatch):

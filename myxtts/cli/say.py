@@ -81,8 +81,9 @@ def _add_sound(sound):
     sound.add_argument("--repetition-penalty", type=float, help=f"1 turns it off {drawn}")
     decoder = "what makes the sound of the codes (default: the model's waveform decoder, where there is one)"
     sound.add_argument("--decoder", choices=("model", "griffin-lim"), help=decoder)
-    engine = "what draws the codes: onnx is ONNX Runtime with 8-bit weights, on the CPU"
-    sound.add_argument("--engine", choices=("tensorflow", "onnx"), default="tensorflow", help=engine)
+    engine = "what draws the codes: onnx is ONNX Runtime with 8-bit weights, onnx-float32 with the model's, on the CPU"
+    engines = ("tensorflow", "onnx", "onnx-float32")
+    sound.add_argument("--engine", choices=engines, default="tensorflow", help=engine)
     sound.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
 
 
@@ -139,7 +140,10 @@ def _say(arguments, sound=None):
         if sound is not None:
             stream = synthesizer.stream(text, voice, arguments.language, **options)
             rate = arguments.sample_rate or synthesizer.sample_rate
-            return say_stream.play(stream, sound, synthesizer.sample_rate, rate, arguments.stream_format)
+            status = say_stream.play(stream, sound, synthesizer.sample_rate, rate, arguments.stream_format)
+            if stream.pieces:
+                print(_trust(stream).capitalize(), file=sys.stderr)
+            return status
         check = dict(retries=arguments.retries, listener=_listener(arguments))
         speech = synthesizer.speak(text, voice, arguments.language, **options, **check)
     if arguments.sample_rate:
@@ -147,12 +151,16 @@ def _say(arguments, sound=None):
     speech.save(arguments.output)
     if arguments.subtitles:
         speech.save_subtitles(arguments.subtitles)
-    for said, why in speech.doubts.items():
-        print(f"Listen to this one, {'; '.join(why)}: {printable(said)}", file=sys.stderr)
-    codes, trust = f"{len(speech.codes)} codes", f"confidence {speech.confidence:.2f}"
-    trust += f" ({speech.reason})" if speech.reason else ""
-    print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {trust}")
+    codes = f"{len(speech.codes)} codes"
+    print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {_trust(speech)}")
     return 0
+
+
+def _trust(spoken):
+    """Tells of the sentences in doubt, and returns the confidence of all and its reason."""
+    for said, why in spoken.doubts.items():
+        print(f"Listen to this one, {'; '.join(why)}: {printable(said)}", file=sys.stderr)
+    return f"confidence {spoken.confidence:.2f}" + (f" ({spoken.reason})" if spoken.reason else "")
 
 
 def _check(arguments):

@@ -1,7 +1,8 @@
 """Texts and voices -> streams of audio codes, drawn together. Knows neither text nor sound."""
 
 import threading
-from collections import Counter, deque
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from myxtts.config.config import ModelConfig, SamplingConfig
 from myxtts.inference.advancing import MOST_CODES, Advance, Repack, Request, RowState
+from myxtts.inference.compilation import Compilation
 from myxtts.inference.onnx_steps import OnnxSteps
 from myxtts.models.gpt import GPT
 from myxtts.models.sampling import SamplingValues, gumbel_noise
@@ -21,9 +23,6 @@ FIRST_STEPS = 4
 """Codes drawn at a time for a row that is waited for, until it has `FIRST_CODES`."""
 FIRST_CODES = 8
 """Codes of the first sound: as many as a window of it needs ahead, and a few more."""
-WORTH_COMPILING_STEPS = 1000
-"""Steps of one shape after which XLA compiles it. On two cores compiling took the time that it saves in 300 steps of
-four rows of `small`, 800 of one row of `small`, and 1,800 of one row of `nano`."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 """Rows of cache that a batch may have; beyond the last one, multiples of 256."""
 
@@ -93,7 +92,7 @@ class CodeEngine:
     with the model meanwhile (`owned`).
 
     Args:
-        compiled: Whether XLA compiles the draws; `None` leaves it to the rule of `_is_compiled`.
+        compiled: Whether XLA compiles the draws; `None` leaves it to the rule of `Compilation`.
         onnx_steps: What reads and draws instead of TensorFlow.
         traced: Whether reading a text is a graph; as in `Synthesizer`.
     """
@@ -106,7 +105,8 @@ class CodeEngine:
         onnx_steps: OnnxSteps | None = None,
         traced: bool = True,
     ):
-        self.gpt, self.config, self.compiled = gpt, config, compiled if onnx_steps is None else False
+        self.gpt, self.config = gpt, config
+        self.compilation = Compilation(compiled if onnx_steps is None else False)
         if onnx_steps is None:
             self.draw, self._repack, self._prefill = Advance(gpt, config), Repack(gpt, config), self._read_prompts
         else:
@@ -119,7 +119,7 @@ class CodeEngine:
         self._rows: list[CodeStream] = []
         self._state: RowState | None = None
         self._mask, self._filled = np.zeros((0, 0), bool), 0
-        self._shape, self._compiled, self._steps = (0, 0), False, Counter()
+        self._shape, self._compiled = (0, 0), False
         self._free, self._owner = threading.Condition(), None
 
     def open(
@@ -194,10 +194,12 @@ class CodeEngine:
         hurry = any(row.hurry and len(row.codes) < FIRST_CODES for row in rows)
         steps = FIRST_STEPS if hurry else MOST_CODES
         request = self._request(steps)
+        compiles, began = self._compiled and self._shape not in self.draw.shapes, time.perf_counter()
         codes, states, taken, state = self.draw(self._state, request, self._compiled)
         codes, states, taken = np.asarray(codes), np.asarray(states), int(taken)
+        seconds = None if compiles or taken < MOST_CODES else time.perf_counter() - began
+        self.compilation.count(self._shape, taken, self._compiled, seconds)
         self._state, self._filled = state, self._filled + taken
-        self._steps[self._shape] += taken
         self._mask[:, self._filled - taken : self._filled] = True
         for number, row in enumerate(rows):
             row.take(codes[:, number], states[:, number], taken, self.config.stop_audio_token)
@@ -281,7 +283,7 @@ class CodeEngine:
         size = _cache_size(filled + MOST_CODES)
         num_rows = sum(len(rows) for *_, rows in parts)
         shape = (1 << (num_rows - 1).bit_length(), size)
-        compiled = self._is_compiled(shape, hurry)
+        compiled = self.compilation.wants_xla(shape, shape in self.draw.shapes, hurry)
         padded = shape[0] if compiled else num_rows
 
         new_mask, row, moved = np.zeros((padded, size), bool), 0, []
@@ -294,17 +296,6 @@ class CodeEngine:
             moved.append(self._repack.move(state, rows, end - count, end, filled - count, size - filled))
         self._state = moved[0] if len(moved) == 1 else self._repack.join(*moved)
         self._mask, self._filled, self._shape, self._compiled = new_mask, filled, shape, compiled
-
-    def _is_compiled(self, shape, hurry):
-        """Whether XLA draws for rows of this shape: as told, else once it has drawn enough to be worth compiling.
-
-        Compiling takes as long as some hundred steps, which is nothing to a server and more than a sentence to `say`. A
-        shape whose steps so far would have paid for it is compiled, so at worst it costs as much again (the rule of who
-        rents skis). Nobody who waits for the first sound waits for a compiler.
-        """
-        if self.compiled is not None or shape in self.draw.shapes:
-            return self.compiled is not False
-        return self._steps[shape] >= WORTH_COMPILING_STEPS and not hurry
 
     def _request(self, steps):
         rows, (num_rows, _) = self._rows, self._mask.shape

@@ -40,18 +40,11 @@ class SpokenPiece:
     """What lowers the confidence most."""
 
 
-@dataclass(frozen=True, eq=False)
-class Speech:
-    """One spoken text."""
+class Spoken:
+    """Pieces of a text that are spoken, and how far they are to be trusted."""
 
-    samples: np.ndarray
-    """`(S,)` float32."""
-    sample_rate: int
-    """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
     pieces: tuple[SpokenPiece, ...]
     """What was said when."""
-    to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
-    """Codes of one piece -> their log-mel; None without a DVAE."""
 
     @property
     def codes(self) -> np.ndarray:
@@ -65,18 +58,44 @@ class Speech:
 
     @property
     def confidence(self) -> float:
-        """0 to 1, of the piece with the least."""
-        return min(piece.confidence for piece in self.pieces)
+        """0 to 1, of the piece with the least; 1 of none."""
+        return min((piece.confidence for piece in self.pieces), default=1.0)
 
     @property
     def reason(self) -> str:
         """What lowers the confidence most; empty at 1."""
-        return min(self.pieces, key=lambda piece: piece.confidence).reason
+        return min(self.pieces, key=lambda piece: piece.confidence).reason if self.pieces else ""
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:
         """The pieces that may have gone wrong, by their text, and why."""
         return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
+
+    def subtitles(self) -> str:
+        """What is said when, as SubRip (SRT)."""
+        blocks = []
+        for number, piece in enumerate(self.pieces, 1):
+            times = f"{_clock(piece.start_seconds)} --> {_clock(piece.end_seconds)}"
+            blocks.append(f"{number}\n{times}\n{' '.join(piece.text.split())}\n")
+        return "\n".join(blocks)
+
+    def save_subtitles(self, path: str | Path) -> None:
+        """Writes `subtitles` to a file."""
+        write_text(path, self.subtitles())
+
+
+@dataclass(frozen=True, eq=False)
+class Speech(Spoken):
+    """One spoken text."""
+
+    samples: np.ndarray
+    """`(S,)` float32."""
+    sample_rate: int
+    """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
+    pieces: tuple[SpokenPiece, ...]
+    """What was said when."""
+    to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
+    """Codes of one piece -> their log-mel; None without a DVAE."""
 
     @cached_property
     def mel(self) -> np.ndarray | None:
@@ -92,18 +111,6 @@ class Speech:
         """The same at another rate, in Hz."""
         samples = soxr.resample(self.samples, self.sample_rate, sample_rate, quality="HQ")
         return replace(self, samples=samples, sample_rate=sample_rate)
-
-    def subtitles(self) -> str:
-        """What is said when, as SubRip (SRT)."""
-        blocks = []
-        for number, piece in enumerate(self.pieces, 1):
-            times = f"{_clock(piece.start_seconds)} --> {_clock(piece.end_seconds)}"
-            blocks.append(f"{number}\n{times}\n{' '.join(piece.text.split())}\n")
-        return "\n".join(blocks)
-
-    def save_subtitles(self, path: str | Path) -> None:
-        """Writes `subtitles` to a file."""
-        write_text(path, self.subtitles())
 
     def _repr_html_(self) -> str:
         """A player, by which a notebook shows the speech."""

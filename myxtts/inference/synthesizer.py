@@ -1,8 +1,7 @@
 """Text and a voice -> speech: whole, in batches, or as a stream of sound."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -19,13 +18,14 @@ from myxtts.inference.loading import load_model
 from myxtts.inference.onnx_steps import OnnxSteps
 from myxtts.inference.second_reading import SecondReading
 from myxtts.inference.self_check import DOUBT, Listener, judge
-from myxtts.inference.speech import Speech, SpokenPiece, faded, silence
+from myxtts.inference.speech import Speech, faded, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
-from myxtts.inference.text_stream import TextStream, tell_of
+from myxtts.inference.text_stream import EndedPiece, SpeechStream, TextStream, tell_of
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.xtts import LAYERS, XTTS
+from myxtts.onnx_graphs.builder import FLOAT32, INT8
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SpeechRate, read_rates, rule_of_thumb
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -37,8 +37,8 @@ REMEMBERED_VOICES = 32
 DECODERS = {"model": "decoder", "griffin-lim": "dvae"}
 """What can make the sound, and the part of the model that it needs."""
 WARM_UPS = ("none", "short", "all")
-ENGINES = ("tensorflow", "onnx")
-"""What can draw the codes."""
+ENGINES = {"tensorflow": None, "onnx": INT8, "onnx-float32": FLOAT32}
+"""What can draw the codes, and the weights that ONNX Runtime takes for it."""
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the file of one, or recordings to make one from."""
 
@@ -53,7 +53,8 @@ class Synthesizer:
         decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
         compiled: As in `CodeEngine`.
         remember_voices: As in `VoiceEncoder`.
-        engine: `tensorflow`, or `onnx`, which draws the codes in ONNX Runtime with 8-bit weights, on the CPU.
+        engine: `tensorflow`, or `onnx` or `onnx-float32`, which draw the codes in ONNX Runtime, on the CPU, with
+            8-bit weights or with those of the model.
         traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
             save; without, only the drawing of codes is one.
         rates: How long texts take, by language; for others there is a rule of thumb.
@@ -78,7 +79,7 @@ class Synthesizer:
                 set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
         self.voice = VoiceEncoder(model, config, remember_voices, traced)
-        steps = OnnxSteps(model.gpt, config.model) if engine == "onnx" else None
+        steps = OnnxSteps(model.gpt, config.model, weights) if (weights := ENGINES[engine]) else None
         self.engine = CodeEngine(model.gpt, config.model, compiled, steps, traced)
         self.read_again, self.rates = SecondReading(model.gpt, traced), rates or {}
         codes = [tf.TensorSpec([None, None], tf.int32)]
@@ -188,14 +189,18 @@ class Synthesizer:
         sampling: SamplingConfig | None = None,
         seed: int = 0,
         speed: float = 1.0,
-    ) -> Iterator[np.ndarray]:
-        """The samples of `speak`, `(S,)` float32 each, as soon as they are known; closing the generator
-        cancels the rest.
+        check: bool = True,
+    ) -> SpeechStream:
+        """The samples of `speak`, `(S,)` float32 each, as soon as they are known; `close` cancels the rest.
 
         With a waveform decoder they come window by window, with Griffin-Lim sentence by sentence. What cannot be spoken
         is an error of this call, before anything is drawn.
+
+        Args:
+            check: Whether the self-check judges each sentence once its sound is out.
         """
-        return self._stream(self.open_text(text, voice, language, sampling, seed, speed))
+        verdict = lambda ended: self._judge(ended.piece, ended.stream, language, None, None) if check else None
+        return SpeechStream(self.open_text(text, voice, language, sampling, seed, speed), self.engine.wait, verdict)
 
     def open_text(
         self,
@@ -250,10 +255,11 @@ class Synthesizer:
             found.append(text_attention(self.model.gpt, latents, ids, piece.codes))
         return block_diag(*found)
 
-    def warm_up(self, which: str = "short") -> None:
+    def warm_up(self, which: str = "short", check: bool = True) -> None:
         """Does ahead what the first sentences would wait for.
 
         Args:
+            check: Whether this includes the GPT's second reading, by which sentences are judged.
             which: `short` traces the graphs, which takes seconds; `all` also compiles every shape of batch, which takes
                 minutes and makes the draws faster from then on; `none` does nothing.
         """
@@ -266,7 +272,8 @@ class Synthesizer:
         self.engine.finish([stream])
         self._sound(stream, self.to_waveform.begin(voice))
         with self.engine.owned():
-            self.read_again(voice.latents, [], np.zeros(1, np.int32))
+            if check:
+                self.read_again(voice.latents, [], np.zeros(1, np.int32))
             if which == "all":
                 self.engine.compile_all()
 
@@ -297,8 +304,7 @@ class Synthesizer:
             samples = faded(samples, self.sample_rate)
             tell_of(piece, stream)
             times = (end / self.sample_rate, (end + len(samples)) / self.sample_rate)
-            said = SpokenPiece(piece.text, *times, np.array(stream.codes, np.int32), stream.stopped, verdict.doubts)
-            spoken.append(replace(said, confidence=verdict.confidence, reason=verdict.reason))
+            spoken.append(EndedPiece(piece, stream, *times).spoken(verdict))
             parts += [samples, silence(piece.pause_seconds, self.sample_rate)]
             end += len(samples) + len(parts[-1])
             stream.states.clear()
@@ -336,14 +342,3 @@ class Synthesizer:
             if not stream.finished or stream.codes:
                 return sound.more(stream.codes, stream.latents(), stream.finished), stream.finished
         return np.zeros(CODE_STRIDE_SAMPLES * self.sample_rate // MODEL_SAMPLE_RATE, np.float32), True
-
-    def _stream(self, text: TextStream) -> Iterator[np.ndarray]:
-        try:
-            text.open()
-            while not text.finished:
-                self.engine.wait(text.ready)
-                text.look_ahead()  # its codes are drawn along with those of this one
-                if len(samples := text.more()):
-                    yield samples
-        finally:
-            text.close()

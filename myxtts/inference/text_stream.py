@@ -1,16 +1,33 @@
 """One text on its way to sound, which nobody needs to wait for."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
-from myxtts.inference.speech import faded, silence
+from myxtts.inference.self_check import Verdict
+from myxtts.inference.speech import Spoken, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.waveforms import NO_SAMPLES, Sound
 
 logger = logging.getLogger(__name__)
+
+
+class EndedPiece(NamedTuple):
+    """A piece whose sound is out."""
+
+    piece: Piece
+    stream: CodeStream
+    start_seconds: float
+    end_seconds: float
+
+    def spoken(self, verdict: Verdict | None) -> SpokenPiece:
+        """It and what the self-check says of it."""
+        codes = np.array(self.stream.codes, np.int32)
+        said = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
+        return SpokenPiece(*said, *(verdict and (verdict.doubts, verdict.confidence, verdict.reason) or ()))
 
 
 class TextStream:
@@ -39,6 +56,9 @@ class TextStream:
         self._open_piece, self._begin_sound, self._sound_of = open_piece, begin_sound, sound_of
         self._streams: list[CodeStream] = []
         self._number, self._sound, self._begins, self._known = 0, None, True, 0
+        self.ended: list[EndedPiece] = []
+        """Pieces whose sound is out."""
+        self._num_samples, self._start = 0, 0
 
     @property
     def num_codes(self) -> int:
@@ -49,6 +69,11 @@ class TextStream:
     def num_rows(self) -> int:
         """Rows that it takes in the engine, or waits for."""
         return sum(stream.active for stream in self._streams)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the sound of the present piece has begun."""
+        return not self._begins
 
     def open(self) -> None:
         """Queues the first piece."""
@@ -76,15 +101,21 @@ class TextStream:
         samples, ended = self._sound_of(stream, self._sound)
         if len(samples):
             samples, self._begins = faded(samples, self.sample_rate, self._begins, ended), False
+        self._num_samples += len(samples)
         if not ended:
             return samples
         tell_of(piece, stream)
         stream.states.clear()
+        times = self._start / self.sample_rate, self._num_samples / self.sample_rate
+        self.ended.append(EndedPiece(piece, stream, *times))
         if self._number + 1 == len(self.pieces):
             self.finished = True
             return samples
         self._begin(self._number + 1)
-        return np.concatenate([samples, silence(piece.pause_seconds, self.sample_rate)])
+        pause = silence(piece.pause_seconds, self.sample_rate)
+        self._num_samples += len(pause)
+        self._start = self._num_samples
+        return np.concatenate([samples, pause])
 
     def close(self) -> None:
         """Frees its rows before the next codes."""
@@ -95,6 +126,61 @@ class TextStream:
         if number == len(self._streams):
             self._streams.append(self._open_piece(number))
         self._number, self._sound, self._begins, self._known = number, self._begin_sound(), True, 0
+
+
+class SpeechStream(Spoken):
+    """The samples of a text, `(S,)` float32 each, as soon as they are known; `close` gives up the rest.
+
+    `pieces` grows with the sentences whose sound is out and judged. What is out cannot be taken back, so a sentence in
+    doubt is not drawn anew, as `Synthesizer.speak` does; nor does a judgment keep a sound waiting: a sentence is judged
+    once the sound of the next one has begun, or the last one is out.
+
+    Args:
+        text: Not open yet; opened with the first samples that are asked for.
+        wait: Returns once what it is given holds, see `CodeEngine.wait`.
+        judge: What the self-check says of a piece, or None.
+    """
+
+    def __init__(
+        self,
+        text: TextStream,
+        wait: Callable[[Callable[[], bool]], None],
+        judge: Callable[[EndedPiece], Verdict | None],
+    ):
+        self._spoken = spoken = []
+        # The generator knows nothing of this object: without a circle it ends as soon as both are dropped.
+        self._samples = _samples(text, wait, lambda ended: spoken.append(ended.spoken(judge(ended))))
+
+    @property
+    def pieces(self) -> tuple[SpokenPiece, ...]:
+        """Those that are spoken and judged so far."""
+        return tuple(self._spoken)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> np.ndarray:
+        return next(self._samples)
+
+    def close(self) -> None:
+        """Frees its rows before the next codes."""
+        self._samples.close()
+
+
+def _samples(text: TextStream, wait, judge) -> Iterator[np.ndarray]:
+    num_judged = 0
+    try:
+        text.open()
+        while not text.finished:
+            wait(text.ready)
+            text.look_ahead()  # its codes are drawn along with those of this one
+            if len(samples := text.more()):
+                yield samples
+            while num_judged < len(text.ended) and (text.finished or text.is_heard):
+                judge(text.ended[num_judged])
+                num_judged += 1
+    finally:
+        text.close()
 
 
 def tell_of(piece: Piece, stream: CodeStream) -> None:

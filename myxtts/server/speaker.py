@@ -174,7 +174,7 @@ class Speaker:
     def _run(self):
         with self._device():
             try:
-                self.synthesizer.warm_up(self._warm)
+                self.synthesizer.warm_up(self._warm, check=False)
                 self._warmed = True
                 while self._work_is_there():
                     try:

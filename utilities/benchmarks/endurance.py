@@ -26,7 +26,7 @@ from bench_extra import process_state
 from myxtts.config.checks import UserError
 from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig
 from myxtts.data.sample_corpus import SENTENCES, unheard_sentences
-from myxtts.inference.self_check import CODE_SECONDS
+from myxtts.inference.self_check import BEYOND_BAND, CODE_SECONDS
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice, stored_voice
 from myxtts.models.xtts import XTTS
@@ -106,7 +106,7 @@ def faults(synthesizer: Synthesizer, speech, text: str, language: str, said: lis
         found.append("samples beyond full scale")
     for piece in speech.pieces:
         low, high = (synthesizer.rates.get(language) or rule_of_thumb(language)).band(piece.text)
-        inside = low <= len(piece.codes) * CODE_SECONDS <= high * 1.05
+        inside = low / BEYOND_BAND[1] <= len(piece.codes) * CODE_SECONDS <= high * BEYOND_BAND[1]
         if not (inside or piece.doubts):
             found.append("a duration beyond its band without a doubt")
     return found
