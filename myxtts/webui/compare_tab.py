@@ -6,7 +6,7 @@ import gradio as gr
 
 from myxtts.config.checks import UserError
 from myxtts.webui.parts import Choices, cancel_button, check_words, followed, language_box, log_box, told
-from myxtts.webui.studio import Studio
+from myxtts.webui.studio import Studio, Wish
 
 WHICH = ("best", "last")
 LETTERS = "AB"
@@ -38,7 +38,7 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
         order = [(first, first_which), (second, second_which)]
         if blind:
             random.shuffle(order)
-        spoken = [studio.speak(run, text, language, recording, speaker, seed, which=which) for run, which in order]
+        spoken = [studio.speak(Wish(run, text, language, recording, speaker, seed), which) for run, which in order]
         names = [f"{run}@{which}" for run, which in order]
         labels = LETTERS if blind else [f"{letter}: {name}" for letter, name in zip(LETTERS, names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))

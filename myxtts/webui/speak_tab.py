@@ -7,7 +7,7 @@ import numpy as np
 
 from myxtts.webui.parts import Choices, check_words, language_box, told
 from myxtts.webui.player import HUSH, PLAY, Messages
-from myxtts.webui.studio import Studio
+from myxtts.webui.studio import Studio, Wish
 
 _numbers = itertools.count()
 
@@ -32,13 +32,13 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     def say(streamed, run, text, language, recording, speaker, *values):
         check_words(said, run, text, recording, speaker)
         yield said["speaking"], "", None
-        given = run, text, language, recording, speaker, *values
+        wish = Wish(run, text, language, recording, speaker, *values)
         if not streamed:
-            rate, samples = studio.speak(*given)
+            rate, samples = studio.speak(wish)
             yield said["spoken"].format(len(samples) / rate), "", (rate, samples)
             return
         parts, messages = [], None
-        for rate, samples in studio.stream(*given):
+        for rate, samples in studio.stream(wish):
             messages = messages or Messages(f"{next(_numbers)}", rate)
             parts.append(samples)
             spoken = said["so_far"].format(sum(map(len, parts)) / rate)

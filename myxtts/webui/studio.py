@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,21 @@ CLIP_RATE = 22_050
 """Of clips to hear, in Hz: that at which training hears them."""
 EXPORTS, EVALUATION = "_exports", "_evaluation"
 """Beside the runs; no run can have such a name."""
+
+
+class Wish(NamedTuple):
+    """What is to be said, and how."""
+
+    run: str
+    text: str
+    language: str
+    recording: str | None = None
+    """A file to take the voice from; without it, of the `speaker`."""
+    speaker: str | None = None
+    seed: int = 0
+    temperature: float = 0.0
+    """Of the draws; 0 takes the run's own."""
+    speed: float = 1.0
 
 
 class Studio:
@@ -128,54 +143,38 @@ class Studio:
         """Names of the speakers that a run was trained on."""
         return list(read_speakers(run_folder(self.home, name)))
 
-    def speak(
-        self,
-        name: str,
-        text: str,
-        language: str,
-        recording: str | None = None,
-        speaker: str | None = None,
-        seed: int = 0,
-        temperature: float = 0.0,
-        speed: float = 1.0,
-        which: str = "best",
-    ) -> tuple[int, np.ndarray]:
+    def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
         """Sample rate in Hz, and 16-bit samples `(S,)`; of doubtful sentences a second try.
 
         Raises:
             UserError: The model cannot speak this; the message says why.
         """
-        synthesizer, voice, sampling = self._opened(name, text, recording, speaker, temperature, which)
-        speech = synthesizer.speak(text, voice, language, sampling, int(seed), speed, retries=1)
+        synthesizer, *options = self._opened(wish, which)
+        speech = synthesizer.speak(wish.text, *options, retries=1)
         return speech.sample_rate, _as_pcm16(speech.samples)
 
-    def stream(
-        self,
-        name: str,
-        text: str,
-        language: str,
-        recording: str | None = None,
-        speaker: str | None = None,
-        seed: int = 0,
-        temperature: float = 0.0,
-        speed: float = 1.0,
-    ) -> Iterator[tuple[int, np.ndarray]]:
+    def stream(self, wish: Wish) -> Iterator[tuple[int, np.ndarray]]:
         """As `speak`, piece by piece while it is made, with no second try."""
-        synthesizer, voice, sampling = self._opened(name, text, recording, speaker, temperature)
-        for samples in synthesizer.stream(text, voice, language, sampling, int(seed), speed):
+        synthesizer, *options = self._opened(wish)
+        for samples in synthesizer.stream(wish.text, *options, check=False):
             yield synthesizer.sample_rate, _as_pcm16(samples)
 
-    def _opened(self, name, text, recording, speaker, temperature, which="best"):
-        if len(text) > MOST_CHARACTERS:
-            raise UserError(f"A text has at most {MOST_CHARACTERS} characters here. Received: {len(text)}.")
-        folder = run_folder(self.home, name)
+    def _opened(self, wish, which="best"):
+        """The run's `Synthesizer`, and its options up to the speed."""
+        if len(wish.text) > MOST_CHARACTERS:
+            raise UserError(f"A text has at most {MOST_CHARACTERS} characters here. Received: {len(wish.text)}.")
+        folder = run_folder(self.home, wish.run)
         with self._loading:
             synthesizer = self._load(folder, which, _changed(folder))
         from myxtts.inference.voices import stored_voice
 
-        voice = synthesizer.as_voice(recording) if recording else stored_voice(folder, speaker, synthesizer.as_voice)
+        if wish.recording:
+            voice = synthesizer.as_voice(wish.recording)
+        else:
+            voice = stored_voice(folder, wish.speaker, synthesizer.as_voice)
         sampling = synthesizer.config.sampling
-        return synthesizer, voice, dataclasses.replace(sampling, temperature=temperature or sampling.temperature)
+        sampling = dataclasses.replace(sampling, temperature=wish.temperature or sampling.temperature)
+        return synthesizer, voice, wish.language, sampling, int(wish.seed), wish.speed
 
     def export(self, name: str, file_format: str, weights: str) -> Iterator[str]:
         """Exports a run beside the runs; yields what is told of it."""
