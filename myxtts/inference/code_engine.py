@@ -105,8 +105,8 @@ class CodeEngine:
         onnx_steps: OnnxSteps | None = None,
         traced: bool = True,
     ):
-        self.gpt, self.config = gpt, config
-        self.compilation = Compilation(compiled if onnx_steps is None else False)
+        self.gpt, self.config, self.compiled = gpt, config, compiled if onnx_steps is None else False
+        self.compilation = Compilation()
         if onnx_steps is None:
             self.draw, self._repack, self._prefill = Advance(gpt, config), Repack(gpt, config), self._read_prompts
         else:
@@ -283,7 +283,9 @@ class CodeEngine:
         size = _cache_size(filled + MOST_CODES)
         num_rows = sum(len(rows) for *_, rows in parts)
         shape = (1 << (num_rows - 1).bit_length(), size)
-        compiled = self.compilation.wants_xla(shape, shape in self.draw.shapes, hurry)
+        compiled = self.compiled
+        if compiled is None:
+            compiled = self.compilation.wants_xla(shape, shape in self.draw.shapes, hurry)
         padded = shape[0] if compiled else num_rows
 
         new_mask, row, moved = np.zeros((padded, size), bool), 0, []

@@ -20,21 +20,15 @@ class Compilation:
     shape whose steps so far would have paid for it is compiled, so at worst it costs as much again (the rule of who
     rents skis). Nobody who waits for the first sound waits for a compiler. Once compiled, both graphs are timed, and
     the shape stays with the quicker one.
-
-    Args:
-        told: Whether XLA is always or never to be used; `None` leaves it to the rule.
     """
 
-    def __init__(self, told: bool | None):
-        self.told = told
+    def __init__(self):
         self.steps: Counter[BatchShape] = Counter()
         """Drawn so far, by shape."""
         self._seconds = defaultdict(lambda: deque(maxlen=TRIALS))
 
     def wants_xla(self, shape: BatchShape, is_compiled: bool, hurry: bool) -> bool:
         """Whether XLA is to draw rows of this shape, which `is_compiled` already or not; `hurry` if one waits."""
-        if self.told is not None:
-            return self.told
         if not is_compiled:
             return self.steps[shape] >= WORTH_COMPILING_STEPS and not hurry
         xla, plain = self._seconds[shape, True], self._seconds[shape, False]
