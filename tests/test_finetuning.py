@@ -10,6 +10,7 @@ import tensorflow as tf
 from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 
 from myxtts.config.checks import ConfigError
+from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
 from myxtts.config.training import LORA_TARGETS
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
@@ -146,6 +147,17 @@ def test_adapters_without_weights_to_adapt_are_refused(tiny_corpus, tmp_path):
     with pytest.raises(ConfigError, match=rule):
         open_run(config)
     assert not (tmp_path / "config.json").exists()
+
+
+def test_default_limits_are_lowered_to_what_the_source_reads_and_asked_ones_are_refused(source, tmp_path, caplog):
+    training = TrainingConfig(stage="gpt", init_from=str(source[0]), checkpoint_dir=str(tmp_path / "new"))
+    with caplog.at_level("WARNING", logger="myxtts"):
+        data = adopt(XTTSConfig(training=training)).data
+    assert (data.max_text_length, data.max_seconds) == (24, 2.0)
+    assert "data.max_seconds is 2.0 instead of 11.6, its default: the model reads no more." in caplog.text
+    for name, value in (("max_seconds", 11.5), ("max_text_length", 199)):
+        with pytest.raises(ConfigError, match=f"data.{name}.* must be at most .*Lower it or raise"):
+            adopt(XTTSConfig(data=DataConfig(**{name: value}), training=training))
 
 
 def test_source_and_run_must_differ(source, tiny_corpus):
