@@ -171,7 +171,7 @@ def notebook_user(desk):
 def long_run(desk):
     """A run that is stopped, taken up, and then asked for more."""
     make_tiny_corpus(desk.folder / "recordings")
-    desk.train("recordings", "--max-steps", 500, stop_after="gpt step", has="Run the same command again")
+    desk.train("recordings", "--max-steps", 500, stop_after="dvae step", has="Run the same command again")
     desk.train("recordings", "--max-steps", desk.steps, has="Checkpoints:")
     told = desk.train("recordings", "--max-steps", 3 * desk.steps, "--stage", "gpt", has="Checkpoints:")
     if "Stage gpt: step" not in told:
