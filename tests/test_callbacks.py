@@ -55,6 +55,15 @@ def test_log_line_holds_the_words_of_the_contract():
     assert losses_text({"skipped_steps": 3}) == "skipped 3"
 
 
+def test_losses_that_had_no_turn_are_not_in_the_line(capsys):
+    progress = ConsoleProgress()
+    progress.on_start(start_of())
+    figures = {"loss": 0.0, "discriminator/loss": 0.0, "mel": 0.5, "adversarial": 0.0, "gradient_norm": 0.0}
+    progress.on_log(1, figures, {})
+    line = "step 1/100 | loss 0.0000 | mel 0.5000 | gradient_norm 0.0000"
+    assert line in capsys.readouterr().out
+
+
 def test_console_without_a_terminal_prints_plain_lines(capsys):
     progress = ConsoleProgress()
     progress.on_start(start_of())

@@ -63,6 +63,19 @@ def test_a_log_line_does_not_run_through_a_progress_bar(logger, capsys):
     assert [line for line in lines if "between" in line and "|" not in line]
 
 
+def test_long_lines_are_folded_on_a_terminal_and_whole_in_files(logger, capsys, monkeypatch, tmp_path):
+    long = " ".join(["eleven char"] * 30)
+    commons.setup_logging(log_file=tmp_path / "log")
+    logger.info(long)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    logger.info(long)
+    whole, *lines = capsys.readouterr().out.splitlines()
+    assert whole.endswith(long) and " ".join(map(str.strip, lines)).endswith(long)
+    assert max(map(len, lines)) <= 120 and lines[1].startswith("  ")
+    assert all(line.endswith(long) for line in (tmp_path / "log").read_text().splitlines())
+    assert commons.folded("x" * 200) == "x" * 200, "nothing is cut within a word"
+
+
 def test_an_unknown_level_is_an_error_that_lists_the_levels(logger):
     with pytest.raises(ValueError, match="level must be one of .*INFO.*Received: loud"):
         commons.setup_logging("loud")

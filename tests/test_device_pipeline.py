@@ -55,6 +55,24 @@ def test_batches_come_in_order_with_their_positions(make):
         assert next(pipeline, None) is None
 
 
+@pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
+def test_reader_that_was_stopped_has_cleaned_up_though_it_is_still_referred_to(make):
+    """Left to the end of Python, it would start its last thread there, which never runs: the process would hang."""
+    cleaned_up = threading.Event()
+
+    def read():
+        try:
+            yield from range(20)
+        finally:
+            cleaned_up.set()
+
+    reader = read()
+    with make(reader, kept, unchanged) as pipeline:
+        assert next(pipeline) == 0
+    until(cleaned_up.is_set)
+    assert next(reader, None) is None
+
+
 @pytest.mark.parametrize("capacity", [1, 2, 6])
 def test_producer_works_ahead_as_far_as_the_buffer_and_no_further(capacity):
     started = []

@@ -49,6 +49,8 @@ def home(tiny_corpus, tmp_path, monkeypatch):
     recipe["training"] |= {"max_validation_batches": 1, "num_samples": 1, "sample_every_steps": 0}
     recipe["training"]["gpt"]["max_steps"] = 1
     (tmp_path / "finetune_xtts_v2.yaml").write_text(json.dumps(recipe))
+    adapters = find_recipe("finetune_xtts_v2_lora.yaml").read_text()
+    (tmp_path / "finetune_xtts_v2_lora.yaml").write_text(adapters)  # which includes the one above
     with SmallHub() as server:
         server.add("coqui/XTTS-v2", release)
         use_hub(monkeypatch, server.url, tmp_path / "hf")

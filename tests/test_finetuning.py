@@ -10,6 +10,8 @@ import tensorflow as tf
 from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 
 from myxtts.config.checks import ConfigError
+from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
+from myxtts.config.training import LORA_TARGETS
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import adopt, open_run, starting_weights, with_origin
@@ -72,6 +74,33 @@ def test_lora_starts_as_the_plain_model_and_merges_exactly():
     assert len(adapters) == 3 * 4 * model.config.layers
 
 
+def test_dropout_of_adapters_changes_what_they_add_and_nothing_else():
+    keras.utils.set_random_seed(0)
+    model = XTTS(tiny_model_config(layers=2, dropout=0.0), parts=("gpt",))
+    lora = LoRA(model.gpt, 2, False, targets=("output_projection", "mlp_in"), dropout=0.5)
+    assert {name.rsplit("/", 1)[1] for name in lora.layers} == {"output_projection", "mlp_in"} and len(lora.layers) == 4
+    sites = [layer.adapter_dropout.site for layer in lora.layers.values()]
+    assert len(set(sites)) == 4 and min(sites) > model.gpt.embedding_dropout.site
+    layer = lora.layers["gpt/block_1/mlp_in"]
+    x, seed = tf.random.stateless_normal((2, 3, layer.kernel.shape[0]), [1, 2]), tf.constant([5, 6])
+    np.testing.assert_array_equal(layer(x, seed=seed), layer(x))  # they begin at zero
+    layer.lora_kernel_b.assign(np.random.default_rng(0).normal(0, 0.1, layer.lora_kernel_b.shape))
+    frozen, adapters = layer._kernel.numpy(), layer.lora_kernel_a.numpy() @ layer.lora_kernel_b.numpy()
+    dropped = layer.adapter_dropout(x, seed=seed).numpy()
+    assert 0.2 < (dropped == 0).mean() < 0.8
+    expected = x.numpy() @ frozen + dropped @ adapters + layer.bias.numpy()
+    np.testing.assert_allclose(layer(x, seed=seed), expected, atol=1e-5)
+    np.testing.assert_array_equal(layer(x, seed=seed), layer(x, seed=seed))
+    np.testing.assert_allclose(layer(x), x.numpy() @ layer.kernel.numpy() + layer.bias.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("setting", [{"lora_alpha": 8.0}, {"lora_targets": ("qkv",)}, {"lora_dropout": 0.1}])
+def test_settings_of_adapters_without_adapters_are_refused(setting):
+    with pytest.raises(ConfigError, match=r"must be left out without adapters.*Add training.lora_rank"):
+        tiny_run_config(training=setting)
+    tiny_run_config(training=setting | {"lora_rank": 2})
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(source, tiny_corpus, tmp_path, rank):
     folder, model, _ = source
@@ -83,7 +112,7 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
         gpt={"max_steps": 2},
         training={
             **{"init_from": str(folder), "stage": "gpt", "max_validation_batches": 1},
-            **{"lora_rank": rank, "lora_alpha": 4.0},
+            **({"lora_rank": rank, "lora_alpha": 4.0, "lora_dropout": 0.1} if rank else {}),
         },
     )
     with untraced():
@@ -95,7 +124,7 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     assert ("LoRA" in rows) == bool(rank)
     if rank:
         assert rows["LoRA"]["effective"] == "rank 2" and rows["LoRA"]["as_requested"]
-        assert rows["LoRA"]["reason"].endswith("are trained; alpha 4")
+        assert rows["LoRA"]["reason"].endswith("are trained; alpha 4, dropout 0.1, on " + ", ".join(LORA_TARGETS))
     starting = {name: value.numpy() for name, value in model.part_weights("gpt").items()}
     changed = {name for name, value in tensors["model"].items() if not np.array_equal(value, starting[name])}
     kernels = {
@@ -118,6 +147,17 @@ def test_adapters_without_weights_to_adapt_are_refused(tiny_corpus, tmp_path):
     with pytest.raises(ConfigError, match=rule):
         open_run(config)
     assert not (tmp_path / "config.json").exists()
+
+
+def test_default_limits_are_lowered_to_what_the_source_reads_and_asked_ones_are_refused(source, tmp_path, caplog):
+    training = TrainingConfig(stage="gpt", init_from=str(source[0]), checkpoint_dir=str(tmp_path / "new"))
+    with caplog.at_level("WARNING", logger="myxtts"):
+        data = adopt(XTTSConfig(training=training)).data
+    assert (data.max_text_length, data.max_seconds) == (24, 2.0)
+    assert "data.max_seconds is 2.0 instead of 11.6, its default: the model reads no more." in caplog.text
+    for name, value in (("max_seconds", 11.5), ("max_text_length", 199)):
+        with pytest.raises(ConfigError, match=f"data.{name}.* must be at most .*Lower it or raise"):
+            adopt(XTTSConfig(data=DataConfig(**{name: value}), training=training))
 
 
 def test_source_and_run_must_differ(source, tiny_corpus):

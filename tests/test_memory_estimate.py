@@ -16,6 +16,7 @@ from myxtts.cli import plan
 from myxtts.config.config import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
+from myxtts.config.training import LORA_TARGETS
 from myxtts.models.discriminators import Discriminators
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.memory_efficient_attention import CHUNK
@@ -55,14 +56,16 @@ def test_weights_are_counted_exactly_at_every_size(size):
     assert count_dvae(config) == (numbers(trained), numbers(others))
 
 
-def test_weights_of_a_built_model_and_of_its_adapters_are_counted_exactly():
+@pytest.mark.parametrize("targets", [LORA_TARGETS, ("output_projection", "mlp_in")])
+def test_weights_of_a_built_model_and_of_its_adapters_are_counted_exactly(targets):
     config = tiny_model_config(layers=3, conditioning_blocks=2)
     model = XTTS(config, parts=("gpt",))
     assert count_gpt(config) == numbers(model.gpt.trainable_variables)
-    lora = LoRA(model.gpt, 2, train_text_rows=True)
+    switches = Optimizations(lora_rank=2, lora_targets=targets)
+    lora = LoRA(model.gpt, 2, train_text_rows=True, targets=targets)
     adapted = [v for name, v in named_weights(model.gpt).items() if lora.is_trained(name)]
-    assert count_lora(config, 2, True) == numbers(adapted)
-    assert count_lora(config, 2, False) == numbers(v for v in adapted if v.name.startswith("lora"))
+    assert count_lora(config, switches, True) == numbers(adapted)
+    assert count_lora(config, switches, False) == numbers(v for v in adapted if v.name.startswith("lora"))
 
 
 def test_resident_bytes_are_weights_moments_averages_and_accumulators():
@@ -71,8 +74,9 @@ def test_resident_bytes_are_weights_moments_averages_and_accumulators():
     assert (plain.parameters, plain.slots, plain.averages, plain.accumulators) == (count, 2 * count, 0, 0)
     assert estimate_gpt(MODEL, SHAPES, Optimizations(ema=True)).resident == plain.resident + count
     assert estimate_gpt(MODEL, SHAPES, Optimizations(accumulation=4)).resident == plain.resident + count
-    lora = estimate_gpt(MODEL, SHAPES, Optimizations(lora_rank=8))
-    assert lora.slots == 8 * count_lora(MODEL, 8, False) and lora.gradients < plain.gradients / 20
+    adapters = Optimizations(lora_rank=8)
+    lora = estimate_gpt(MODEL, SHAPES, adapters)
+    assert lora.slots == 8 * count_lora(MODEL, adapters, False) and lora.gradients < plain.gradients / 20
 
 
 def test_each_optimization_takes_less_and_all_take_least():

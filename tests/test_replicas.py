@@ -1,4 +1,7 @@
-"""Two replicas equal one with the same global batch: accumulation, clipping, loss scaling, a bad gradient on one."""
+"""Two replicas equal one: global batch, accumulation, clipping, loss scaling, a bad gradient on one, validation."""
+
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -8,6 +11,9 @@ from logical_devices import on_logical_devices, plan_of
 from tiny import tiny_run_config, train_step_of
 
 from myxtts.config.config import StageConfig
+from myxtts.devices.kinds import short_name
+from myxtts.training.evaluation import Evaluator
+from myxtts.training.replicas import Replicas
 
 ROWS, WIDTH = 8, 5
 STEPS = 4
@@ -183,3 +189,52 @@ def refused_batch_size():
 
 def test_batch_that_replicas_cannot_share_is_an_error():
     assert refused_batch_size() == "--batch-size must be a multiple of the number of training devices, 2. Received: 3."
+
+
+class Looked:
+    """A stage that judges by the number of rows, and keeps on which device it saw which batch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def look(self, batch):
+        self.seen.append((batch[0].shape[0], short_name(batch[0].device)))
+        return (batch[1].numpy(),)
+
+    def judge(self, looks):
+        return {"rows": sum(len(lengths) for (lengths,) in looks)}
+
+
+class Rows(NamedTuple):
+    values: tf.Tensor
+    lengths: tf.Tensor
+
+
+class Loader:
+    """Five batches of other sizes each."""
+
+    order = SimpleNamespace(batches_per_epoch=5)
+
+    def __call__(self, position):
+        values, lengths = batches(1)[0]
+        return Rows(values[position:] + np.float32(position), lengths[position:])
+
+
+@on_logical_devices
+def validated(mode):
+    """Losses, what each replica saw, and traces of two validations."""
+    plan = plan_of(mode)
+    replicas, stage = Replicas(plan), Looked()
+    with replicas.scope():
+        objective = Regression()
+    evaluator = Evaluator(stage, [objective], replicas)
+    twice = [evaluator(Loader(), lambda wave: wave, 9) for _ in range(2)]
+    return twice, stage.seen, plan.model_devices, evaluator._traced.experimental_get_tracing_count()
+
+
+def test_validation_is_spread_over_the_replicas_and_equals_that_of_one():
+    (one, again), seen, _, _ = validated("single")
+    assert one == again and len(seen) == 10 and one["rows"] == sum(ROWS - position for position in range(5))
+    (two, twice), seen, devices, traces = validated("mirrored")
+    assert two == twice == pytest.approx(one, rel=1e-6) and traces == 1
+    assert seen[:5] == [(ROWS - position, devices[position % 2]) for position in range(5)]

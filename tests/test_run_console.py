@@ -28,13 +28,15 @@ HOSTILE = [
 ]
 
 
-def printed_end(capsys, home, text, state=None, step=1, **clip):
+def printed_end(capsys, home, text, state=None, step=1, train=(), **clip):
     config = XTTSConfig(training=TrainingConfig(checkpoint_dir=str(home)))
     if not CheckpointStore(home / "gpt").steps():
         CheckpointStore(home / "gpt").write(step, {}, state or {}, best=state is not None)
-    clip = SimpleNamespace(**{"id": "a", "wav_path": "/data/a.wav", "language": "en", **clip})
-    console = RunConsole(Run(config, plan_devices(num_gpus=0)))
-    console.on_finished(SimpleNamespace(validation=[clip], texts={"a": text}))
+    known = {"id": "a", "wav_path": "/data/a.wav", "language": "en", "speaker": "emma", "num_samples": 22050}
+    clip = SimpleNamespace(**{**known, **clip})
+    data = SimpleNamespace(conditioning_seconds=(2.6, 2.6))
+    dataset = SimpleNamespace(validation=[clip], train=train, texts={"a": text}, config=SimpleNamespace(data=data))
+    RunConsole(Run(config, plan_devices(num_gpus=0))).on_finished(dataset)
     return capsys.readouterr().out
 
 
@@ -55,6 +57,15 @@ def test_pasted_command_speaks_the_text_and_runs_nothing_else(tmp_path, capsys, 
     assert argv[0] == "say" and (asked.text, asked.output) == (text.replace("\t", ""), "out.wav")
     assert (asked.checkpoint, asked.reference_audio) == (str(home), [paths["wav_path"].replace("\t", "")])
     assert [path.name for path in Path(tmp_path).iterdir()] == [home.name]
+
+
+def test_voice_to_speak_with_is_as_long_as_those_of_training_and_unheard_where_it_can_be(tmp_path, capsys):
+    lengths = {"other": ("tom", 99999), "little": ("emma", 30000), "enough": ("emma", 60000), "most": ("emma", 90000)}
+    train = [SimpleNamespace(wav_path=name, speaker=by, num_samples=long) for name, (by, long) in lengths.items()]
+    spoken = lambda train, **clip: printed_end(capsys, tmp_path, "one", train=train, **clip)
+    assert "--reference-audio enough --language" in spoken(train)
+    assert "--reference-audio little --language" in spoken(train[:2])
+    assert "--reference-audio /data/a.wav --language" in spoken(train, num_samples=57330)
 
 
 def test_end_tells_what_was_left_out_and_why(tmp_path, capsys):

@@ -20,7 +20,10 @@ def exits_with_sentence(main: Callable) -> Callable:
             print("Stopped at once.", file=sys.stderr, flush=True)
             return 130
         except (UserError, OSError) as error:  # OSError: a disk that is full, gone or read-only
-            print(*map(printable, f"Error: {error}".split("\n")), sep="\n", file=sys.stderr, flush=True)
+            from myxtts.utils.commons import folded_on_terminal
+
+            told = "\n".join(map(printable, f"Error: {error}".split("\n")))
+            print(folded_on_terminal(told, sys.stderr), file=sys.stderr, flush=True)
             return getattr(error, "exit_code", 2)
 
     return wrapped

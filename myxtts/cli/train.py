@@ -10,6 +10,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
+from myxtts.config.training import LORA_TARGETS
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ FLAGS = f"""
 --lr float stage.learning_rate peak learning rate (default: from the preset)
 --lora-rank int training.lora_rank with --init-from: train low-rank adapters only (default: 0, off)
 --lora-alpha float training.lora_alpha what adapters add counts this over their rank (default: the rank)
+--lora-targets names training.lora_targets kernels that get adapters, of {",".join(LORA_TARGETS)} (default: all)
+--lora-dropout float training.lora_dropout dropout on what enters the adapters (default: 0)
 --seed int training.seed fixes everything that is drawn (default: 0)
 --checkpoint-dir DIR training.checkpoint_dir where everything goes (default: ./checkpoints)
 ^ --reset-training yes training.reset_training start anew; existing checkpoints are set aside
@@ -128,6 +131,7 @@ def _kinds():
         "DIR...": dict(action="append", metavar="DIR"),
         "LANG...": dict(action="append", metavar="LANG"),
         "ADDR,…": dict(type=lambda text: tuple(text.split(",")), metavar="HOST:PORT,…"),
+        "names": dict(type=lambda text: tuple(text.split(",")), metavar="NAME,…"),
         "LANGS": dict(type=languages, nargs="?", const=("all",), metavar="LANG,…"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),

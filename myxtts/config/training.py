@@ -8,6 +8,9 @@ from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig, default_stage_config
 from myxtts.config.workers import check_workers
 
+LORA_TARGETS = ("qkv", "output_projection", "mlp_in", "mlp_out")
+"""Kernels of a block of the GPT that can have adapters, attention's first."""
+
 
 @dataclass(init=False)
 class TrainingConfig(Settings):
@@ -35,6 +38,10 @@ class TrainingConfig(Settings):
     """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
     lora_alpha: float | None = setting(None, above=0, flag="--lora-alpha")
     """What adapters add counts this over their rank (Hu et al. 2022); None takes the rank, that is, a factor of 1."""
+    lora_targets: tuple[str, ...] = setting(LORA_TARGETS, one_of=LORA_TARGETS, flag="--lora-targets")
+    """Kernels of each block of the GPT that get adapters; the others stay as they are."""
+    lora_dropout: float = setting(0.0, at_least=0, below=1, flag="--lora-dropout")
+    """Dropout on what enters the adapters (Hu et al. 2022)."""
     label_smoothing: float = setting(0.0, at_least=0, below=1)
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
     decoder_frames: int = setting(32, at_least=4, at_most=4096)
@@ -161,12 +168,21 @@ class TrainingConfig(Settings):
                 "training.evaluate_every_steps (--evaluate-every) is for one machine: all workers would wait for it. "
                 "Leave it out, and judge the run with myxtts evaluate."
             )
+        self._check_adapters()
         for name in self.leave_out:
             require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
         for name, stage in self.stages.items():
             may = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
             way_out = "A slice of a clip no longer fits its text."
             require(may, f"training.{name}.crop_seconds", "left out", stage.crop_seconds, way_out)
+
+    def _check_adapters(self):
+        require(self.lora_targets, "training.lora_targets (--lora-targets)", "one kernel or more", self.lora_targets)
+        for name, alone in (("alpha", None), ("targets", LORA_TARGETS), ("dropout", 0.0)):
+            setting, value = f"training.lora_{name} (--lora-{name})", getattr(self, f"lora_{name}")
+            rule = "left out without adapters"
+            way_out = "Add training.lora_rank (--lora-rank)."
+            require(self.lora_rank or value == alone, setting, rule, value, way_out)
 
     def __getattr__(self, name):
         stages = self.__dict__.get("stages", {})

@@ -1,5 +1,6 @@
 """From a list of clips to a tf.data stream of `WaveBatch`es on the data device."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -237,7 +238,8 @@ def stream_batches(
         # Taking an iterator apart waits for its thread that tunes buffers, which may sleep for up to a minute.
         last_reference = [batches]
         del batches
-        threading.Thread(target=last_reference.clear, name="myxtts-ended-reader", daemon=True).start()
+        if not sys.is_finalizing():  # when Python ends, a new thread would never get to run, and be waited for
+            threading.Thread(target=last_reference.clear, name="myxtts-ended-reader", daemon=True).start()
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:

@@ -30,8 +30,8 @@ RESERVED_GB = 1.0
 """Of a GPU, for CUDA's context, libraries' workspaces and fragments. A usual figure, not a measured one."""
 UNFOLDED_BYTES = 2**25
 """Most of a convolution's input that is unfolded at a time; TensorFlow takes what fits the last cache of a CPU."""
-LORA_WIDTHS = 16
-"""Widths of one block's adapters together: in and out of qkv 1 + 3, projection 1 + 1, MLP 1 + 4 and 4 + 1."""
+LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
+"""Shapes, in widths of the model, of a block's kernels that can have adapters."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Optimizations:
     """`standard` or `memory-efficient`."""
     accumulation: int = 1
     lora_rank: int = 0
+    lora_targets: tuple[str, ...] = tuple(LORA_KERNELS)
     ema: bool = False
 
     @property
@@ -149,10 +150,11 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
     return encoder + decoder + 2 * model.dvae_residual_blocks * block, others
 
 
-def count_lora(model: ModelConfig, rank: int, train_text_rows: bool) -> int:
-    """Trained weights with adapters of `rank`, and with the text table and head where the vocabulary grew."""
+def count_lora(model: ModelConfig, optimizations: Optimizations, train_text_rows: bool) -> int:
+    """Trained weights with adapters, and with the text table and head where the vocabulary grew."""
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens) if train_text_rows else 0
-    return model.layers * LORA_WIDTHS * model.width * rank + text
+    widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
+    return model.layers * widths * model.width * optimizations.lora_rank + text
 
 
 def _block_activations(model, positions, optimizations):
@@ -219,9 +221,9 @@ def estimate_gpt(
 
     `model.num_text_tokens` must be set; `train_text_rows` says whether LoRA trains the text table and head too.
     """
-    count, rank, number = count_gpt(model), optimizations.lora_rank, optimizations.compute_bytes
-    trained = count_lora(model, rank, train_text_rows) if rank else count
-    adapters = model.layers * LORA_WIDTHS * model.width * rank
+    count, number, uses_lora = count_gpt(model), optimizations.compute_bytes, optimizations.lora_rank > 0
+    trained = count_lora(model, optimizations, train_text_rows) if uses_lora else count
+    adapters = count_lora(model, optimizations, False)
     text, audio, frames = shapes.text + TEXT_MARKS, shapes.codes + AUDIO_MARKS, shapes.frames
     positions = model.num_latents + text + audio
     blocks = model.layers * _block_activations(model, positions, optimizations)
@@ -232,8 +234,9 @@ def estimate_gpt(
     perceiver = _perceiver_activations(model, frames, optimizations)
     logits = FLOAT * (text * model.num_text_tokens + audio * model.num_audio_tokens)
     copies = count * number * (number < FLOAT)
-    if rank:
-        copies += model.layers * _count_block(model.width) * number  # each adapted kernel with its adapters added
+    if uses_lora:  # each adapted kernel with its adapters added
+        shapes_of_kernels = (LORA_KERNELS[target] for target in optimizations.lora_targets)
+        copies += model.layers * sum(rows * columns for rows, columns in shapes_of_kernels) * model.width**2 * number
     # The block at work when the backward pass begins: the four tensors inside the tanh-GELU that checkpointing does not
     # keep, and its gradient (5 x 4 W), then, where that is more, what attention makes. Without checkpointing there is
     # next to nothing: what the backward pass of a block makes takes the place of what it lets go.

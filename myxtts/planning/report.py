@@ -34,8 +34,8 @@ def asked_for(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
     settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}
-    accumulation, rank = training.gradient_accumulation, training.lora_rank
-    return Optimizations(**switches, accumulation=accumulation, lora_rank=rank), settled
+    adapters = {"lora_rank": training.lora_rank, "lora_targets": training.lora_targets}
+    return Optimizations(**switches, **adapters, accumulation=training.gradient_accumulation), settled
 
 
 def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> dict[str, Any]:

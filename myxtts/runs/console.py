@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from myxtts.config.checks import UNPRINTABLE, printable
 from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.runs.agenda import Agenda
@@ -18,6 +19,7 @@ from myxtts.runs.figures import CURVES
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.callbacks import ConsoleProgress, console_log
+from myxtts.utils.commons import folded
 from myxtts.utils.progress import clip_progress
 
 
@@ -85,7 +87,8 @@ class RunConsole(ConsoleProgress, RunListener):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = sorted((home / "samples").glob("step_*.wav"))
         trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
-        lines = ["", *self._results(trained), *left_out(home)]
+        results = (folded(line) for told in self._results(trained) for line in told.split("\n"))
+        lines = ["", *results, *left_out(home)]
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         lines.append(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
         if samples:
@@ -97,7 +100,8 @@ class RunConsole(ConsoleProgress, RunListener):
             lines.append(f"Loss curves:  {home / CURVES}")
         if any(STAGES[stage].load().speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
-            voice = f"--reference-audio {_quoted(clip.wav_path)} --language {_quoted(clip.language)}"
+            voice = f"--reference-audio {_quoted(_reference(dataset, clip.speaker))}"
+            voice += f" --language {_quoted(clip.language)}"
             lines.append(f"Speak with it:\n  myxtts say --checkpoint {_quoted(home)} {voice} \\")
             # With `=`, as a text that begins with a hyphen would be taken for an option.
             lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
@@ -121,6 +125,13 @@ class RunConsole(ConsoleProgress, RunListener):
                 if best[stage] == last and len(by_step) > 1 and kind.speaks:
                     told += ".\n  It was still falling: a larger --max-steps trains it on"
             yield told
+
+
+def _reference(dataset, speaker):
+    """A recording of a speaker, one that was not trained on if it is as long as those that conditioned the model."""
+    least = dataset.config.data.conditioning_seconds[0] * MODEL_SAMPLE_RATE
+    own = [clip for clip in (*dataset.validation, *dataset.train) if clip.speaker == speaker]
+    return next((clip for clip in own if clip.num_samples >= least), max(own, key=lambda one: one.num_samples)).wav_path
 
 
 def left_out(home: Path) -> list[str]:

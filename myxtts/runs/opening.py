@@ -12,6 +12,7 @@ import numpy as np
 from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.workers import Workers
@@ -221,9 +222,9 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     for name in foundations:
         if not config.training.reset_training or name in _kept_stages(config.training):
             _refuse_other_weights(source, home, name)
+    config = _with_shape(config, stored)
     data = replace(config.data, vocabulary=config.data.vocabulary or str(vocabulary_path(source)))
-    data = replace(data, g2p=stored.data.g2p if data.g2p is None else data.g2p)
-    return replace(_with_shape(config, stored), data=data)
+    return replace(config, data=replace(data, g2p=stored.data.g2p if data.g2p is None else data.g2p))
 
 
 def _source(config):
@@ -244,7 +245,22 @@ def _take_parts(config, home):
 
 
 def _with_shape(config, stored):
-    return replace(config, model=replace(stored.model, dropout=config.model.dropout), sampling=stored.sampling)
+    model = replace(stored.model, dropout=config.model.dropout)
+    return replace(config, model=model, data=_within(config.data, model), sampling=stored.sampling)
+
+
+def _within(data, model):
+    """Settings of clips whose defaults are lowered to what a model reads; what was asked for is left as it is."""
+    most_samples, tenth = model.max_codes * CODE_STRIDE_SAMPLES - 1, MODEL_SAMPLE_RATE // 10
+    most = {"max_text_length": model.max_text_tokens, "max_seconds": most_samples // tenth / 10}
+    if data.max_mel_frames is not None:
+        del most["max_seconds"]  # the frames are the limit
+    defaults = {one.name: one.default for one in dataclasses.fields(data)}
+    lower = {name: value for name, value in most.items() if getattr(data, name) == defaults[name] > value}
+    for name, value in lower.items():
+        told = "data.%s is %s instead of %s, its default: the model reads no more. What is longer is left out."
+        logger.warning(told, name, value, defaults[name])
+    return replace(data, **lower)
 
 
 def _require_trained(source, name, finished):

@@ -20,6 +20,8 @@ from myxtts.training.ledger import Ledger
 from myxtts.training.step_clock import STALL_WARNING, VARIATION_WARNING
 from myxtts.utils.commons import CONSOLE_LOGGER_NAME, folded
 
+ALWAYS_TOLD = ("loss", "gradient_norm", "learning_rate")
+"""Figures of a log line that say something at zero, too."""
 console_log = logging.getLogger(CONSOLE_LOGGER_NAME)
 
 logger = logging.getLogger(__name__)
@@ -171,7 +173,9 @@ class ConsoleProgress(Callback):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
         total = self._start.total_steps
-        parts = [f"step {step}/{total}", losses_text(losses), timing_text(timing)]
+        # A loss that is nothing at all had no turn, as those of discriminators before they begin.
+        seen = {name: value for name, value in losses.items() if value or name in ALWAYS_TOLD}
+        parts = [f"step {step}/{total}", losses_text(seen), timing_text(timing)]
         if timing:
             parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
         if self._tells_of_gpus:

@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -141,6 +141,8 @@ class _Producer(threading.Thread):
             self._put(StopIteration())
         except BaseException as error:  # handed to the consumer, whatever it is
             self._put(error)
+        finally:
+            _end(self.batches)
 
     def _put(self, item):
         while not self.stop.is_set():
@@ -193,8 +195,15 @@ class SynchronousPipeline(_Batches):
         return batch
 
     def close(self) -> None:
-        """Lets go of the reader; nothing is returned after it."""
+        """Ends the reader; nothing is returned after it."""
         self._prepared = iter(())
+        _end(self._batches)
+
+
+def _end(batches):
+    """Lets a reader that is a generator clean up now: one that is found when Python ends can start no thread for it."""
+    if isinstance(batches, Generator):
+        batches.close()
 
 
 def copy_to(batch: NamedTuple, device: str) -> NamedTuple:

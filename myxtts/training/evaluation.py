@@ -6,20 +6,19 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from myxtts.devices.workers import Workers
 from myxtts.training.device_pipeline import copy_to
+from myxtts.training.replicas import Replicas
 from myxtts.training.stages.base import Objective, Stage
 
 
 class Evaluator:
     """Means of every loss of a stage's objectives over validation batches, without dropout; traced once.
 
-    What the stage judges by besides comes with them. Workers take turns with the batches.
+    What the stage judges by besides comes with them. Workers, and the replicas of each, take turns with the batches.
     """
 
-    def __init__(self, stage: Stage, objectives: list[Objective], device: str, workers: Workers):
-        self.stage, self.objectives, self.device, self._traced = stage, objectives, device, None
-        self.workers = workers
+    def __init__(self, stage: Stage, objectives: list[Objective], replicas: Replicas):
+        self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
         """Losses by name, each the mean over all its items; `prepare` is the stage's preparation.
@@ -29,8 +28,11 @@ class Evaluator:
         batches = loader.order.batches_per_epoch
         totals, counts, looks = Counter(), Counter(), []
         positions = np.linspace(0, batches - 1, min(batches, max_batches)).round().astype(int)
-        index, count = self.workers.index, self.workers.count
-        shares = self.workers.gather([self._examine(loader(one), prepare) for one in positions[index::count]])
+        workers, at_once, examined = self.replicas.workers, len(self.replicas.devices), []
+        count, own = workers.count, positions[workers.index :: workers.count]
+        for first in range(0, len(own), at_once):
+            examined += self._examine([loader(one) for one in own[first : first + at_once]], prepare)
+        shares = workers.gather(examined)
         # In the order of the batches, as one process adds them up.
         for place in range(len(positions)):
             sums, number, look = shares[place % count][place // count]
@@ -40,20 +42,32 @@ class Evaluator:
         losses = {name: totals[name] / max(counts[name], 1.0) for name in totals}
         return losses | self.stage.judge(looks)
 
-    def _examine(self, wave, prepare):
-        """Sums and counts of the losses of a batch, and what the stage judges by, as JSON values."""
-        batch = copy_to(prepare(tf.nest.map_structure(tf.constant, wave)), self.device)
-        with tf.device(self.device):
-            sums, number = self._function(batch)(batch)
-            look = self.stage.look(batch)
-        sums, number = ({name: float(value) for name, value in values.items()} for values in (sums, number))
-        return sums, number, look and [(array.tolist(), array.dtype.name) for array in look]
+    def _examine(self, waves, prepare):
+        """Sums and counts of the losses of each batch, one on each replica, and what the stage judges by, as JSON."""
+        devices = self.replicas.devices
+        prepared = [prepare(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
+        # Where the last batches are fewer, the others see the last one again, which nobody asks about.
+        prepared += prepared[-1:] * (len(devices) - len(waves))
+        batches = [copy_to(batch, device) for batch, device in zip(prepared, devices)]
+        together = self.replicas.distribute(batches)
+        with tf.device(devices[0]):
+            sums, counts = self._function(together)(together)
+        examined = []
+        for batch, device, *results in zip(batches, devices, *map(self.replicas.local, (sums, counts))):
+            if len(examined) < len(waves):
+                with tf.device(device):
+                    look = self.stage.look(batch)
+                losses, number = ({name: float(value) for name, value in values.items()} for values in results)
+                examined.append((losses, number, look and [(array.tolist(), array.dtype.name) for array in look]))
+        return examined
 
     def _function(self, example):
-        """Traced sums and counts of a batch of any sizes."""
+        """Traced sums and counts of batches of any sizes, one for each replica."""
         if self._traced is None:
-            shapes = (tf.TensorSpec([None] * min(2, one.shape.rank) + one.shape[2:], one.dtype) for one in example)
-            self._traced = tf.function(self._sums, input_signature=[type(example)(*shapes)])
+            self._traced = tf.function(
+                lambda batch: self.replicas.strategy.run(self._sums, (batch,)),
+                input_signature=[type(example)(*map(_of_any_size, example))],
+            )
         return self._traced
 
     def _sums(self, batch):
@@ -62,6 +76,14 @@ class Evaluator:
             sums |= objective.loss_sums(batch)[0]
             counts |= objective.counts(batch)
         return sums, counts
+
+
+def _of_any_size(field):
+    """The specification of a field of a batch, or of the replicas' batches, whose first two sizes may be any."""
+    spec = tf.type_spec_from_value(field)
+    if isinstance(spec, tf.TensorSpec):
+        return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)
+    return type(spec)(*map(_of_any_size, field.values))  # one for each replica
 
 
 def mean_losses(steps: list[dict]) -> dict[str, float]:

@@ -150,7 +150,8 @@ class LedgerKeeper:
         of_adapters = sum(int(tf.size(v.value)) for name, v in trained.items() if "lora_kernel" in name)
         others = sum(int(tf.size(v.value)) for name, v in trained.items() if "lora_kernel" not in name)
         reason = f"{of_adapters:,} weights of adapters and {others:,} of text are trained; alpha "
-        reason += f"{training.lora_alpha or training.lora_rank:g}"
+        reason += f"{training.lora_alpha or training.lora_rank:g}, dropout {training.lora_dropout:g}, on "
+        reason += ", ".join(training.lora_targets)
         effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
         as_requested = ranks == {training.lora_rank}
         return LedgerRow("LoRA", f"rank {training.lora_rank} (given)", effective, reason, as_requested)

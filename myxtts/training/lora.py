@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 
+from myxtts.config.training import LORA_TARGETS
 from myxtts.models.gpt import GPT
+from myxtts.models.layers.transformer import SITES_PER_BLOCK
 
-ADAPTED = ("qkv", "output_projection", "mlp_in", "mlp_out")
 TEXT_ROWS = ("text_embedding", "text_head/kernel", "text_head/bias")
 
 
@@ -15,16 +16,31 @@ class LoRA:
     To be made in the strategy's scope and on the model's device, after the starting weights are in place.
 
     An adapter's output is scaled by `alpha / rank`; without alpha, by 1. `train_text_rows` also trains the text table
-    and head, which a grown vocabulary needs.
+    and head, which a grown vocabulary needs. `targets` are the kernels of each block that get adapters, `dropout` is
+    the rate on what enters these.
     """
 
-    def __init__(self, gpt: GPT, rank: int, train_text_rows: bool, alpha: float | None = None):
+    def __init__(
+        self,
+        gpt: GPT,
+        rank: int,
+        train_text_rows: bool,
+        alpha: float | None = None,
+        targets: tuple[str, ...] = LORA_TARGETS,
+        dropout: float = 0.0,
+    ):
         self.layers = {}
+        site = SITES_PER_BLOCK * len(gpt.blocks) + 1  # after those of the blocks and the embedding
         for number, block in enumerate(gpt.blocks):
-            for layer in (block.attention.qkv, block.attention.output_projection, block.mlp_in, block.mlp_out):
-                owner = f"gpt/block_{number}" + ("/attention" if layer.name in ADAPTED[:2] else "")
-                layer.enable_lora(rank, lora_alpha=alpha or rank)
-                self.layers[f"{owner}/{layer.name}"] = layer
+            for place, name in enumerate(LORA_TARGETS):
+                of_attention = place < 2
+                path = f"block_{number}/attention" if of_attention else f"block_{number}"
+                layer = getattr(block.attention if of_attention else block, name)
+                if name in targets:
+                    layer.enable_lora(rank, lora_alpha=alpha or rank)
+                    layer.adapter_dropout.rate = dropout
+                    layer.adapter_dropout.site = site + len(LORA_TARGETS) * number + place
+                    self.layers[f"gpt/{path}/{name}"] = layer
         self.train_text_rows = train_text_rows
 
     def is_trained(self, name: str) -> bool:

@@ -104,7 +104,7 @@ class XTTSTrainer:
             self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
-        self.evaluator = Evaluator(self.stage, objectives, self.model_device, self.workers)
+        self.evaluator = Evaluator(self.stage, objectives, self.replicas)
 
     def _make_model(self, model, measured, starting_weights, resumed_folder):
         training, stage_config = self.config.training, self.stage_config

@@ -4,7 +4,7 @@ import logging
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -39,21 +39,29 @@ def ensure_gpu_placement(tensor: Any) -> Any:
 
 
 def folded(line: str) -> str:
-    """A line of parts, `a | b | c`, as lines of `LINE_WIDTH` at most; later ones are indented by two spaces."""
-    lines = []
-    for part in line.split(" | "):
-        if lines and len(lines[-1]) + len(" | ") + len(part) <= LINE_WIDTH:
-            lines[-1] += f" | {part}"
+    """A line as lines of `LINE_WIDTH` at most; later ones are indented by two spaces.
+
+    One of parts, `a | b | c`, is broken between these, any other at spaces; a word that is longer stays whole.
+    """
+    lines, joint = [], " | " if " | " in line else " "
+    for part in line.split(joint) if len(line) > LINE_WIDTH else [line]:
+        if lines and len(lines[-1]) + len(joint) + len(part) <= LINE_WIDTH:
+            lines[-1] += joint + part
         else:
             lines.append(f"  {part}" if lines else part)
     return "\n".join(lines)
+
+
+def folded_on_terminal(text: str, stream: TextIO) -> str:
+    """A text, each line of it folded, where `stream` is a terminal; files and pipes get whole lines to search in."""
+    return "\n".join(map(folded, text.split("\n"))) if stream.isatty() else text
 
 
 class _AboveProgressBars:
     """A text stream to standard output that writes above a progress bar, instead of through it."""
 
     def write(self, text):
-        tqdm.write(text, file=sys.stdout, end="")
+        tqdm.write(folded_on_terminal(text, sys.stdout), file=sys.stdout, end="")
 
     def flush(self):
         sys.stdout.flush()

@@ -143,12 +143,12 @@ class CausalSelfAttention(keras.layers.Layer):
         self.output_projection = normal_linear(width, width, "output_projection", self.output_stddev, policy)
 
     def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
-        return self.attend_and_project(self.qkv(x), key_mask, seed)
+        return self.attend_and_project(self.qkv(x, seed=seed), key_mask, seed)
 
     def attend_and_project(self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()) -> Tensor:
         """What a call does after the first projection: `(B, T, 3 * C)` -> `(B, T, C)`."""
         attended = attend(use, *self._split(qkv), key_mask, True, self.dropout, seed)
-        return self.output_projection(merge_heads(attended))
+        return self.output_projection(merge_heads(attended), seed=seed)
 
     def first_head(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Query, divided by the root of its width, and key of the first head: `(B, T, C)` -> `(B, T, D)` twice."""

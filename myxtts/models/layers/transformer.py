@@ -51,13 +51,13 @@ class TransformerBlock(keras.layers.Layer):
         # Segments end in their matrix products, which the gradient does not need: what is recomputed is norms, scores,
         # softmax and GELU, little work that holds most of the memory.
         use = self.memory_use
-        qkv = recomputed(use.recomputation, lambda x: self.attention.qkv(self.attention_norm(x)), x)
+        qkv = recomputed(use.recomputation, lambda x: self.attention.qkv(self.attention_norm(x), seed=seed), x)
         attended = self.attention.attend_and_project(qkv, key_mask, seed, use)
         return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, use.recomputation)
 
     def _mlp(self, x, seed=None, recomputation=None):
-        hidden = recomputed(recomputation, lambda x: self.mlp_in(self.mlp_norm(x)), x)
-        out = recomputed(recomputation, lambda h: self.mlp_out(ops.gelu(h, approximate=True)), hidden)
+        hidden = recomputed(recomputation, lambda x: self.mlp_in(self.mlp_norm(x), seed=seed), x)
+        out = recomputed(recomputation, lambda h: self.mlp_out(ops.gelu(h, approximate=True), seed=seed), hidden)
         return x + self.mlp_dropout(out, seed=seed)
 
     def prefill(self, x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,8 +31,8 @@ class GPTStage(Stage):
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
         training, grows = self.config.training, self.config.data.extend_vocabulary
-        rank, alpha = training.lora_rank, training.lora_alpha
-        self.lora = LoRA(self.model.gpt, rank, grows, alpha) if rank else None
+        settings = training.lora_alpha, training.lora_targets, training.lora_dropout
+        self.lora = LoRA(self.model.gpt, training.lora_rank, grows, *settings) if training.lora_rank else None
 
     def begin(self, switches, measured):
         self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
