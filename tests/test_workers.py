@@ -12,7 +12,8 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import TrainingConfig
 from myxtts.config.workers import meeting_address, workers_in, workers_of_slurm
 from myxtts.devices.meeting import meet, require_free_port
-from myxtts.devices.workers import LOST_EXIT_CODE, WorkerLost, Workers
+from myxtts.devices.workers import LOST_EXIT_CODE, ConnectedWorkers, WorkerLost, Workers
+from myxtts.runs import launching
 from myxtts.runs.launching import free_addresses
 
 
@@ -134,6 +135,29 @@ def test_a_killed_worker_ends_the_others_with_its_name_and_code_75(killed):
             assert worker.returncode == LOST_EXIT_CODE == WorkerLost.exit_code
             gone = f"Error: Worker {killed} ({addresses[killed]}) is gone, killed or its machine lost. The same command"
             assert gone in told
+
+
+def test_who_has_left_says_no_good_bye(monkeypatch):
+    heard = threading.Event()
+    monkeypatch.setattr(ConnectedWorkers, "_end", lambda *told: heard.set())  # it would end this process
+
+    def work(workers):
+        if workers.index == 1:
+            workers.leave("was stopped before its first step", 0)
+            workers.close()
+            return "ended"
+        heard.wait(20.0)
+        workers._closed.set()
+
+    assert together(2, work)[1] == "ended"
+
+
+def test_a_worker_that_hangs_when_another_is_lost_is_killed_once(monkeypatch, capsys):
+    monkeypatch.setattr(launching, "LOST_FAREWELL_SECONDS", 0.1)
+    options = dict(stdout=subprocess.PIPE)
+    workers = [subprocess.Popen(["sh", "-c", command], **options) for command in ("exit 75", "exec sleep 60")]
+    assert launching._follow(workers) == LOST_EXIT_CODE
+    assert capsys.readouterr().out == "Worker 1 did not end within 0 s and was killed.\n"
 
 
 @pytest.mark.parametrize(

@@ -156,11 +156,6 @@ class TrainingConfig(Settings):
                 "training.automatic_batch_size (--batch-size auto) tries steps alone, which workers cannot. Find the "
                 "size on one machine, and give --batch-size as many clips times the number of workers."
             )
-        if self.workers and self.evaluate_every_steps:
-            raise ConfigError(
-                "training.evaluate_every_steps (--evaluate-every) is for one machine: all workers would wait for it. "
-                "Leave it out, and judge the run with myxtts evaluate."
-            )
         for name in self.leave_out:
             require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
         for name, stage in self.stages.items():

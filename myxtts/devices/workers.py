@@ -152,6 +152,8 @@ class ConnectedWorkers(Workers):
             self._send(peer, {"ends": self.index, "why": why, "code": code})
 
     def close(self):
+        if self._closed.is_set():  # it has left before
+            return
         self.gather()
         if self.is_chief:
             self._closed.set()
@@ -273,8 +275,8 @@ def leaving_together(workers: Workers) -> Iterator[None]:
         yield
     except WorkerLost:
         raise
-    except KeyboardInterrupt:
-        workers.leave("was stopped at once", INTERRUPTED_EXIT_CODE)
+    except (KeyboardInterrupt, SystemExit) as error:  # SystemExit: SIGTERM before there is anything to finish
+        workers.leave("was stopped at once", getattr(error, "code", INTERRUPTED_EXIT_CODE))
         raise
     except (UserError, OSError) as error:
         workers.leave(f"ended: {error}", REFUSED_EXIT_CODE)

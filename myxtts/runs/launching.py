@@ -14,6 +14,8 @@ from myxtts.devices.workers import LOST_EXIT_CODE, LOST_SECONDS
 
 FAREWELL_SECONDS = 2 * LOST_SECONDS
 """After the first worker has ended, for the others to end by themselves."""
+LOST_FAREWELL_SECONDS = 15.0
+"""The same where one was lost: the others know at once, and what hangs never ends by itself."""
 HOST = "127.0.0.1"
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -109,19 +111,27 @@ def _follow(workers):
     deadline, ended = None, []
     while len(ended) < len(workers):
         ended += [worker for worker in workers if worker.poll() is not None and worker not in ended]
-        if deadline is None and any(worker.returncode for worker in ended):
-            deadline = time.monotonic() + FAREWELL_SECONDS
+        failed = [worker for worker in ended if worker.returncode]
+        if deadline is None and failed:
+            seconds = LOST_FAREWELL_SECONDS if _is_lost(failed) else FAREWELL_SECONDS
+            deadline = time.monotonic() + seconds
         if deadline is not None and time.monotonic() > deadline:
             for index, worker in enumerate(workers):
                 if worker.poll() is None:
-                    print(f"Worker {index} did not end within {FAREWELL_SECONDS:.0f} s and was killed.", flush=True)
+                    print(f"Worker {index} did not end within {seconds:.0f} s and was killed.", flush=True)
                     worker.kill()
+            deadline = float("inf")
         time.sleep(0.05)
     for reader in readers:
         reader.join(LOST_SECONDS)
-    codes = [worker.returncode for worker in ended if worker.returncode]
-    is_lost = LOST_EXIT_CODE in codes or any(code < 0 for code in codes)
-    return LOST_EXIT_CODE if is_lost else next(iter(codes), 0)
+    if _is_lost(ended):
+        return LOST_EXIT_CODE
+    return next((worker.returncode for worker in ended if worker.returncode), 0)
+
+
+def _is_lost(ended):
+    """Whether one of these says that a worker was lost, or was killed itself."""
+    return any(worker.returncode == LOST_EXIT_CODE or worker.returncode < 0 for worker in ended)
 
 
 def _show(index, worker):

@@ -1,0 +1,139 @@
+"""Compares the losses of several workers on this machine with those of one process, step by step, stage by stage.
+
+    python utilities/benchmarks/workers_equal.py --output /tmp/equal
+    python utilities/benchmarks/workers_equal.py --output /tmp/equal4 --workers 4 --stages dvae,gpt --cases plain
+
+A line per case and stage: the largest difference of a loss, of the gradient norm and of a validation loss over all
+steps, as a share of the value, and the step. A later stage builds on what the earlier ones became, so that it shows
+their differences, too. Tiny shapes, augmentation on, dropout off (each replica draws its own).
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402  from the folder just named
+
+from myxtts.config.stages import STAGES  # noqa: E402
+
+LARGEST_DIFFERENCE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Settings and flags; `one` are those of the one process, where it is to be placed as the workers are."""
+
+    training: dict = dataclasses.field(default_factory=dict)
+    stage: dict = dataclasses.field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    one: tuple[str, ...] | None = None
+
+
+TWO_MODEL_DEVICES = ("--virtual-devices", "3")
+CASES = {
+    "plain": Case(),
+    "accumulated": Case({"gradient_accumulation": 2}),
+    "clipped": Case(stage={"gradient_clip": 0.1}),
+    "dual": Case(flags=("--virtual-devices", "2")),
+    # Sums of halves depend on which rows are in one: the one process has two replicas, too.
+    "float16": Case({"precision": "mixed_float16"}, one=TWO_MODEL_DEVICES),
+    "float16, one device": Case({"precision": "mixed_float16"}),
+    "all together": Case(
+        {"precision": "mixed_float16", "gradient_accumulation": 2},
+        {"gradient_clip": 0.1},
+        ("--virtual-devices", "2"),
+        TWO_MODEL_DEVICES,
+    ),
+}
+
+
+def main():
+    """Prints a line per case and stage; exit code 1 where one differs by more than `LARGEST_DIFFERENCE`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--steps", type=int, default=100, help="of each stage")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--output", type=Path, required=True, help="new folder")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True)
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+    corpus, stages, is_equal = make_tiny_corpus(arguments.output / "corpus"), arguments.stages.split(","), True
+    for name in arguments.cases.split(","):
+        home = arguments.output / name.replace(", ", "_").replace(" ", "_")
+        home.mkdir()
+        settings = write_settings(home, corpus, CASES[name], arguments.steps, stages)
+        is_equal &= compare(name, CASES[name], settings, home, stages, arguments.workers)
+    sys.exit(not is_equal)
+
+
+def write_settings(home, corpus, case, steps, stages):
+    """A configuration file of a case."""
+    every = dict(log_every_steps=1, validate_every_steps=max(1, steps // 2), checkpoint_every_steps=steps)
+    every |= dict(leave_out=[name for name in STAGES if name not in stages], decoder_warmup=0.2)
+    stage = {"max_steps": steps, **case.stage}
+    shape, data = dict(layers=1, num_latents=2, dropout=0.0), dict(augment=True, num_workers=1, num_buckets=1)
+    made_of = dict(model=shape, data=data, training={**every, **case.training})
+    config = tiny_run_config(corpus, home, **made_of, **dict.fromkeys(stages, stage))
+    path = home / "settings.json"
+    path.write_text(json.dumps(config.to_dict()))
+    return path
+
+
+def compare(name, case, settings, home, stages, workers):
+    """Trains a case in one process and by workers; says whether they agree."""
+    one, several, is_equal = home / "one", home / "workers", True
+    train(one, settings, case.flags if case.one is None else case.one)
+    train(several, settings, case.flags, workers)
+    for stage in stages:
+        differences = largest_differences(*(figures(folder, stage) for folder in (one, several)))
+        told = ", ".join(f"{what} {value:.1e} (step {step})" for what, (value, step) in differences.items())
+        print(f"{name}: {stage}, {workers} workers: {told}", flush=True)
+        is_equal &= all(value <= LARGEST_DIFFERENCE for what, (value, _) in differences.items() if "loss" in what)
+    return is_equal
+
+
+def train(folder, settings, flags, workers=1):
+    """Runs `myxtts train` to its end, by workers or alone."""
+    launch = ("launch", "--workers", str(workers), "--") if workers > 1 else ()
+    command = [sys.executable, "-m", "myxtts", *launch, "train", "--config", str(settings), *flags]
+    with open(f"{folder}.log", "wb") as log:
+        command += ["--checkpoint-dir", str(folder)]
+        if code := subprocess.run(command, cwd=ROOT, stdout=log, stderr=log).returncode:
+            sys.exit(f"{' '.join(command)} ended with {code}; see {folder}.log")
+
+
+def figures(folder, stage):
+    """`{(kind, step): losses}` of a stage."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    lines = [line for line in lines if line["stage"] == stage]
+    return {(line["kind"], line["step"]): line for line in lines}
+
+
+TIMING = ("avg_ms", "std_ms", "steps_per_second", "variation", "stall", "buffer", "buffer_capacity")
+
+
+def largest_differences(ones, others):
+    """The largest relative difference, and its step, of losses, gradient norms and validation losses."""
+    if ones.keys() != others.keys():
+        sys.exit(f"Steps differ: {len(ones)} lines and {len(others)}.")
+    found = {}
+    for (kind, step), line in ones.items():
+        for name, value in line.items():
+            if name in (*TIMING, "stage", "step", "kind", "is_best") or value is None:
+                continue
+            what = "validation loss" if kind == "validation" else name if "norm" in name else "loss"
+            difference = abs(others[kind, step][name] - value) / max(abs(value), 1e-6)
+            found[what] = max(found.get(what, (0.0, step)), (difference, step))
+    return found
+
+
+if __name__ == "__main__":
+    main()
