@@ -167,3 +167,21 @@ def test_the_command_names_what_is_wrong(run, tmp_path, capsys):
     assert "--shard must be 0 to 3" in capsys.readouterr().err
     assert main(["--checkpoint", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     assert "is not there" in capsys.readouterr().err
+
+
+def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):
+    validated = replace(run, data=replace(run.data, val_data=run.data.train_data))
+    of_both = replace(validated, data=replace(validated.data, prepared=str(shards), val_prepared=str(shards)))
+    read = []
+    for config in (validated, of_both):
+        loader = SpeechDataset.open(config).validation_loader("gpt")
+        read.append([loader(position) for position in range(loader.order.batches_per_epoch)])
+    for recorded, prepared in zip(*read, strict=True):
+        assert prepared.codes.shape[1] and not recorded.codes.shape[1]
+        for name in ("wav", "wav_lengths", "text", "conditioning"):
+            np.testing.assert_array_equal(getattr(prepared, name), getattr(recorded, name), err_msg=name)
+    with pytest.raises(UserError, match="--val-prepared needs --val-data"):
+        SpeechDataset.open(replace(run, data=replace(run.data, val_prepared=str(shards))))
+    clip = SpeechDataset.open(run).train[0]
+    with pytest.raises(UserError, match="^--val-prepared .* must hold every clip of --val-data as it is"):
+        PreparedClips.open(shards, "--val-prepared").adopt([replace(clip, id="nowhere")], "--val-data")

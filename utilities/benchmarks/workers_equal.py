@@ -39,12 +39,10 @@ class Case:
 TWO_MODEL_DEVICES = ("--virtual-devices", "3")
 CASES = {
     "plain": Case(),
-    "accumulated": Case({"gradient_accumulation": 2}),
-    "clipped": Case(stage={"gradient_clip": 0.1}),
+    "accumulated and clipped": Case({"gradient_accumulation": 2}, {"gradient_clip": 0.1}),
     "dual": Case(flags=("--virtual-devices", "2")),
     # Sums of halves depend on which rows are in one: the one process has two replicas, too.
     "float16": Case({"precision": "mixed_float16"}, one=TWO_MODEL_DEVICES),
-    "float16, one device": Case({"precision": "mixed_float16"}),
     "all together": Case(
         {"precision": "mixed_float16", "gradient_accumulation": 2},
         {"gradient_clip": 0.1},
