@@ -1,6 +1,8 @@
 """Clips encoded into shards once give the batches and losses that recordings give, whoever makes which shard."""
 
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +18,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.data.shards import PreparedClips, shard_name, write_shard
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
-from myxtts.runs.preparing import prepare
+from myxtts.runs.preparing import LOCK, prepare
 from myxtts.storage.files import read_json, temporary_path
 from myxtts.training.foundations import load_foundations
 from myxtts.training.stages.gpt import GPTObjective
@@ -123,7 +125,13 @@ def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
     leftovers = [temporary_path(prepared / f"{shard_name(number, 2)}.tfrecord") for number in (0, 1)]
     for path in leftovers:
         path.write_bytes(b"half")  # as after SIGKILL
-    prepare(home, prepared, 2, "/CPU:0")
+    code = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 1); print(); input()"
+    command, pipe = [sys.executable, "-uc", code, str(prepared / LOCK)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as other:
+        other.stdout.readline()
+        told = []
+        prepare(home, prepared, 2, "/CPU:0", tell=lambda line: told.append(line) or other.kill())
+    assert told[:2] == ["Shard 1: another process makes it", "Shard 1 of 2: 7 clips"]
     assert [path.exists() for path in leftovers] == [True, False], "that of another shard may still be written to"
     assert (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns == first
     assert clips_of(prepared) == clips_of(shards)
