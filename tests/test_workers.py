@@ -1,6 +1,7 @@
 """Workers find each other, agree, refuse what does not fit, and end together when one is gone."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from myxtts.devices.meeting import meet, require_free_port
 from myxtts.devices.workers import LOST_EXIT_CODE, ConnectedWorkers, WorkerLost, Workers
 from myxtts.runs import launching
 from myxtts.runs.launching import free_addresses
+from myxtts.runs.worker_report import expected_shares
 
 
 def together(count, work, facts=None, indices=None, timeout_seconds=20.0):
@@ -110,6 +112,14 @@ def test_different_data_are_an_error_on_all():
 
     first, second = together(2, work)
     assert first == second and "has recordings cd, and worker 0" in first[0] and first[1] == "Copy them."
+
+
+def test_expected_shares_follow_the_bytes_of_a_sum():
+    lines = list(expected_shares({1: 9.0, 64: 0.164, 256: 0.356}))  # 1 ms a MB and 100 ms besides
+    normal = next(line for line in lines if " normal: " in line)
+    megabytes, milliseconds, seconds = map(float, re.findall(r"(\d+) MB, (\d+) ms .* of (.*) s ", normal)[0])
+    assert 500 < megabytes < 600 and milliseconds == pytest.approx(megabytes + 100, abs=2)
+    assert seconds == pytest.approx(milliseconds / 100, abs=0.06)
 
 
 WORK = """

@@ -5,8 +5,8 @@
 
 A line per case and stage: the largest difference, and its step, of the loss and of its parts, as shares of the loss, of
 the gradient norm, as a share of that, and the same of validation losses. Each stage of the workers begins on the stages
-that the one process has trained, so that a difference is of its own steps. Tiny shapes, the learning rates of the normal
-size, augmentation on, dropout off (each replica draws its own).
+that the one process has trained, so that a difference is of its own steps. Tiny shapes, the learning rates of the
+size normal, augmentation on, dropout off (each replica draws its own).
 
 Sums are taken in another order, and rounding grows from step to step, exponentially where a large learning rate lets
 codes change places: at 3e-3, ten times its rate here, the DVAE's loss passed 1e-5 after 80 steps.
@@ -128,7 +128,7 @@ TIMING = ("avg_ms", "std_ms", "steps_per_second", "variation", "stall", "buffer"
 
 
 def largest_differences(ones, others):
-    """The largest relative difference, and its step, by what differs; steps whose figures count must have equal ones."""
+    """The largest relative difference, and its step, by what differs."""
     if ones.keys() != others.keys():
         sys.exit(f"Steps differ: {len(ones)} lines and {len(others)}.")
     found = {}
