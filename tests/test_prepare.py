@@ -193,3 +193,19 @@ def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):
     clip = SpeechDataset.open(run).train[0]
     with pytest.raises(UserError, match="^--val-prepared .* must hold every clip of --val-data as it is"):
         PreparedClips.open(shards, "--val-prepared").adopt([replace(clip, id="nowhere")], "--val-data")
+
+
+def test_shards_are_read_from_an_address(run, shards):
+    address = "ram://bucket/shards"  # a file system of TensorFlow's own, as gs:// is
+    tf.io.gfile.makedirs(address)
+    for path in shards.glob("*.[jt]*"):
+        with tf.io.gfile.GFile(f"{address}/{path.name}", "wb") as file:
+            file.write(path.read_bytes())
+    datasets = (SpeechDataset.open(with_prepared(run, folder)) for folder in (shards, address))
+    here, there = (dataset.train_loader("gpt")(0) for dataset in datasets)
+    for name, ours, theirs in zip(here._fields, here, there):
+        np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    with pytest.raises(UserError, match="ram://nowhere has no manifest.json"):
+        PreparedClips.open("ram://nowhere")
+    with pytest.raises(UserError, match="storage that this TensorFlow cannot read. Mount it"):
+        PreparedClips.open("s9://bucket/shards")

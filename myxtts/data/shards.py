@@ -19,10 +19,12 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
+from myxtts.data.places import file_size, read_bytes
 from myxtts.storage.files import (
     CheckpointError,
     digest_bytes,
     digest_file,
+    parse_json,
     read_json,
     remove_leftovers,
     write_json,
@@ -142,36 +144,36 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 class PreparedClips:
     """What a folder of shards holds: `adopt` says which recordings these are, `read` gives them."""
 
-    def __init__(self, told: str, dvae: str, clips: dict[str, tuple[Path, PreparedClip]]):
+    def __init__(self, told: str, dvae: str, clips: dict[str, tuple[str, PreparedClip]]):
         self._told, self._clips = told, clips
         self.dvae: str = dvae
         """Digest of the weights that made the codes."""
-        self._by_path: dict[str, tuple[Path, PreparedClip]] = {}
+        self._by_path: dict[str, tuple[str, PreparedClip]] = {}
 
     @classmethod
     def open(cls, folder: str | Path, flag: str = "--prepared") -> PreparedClips:
-        """Reads the manifest and the indexes of a folder; sizes and checksums of all must be as written.
-
-        `flag` is what messages call it by.
+        """Reads the manifest and the indexes of a folder, or of an address as `gs://bucket/folder`; sizes and checksums
+        of all must be as written. `flag` is what messages call it by.
 
         Raises:
             UserError: Something is missing or other than it was.
         """
-        folder = Path(folder)
+        home = str(folder).rstrip("/")
         again = "Run the same `myxtts prepare` again: it makes what is missing"
-        if not (folder / MANIFEST).is_file():
+        if file_size(f"{home}/{MANIFEST}") is None:
             raise UserError(f"{flag} {folder} has no {MANIFEST}, so not all of its shards are made. {again}.")
-        manifest, clips = read_json(folder / MANIFEST), {}
+        manifest, clips = parse_json(read_bytes(f"{home}/{MANIFEST}"), f"{home}/{MANIFEST}"), {}
         if manifest.get("format") != FORMAT:
             raise UserError(f"{flag} {folder} is of another version of the program. Prepare into another folder.")
         for entry in manifest["shards"]:
             name = entry["name"]
-            path, index = folder / f"{name}.tfrecord", folder / f"{name}.json"
-            if not path.is_file() or path.stat().st_size != entry["bytes"]:
+            path, index = f"{home}/{name}.tfrecord", f"{home}/{name}.json"
+            if file_size(path) != entry["bytes"]:
                 raise UserError(f"{path} is missing or cut short. {again}.")
-            if not index.is_file() or digest_file(index) != entry["index"]:
+            listed = b"" if file_size(index) is None else read_bytes(index)
+            if digest_bytes(listed) != entry["index"]:
                 raise UserError(f"{index} is missing, damaged or newer than {MANIFEST}. {again}.")
-            clips |= {row[0]: (path, PreparedClip(*row)) for row in read_json(index)["clips"]}
+            clips |= {row[0]: (path, PreparedClip(*row)) for row in parse_json(listed, index)["clips"]}
         return cls(f"{flag} {folder}", manifest["dvae"], clips)
 
     def adopt(self, clips: Sequence, of: str = "--train-data") -> None:
@@ -220,9 +222,7 @@ class PreparedClips:
             OSError: It cannot be read.
         """
         shard, clip = self._by_path[path]
-        with open(shard, "rb") as file:
-            file.seek(clip.offset)
-            record = file.read(clip.length)
+        record = read_bytes(shard, clip.offset, clip.length)
         if zlib.crc32(record) != clip.crc32:
             way_out = "remove it and its .json, and run the same `myxtts prepare` again"
             raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip.id} does not hold; {way_out}.")
