@@ -39,6 +39,9 @@ from myxtts.training.step_clock import StepClock
 
 logger = logging.getLogger(__name__)
 
+OF_EACH_WORKER = ("avg_ms", "stall", "buffer")
+"""Figures of a log line that tell whom the others wait for."""
+
 
 class XTTSTrainer:
     """Trains one stage of XTTS.
@@ -342,7 +345,10 @@ class XTTSTrainer:
     def _log(self, recent, total):
         report = {**mean_losses(recent), "learning_rate": self._learning_rate(total), **self.stage.report()}
         report["skipped_steps"] = self.train_step.bad_steps
-        self._call("on_log", self.step, report, self.clock.report())
+        timing = self.clock.report()
+        for index, one in enumerate(self.workers.gather(timing) if self.workers.count > 1 else ()):
+            timing |= {f"worker_{index}_{name}": one[name] for name in OF_EACH_WORKER if timing and one}
+        self._call("on_log", self.step, report, timing)
         for line in self.stage.advise(report):
             logger.warning("%s", line)
 

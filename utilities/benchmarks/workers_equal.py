@@ -64,14 +64,18 @@ def main():
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--steps", type=int, default=100, help="of each stage")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--output", type=Path, required=True, help="new folder")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="new, or of a call with the same flags to go on with"
+    )
     arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-    corpus, stages, is_equal = make_tiny_corpus(arguments.output / "corpus"), arguments.stages.split(","), True
+    corpus, stages, is_equal = arguments.output / "corpus", arguments.stages.split(","), True
+    if not corpus.exists():
+        make_tiny_corpus(corpus)
     for name in arguments.cases.split(","):
         home = arguments.output / name.replace(", ", "_").replace(" ", "_")
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         settings = write_settings(home, corpus, CASES[name], arguments.steps, stages)
         is_equal &= compare(name, CASES[name], settings, home, stages, arguments.workers)
     sys.exit(not is_equal)
@@ -97,7 +101,10 @@ def compare(name, case, settings, home, stages, workers):
     train(one, settings, case.flags if case.one is None else case.one)
     for place, stage in enumerate(stages):
         several = home / f"workers_{stage}"
-        shutil.copytree(one, several, ignore=shutil.ignore_patterns(*stages[place:], "metrics.jsonl", "tensorboard"))
+        if not several.exists():
+            shutil.copytree(
+                one, several, ignore=shutil.ignore_patterns(*stages[place:], "metrics.jsonl", "tensorboard")
+            )
         train(several, settings, (*case.flags, "--stage", stage), workers)
         differences = largest_differences(*(figures(folder, stage) for folder in (one, several)))
         told = ", ".join(f"{what} {value:.1e} (step {step})" for what, (value, step) in differences.items())
