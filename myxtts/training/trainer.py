@@ -35,12 +35,9 @@ from myxtts.training.schedules import learning_rate, total_steps
 from myxtts.training.stage_reports import end_report, report_divergence, start_report
 from myxtts.training.state import TrainingState
 from myxtts.training.step import TrainStep
-from myxtts.training.step_clock import StepClock
+from myxtts.training.step_clock import StepClock, timing_of_all
 
 logger = logging.getLogger(__name__)
-
-OF_EACH_WORKER = ("avg_ms", "stall", "buffer")
-"""Figures of a log line that tell whom the others wait for."""
 
 
 class XTTSTrainer:
@@ -345,10 +342,7 @@ class XTTSTrainer:
     def _log(self, recent, total):
         report = {**mean_losses(recent), "learning_rate": self._learning_rate(total), **self.stage.report()}
         report["skipped_steps"] = self.train_step.bad_steps
-        timing = self.clock.report()
-        for index, one in enumerate(self.workers.gather(timing) if self.workers.count > 1 else ()):
-            timing |= {f"worker_{index}_{name}": one[name] for name in OF_EACH_WORKER if timing and one}
-        self._call("on_log", self.step, report, timing)
+        self._call("on_log", self.step, report, timing_of_all(self.clock.report(), self.workers))
         for line in self.stage.advise(report):
             logger.warning("%s", line)
 

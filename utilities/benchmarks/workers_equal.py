@@ -64,9 +64,7 @@ def main():
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--steps", type=int, default=100, help="of each stage")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--output", type=Path, required=True, help="new, or of a call with the same flags to go on with"
-    )
+    parser.add_argument("--output", type=Path, required=True, help="of an equal call to go on with, or new")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
