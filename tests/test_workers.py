@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from myxtts.devices.workers import LOST_EXIT_CODE, ConnectedWorkers, WorkerLost,
 from myxtts.runs import launching
 from myxtts.runs.launching import free_addresses
 from myxtts.runs.worker_report import expected_shares
+from myxtts.training.step_clock import timing_of_all
 
 
 def together(count, work, facts=None, indices=None, timeout_seconds=20.0):
@@ -55,6 +57,18 @@ def test_alone_a_worker_agrees_with_itself():
     assert (alone.gather(3), alone.agree(event), alone.is_chief) == ([3], False, True)
     event.set()
     assert alone.agree(event)
+
+
+def test_log_lines_have_the_timing_of_each():
+    def work(workers):
+        own = {"avg_ms": 100.0 + workers.index, "stall": 0.5 * workers.index, "buffer": 1.0, "variation": 0.1}
+        told = timing_of_all(own, workers), timing_of_all({}, workers)
+        workers.close()
+        return told
+
+    (first, none), (second, _) = together(2, work)
+    assert none == {} and first["avg_ms"] == 100.0 and second["avg_ms"] == 101.0
+    assert first["worker_1_avg_ms"] == 101.0 and first["worker_1_stall"] == 0.5 and first["worker_0_buffer"] == 1.0
 
 
 def test_one_stop_is_the_stop_of_all():
@@ -168,6 +182,17 @@ def test_a_worker_that_hangs_when_another_is_lost_is_killed_once(monkeypatch, ca
     workers = [subprocess.Popen(["sh", "-c", command], **options) for command in ("exit 75", "exec sleep 60")]
     assert launching._follow(workers) == LOST_EXIT_CODE
     assert capsys.readouterr().out == "Worker 1 did not end within 0 s and was killed.\n"
+
+
+def test_a_worker_that_is_stopped_by_a_signal_is_killed_in_the_end(monkeypatch, capsys):
+    monkeypatch.setattr(launching, "STOPPED_SECONDS", 0.2)
+    workers = [subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE) for _ in range(2)]
+    workers[1].send_signal(signal.SIGSTOP)
+    threading.Timer(1.0, workers[0].terminate).start()
+    assert launching._follow(workers) == LOST_EXIT_CODE
+    told = capsys.readouterr().out
+    assert told.startswith("Worker 1 was stopped by a signal for 0 s and was killed.\n") and told.count("Worker 1") == 1
+    assert workers[1].returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Several workers on one machine, started, followed and ended as one (`myxtts launch`)."""
 
 import ctypes
+import os
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ FAREWELL_SECONDS = 2 * LOST_SECONDS
 """After the first worker has ended, for the others to end by themselves."""
 LOST_FAREWELL_SECONDS = 15.0
 """The same where one was lost: the others know at once, and what hangs never ends by itself."""
+STOPPED_SECONDS = LOST_SECONDS + 5.0
+"""In which a worker that a signal has stopped may be continued. Those who have met it notice sooner and say so."""
 HOST = "127.0.0.1"
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -108,9 +111,17 @@ def _follow(workers):
     ]
     for reader in readers:
         reader.start()
-    deadline, ended = None, []
+    deadline, ended, stopped_since = None, [], {}
     while len(ended) < len(workers):
         ended += [worker for worker in workers if worker.poll() is not None and worker not in ended]
+        for index, worker in enumerate(workers):
+            now = time.monotonic()
+            if worker in ended or not _is_stopped(worker):
+                stopped_since.pop(index, None)
+            elif now - stopped_since.setdefault(index, now) > STOPPED_SECONDS:
+                print(f"Worker {index} was stopped by a signal for {STOPPED_SECONDS:.0f} s and was killed.", flush=True)
+                stopped_since[index] = float("inf")
+                worker.kill()
         failed = [worker for worker in ended if worker.returncode]
         if deadline is None and failed:
             seconds = LOST_FAREWELL_SECONDS if _is_lost(failed) else FAREWELL_SECONDS
@@ -127,6 +138,16 @@ def _follow(workers):
     if _is_lost(ended):
         return LOST_EXIT_CODE
     return next((worker.returncode for worker in ended if worker.returncode), 0)
+
+
+def _is_stopped(worker):
+    """Whether a signal has stopped a process of ours and none has continued it."""
+    if not hasattr(os, "waitid"):  # as on Windows
+        return False
+    try:
+        return os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has ended meanwhile
+        return False
 
 
 def _is_lost(ended):
