@@ -2,7 +2,7 @@
 
     python utilities/benchmarks/workers.py --kills 30 --hangs 5 --output /tmp/workers
 
-Each round starts two workers (`myxtts launch`) and sends one of them SIGKILL or SIGTERM, or SIGSTOP for a hang: a third
+Each round starts two workers (`myxtts launch`) and sends one of them SIGKILL or SIGTERM, or SIGSTOP for a hang: half
 of the times while they start, else after a random number of steps, each of which is written as a checkpoint. Counted
 are rounds that end otherwise than they should, processes left over, checkpoints left half written, and weights or
 losses of the finished run that are not those of the run left alone, bit for bit. `--output` may be the folder of an
@@ -33,7 +33,7 @@ LATEST_END_SECONDS = LOST_SECONDS + LOST_FAREWELL_SECONDS + 15.0
 """For all to end after one was lost: silence, the launcher's patience, and a slow machine. A minute is promised."""
 STOOD_STILL_SECONDS = 10.0
 """Between two looks of this program at the run: then something has stopped the whole machine, and workers with it."""
-STARTING_SHARE = 1 / 3
+STARTING_SHARE = 1 / 2
 STAGES = ("dvae", "gpt")
 
 
