@@ -176,6 +176,27 @@ def test_who_has_left_says_no_good_bye(monkeypatch):
     assert together(2, work)[1] == "ended"
 
 
+def test_who_waits_too_long_in_an_operation_of_all_ends_all(monkeypatch):
+    monkeypatch.setattr("myxtts.devices.workers.BEAT_SECONDS", 0.05)
+    told, ended = [], threading.Event()
+    monkeypatch.setattr(ConnectedWorkers, "_end", lambda workers, *end: told.append(end) or ended.set())
+
+    def work(workers):
+        workers.watch(30.0)
+        workers.watch(None)
+        if workers.index == 1:
+            workers.watch(0.1)
+            ended.wait(20.0)
+        workers.gather()
+        workers._closed.set()
+
+    together(2, work)
+    index, why, code = told[0]
+    assert (index, code) == (1, LOST_EXIT_CODE) and why.startswith(
+        "has waited for the others for 0 s (training.worker_"
+    )
+
+
 def test_a_worker_that_hangs_when_another_is_lost_is_killed_once(monkeypatch, capsys):
     monkeypatch.setattr(launching, "LOST_FAREWELL_SECONDS", 0.1)
     options = dict(stdout=subprocess.PIPE)

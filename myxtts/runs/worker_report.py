@@ -48,7 +48,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
             found = _digest(config.data.train_data)
             workers.require_equal("recordings", found, way_out)
             lines.append(f"Recordings: the same {found[0]} on all, by name and size (digest {found[1]})")
-        lines += [*_clocks(workers), *_messages(workers), *_sums(workers)]
+        lines += [*_clocks(workers), *_messages(workers), *_sums(workers, training.worker_timeout_seconds)]
         lines = workers.tell(lines)
         workers.close()
     return lines
@@ -78,16 +78,18 @@ def _messages(workers):
     return [f"A message to all and back: {1000 * (time.perf_counter() - began) / MESSAGES:.1f} ms"]
 
 
-def _sums(workers):
+def _sums(workers, seconds_at_most):
     """A line for each size of what is summed over all workers."""
     from myxtts.training.measurement import seconds_of_sum
 
     measured = {}
+    workers.watch(seconds_at_most)
     for size in SIZES_MB:
         seconds = measured[size] = seconds_of_sum(workers.strategy, size * MB, REPEATS)
         # Each worker sends and gets that share of the bytes in a ring.
         moved = 2 * (workers.count - 1) / workers.count * size
         yield f"Sum of {size} MB over all: {1000 * seconds:.1f} ms, {moved / seconds:.0f} MB/s through each worker"
+    workers.watch(None)
     yield from expected_shares(measured)
 
 
