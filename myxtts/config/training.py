@@ -134,7 +134,7 @@ class TrainingConfig(Settings):
     worker_index: int = setting(0, at_least=0, of_run=True)
     """Place of this process in `workers`; 0 is the chief, which alone writes."""
     worker_timeout_seconds: float = setting(300.0, at_least=10, of_run=True)
-    """Most time that workers wait for one another: to meet, and in each operation of all."""
+    """Most time that workers wait for one another: to meet, and in a step that is not a stage's first."""
 
     def __init__(self, **values):
         stages = dict(values.pop("stages", {}))
