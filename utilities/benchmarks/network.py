@@ -1,9 +1,11 @@
 """Trains with two workers in network namespaces of this machine whose link delays, loses and cuts off packets.
 
     sudo python utilities/benchmarks/network.py --output /tmp/network
+    sudo python utilities/benchmarks/network.py --messages
 
 Slower, never wrong: losses must be those of the perfect link, bit for bit; and where the link is cut, both workers must
-end within the time after which a silent one counts as lost, and the same command must go on afterwards. The link is a
+end within the time after which a silent one counts as lost, and the same command must go on afterwards. `--messages`
+does the same with what workers tell each other, without TensorFlow, in two minutes. The link is a
 pair of TUN devices with this program between them, since not every kernel has netem. Linux, as root, with `ip`; skipped
 with the reason where one of these is missing.
 """
@@ -48,30 +50,78 @@ LINKS = {
 def main():
     """Prints a line per link; exit code 1 where something is other than it should be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True, help="new folder")
+    parser.add_argument("--output", type=Path, help="new folder, of the runs that are trained")
+    parser.add_argument("--messages", action="store_true", help="without training")
     arguments = parser.parse_args()
+    if not (arguments.messages or arguments.output):
+        parser.error("--output is missing")
     if reason := missing():
         sys.exit(print(f"skipped: {reason}"))
-    arguments.output.mkdir(parents=True)
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}
-    settings, faults = write_settings(arguments.output), []
     with Link() as link:
-        losses = {}
-        for name, (delay, loss) in LINKS.items():
-            link.delay, link.loss = delay, loss
-            home = arguments.output / name.replace(" ", "_").replace("%", "percent").replace(",", "")
-            workers, before = start(link, settings, home), link.packets
-            codes = [worker.wait() for worker in workers]
-            losses[name], step_ms = figures(home)
-            told = f"{name}: {step_ms:.0f} ms a step, {link.packets - before} packets, exit codes {codes}"
-            print(f"{told}, losses {'as on' if losses[name] == losses['perfect'] else 'OTHER THAN'} the perfect link")
-            if any(codes) or losses[name] != losses["perfect"]:
-                faults.append(name)
-            sys.stdout.flush()
-        link.delay, link.loss = 0.0, 0.0
-        faults += cut(link, settings, arguments.output / "cut", losses["perfect"])
+        faults = list(exchange(link) if arguments.messages else train(link, arguments.output))
     print(f"{len(faults)} faults", *faults, sep="\n")
     sys.exit(bool(faults))
+
+
+MESSAGES = """
+import sys, time
+from myxtts.devices.meeting import meet
+workers = meet(tuple(sys.argv[3:]), int(sys.argv[1]), {}, 60.0, lambda line: None)
+began = time.monotonic()
+for number in range(int(sys.argv[2])):
+    assert workers.gather([number, workers.index, 0.1]) == [[number, 0, 0.1], [number, 1, 0.1]]
+print(f"{1000 * (time.monotonic() - began) / int(sys.argv[2]):.1f} ms a message to all and back")
+workers.close()
+"""
+
+
+def exchange(link):
+    """Lets two workers tell each other values over each link, and over one that is cut; yields faults."""
+    addresses = [f"{address}:{PORT}" for address in ADDRESSES]
+
+    def begin(number):
+        begun = [sys.executable, "-c", MESSAGES]
+        spaces = enumerate(link.spaces)
+        commands = (["ip", "netns", "exec", space, *begun, str(i), str(number), *addresses] for i, space in spaces)
+        return [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for command in commands]
+
+    for name, (link.delay, link.loss) in LINKS.items():
+        workers = begin(200)
+        told = [worker.communicate()[0].strip() for worker in workers]
+        print(f"{name}: {told[0]}", flush=True)
+        if any(worker.returncode for worker in workers):
+            yield f"{name}: exit codes {[worker.returncode for worker in workers]}"
+    workers, before = begin(10**9), link.packets
+    while link.packets < before + 200:
+        time.sleep(0.05)
+    yield from cut(link, workers)
+
+
+def train(link, output):
+    """Trains over each link, and over one that is cut; yields faults."""
+    output.mkdir(parents=True)
+    settings, losses = write_settings(output), {}
+    for name, (link.delay, link.loss) in LINKS.items():
+        home = output / name.replace(" ", "_").replace("%", "percent").replace(",", "")
+        workers, before = start(link, settings, home), link.packets
+        codes = [worker.wait() for worker in workers]
+        losses[name], step_ms = figures(home)
+        told = f"{name}: {step_ms:.0f} ms a step, {link.packets - before} packets, exit codes {codes}"
+        is_equal = losses[name] == losses["perfect"]
+        print(f"{told}, losses {'as on' if is_equal else 'OTHER THAN'} the perfect link", flush=True)
+        if any(codes) or not is_equal:
+            yield name
+    link.delay, link.loss, home = 0.0, 0.0, output / "cut"
+    workers = start(link, settings, home)
+    while len(figures(home)[0]) < STEPS // 2 and workers[0].poll() is None:
+        time.sleep(0.05)
+    yield from cut(link, workers)
+    codes = [worker.wait() for worker in start(link, settings, home)]
+    is_equal = figures(home)[0] == losses["perfect"]
+    print(f"joined again: exit codes {codes}, losses {'as on' if is_equal else 'OTHER THAN'} the perfect link")
+    if any(codes) or not is_equal:
+        yield "cut: the same command did not go on as it should"
 
 
 def missing():
@@ -120,31 +170,20 @@ def figures(home):
     return {line["step"]: line["loss"] for line in steps}, statistics.median(times or [0.0])
 
 
-def cut(link, settings, home, expected):
-    """Cuts the link in the middle of a run, joins it and goes on; yields what is other than it should be."""
-    workers = start(link, settings, home)
-    while len(figures(home)[0]) < STEPS // 2 and workers[0].poll() is None:
-        time.sleep(0.05)
+def cut(link, workers):
+    """Cuts the link until both workers have ended; yields what is other than it should be."""
     link.loss = 1.0
-    began, codes, ends = time.monotonic(), [], []
+    began, codes = time.monotonic(), []
     for worker in workers:
         try:
             codes.append(worker.wait(max(0.1, began + LATEST_END_SECONDS - time.monotonic())))
         except subprocess.TimeoutExpired:
             worker.kill()
             yield f"cut: a worker is still there after {LATEST_END_SECONDS:.0f} s"
-        ends.append(time.monotonic() - began)
-    print(f"cut after step {len(figures(home)[0])}: both ended after {max(ends):.0f} s with {codes}")
+    print(f"cut: both ended after {time.monotonic() - began:.0f} s with {codes}", flush=True)
     if codes != [LOST_EXIT_CODE] * 2:
         yield f"cut: exit codes {codes}"
     link.loss = 0.0
-    codes = [worker.wait() for worker in start(link, settings, home)]
-    losses = figures(home)[0]
-    print(
-        f"joined again: exit codes {codes}, losses {'as on' if losses == expected else 'OTHER THAN'} the perfect link"
-    )
-    if any(codes) or losses != expected:
-        yield "cut: the same command did not go on as it should"
 
 
 class Link:
