@@ -35,7 +35,7 @@ def main():
     """Prints a line per phase and the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch-size", type=int, default=8, help="clips of each process and step")
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--cores", default="0,1", help="of the first and the second process")
     parser.add_argument("--output", type=Path, required=True, help="new folder")
     arguments = parser.parse_args()
