@@ -122,8 +122,8 @@ def test_setting_is_read_under_its_old_name(section, old, new, value, caplog):
 
 
 def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
-    data = "train_data sample_languages prepared val_data format audio_roots vocabulary num_workers cache_mb data_gpu"
-    data += " model_gpu pipeline_buffer_size model_start_delay"
+    data = "train_data sample_languages prepared val_data val_prepared format audio_roots vocabulary num_workers"
+    data += " cache_mb data_gpu model_gpu pipeline_buffer_size model_start_delay"
     training = "stage leave_out strict automatic_batch_size memory_budget_mb overtraining_patience checkpoint_dir"
     training += " tensorboard_log_dir reset_training init_from log_every_steps checkpoint_every_steps keep_checkpoints"
     training += " accept_licence sample_every_steps num_samples closing_texts evaluate_every_steps best_by"

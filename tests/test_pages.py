@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.cli import convert, doctor, evaluate, export, plan, push, say, train
+from myxtts.cli import convert, doctor, evaluate, export, launch, plan, prepare, push, say, train
 from myxtts.config.config import XTTSConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,12 +16,14 @@ PARSERS = {
     "doctor": doctor,
     "evaluate": evaluate,
     "export": export,
+    "launch": launch,
     "plan": plan,
+    "prepare": prepare,
     "push": push,
     "say": say,
     "train": train,
 }
-IN_BOTH = ("data", "finetune", "migration", "python", "troubleshooting")
+IN_BOTH = ("data", "finetune", "migration", "python", "scaling", "troubleshooting")
 
 
 def commands(page):
@@ -36,14 +38,16 @@ def test_links_lead_somewhere(page):
         assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("name", ["troubleshooting", "migration", "finetune", "evaluation", "export"])
+@pytest.mark.parametrize("name", ["troubleshooting", "migration", "finetune", "evaluation", "export", "scaling"])
 def test_commands_of_a_page_are_understood(name):
     for line in commands(ROOT / f"docs/{name}.md"):
-        words = shlex.split(line)
+        words = shlex.split(line, comments=True)
         if words[:2] == ["pip", "install"]:
             continue
         if words[0] == "myxtts":
-            PARSERS[words[1]].build_parser().parse_args(words[2:])
+            parsed = PARSERS[words[1]].build_parser().parse_args(words[2:])
+            if words[1] == "launch":
+                train.build_parser().parse_args(parsed.command[parsed.command.index("train") + 1 :])
         else:
             assert words[0] == "python" and (ROOT / words[1]).is_file(), line
 
@@ -54,7 +58,7 @@ def test_both_languages_show_the_same_commands(name):
     assert english == persian
 
 
-@pytest.mark.parametrize("name", ["troubleshooting", "migration"])
+@pytest.mark.parametrize("name", ["troubleshooting", "migration", "scaling"])
 def test_flags_and_settings_that_a_page_names_are_there(name):
     text = re.sub(r"```.*?```", "", (ROOT / f"docs/{name}.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     known = {flag for module in PARSERS.values() for a in module.build_parser()._actions for flag in a.option_strings}

@@ -1,6 +1,8 @@
 """Clips encoded into shards once give the batches and losses that recordings give, whoever makes which shard."""
 
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +18,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.data.shards import PreparedClips, shard_name, write_shard
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
-from myxtts.runs.preparing import prepare
+from myxtts.runs.preparing import LOCK, prepare
 from myxtts.storage.files import read_json, temporary_path
 from myxtts.training.foundations import load_foundations
 from myxtts.training.stages.gpt import GPTObjective
@@ -123,7 +125,13 @@ def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
     leftovers = [temporary_path(prepared / f"{shard_name(number, 2)}.tfrecord") for number in (0, 1)]
     for path in leftovers:
         path.write_bytes(b"half")  # as after SIGKILL
-    prepare(home, prepared, 2, "/CPU:0")
+    code = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 1); print(); input()"
+    command, pipe = [sys.executable, "-uc", code, str(prepared / LOCK)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as other:
+        other.stdout.readline()
+        told = []
+        prepare(home, prepared, 2, "/CPU:0", tell=lambda line: told.append(line) or other.kill())
+    assert told[:2] == ["Shard 1: another process makes it", "Shard 1 of 2: 7 clips"]
     assert [path.exists() for path in leftovers] == [True, False], "that of another shard may still be written to"
     assert (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns == first
     assert clips_of(prepared) == clips_of(shards)
@@ -167,3 +175,37 @@ def test_the_command_names_what_is_wrong(run, tmp_path, capsys):
     assert "--shard must be 0 to 3" in capsys.readouterr().err
     assert main(["--checkpoint", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     assert "is not there" in capsys.readouterr().err
+
+
+def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):
+    validated = replace(run, data=replace(run.data, val_data=run.data.train_data))
+    of_both = replace(validated, data=replace(validated.data, prepared=str(shards), val_prepared=str(shards)))
+    read = []
+    for config in (validated, of_both):
+        loader = SpeechDataset.open(config).validation_loader("gpt")
+        read.append([loader(position) for position in range(loader.order.batches_per_epoch)])
+    for recorded, prepared in zip(*read, strict=True):
+        assert prepared.codes.shape[1] and not recorded.codes.shape[1]
+        for name in ("wav", "wav_lengths", "text", "conditioning"):
+            np.testing.assert_array_equal(getattr(prepared, name), getattr(recorded, name), err_msg=name)
+    with pytest.raises(UserError, match="--val-prepared needs --val-data"):
+        SpeechDataset.open(replace(run, data=replace(run.data, val_prepared=str(shards))))
+    clip = SpeechDataset.open(run).train[0]
+    with pytest.raises(UserError, match="^--val-prepared .* must hold every clip of --val-data as it is"):
+        PreparedClips.open(shards, "--val-prepared").adopt([replace(clip, id="nowhere")], "--val-data")
+
+
+def test_shards_are_read_from_an_address(run, shards):
+    address = "ram://bucket/shards"  # a file system of TensorFlow's own, as gs:// is
+    tf.io.gfile.makedirs(address)
+    for path in shards.glob("*.[jt]*"):
+        with tf.io.gfile.GFile(f"{address}/{path.name}", "wb") as file:
+            file.write(path.read_bytes())
+    datasets = (SpeechDataset.open(with_prepared(run, folder)) for folder in (shards, address))
+    here, there = (dataset.train_loader("gpt")(0) for dataset in datasets)
+    for name, ours, theirs in zip(here._fields, here, there):
+        np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    with pytest.raises(UserError, match="ram://nowhere has no manifest.json"):
+        PreparedClips.open("ram://nowhere")
+    with pytest.raises(UserError, match="storage that this TensorFlow cannot read. Mount it"):
+        PreparedClips.open("s9://bucket/shards")

@@ -2,12 +2,16 @@
 
 import pytest
 from test_trainer import Recorder, dvae_trainer, frozen_dvae, open_run
+from test_workers import together
 from tiny import write_run
 
+from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
 from myxtts.config.config import TrainingConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import plan_for
+from myxtts.evaluation.sources import Source, Spoken
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.runs.stage import open_stage
 from myxtts.training.state import TrainingState
@@ -88,3 +92,38 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     dataset.config.training.evaluation_recognizer = "nowhere"
     with pytest.raises(UserError, match="--recognizer"):
         SpeechJudge(dataset, lambda: None, plan.model_device, dataset.config)
+
+
+def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("myxtts.runs.speech_judge.find_encoder", lambda: None)
+    training = {"evaluate_every_steps": 1, "evaluation_sentences": 3}
+    dataset = open_run(tiny_corpus, tmp_path, training=training, data={"validation_share": 0.4})
+    said = []
+
+    def reversed_recordings(name, load, sentences, seeds):
+        def speak():
+            for one in sentences:
+                said.append(one.id)
+                yield Spoken(one, seeds[0], load_samples(one.recording)[::-1], MODEL_SAMPLE_RATE, stopped=True)
+
+        return [Source(name, "model", speak)]
+
+    monkeypatch.setattr("myxtts.runs.speech_judge.sources_of_model", reversed_recordings)
+    alone = SpeechJudge(dataset, None, "/CPU:0", dataset.config)
+    figures = alone(1)
+    assert len(said) == 3 and figures["mcd"] > 0
+
+    def cannot_hear(spoken):
+        raise UserError("No ears.")
+
+    def work(workers):
+        judge = SpeechJudge(dataset, None, "/CPU:0", dataset.config, workers)
+        heard = [judge(1), judge(2)]
+        if workers.index == 1:
+            judge._judge = cannot_hear  # what one cannot hear is judged by none
+        heard.append(judge(3))
+        workers.close()
+        return heard
+
+    assert together(2, work) == [[figures, figures, {}]] * 2
+    assert len(said) == 3 + 3 * 3

@@ -1,6 +1,8 @@
 """Workers find each other, agree, refuse what does not fit, and end together when one is gone."""
 
 import json
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +14,11 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import TrainingConfig
 from myxtts.config.workers import meeting_address, workers_in, workers_of_slurm
 from myxtts.devices.meeting import meet, require_free_port
-from myxtts.devices.workers import LOST_EXIT_CODE, WorkerLost, Workers
+from myxtts.devices.workers import LOST_EXIT_CODE, ConnectedWorkers, WorkerLost, Workers
+from myxtts.runs import launching
 from myxtts.runs.launching import free_addresses
+from myxtts.runs.worker_report import expected_shares
+from myxtts.training.step_clock import timing_of_all
 
 
 def together(count, work, facts=None, indices=None, timeout_seconds=20.0):
@@ -52,6 +57,18 @@ def test_alone_a_worker_agrees_with_itself():
     assert (alone.gather(3), alone.agree(event), alone.is_chief) == ([3], False, True)
     event.set()
     assert alone.agree(event)
+
+
+def test_log_lines_have_the_timing_of_each():
+    def work(workers):
+        own = {"avg_ms": 100.0 + workers.index, "stall": 0.5 * workers.index, "buffer": 1.0, "variation": 0.1}
+        told = timing_of_all(own, workers), timing_of_all({}, workers)
+        workers.close()
+        return told
+
+    (first, none), (second, _) = together(2, work)
+    assert none == {} and first["avg_ms"] == 100.0 and second["avg_ms"] == 101.0
+    assert first["worker_1_avg_ms"] == 101.0 and first["worker_1_stall"] == 0.5 and first["worker_0_buffer"] == 1.0
 
 
 def test_one_stop_is_the_stop_of_all():
@@ -111,6 +128,14 @@ def test_different_data_are_an_error_on_all():
     assert first == second and "has recordings cd, and worker 0" in first[0] and first[1] == "Copy them."
 
 
+def test_expected_shares_follow_the_bytes_of_a_sum():
+    lines = list(expected_shares({1: 9.0, 64: 0.164, 256: 0.356}))  # 1 ms a MB and 100 ms besides
+    normal = next(line for line in lines if " normal: " in line)
+    megabytes, milliseconds, seconds = map(float, re.findall(r"(\d+) MB, (\d+) ms .* of (.*) s ", normal)[0])
+    assert 500 < megabytes < 600 and milliseconds == pytest.approx(megabytes + 100, abs=2)
+    assert seconds == pytest.approx(milliseconds / 100, abs=0.06)
+
+
 WORK = """
 import sys, time
 from myxtts.devices.meeting import meet
@@ -134,6 +159,61 @@ def test_a_killed_worker_ends_the_others_with_its_name_and_code_75(killed):
             assert worker.returncode == LOST_EXIT_CODE == WorkerLost.exit_code
             gone = f"Error: Worker {killed} ({addresses[killed]}) is gone, killed or its machine lost. The same command"
             assert gone in told
+
+
+def test_who_has_left_says_no_good_bye(monkeypatch):
+    heard = threading.Event()
+    monkeypatch.setattr(ConnectedWorkers, "_end", lambda *told: heard.set())  # it would end this process
+
+    def work(workers):
+        if workers.index == 1:
+            workers.leave("was stopped before its first step", 0)
+            workers.close()
+            return "ended"
+        heard.wait(20.0)
+        workers._closed.set()
+
+    assert together(2, work)[1] == "ended"
+
+
+def test_who_waits_too_long_in_an_operation_of_all_ends_all(monkeypatch):
+    monkeypatch.setattr("myxtts.devices.workers.BEAT_SECONDS", 0.05)
+    told, ended = [], threading.Event()
+    monkeypatch.setattr(ConnectedWorkers, "_end", lambda workers, *end: told.append(end) or ended.set())
+
+    def work(workers):
+        workers.watch(30.0)
+        workers.watch(None)
+        if workers.index == 1:
+            workers.watch(0.1)
+            ended.wait(20.0)
+        workers.gather()
+        workers._closed.set()
+
+    together(2, work)
+    index, why, code = told[0]
+    assert (index, code) == (1, LOST_EXIT_CODE) and why.startswith(
+        "has waited for the others for 0 s (training.worker_"
+    )
+
+
+def test_a_worker_that_hangs_when_another_is_lost_is_killed_once(monkeypatch, capsys):
+    monkeypatch.setattr(launching, "LOST_FAREWELL_SECONDS", 0.1)
+    options = dict(stdout=subprocess.PIPE)
+    workers = [subprocess.Popen(["sh", "-c", command], **options) for command in ("exit 75", "exec sleep 60")]
+    assert launching._follow(workers) == LOST_EXIT_CODE
+    assert capsys.readouterr().out == "Worker 1 did not end within 0 s and was killed.\n"
+
+
+def test_a_worker_that_is_stopped_by_a_signal_is_killed_in_the_end(monkeypatch, capsys):
+    monkeypatch.setattr(launching, "STOPPED_SECONDS", 0.2)
+    workers = [subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE) for _ in range(2)]
+    workers[1].send_signal(signal.SIGSTOP)
+    threading.Timer(1.0, workers[0].terminate).start()
+    assert launching._follow(workers) == LOST_EXIT_CODE
+    told = capsys.readouterr().out
+    assert told.startswith("Worker 1 was stopped by a signal for 0 s and was killed.\n") and told.count("Worker 1") == 1
+    assert workers[1].returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ FLAGS = f"""
  without --train-data: languages of the sample corpus, such as en,fa; all without a value (default: en)
 --val-data DIR data.val_data root of the validation set, or a list (default: a split of the training set)
 --prepared DIR data.prepared what `myxtts prepare` made of --train-data: samples and codes are read from there
+--val-prepared DIR data.val_prepared the same of --val-data
 --format NAME data.format format of the data, see docs/data.md (default: told by its content)
 --audio-root DIR... data.audio_roots a further folder in which lists may name audio; can be repeated
 --language TEXT data.language language of recordings whose set names none (default: en)

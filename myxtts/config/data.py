@@ -7,6 +7,9 @@ from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
+PATHS = ("train_data", "val_data", "prepared", "val_prepared")
+"""Settings that name what each machine has in a place of its own."""
+
 
 @dataclass
 class DataConfig(Settings):
@@ -26,6 +29,8 @@ class DataConfig(Settings):
     val_data: str | None = setting(None, of_run=True)
     """Root folder of the validation set, or a list; None takes what the training set itself keeps for validation, or
     else splits it off."""
+    val_prepared: str | None = setting(None, of_run=True)
+    """The same of the validation set in `val_data`."""
     format: str | None = setting(None, of_run=True)
     """Name of the data sets' format (`docs/data.md`); None tells it from their content."""
     audio_roots: tuple[str, ...] = setting((), of_run=True)

@@ -141,7 +141,7 @@ class TrainingConfig(Settings):
     worker_index: int = setting(0, at_least=0, of_run=True)
     """Place of this process in `workers`; 0 is the chief, which alone writes."""
     worker_timeout_seconds: float = setting(300.0, at_least=10, of_run=True)
-    """Most time that workers wait for one another: to meet, and in each operation of all."""
+    """Most time that workers wait for one another: to meet, and in a step that is not a stage's first."""
 
     def __init__(self, **values):
         stages = dict(values.pop("stages", {}))
@@ -162,11 +162,6 @@ class TrainingConfig(Settings):
             raise ConfigError(
                 "training.automatic_batch_size (--batch-size auto) tries steps alone, which workers cannot. Find the "
                 "size on one machine, and give --batch-size as many clips times the number of workers."
-            )
-        if self.workers and self.evaluate_every_steps:
-            raise ConfigError(
-                "training.evaluate_every_steps (--evaluate-every) is for one machine: all workers would wait for it. "
-                "Leave it out, and judge the run with myxtts evaluate."
             )
         self._check_adapters()
         for name in self.leave_out:

@@ -44,7 +44,7 @@ class SpeechDataset:
     texts: dict[str, str]
     """Transcript of each clip by id, as written."""
     prepared: PreparedClips | None = None
-    """Shards in which the clips of the training set are, if any."""
+    """Shards in which clips of the training set, of the validation set or of both are, if any."""
 
     def __post_init__(self):
         self._cache = SampleCache(self.config.data.cache_mb, self.prepared)
@@ -70,7 +70,7 @@ class SpeechDataset:
         inspections = [_inspect(config, folder, progress) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
-        prepared = _prepared(config, sides[0]) if config.data.prepared else None
+        prepared = _prepared(config, sides)
         train, validation = _divide(sides, inspections[0], config.data.validation_share)
         for leak in find_leakage(train, validation):
             logger.warning("Leakage: %s; its loss says little.", leak)
@@ -177,14 +177,22 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
     return ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
 
 
-def _prepared(config, clips):
-    prepared = PreparedClips.open(config.data.prepared)
-    prepared.adopt(clips)
-    logger.info("%d clips of the training set are read from the shards in %s.", len(clips), config.data.prepared)
-    if config.data.augment:
+def _prepared(config, sides):
+    """What is read from shards: of the training set, of that in `data.val_data`, or of both; None for neither."""
+    data, found = config.data, None
+    if data.val_prepared and not data.val_data:
+        raise ConfigError(f"--val-prepared needs --val-data, whose clips are in {data.val_prepared}. Name it, too.")
+    flags = ("--prepared", "--train-data"), ("--val-prepared", "--val-data")
+    for (flag, of), folder, clips in zip(flags, (data.prepared, data.val_prepared), (*sides, ())):
+        if folder:
+            one = PreparedClips.open(folder, flag)
+            one.adopt(clips, of)
+            logger.info("%d clips of %s are read from the shards in %s.", len(clips), of, folder)
+            found = one.joined(found)
+    if data.prepared and data.augment:
         changed = "data.augment is on, and changed speed, level and time have other codes than those in --prepared"
         logger.warning(f"{changed}: they are computed anew, from its samples. data.augment: false takes its codes.")
-    return prepared
+    return found
 
 
 def _divide(sides, inspection, share):

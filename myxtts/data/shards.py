@@ -19,10 +19,12 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
+from myxtts.data.places import file_size, read_bytes
 from myxtts.storage.files import (
     CheckpointError,
     digest_bytes,
     digest_file,
+    parse_json,
     read_json,
     remove_leftovers,
     write_json,
@@ -142,37 +144,41 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 class PreparedClips:
     """What a folder of shards holds: `adopt` says which recordings these are, `read` gives them."""
 
-    def __init__(self, folder: Path, dvae: str, clips: dict[str, tuple[str, PreparedClip]]):
-        self.folder, self.dvae = folder, dvae
-        self._clips = clips
+    def __init__(self, told: str, dvae: str, clips: dict[str, tuple[str, PreparedClip]]):
+        self._told, self._clips = told, clips
+        self.dvae: str = dvae
+        """Digest of the weights that made the codes."""
         self._by_path: dict[str, tuple[str, PreparedClip]] = {}
 
     @classmethod
-    def open(cls, folder: str | Path) -> PreparedClips:
-        """Reads the manifest and the indexes of a folder; sizes and checksums of all must be as written.
+    def open(cls, folder: str | Path, flag: str = "--prepared") -> PreparedClips:
+        """Reads the manifest and the indexes of a folder, or of an address as `gs://bucket/folder`; sizes and checksums
+        of all must be as written. `flag` is what messages call it by.
 
         Raises:
             UserError: Something is missing or other than it was.
         """
-        folder = Path(folder)
+        home = str(folder).rstrip("/")
         again = "Run the same `myxtts prepare` again: it makes what is missing"
-        if not (folder / MANIFEST).is_file():
-            raise UserError(f"--prepared {folder} has no {MANIFEST}, so not all of its shards are made. {again}.")
-        manifest, clips = read_json(folder / MANIFEST), {}
+        if file_size(f"{home}/{MANIFEST}") is None:
+            raise UserError(f"{flag} {folder} has no {MANIFEST}, so not all of its shards are made. {again}.")
+        manifest, clips = parse_json(read_bytes(f"{home}/{MANIFEST}"), f"{home}/{MANIFEST}"), {}
         if manifest.get("format") != FORMAT:
-            raise UserError(f"--prepared {folder} is of another version of the program. Prepare into another folder.")
+            raise UserError(f"{flag} {folder} is of another version of the program. Prepare into another folder.")
         for entry in manifest["shards"]:
             name = entry["name"]
-            path, index = folder / f"{name}.tfrecord", folder / f"{name}.json"
-            if not path.is_file() or path.stat().st_size != entry["bytes"]:
+            path, index = f"{home}/{name}.tfrecord", f"{home}/{name}.json"
+            if file_size(path) != entry["bytes"]:
                 raise UserError(f"{path} is missing or cut short. {again}.")
-            if not index.is_file() or digest_file(index) != entry["index"]:
+            listed = b"" if file_size(index) is None else read_bytes(index)
+            if digest_bytes(listed) != entry["index"]:
                 raise UserError(f"{index} is missing, damaged or newer than {MANIFEST}. {again}.")
-            clips |= {row[0]: (name, PreparedClip(*row)) for row in read_json(index)["clips"]}
-        return cls(folder, manifest["dvae"], clips)
+            clips |= {row[0]: (path, PreparedClip(*row)) for row in parse_json(listed, index)["clips"]}
+        return cls(f"{flag} {folder}", manifest["dvae"], clips)
 
-    def adopt(self, clips: Sequence) -> None:
-        """Takes these `Clip`s as what was prepared, by id and length, wherever their recordings are today.
+    def adopt(self, clips: Sequence, of: str = "--train-data") -> None:
+        """Takes these `Clip`s, of what messages call `of`, as what was prepared, by id and length, wherever their
+        recordings are today.
 
         Raises:
             UserError: One of them is not there, or has another length.
@@ -182,10 +188,16 @@ class PreparedClips:
             first = others[0]
             found = self._length(first.id)
             why = "is not among them" if found is None else f"has {first.num_samples} samples and had {found}"
-            told = f"--prepared {self.folder} must hold every clip of --train-data as it is. {len(others)} differ"
+            told = f"{self._told} must hold every clip of {of} as it is. {len(others)} differ"
             way_out = "`myxtts prepare` adds clips that are new; for changed ones, give it another --output"
             raise UserError(f"{told}; {first.id} {why}. {way_out}.")
         self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips}
+
+    def joined(self, other: PreparedClips | None) -> PreparedClips:
+        """Itself with the recordings that another has adopted as well."""
+        if other is not None:
+            self._by_path |= other._by_path
+        return self
 
     def _length(self, clip_id):
         known = self._clips.get(clip_id)
@@ -195,8 +207,8 @@ class PreparedClips:
         """Raises `UserError` unless the codes were made with these weights."""
         if digest != self.dvae:
             digests = f"{self.dvae[:12]} for {digest[:12]}"
-            told = f"--prepared {self.folder} holds codes of another DVAE than this run's ({digests})"
-            way_out = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave --prepared out"
+            told = f"{self._told} holds codes of another DVAE than this run's ({digests})"
+            way_out = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave the flag out"
             raise UserError(f"{told}. {way_out}.")
 
     def __contains__(self, path: str) -> bool:
@@ -209,11 +221,8 @@ class PreparedClips:
             AudioError: The shard is not what it was.
             OSError: It cannot be read.
         """
-        name, clip = self._by_path[path]
-        shard = self.folder / f"{name}.tfrecord"
-        with open(shard, "rb") as file:
-            file.seek(clip.offset)
-            record = file.read(clip.length)
+        shard, clip = self._by_path[path]
+        record = read_bytes(shard, clip.offset, clip.length)
         if zlib.crc32(record) != clip.crc32:
             way_out = "remove it and its .json, and run the same `myxtts prepare` again"
             raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip.id} does not hold; {way_out}.")

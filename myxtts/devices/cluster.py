@@ -11,23 +11,21 @@ from myxtts.devices.kinds import runs_on_cpu, short_name
 logger = logging.getLogger(__name__)
 
 
-def make_strategy(
-    addresses: tuple[str, ...], index: int, plan: DevicePlan, timeout_seconds: float
-) -> tf.distribute.Strategy:
+def make_strategy(addresses: tuple[str, ...], index: int, plan: DevicePlan) -> tf.distribute.Strategy:
     """`MultiWorkerMirroredStrategy` on the model devices of this worker's plan and those of the others.
 
     NCCL carries the gradients between GPUs, a ring over gRPC between CPUs. Blocks until every worker calls it; starts
-    TensorFlow's runtime, so that it must come before anything else does.
+    TensorFlow's runtime, so that it must come before anything else does. Its operations wait for ever for a worker that
+    hangs; see `Workers.watch`.
 
     Raises:
         DeviceError: TensorFlow takes other devices, or its runtime has been started before.
     """
     kinds = tf.distribute.experimental.CommunicationImplementation
     implementation = kinds.RING if runs_on_cpu(plan.model_device) else kinds.NCCL
-    # Without a time limit an operation of all waits for ever for a worker that hangs.
-    options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=timeout_seconds, implementation=implementation
-    )
+    # Without `timeout_seconds`: for each operation TensorFlow starts a thread that sleeps for so long, and some minutes
+    # of training are more threads than a machine has.
+    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
     cluster = tf.train.ClusterSpec({"worker": list(addresses)})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, task_type="worker", task_id=index, rpc_layer="grpc"

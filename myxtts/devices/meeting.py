@@ -46,7 +46,7 @@ def join_workers(
         index: Which of them this is.
         plan: Of this worker's devices.
         settings: JSON values that must be the same on all.
-        timeout_seconds: Most time to wait for the others now, and for one that lags in an operation of all.
+        timeout_seconds: Most time to wait for the others.
 
     Raises:
         UserError: One does not come, cannot be reached or does not fit the others; a port is taken.
@@ -61,7 +61,7 @@ def join_workers(
     workers = meet(addresses, index, facts, timeout_seconds, say)
     from myxtts.devices.cluster import make_strategy
 
-    workers.strategy = make_strategy(addresses, index, plan, timeout_seconds)
+    workers.strategy = make_strategy(addresses, index, plan)
     use_workers(workers)
     return workers
 

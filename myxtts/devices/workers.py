@@ -6,6 +6,7 @@ a worker is gone. Each worker has a connection to worker 0, the chief, which alo
 
 import json
 import logging
+import math
 import os
 import queue
 import socket
@@ -92,6 +93,10 @@ class Workers:
                 told = f"{self.name(index).capitalize()} has {what} {other}, and {self.name(0)} has {values[0]}"
                 raise UserError(f"All workers must have the same {what}. {told}. {way_out}")
 
+    def watch(self, seconds: float | None) -> None:
+        """From now on this process waits for the others in operations of all: after so long it ends all of them; None
+        calls that off. TensorFlow's own time limit starts a thread for each operation, which sleeps until the limit."""
+
     def part_of(self, error: BaseException) -> None:
         """Called with an error of a collective operation, which may come of another worker's end.
 
@@ -117,7 +122,7 @@ class ConnectedWorkers(Workers):
         super().__init__(addresses, index)
         self._given = {peer: queue.Queue() for peer in lines}
         self._closed, self._ending = threading.Event(), threading.Event()
-        self._one_end = threading.Lock()
+        self._one_end, self._deadline = threading.Lock(), (math.inf, 0.0)
         self._lines = {peer: _Line(line, peer, self._hear, self._broken) for peer, line in lines.items()}
         for line in self._lines.values():
             line.start()
@@ -134,14 +139,17 @@ class ConnectedWorkers(Workers):
             self._send(peer, {"value": values})
         return values
 
+    def watch(self, seconds):
+        self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
+
     def part_of(self, error):
         # Whose connection ended is known within a moment, and then this process ends in another thread.
         self._ending.wait(LOST_SECONDS + 10.0)
         threading.Event().wait(30.0 if self._ending.is_set() else 0.0)
         told = str(error).splitlines()[0]
         raise WorkerLost(
-            "The workers have lost touch within training.worker_timeout_seconds, and all of them still answer "
-            f"otherwise. The same command goes on from the last checkpoint. TensorFlow: {told}"
+            "The workers have lost touch in an operation of all, and all of them still answer otherwise. "
+            f"The same command goes on from the last checkpoint. TensorFlow: {told}"
         ) from error
 
     def leave(self, why, code):
@@ -152,6 +160,8 @@ class ConnectedWorkers(Workers):
             self._send(peer, {"ends": self.index, "why": why, "code": code})
 
     def close(self):
+        if self._closed.is_set():  # it has left before
+            return
         self.gather()
         if self.is_chief:
             self._closed.set()
@@ -175,6 +185,10 @@ class ConnectedWorkers(Workers):
         while not self._closed.wait(BEAT_SECONDS):
             for peer in self._lines:
                 self._send(peer, {})
+            deadline, seconds = self._deadline
+            if time.monotonic() > deadline:
+                waited = f"has waited for the others for {seconds:.0f} s (training.worker_timeout_seconds)"
+                self._end(self.index, f"{waited}. The same command goes on from the last checkpoint", LOST_EXIT_CODE)
 
     def _hear(self, peer, message):
         if "value" in message:
@@ -273,8 +287,8 @@ def leaving_together(workers: Workers) -> Iterator[None]:
         yield
     except WorkerLost:
         raise
-    except KeyboardInterrupt:
-        workers.leave("was stopped at once", INTERRUPTED_EXIT_CODE)
+    except (KeyboardInterrupt, SystemExit) as error:  # SystemExit: SIGTERM before there is anything to finish
+        workers.leave("was stopped at once", getattr(error, "code", INTERRUPTED_EXIT_CODE))
         raise
     except (UserError, OSError) as error:
         workers.leave(f"ended: {error}", REFUSED_EXIT_CODE)

@@ -14,6 +14,7 @@ import yaml
 import myxtts
 from myxtts.config.checks import printable
 from myxtts.config.config import XTTSConfig
+from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
 from myxtts.interchange.hub import HubError, hub_errors, import_hub, is_hub_name, parse_hub_name
 from myxtts.storage.files import write_json, write_text
@@ -70,7 +71,7 @@ def push_model(
 
 def without_places(config: XTTSConfig) -> XTTSConfig:
     """The settings without folders of this machine."""
-    data = replace(config.data, train_data=None, val_data=None, audio_roots=(), vocabulary=None)
+    data = replace(config.data, **dict.fromkeys((*PATHS, "vocabulary")), audio_roots=())
     base = config.training.init_from if is_hub_name(config.training.init_from) else None
     places = dict(checkpoint_dir="./checkpoints", tensorboard_log_dir=None, init_from=base)
     return replace(config, data=data, training=replace(config.training, **places))

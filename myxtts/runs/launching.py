@@ -1,6 +1,7 @@
 """Several workers on one machine, started, followed and ended as one (`myxtts launch`)."""
 
 import ctypes
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,10 @@ from myxtts.devices.workers import LOST_EXIT_CODE, LOST_SECONDS
 
 FAREWELL_SECONDS = 2 * LOST_SECONDS
 """After the first worker has ended, for the others to end by themselves."""
+LOST_FAREWELL_SECONDS = 15.0
+"""The same where one was lost: the others know at once, and what hangs never ends by itself."""
+STOPPED_SECONDS = LOST_SECONDS + 5.0
+"""In which a worker that a signal has stopped may be continued. Those who have met it notice sooner and say so."""
 HOST = "127.0.0.1"
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -106,22 +111,48 @@ def _follow(workers):
     ]
     for reader in readers:
         reader.start()
-    deadline, ended = None, []
+    deadline, ended, stopped_since = None, [], {}
     while len(ended) < len(workers):
         ended += [worker for worker in workers if worker.poll() is not None and worker not in ended]
-        if deadline is None and any(worker.returncode for worker in ended):
-            deadline = time.monotonic() + FAREWELL_SECONDS
+        for index, worker in enumerate(workers):
+            now = time.monotonic()
+            if worker in ended or not _is_stopped(worker):
+                stopped_since.pop(index, None)
+            elif now - stopped_since.setdefault(index, now) > STOPPED_SECONDS:
+                print(f"Worker {index} was stopped by a signal for {STOPPED_SECONDS:.0f} s and was killed.", flush=True)
+                stopped_since[index] = float("inf")
+                worker.kill()
+        failed = [worker for worker in ended if worker.returncode]
+        if deadline is None and failed:
+            seconds = LOST_FAREWELL_SECONDS if _is_lost(failed) else FAREWELL_SECONDS
+            deadline = time.monotonic() + seconds
         if deadline is not None and time.monotonic() > deadline:
             for index, worker in enumerate(workers):
                 if worker.poll() is None:
-                    print(f"Worker {index} did not end within {FAREWELL_SECONDS:.0f} s and was killed.", flush=True)
+                    print(f"Worker {index} did not end within {seconds:.0f} s and was killed.", flush=True)
                     worker.kill()
+            deadline = float("inf")
         time.sleep(0.05)
     for reader in readers:
         reader.join(LOST_SECONDS)
-    codes = [worker.returncode for worker in ended if worker.returncode]
-    is_lost = LOST_EXIT_CODE in codes or any(code < 0 for code in codes)
-    return LOST_EXIT_CODE if is_lost else next(iter(codes), 0)
+    if _is_lost(ended):
+        return LOST_EXIT_CODE
+    return next((worker.returncode for worker in ended if worker.returncode), 0)
+
+
+def _is_stopped(worker):
+    """Whether a signal has stopped a process of ours and none has continued it."""
+    if not hasattr(os, "waitid"):  # as on Windows
+        return False
+    try:
+        return os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has ended meanwhile
+        return False
+
+
+def _is_lost(ended):
+    """Whether one of these says that a worker was lost, or was killed itself."""
+    return any(worker.returncode == LOST_EXIT_CODE or worker.returncode < 0 for worker in ended)
 
 
 def _show(index, worker):

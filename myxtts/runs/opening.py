@@ -11,6 +11,7 @@ import numpy as np
 
 from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
+from myxtts.config.data import PATHS
 from myxtts.config.loading import config_from_dict
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
@@ -75,9 +76,10 @@ def open_run(
     agenda = make_agenda(dataset.config, dataset, reset, _source(config) if is_adopted else None)
     if on_agenda:
         on_agenda(agenda)
-    uses_codes = config.data.prepared and not config.data.augment
+    shards = config.data.prepared or config.data.val_prepared
+    uses_codes = shards and not config.data.augment
     if uses_codes and any(work.stage == "dvae" and work.trains for work in agenda.works):
-        holds = f"--prepared {config.data.prepared} holds the codes of a trained DVAE, and this run is to train its own"
+        holds = f"--prepared {shards} holds the codes of a trained DVAE, and this run is to train its own"
         way_out = "Train that first, then run `myxtts prepare --checkpoint` on it; or name that run in --checkpoint-dir"
         raise ConfigError(f"{holds}. {way_out} or --init-from.")
     if config.training.reset_training:
@@ -108,7 +110,7 @@ def open_together(config: XTTSConfig, workers: Workers, *tells: Callable) -> tup
     told = workers.tell(told)
     if dataset is None:
         settled, own = config_from_dict(told["config"]), config
-        paths = {name: getattr(own.data, name) for name in ("train_data", "val_data", "prepared", "audio_roots")}
+        paths = {name: getattr(own.data, name) for name in (*PATHS, "audio_roots")}
         home = dict(checkpoint_dir=own.training.checkpoint_dir, worker_index=own.training.worker_index)
         training = replace(settled.training, **home)
         config = replace(settled, data=replace(settled.data, **paths), training=training)

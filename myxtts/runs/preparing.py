@@ -15,10 +15,12 @@ from myxtts.data.dataset import clip_limits
 from myxtts.data.doctor import inspect_corpus
 from myxtts.data.pipeline import SampleCache, to_int16
 from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, shard_of, write_shard
+from myxtts.storage.locks import claimed
 from myxtts.storage.provenance import read_config
 from myxtts.training.foundations import load_foundations
 from myxtts.training.stages.gpt import GPTPreparation
 
+LOCK = "shards.lock"
 _WIDTH_CODES = 32
 """Clips are encoded one by one in widths of a multiple of this: few widths, and no clip's codes depend on another."""
 
@@ -36,7 +38,8 @@ def prepare(
 
     Args:
         checkpoint: Folder of a run whose DVAE is trained; its settings say which clips can be used.
-        output: Folder of the shards; several processes may write different shards into it at the same time.
+        output: Folder of the shards; several processes may write to it at the same time. A shard that another makes
+            is left to it, and waited for in the end.
         device: TensorFlow's name of the one that encodes.
         shard: Which one, from 0; None makes all, one after the other.
         train_data: None takes the run's.
@@ -56,20 +59,37 @@ def prepare(
     most = max(map(len, divided.values()))
     require(most <= MAX_SHARD_CLIPS, "--shards", f"so many that none has more than {MAX_SHARD_CLIPS} clips", shards)
     preparation = GPTPreparation(model, device, False, 0, model.dvae.reach)
-    left = {n: some for n, some in divided.items() if not _is_made(read_index(output, n, shards, dvae), some)}
-    for number, utterances in left.items():
-        part = replace(corpus, utterances=utterances, rejections=())
-        inspection = inspect_corpus(part, clip_limits(config), workers=config.data.num_workers)
-        left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
-        clips = _encoded(inspection.accepted, preparation)
-        count = write_shard(output, number, shards, dvae, clips, left_out)
-        tell(f"Shard {number} of {shards}: {count} clips" + (f", {len(left_out)} left out" if left_out else ""))
+    is_made = lambda number: _is_made(read_index(output, number, shards, dvae), divided[number])
+    left = [number for number in divided if not is_made(number)]
     if not left:
         tell(f"Nothing to do: {'all shards are' if shard is None else f'shard {shard} is'} made already.")
+
+    def make(number):
+        part = replace(corpus, utterances=divided[number], rejections=())
+        inspection = inspect_corpus(part, clip_limits(config), workers=config.data.num_workers)
+        left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
+        count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out)
+        tell(f"Shard {number} of {shards}: {count} clips" + (f", {len(left_out)} left out" if left_out else ""))
+
+    _make_alone(left, make, is_made, output / LOCK, tell)
     if missing := merge(output, shards, dvae):
         tell(f"{len(missing)} of {shards} shards are still to be made, first {missing[0]}.")
     else:
         tell(f"All {shards} shards are there. Train with --prepared {output}")
+
+
+def _make_alone(numbers, make, is_made, lock, tell):
+    """Calls `make` for each shard that no other process makes meanwhile; waits in the end for those that one does."""
+    for waits in (False, True):
+        of_others = []
+        for number in numbers:
+            with claimed(lock, number, waits) as is_ours:
+                if not is_ours:
+                    tell(f"Shard {number}: another process makes it")
+                    of_others.append(number)
+                elif not is_made(number):
+                    make(number)
+        numbers = of_others
 
 
 def _config(checkpoint, train_data):

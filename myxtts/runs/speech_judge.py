@@ -3,18 +3,21 @@
 import logging
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.workers import Workers, current_workers
 from myxtts.evaluation.figures import MOST_LIMIT, Comparison, Row
-from myxtts.evaluation.judging import Judge, Tools
+from myxtts.evaluation.judging import Judge, Judged, Tools
 from myxtts.evaluation.likeness import find_encoder
 from myxtts.evaluation.metrics import BY_NAME
 from myxtts.evaluation.recognizers import open_recognizer
 from myxtts.evaluation.sentences import Sentence, spread
-from myxtts.evaluation.sources import recordings, sources_of_model
+from myxtts.evaluation.sources import Spoken, recordings, sources_of_model
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.runs.last_words import reference_of
 
@@ -29,21 +32,31 @@ ENDLESS_SCORE = 100.0
 class SpeechJudge:
     """Lets the model say validation sentences, each once and always with the same seed, and measures them.
 
+    Workers share the sentences out, and all of them get the figures of all sentences.
+
     Args:
         make_synthesizer: Gives one that shares the weights in training; not called before the first evaluation.
         device: To speak on.
+        workers: None takes those that this process has joined.
 
     Raises:
-        UserError: There is no such recognizer.
+        UserError: There is no such recognizer, or workers have other tools.
     """
 
     def __init__(
-        self, dataset: SpeechDataset, make_synthesizer: Callable[[], Synthesizer], device: str, config: XTTSConfig
+        self,
+        dataset: SpeechDataset,
+        make_synthesizer: Callable[[], Synthesizer],
+        device: str,
+        config: XTTSConfig,
+        workers: Workers | None = None,
     ):
         training = config.training
-        asked = training.evaluation_recognizer
+        asked, self._workers = training.evaluation_recognizer, workers or current_workers()
         # DNSMOS takes seconds for each clip: that is for `myxtts evaluate`.
         self._judge = Judge(Tools(asked and open_recognizer(asked), find_encoder()))
+        tools = [asked, self._judge.tools.encoder is not None]
+        self._workers.require_equal("recognizer and speaker encoder", tools, "Install the same on each.")
         clips = spread(dataset.validation, training.evaluation_sentences)
         pairs = [(clip, reference_of(dataset, clip)) for clip in clips]
         self._sentences = [
@@ -61,15 +74,38 @@ class SpeechJudge:
         """
         try:
             with tf.device(self._device):
-                return self._figures()
+                own, wrong = self._own_rows(), None
         except (UserError, OSError) as error:
-            logger.error("The speech of step %d could not be judged: %s Training goes on.", step, error)
+            own, wrong = None, str(error)
+        shares = self._workers.gather([own, wrong])
+        if told := next((wrong for _, wrong in shares if wrong is not None), None):
+            logger.error("The speech of step %d could not be judged: %s Training goes on.", step, told)
             return {}
+        rows = {kind: self._row(kind, [share[kind] for share, _ in shares]) for kind in shares[0][0]}
+        self._recorded = self._recorded or rows["recordings"]
+        return self._figures(rows["model"])
 
-    def _figures(self):
-        if self._recorded is None:
-            self._recorded = self._row(recordings(self._sentences))
-        spoken = self._row(sources_of_model("model", self._make_synthesizer, self._sentences, [self._seed])[-1])
+    def _own_rows(self):
+        """Place and figures of each of this worker's sentences, by kind of row: of recordings only the first time."""
+        own = self._sentences[self._workers.index :: self._workers.count]
+        sources = [] if self._recorded else [recordings(own)]
+        sources.append(sources_of_model("model", self._make_synthesizer, own, [self._seed])[-1])
+        places, rows = {one.id: place for place, one in enumerate(self._sentences)}, {}
+        for source in sources:
+            judged = ((places[one.sentence.id], self._judge(one).parts) for one in source.speak())
+            rows[source.kind] = [
+                (place, {name: tuple(map(float, pair)) for name, pair in parts.items()}) for place, parts in judged
+            ]
+        return rows
+
+    def _row(self, kind, shares):
+        """A row of what each worker has measured, in the order of the sentences."""
+        judged, silence = [], np.zeros(0, np.float32)
+        for place, parts in sorted((pair for share in shares for pair in share), key=lambda pair: pair[0]):
+            judged.append(Judged(Spoken(self._sentences[place], self._seed, silence, MODEL_SAMPLE_RATE), parts))
+        return Row(kind, kind, judged)
+
+    def _figures(self, spoken):
         compared = Comparison([self._recorded, spoken], self._sentences, self._judge.tools)
         found = {name: compared.figure(spoken, BY_NAME[name]) for name in TOLD if name not in compared.unjudged()}
         values = {name: figure.value for name, figure in found.items() if figure is not None}
@@ -78,6 +114,3 @@ class SpeechJudge:
         score = values.get("cer", values.get("mcd"))
         endless = values.get("limit", 0.0) > 100 * MOST_LIMIT
         return {"score": score + endless * ENDLESS_SCORE, **values}
-
-    def _row(self, source):
-        return Row(source.name, source.kind, [self._judge(spoken).forget_sound() for spoken in source.speak()])

@@ -41,6 +41,9 @@ def open_stage(
         trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
     else:
         trainer = XTTSTrainer(config, **options)
+    make_synthesizer = _synthesizer_of(trainer, foundations, dataset) if kind.speaks else None
+    if kind.speaks and settings.evaluate_every_steps:
+        trainer.speech_judge = SpeechJudge(dataset, make_synthesizer, trainer.model_device, config)
     if not trainer.workers.is_chief:
         return trainer, []
     logs = Path(settings.tensorboard_log_dir or f"{settings.checkpoint_dir}/tensorboard")
@@ -51,14 +54,17 @@ def open_stage(
     if settings.sample_every_steps:
         callbacks.append(Copier(dataset, trainer, samples, log_folder))
     if kind.speaks:
-
-        @cache  # tracing costs seconds
-        def make_synthesizer():
-            model = XTTS.assemble(config.model, *foundations.values(), trainer.model)
-            return Synthesizer(model, dataset.tokenizer, config)
-
         device = trainer.model_device
         callbacks.append(SampleSpeaker(dataset, make_synthesizer, device, samples, log_folder, config))
-        if settings.evaluate_every_steps:
-            trainer.speech_judge = SpeechJudge(dataset, make_synthesizer, device, config)
     return trainer, callbacks
+
+
+def _synthesizer_of(trainer, foundations, dataset):
+    """A call that gives the synthesizer of the model in training, made once: tracing costs seconds."""
+
+    @cache
+    def make_synthesizer():
+        model = XTTS.assemble(trainer.config.model, *foundations.values(), trainer.model)
+        return Synthesizer(model, dataset.tokenizer, trainer.config)
+
+    return make_synthesizer

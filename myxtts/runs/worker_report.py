@@ -1,17 +1,23 @@
 """What `myxtts doctor --workers …` finds: whether workers reach each other and fit, and how fast they sum gradients."""
 
 import time
+from collections.abc import Iterator
 
 from myxtts.config.config import XTTSConfig
+from myxtts.config.model import ModelConfig
+from myxtts.config.sizes import MODEL_SIZES
 from myxtts.data.corpora import load_corpus
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.devices.meeting import join_workers
 from myxtts.devices.workers import Workers, leaving_together
+from myxtts.planning.memory import count_gpt
 from myxtts.storage.files import new_hasher
 
-SIZES_MB = (1, 4, 16, 64)
+SIZES_MB = (1, 4, 16, 64, 256)
 """Of the sums that are measured."""
 REPEATS = 5
+TEXT_TOKENS = 5000
+"""Of the vocabulary of the model that shares are expected for; fewer change little."""
 MESSAGES = 50
 MB = 2**20
 CLOCK_LIMIT_SECONDS = 5.0
@@ -42,7 +48,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
             found = _digest(config.data.train_data)
             workers.require_equal("recordings", found, way_out)
             lines.append(f"Recordings: the same {found[0]} on all, by name and size (digest {found[1]})")
-        lines += [*_clocks(workers), *_messages(workers), *_sums(workers)]
+        lines += [*_clocks(workers), *_messages(workers), *_sums(workers, training.worker_timeout_seconds)]
         lines = workers.tell(lines)
         workers.close()
     return lines
@@ -72,12 +78,27 @@ def _messages(workers):
     return [f"A message to all and back: {1000 * (time.perf_counter() - began) / MESSAGES:.1f} ms"]
 
 
-def _sums(workers):
+def _sums(workers, seconds_at_most):
     """A line for each size of what is summed over all workers."""
     from myxtts.training.measurement import seconds_of_sum
 
+    measured = {}
+    workers.watch(seconds_at_most)
     for size in SIZES_MB:
-        seconds = seconds_of_sum(workers.strategy, size * MB, REPEATS)
+        seconds = measured[size] = seconds_of_sum(workers.strategy, size * MB, REPEATS)
         # Each worker sends and gets that share of the bytes in a ring.
         moved = 2 * (workers.count - 1) / workers.count * size
         yield f"Sum of {size} MB over all: {1000 * seconds:.1f} ms, {moved / seconds:.0f} MB/s through each worker"
+    workers.watch(None)
+    yield from expected_shares(measured)
+
+
+def expected_shares(seconds: dict[int, float]) -> Iterator[str]:
+    """What to expect of training, a line for each model size, from the seconds that sums of so many MB took."""
+    (less, of_less), (more, of_more) = sorted(seconds.items())[-2:]
+    for size in MODEL_SIZES:
+        megabytes = 4 * count_gpt(ModelConfig(size=size, num_text_tokens=TEXT_TOKENS)) / MB
+        # On the line through the two largest: what a sum takes besides its bytes counts little there.
+        took = max(0.0, of_more + (of_more - of_less) / (more - less) * (megabytes - more))
+        told = f"Gradients of the GPT, {size}: {megabytes:.0f} MB, {1000 * took:.0f} ms to sum"
+        yield f"{told}; a tenth of steps of {10 * took:.1f} s (--grad-accum makes steps longer)"

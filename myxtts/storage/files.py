@@ -162,6 +162,15 @@ def read_json(path: AnyPath) -> Any:
         raise CheckpointError(f"{path} is not there. {hint}") from None
     except ValueError as error:
         raise CheckpointError(f"{path} {error}. No training run wrote it.") from None
+    return parse_json(text, path)
+
+
+def parse_json(text: str | bytes, path: AnyPath) -> Any:
+    """What the content of a JSON file at `path` says.
+
+    Raises:
+        CheckpointError: It is not JSON.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits

@@ -45,6 +45,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
             models[name] = XTTS(config.model, parts=(part,))
             assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))
         lineage[name] = store.digest(step)
-    if STAGES[stage].codes and config.data.prepared and not config.data.augment:
-        PreparedClips.open(config.data.prepared).require_dvae(lineage["dvae"])
+    if STAGES[stage].codes and not config.data.augment:
+        for folder in filter(None, (config.data.prepared, config.data.val_prepared)):
+            PreparedClips.open(folder).require_dvae(lineage["dvae"])
     return models, lineage

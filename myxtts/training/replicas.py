@@ -80,10 +80,15 @@ class Replicas:
             lambda context: shards[context.replica_id_in_sync_group % len(shards)]
         )
 
-    def share(self, variables: Iterable[tf.Variable]) -> None:
-        """Gives variables the chief's values, which another worker's processor may have rounded otherwise."""
+    def share(self, variables: Iterable[tf.Variable], seconds: float) -> None:
+        """Gives variables the chief's values, which another worker's processor may have rounded otherwise.
+
+        `seconds` is the most time to wait for the others for one.
+        """
         for variable in variables:
+            self.workers.watch(seconds)
             variable.assign(self._of_chief(variable.numpy()))
+        self.workers.watch(None)
 
     def _of_chief(self, value):
         """The first replica's value of an array that all have."""

@@ -6,10 +6,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from myxtts.devices.workers import Workers
+
 VARIATION_WARNING = 0.30
 """Standard deviation over mean of the step time past which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
 """Share of the time spent waiting for data from which, without a GPU, that is taken for one."""
+OF_EACH = ("avg_ms", "stall", "buffer")
+"""Figures that several workers tell of each."""
 
 
 class StepClock:
@@ -69,3 +73,10 @@ class StepClock:
             "buffer": float(np.mean(self._fills[first:])),
             "buffer_capacity": self._pipeline.capacity,
         }
+
+
+def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
+    """A report of this worker with what tells whom the others wait for, of each; all of them must call this."""
+    for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
+        timing = timing | {f"worker_{index}_{name}": one[name] for name in OF_EACH if timing and one}
+    return timing

@@ -35,7 +35,7 @@ from myxtts.training.schedules import learning_rate, total_steps
 from myxtts.training.stage_reports import end_report, report_divergence, start_report
 from myxtts.training.state import TrainingState
 from myxtts.training.step import TrainStep
-from myxtts.training.step_clock import StepClock
+from myxtts.training.step_clock import StepClock, timing_of_all
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class XTTSTrainer:
             settings = stage_config, training.gradient_accumulation, self.switches.precision
             self.train_step = TrainStep(updates, self.replicas.strategy, *settings, **options)
         if self.workers.count > 1:
-            self.replicas.share(self.stage.all_weights().values())
+            self.replicas.share(self.stage.all_weights().values(), training.worker_timeout_seconds)
             self.train_step.restart_averages()
 
     def _make_watchers(self, lineage):
@@ -257,22 +257,22 @@ class XTTSTrainer:
         """Trains to the last step or until asked to stop; the last checkpoint is written when it returns."""
         settings, state, accumulation = self.config.training, self.state, self.batching.accumulation
         stop = state.position + (total - state.step) * accumulation
-        validation, recent, at_end, stopping = {}, [], False, False
-        order = dataset.order(self.stage.name)
+        order, validation, recent, at_end, stopping = dataset.order(self.stage.name), {}, [], False, False
         with self.pipeline(dataset, state.position, stop) as batches:
             self._warm_up(batches)
             self.clock.start(batches)
             while not (at_end or stopping):
-                group = list(islice(batches, accumulation))
-                if len(group) < accumulation:
+                if len(group := list(islice(batches, accumulation))) < accumulation:
                     raise RuntimeError(f"The data ended at step {state.step} of {total}.")
                 # Before the step, which waits for a worker that is late no longer than an operation of all may take.
                 stopping = self.workers.agree(self.stop_requested)
+                self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first is traced
                 losses = self._take_step(group, total)
                 recent.append(losses)
                 self.clock.tick()
                 self.checkpointer.writer.poll()
                 self._watch(len(group), losses, dataset, order)
+                self.workers.watch(None)
                 self._call("on_step", state.step)
                 at_end, is_best = state.step == total, False
                 if self._is_due(settings.log_every_steps) or at_end:
@@ -342,7 +342,7 @@ class XTTSTrainer:
     def _log(self, recent, total):
         report = {**mean_losses(recent), "learning_rate": self._learning_rate(total), **self.stage.report()}
         report["skipped_steps"] = self.train_step.bad_steps
-        self._call("on_log", self.step, report, self.clock.report())
+        self._call("on_log", self.step, report, timing_of_all(self.clock.report(), self.workers))
         for line in self.stage.advise(report):
             logger.warning("%s", line)
 

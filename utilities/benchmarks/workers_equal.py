@@ -1,0 +1,155 @@
+"""Compares the losses of several workers on this machine with those of one process, step by step, stage by stage.
+
+    python utilities/benchmarks/workers_equal.py --output /tmp/equal
+    python utilities/benchmarks/workers_equal.py --output /tmp/equal4 --workers 4 --stages dvae,gpt --cases plain
+
+A line per case and stage: the largest difference, and its step, of the loss and of its parts, as shares of the loss, of
+the gradient norm, as a share of that, and the same of validation losses. Each stage of the workers begins on the stages
+that the one process has trained, so that a difference is of its own steps. Tiny shapes, the learning rates of the
+size normal, augmentation on, dropout off (each replica draws its own).
+
+Sums are taken in another order, and rounding grows from step to step, exponentially where a large learning rate lets
+codes change places: at 3e-3, ten times its rate here, the DVAE's loss passed 1e-5 after 80 steps.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402  from the folder just named
+
+from myxtts.config.stages import STAGES  # noqa: E402
+
+LARGEST_DIFFERENCE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Settings and flags; `one` are those of the one process, where it is to be placed as the workers are."""
+
+    training: dict = dataclasses.field(default_factory=dict)
+    stage: dict = dataclasses.field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    one: tuple[str, ...] | None = None
+
+
+TWO_MODEL_DEVICES = ("--virtual-devices", "3")
+CASES = {
+    "plain": Case(),
+    "accumulated and clipped": Case({"gradient_accumulation": 2}, {"gradient_clip": 0.1}),
+    "dual": Case(flags=("--virtual-devices", "2")),
+    # Sums of halves depend on which rows are in one: the one process has two replicas, too.
+    "float16": Case({"precision": "mixed_float16"}, one=TWO_MODEL_DEVICES),
+    "all together": Case(
+        {"precision": "mixed_float16", "gradient_accumulation": 2},
+        {"gradient_clip": 0.1},
+        ("--virtual-devices", "2"),
+        TWO_MODEL_DEVICES,
+    ),
+}
+
+
+def main():
+    """Prints a line per case and stage; exit code 1 where one differs by more than `LARGEST_DIFFERENCE`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--steps", type=int, default=100, help="of each stage")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--output", type=Path, required=True, help="of an equal call to go on with, or new")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+    corpus, stages, is_equal = arguments.output / "corpus", arguments.stages.split(","), True
+    if not corpus.exists():
+        make_tiny_corpus(corpus)
+    for name in arguments.cases.split(","):
+        home = arguments.output / name.replace(", ", "_").replace(" ", "_")
+        home.mkdir(exist_ok=True)
+        settings = write_settings(home, corpus, CASES[name], arguments.steps, stages)
+        is_equal &= compare(name, CASES[name], settings, home, stages, arguments.workers)
+    sys.exit(not is_equal)
+
+
+def write_settings(home, corpus, case, steps, stages):
+    """A configuration file of a case."""
+    every = dict(log_every_steps=1, validate_every_steps=max(1, steps // 2), checkpoint_every_steps=steps)
+    every |= dict(leave_out=[name for name in STAGES if name not in stages], decoder_warmup=0.2)
+    shape, data = dict(layers=1, num_latents=2, dropout=0.0), dict(augment=True, num_workers=1, num_buckets=1)
+    made_of = dict(model=shape, data=data, training={**every, **case.training})
+    common = {"max_steps": steps, **case.stage}
+    stages_of = {name: {"learning_rate": STAGES[name].learning_rates["normal"], **common} for name in stages}
+    config = tiny_run_config(corpus, home, **made_of, **stages_of)
+    path = home / "settings.json"
+    path.write_text(json.dumps(config.to_dict()))
+    return path
+
+
+def compare(name, case, settings, home, stages, workers):
+    """Trains a case in one process and by workers; says whether they agree."""
+    one, is_equal = home / "one", True
+    train(one, settings, case.flags if case.one is None else case.one)
+    for place, stage in enumerate(stages):
+        several = home / f"workers_{stage}"
+        if not several.exists():
+            shutil.copytree(
+                one, several, ignore=shutil.ignore_patterns(*stages[place:], "metrics.jsonl", "tensorboard")
+            )
+        train(several, settings, (*case.flags, "--stage", stage), workers)
+        differences = largest_differences(*(figures(folder, stage) for folder in (one, several)))
+        told = ", ".join(f"{what} {value:.1e} (step {step})" for what, (value, step) in differences.items())
+        print(f"{name}: {stage}, {workers} workers: {told}", flush=True)
+        is_equal &= all(value <= LARGEST_DIFFERENCE for what, (value, _) in differences.items() if "norm" not in what)
+    return is_equal
+
+
+def train(folder, settings, flags, workers=1):
+    """Runs `myxtts train` to its end, by workers or alone."""
+    launch = ("launch", "--workers", str(workers), "--restarts", "3", "--") if workers > 1 else ()
+    command = [sys.executable, "-m", "myxtts", *launch, "train", "--config", str(settings), *flags]
+    with open(f"{folder}.log", "wb") as log:
+        command += ["--checkpoint-dir", str(folder)]
+        if code := subprocess.run(command, cwd=ROOT, stdout=log, stderr=log).returncode:
+            sys.exit(f"{' '.join(command)} ended with {code}; see {folder}.log")
+
+
+def figures(folder, stage):
+    """`{(kind, step): losses}` of a stage."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    lines = [line for line in lines if line["stage"] == stage]
+    return {(line["kind"], line["step"]): line for line in lines}
+
+
+COUNTED = ("codebook_use", "codebook_perplexity", "learning_rate", "skipped_steps")
+TIMING = ("avg_ms", "std_ms", "steps_per_second", "variation", "stall", "buffer", "buffer_capacity")
+
+
+def largest_differences(ones, others):
+    """The largest relative difference, and its step, by what differs."""
+    if ones.keys() != others.keys():
+        sys.exit(f"Steps differ: {len(ones)} lines and {len(others)}.")
+    found = {}
+    for (kind, step), line in ones.items():
+        losses = {name: value for name, value in line.items() if name not in ("stage", "step", "kind", "is_best")}
+        losses = {
+            name: value for name, value in losses.items() if name not in (*TIMING, *COUNTED) and value is not None
+        }
+        norms = [name for name in losses if name.endswith("norm")]
+        whole = max(abs(value) for name, value in losses.items() if name not in norms)
+        for name, value in losses.items():
+            what = f"{'validation ' * (kind == 'validation')}{'gradient norm' if name in norms else 'loss'}"
+            difference = abs(others[kind, step][name] - value) / (abs(value) if name in norms else whole)
+            found[what] = max(found.get(what, (0.0, step)), (difference, step))
+    return found
+
+
+if __name__ == "__main__":
+    main()
