@@ -291,3 +291,24 @@ def test_shape_stays_with_the_quicker_graph():
             assert rule.wants_xla(other, True, hurry=False) == xla
             rule.count(other, 16, xla, seconds)
     assert not rule.wants_xla(other, True, hurry=False)
+
+
+def test_shape_is_compiled_aside_while_rows_are_drawn_as_before(gpt, alone, monkeypatch):
+    monkeypatch.setattr(compilation, "WORTH_COMPILING_STEPS", 1)
+    monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
+    engine, may_compile = CodeEngine(gpt, CONFIG), threading.Event()
+    engine.compiles_aside = True
+    monkeypatch.setattr(engine, "_compile", lambda *shape: may_compile.wait() and CodeEngine._compile(engine, *shape))
+
+    def draw():
+        stream = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2, hurry=True)
+        engine.finish([stream])
+        assert stream.codes == alone[2][0]
+
+    for _ in range(3):
+        draw()
+    assert not engine.draw.shapes
+    may_compile.set()
+    engine._compiler.join()
+    assert engine.draw.shapes == {(1, 128)}
+    draw()

@@ -134,9 +134,10 @@ class Advance:
             Codes `(MOST_CODES, B)` int32, from a row's stop or limit on the stop code; the states that predict them and
             what comes next, `(MOST_CODES + 1, B, width)`; how many steps were taken; and the new state.
         """
+        drawn = self._graphs[compiled](state, request)
         if compiled:
             self.shapes.add(tuple(request.key_mask.shape))
-        return self._graphs[compiled](state, request)
+        return drawn
 
     def _draw(self, state, request):
         self.num_traces += 1

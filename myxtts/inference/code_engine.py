@@ -95,6 +95,10 @@ class CodeEngine:
         compiled: Whether XLA compiles the draws; `None` leaves it to the rule of `Compilation`.
         onnx_steps: What reads and draws instead of TensorFlow.
         traced: Whether reading a text is a graph; as in `Synthesizer`.
+
+    Attributes:
+        compiles_aside: Whether XLA compiles in a thread of its own, while rows are drawn as before, for a process that
+            many wait for. One that ends soon would wait for that thread at its end.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class CodeEngine:
         self._mask, self._filled = np.zeros((0, 0), bool), 0
         self._shape, self._compiled = (0, 0), False
         self._free, self._owner = threading.Condition(), None
+        self.compiles_aside, self._compiler = False, None
 
     def open(
         self,
@@ -285,7 +290,11 @@ class CodeEngine:
         shape = (1 << (num_rows - 1).bit_length(), size)
         compiled = self.compiled
         if compiled is None:
-            compiled = self.compilation.wants_xla(shape, shape in self.draw.shapes, hurry)
+            is_compiled, hurry = shape in self.draw.shapes, hurry and not self.compiles_aside
+            compiled = self.compilation.wants_xla(shape, is_compiled, hurry)
+            if compiled and not is_compiled and self.compiles_aside:
+                self._compile_aside(shape)
+                compiled = False
         padded = shape[0] if compiled else num_rows
 
         new_mask, row, moved = np.zeros((padded, size), bool), 0, []
@@ -298,6 +307,16 @@ class CodeEngine:
             moved.append(self._repack.move(state, rows, end - count, end, filled - count, size - filled))
         self._state = moved[0] if len(moved) == 1 else self._repack.join(*moved)
         self._mask, self._filled, self._shape, self._compiled = new_mask, filled, shape, compiled
+
+    def _compile_aside(self, shape):
+        def compile_shape():
+            self._compile(*shape)
+            self.compilation.time_anew(shape)
+
+        if self._compiler is None or not self._compiler.is_alive():
+            self.compilation.steps[shape] = 0  # should it fail, the next try is worth it after as many steps again
+            self._compiler = threading.Thread(target=compile_shape, name="compiler")
+            self._compiler.start()
 
     def _request(self, steps):
         rows, (num_rows, _) = self._rows, self._mask.shape

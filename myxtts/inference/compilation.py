@@ -41,3 +41,7 @@ class Compilation:
         self.steps[shape] += steps
         if seconds is not None:
             self._seconds[shape, xla].append(seconds / steps)
+
+    def time_anew(self, shape: BatchShape) -> None:
+        """Forgets what the plain graph took while a compiler ran beside it."""
+        self._seconds.pop((shape, False), None)

@@ -175,6 +175,7 @@ class Speaker:
         with self._device():
             try:
                 self.synthesizer.warm_up(self._warm, check=False)
+                self.synthesizer.engine.compiles_aside = True
                 self._warmed = True
                 while self._work_is_there():
                     try:
