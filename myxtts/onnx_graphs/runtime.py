@@ -10,7 +10,5 @@ def open_session(graph: Builder, threads: int = 0) -> Any:
     onnxruntime = import_package("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    # Threads that wait for work without sleeping take the time of TensorFlow's.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     content = graph.model().SerializeToString()
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

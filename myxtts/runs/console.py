@@ -2,6 +2,7 @@
 
 import csv
 import shlex
+import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from myxtts.runs.figures import CURVES
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.callbacks import ConsoleProgress, console_log
-from myxtts.utils.commons import folded
+from myxtts.utils.commons import folded_on_terminal
 from myxtts.utils.progress import clip_progress
 
 
@@ -87,8 +88,8 @@ class RunConsole(ConsoleProgress, RunListener):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = sorted((home / "samples").glob("step_*.wav"))
         trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
-        results = (folded(line) for told in self._results(trained) for line in told.split("\n"))
-        lines = ["", *results, *left_out(home)]
+        results = folded_on_terminal("\n".join(self._results(trained)), sys.stdout)
+        lines = ["", results, *left_out(home)]
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         lines.append(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
         if samples:

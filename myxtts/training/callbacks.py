@@ -18,7 +18,7 @@ from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.storage.files import AnyPath
 from myxtts.training.ledger import Ledger
 from myxtts.training.step_clock import STALL_WARNING, VARIATION_WARNING
-from myxtts.utils.commons import CONSOLE_LOGGER_NAME, folded
+from myxtts.utils.commons import CONSOLE_LOGGER_NAME, folded, folded_on_terminal
 
 ALWAYS_TOLD = ("loss", "gradient_norm", "learning_rate")
 """Figures of a log line that say something at zero, too."""
@@ -162,7 +162,9 @@ class ConsoleProgress(Callback):
 
     def _say(self, text):
         """Prints, above the bar if there is one, and lets the run's log have it too, a step in one line."""
-        shown = text if "\n" in text else folded(text)
+        shown = text
+        if "\n" not in text:
+            shown = folded(text) if " | " in text else folded_on_terminal(text, sys.stdout)
         if self._bar is not None:
             self._bar.write(shown)
         else:
