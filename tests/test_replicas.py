@@ -13,7 +13,7 @@ from tiny import tiny_run_config, train_step_of
 from myxtts.config.config import StageConfig
 from myxtts.devices.kinds import short_name
 from myxtts.training.evaluation import Evaluator
-from myxtts.training.replicas import Replicas
+from myxtts.training.replicas import Replicas, synchronize_statistics
 
 ROWS, WIDTH = 8, 5
 STEPS = 4
@@ -238,3 +238,38 @@ def test_validation_is_spread_over_the_replicas_and_equals_that_of_one():
     (two, twice), seen, devices, traces = validated("mirrored")
     assert two == twice == pytest.approx(one, rel=1e-6) and traces == 1
     assert seen[:5] == [(ROWS - position, devices[position % 2]) for position in range(5)]
+
+
+@on_logical_devices
+def normalized(rows):
+    """What batch normalization makes of rows on two replicas, its new variance, and the gradient of its inputs."""
+    replicas = Replicas(plan_of("mirrored"))
+    with replicas.scope():
+        model = keras.Sequential([keras.layers.BatchNormalization(momentum=0.0, epsilon=0.0)])
+        model.build((None, 3, 2))
+    synchronize_statistics(model)
+
+    def on_each(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = model(inputs, training=True)
+            loss = tf.reduce_sum(outputs**3)
+        return outputs, tape.gradient(loss, inputs)
+
+    halves = iter(tf.split(tf.constant(rows), 2))
+    given = replicas.strategy.experimental_distribute_values_from_function(lambda context: next(halves))
+    run = tf.function(lambda: replicas.strategy.run(on_each, (given,)))
+    outputs, gradients = (np.concatenate([part.numpy() for part in one.values]) for one in run())
+    return outputs, model.layers[0].moving_variance.numpy(), gradients
+
+
+def test_statistics_of_the_whole_batch_are_exact_beside_a_large_mean():
+    rows = np.random.default_rng(0).normal(3000.0, 1.0, (8, 3, 2)).astype("float32")
+    outputs, variance, gradients = normalized(rows)
+    expected = rows.astype("float64")
+    np.testing.assert_allclose(variance, expected.var((0, 1)), rtol=1e-4)
+    z = (expected - expected.mean((0, 1))) / expected.std((0, 1))
+    np.testing.assert_allclose(outputs, z, atol=2e-3)
+    upstream = 3 * z**2
+    projected = upstream - upstream.mean((0, 1)) - z * (upstream * z).mean((0, 1))
+    np.testing.assert_allclose(gradients, projected / expected.std((0, 1)), atol=2e-2)

@@ -1,5 +1,6 @@
 """The devices that train, as one: where variables are made, and how a batch gets there."""
 
+import functools
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -128,3 +129,24 @@ class Replicas:
             with tf.device(device):
                 pieces.append([type(batch)(*piece) for piece in zip(*(tf.split(field, parts) for field in local))])
         return [self.distribute([shard[part] for shard in pieces]) for part in range(parts)]
+
+
+def synchronize_statistics(model: keras.Model) -> None:
+    """Lets batch normalization take its statistics of the whole batch, all replicas' rows of it, as on one device.
+
+    Keras's own switch for it, `synchronized`, takes the variance as a difference of two large numbers, E[x²] - E[x]²,
+    which loses what is small beside the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample
+    variance"). Here the mean comes first.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer._moments = functools.partial(_whole_batch_moments, layer)
+
+
+def _whole_batch_moments(layer, inputs, mask=None):
+    """Mean and variance `(channels,)` of `(…, channels)` float32, over the rows of all replicas."""
+    total = lambda value: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+    axes = layer._reduction_axes
+    count = total(tf.cast(tf.size(inputs) // tf.shape(inputs)[-1], inputs.dtype))
+    mean = total(tf.reduce_sum(inputs, axes)) / count
+    return mean, total(tf.reduce_sum(tf.square(inputs - mean), axes)) / count

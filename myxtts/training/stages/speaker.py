@@ -19,6 +19,7 @@ from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError, assign_by_name
 from myxtts.storage.files import digest_bytes
 from myxtts.training.preparation import Preparation
+from myxtts.training.replicas import synchronize_statistics
 from myxtts.training.stages.base import Objective, Stage, Update, arrays_of
 from myxtts.training.verification import equal_error_rate, verification_scores
 
@@ -57,9 +58,7 @@ class SpeakerStage(Stage):
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
         """1 for each voice that is trained on, 0 for those left out: of the speakers, once for each of `SPEEDS`."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            for layer in self.model.speaker_encoder._flatten_layers():
-                if isinstance(layer, keras.layers.BatchNormalization):
-                    layer.synchronized = True  # statistics of the whole batch, as on one device
+            synchronize_statistics(self.model.speaker_encoder)
 
     def choose_clips(self, dataset):
         """Takes the clips of some voices out of training, and puts the first of them into validation."""
