@@ -28,7 +28,7 @@ ROWS = {
     "inference": 7,
     "export": 8,
     "evaluation": 8,
-    "corpora_tools": 8,
+    "corpora_tools": 9,
     "runs": 9,
     "cli": 10,
     "webui": 10,

@@ -140,7 +140,7 @@ WRONG = {
     "no recognizer": (["spoken", "--recognizer", "whisper-none"], "--recognizer must be the folder"),
     "not a recognizer": (["spoken", "--recognizer", "empty"], "model.bin"),
     "failing recognizer": (["spoken", "--recognizer", "false {wav}"], "ended with code 1"),
-    "missing recognizer": (["spoken", "--recognizer", "no-such-program {wav}"], "cannot be run"),
+    "missing recognizer": (["spoken", "--recognizer", "no-such-program {wav}"], "no-such-program is not there"),
     "output that is used": (["spoken", "--output", "spoken"], "holds something else"),
     "no encoder": (["spoken", "--speaker-encoder", "none.onnx"], "none.onnx is not there"),
     "no sentence": (["spoken", "--sentences", "0"], "--sentences must be 1 to"),

@@ -278,7 +278,7 @@ def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):
         (["talk.wav", "--transcript", "blank.txt"], "holds no letter"),
         (["talk.wav", "--transcript", "talk.wav"], "is not UTF-8 text"),
         (["talk.wav", "--recognizer", "no-such-command {wav}"], "no-such-command is not there"),
-        (["talk.wav", "--recognizer", "echo"], "must hold {wav}"),
+        (["talk.wav", "--recognizer", "echo"], "a command with {wav} in it"),
         (["talk.wav", "--recognizer", "false {wav}"], "ended with code 1"),
         (["talk.wav", "--recognizer", "echo {wav}", "--output", "full"], "full holds something else"),
         (["talk.wav", "--recognizer", "echo {wav}", "--min-seconds", "12"], "--min-seconds must be"),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from myxtts.corpora_tools.alignment import align
+from myxtts.corpora_tools.checks import is_same_text
 from myxtts.corpora_tools.pieces import Piece, clean_cue, read_subtitles, read_transcript
-from myxtts.corpora_tools.recognizers import is_same_text
 from myxtts.corpora_tools.timing import belong_together, fit_timing
 
 

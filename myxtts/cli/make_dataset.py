@@ -10,12 +10,14 @@ from myxtts.config.checks import UserError, require
 EXAMPLES = """examples:
   myxtts make-dataset talk.mp3 --subtitles talk.srt --output set
   myxtts make-dataset audiobook/ --language de --speaker anna --output set
+  myxtts make-dataset book.wav --transcript book.txt --recognizer whisper-base --output set
   myxtts make-dataset notes.flac --recognizer "whisper-cli --file {wav}" --output set
   myxtts doctor data set
   myxtts train --train-data set
 
 Text lies beside each recording (the same name with .srt, .vtt, .ass, .txt or .lab), is named, or comes from a
-recognizer, which also checks a text that is there. segments.csv says what became of every second, report.html shows it.
+recognizer, which also finds a transcript in the sound and checks subtitles. segments.csv
+says what became of every second, report.html shows it.
 """
 
 
@@ -29,8 +31,10 @@ def build_parser() -> PlainParser:
     texts = parser.add_mutually_exclusive_group()
     texts.add_argument("--subtitles", **file, help=".srt, .vtt or .ass of the recording")
     texts.add_argument("--transcript", **file, help="plain text of the recording")
-    recognizer = "faster-whisper:DIR, or a command that prints the text of {wav}"
-    add("--recognizer", metavar="NAME", help=recognizer)
+    hears = "folder of a Whisper model, pocketsphinx, or a command with {wav} in it that prints what it hears"
+    add("--recognizer", metavar="WHAT", help=hears)
+    finds = "finds a transcript in the sound: an .onnx file of a CTC network, or a recognizer (default: --recognizer)"
+    add("--aligner", metavar="WHAT", help=finds)
     add("--language", default="en", help="of the speech")
     add("--speaker", metavar="NAME", help="who speaks (default: the name of the output folder)")
     add("--vad", choices=("auto", "silero", "energy"), default="auto", help="detector of speech")
@@ -38,6 +42,10 @@ def build_parser() -> PlainParser:
     add("--min-seconds", type=float, default=1.0, help="length of the shortest clip")
     add("--max-seconds", type=float, default=11.5, help="length of the longest clip")
     add("--min-snr", type=float, default=15.0, metavar="DB", help="speech must stand so far over the pauses")
+    add("--one-voice", action="store_true", help="leave out clips with other voices; takes a tenth of their length")
+    encoder = "for --one-voice: pretrained.pt of resemblyzer or an .onnx (default: the installed package's)"
+    add("--speaker-encoder", **file, help=encoder)
+    add("--min-dnsmos", type=float, metavar="SCORE", help="leave out clips that DNSMOS (1 to 5) scores lower; slow")
     add("--force-cut", action="store_true", help="cut speech without pauses where it is quietest")
     add("--loudness", type=float, default=-23.0, metavar="LUFS", help="of each recording")
     add("--validation-share", type=float, default=0.05, help="share of the time that is kept for validation")
@@ -51,15 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     options = _options(arguments)
     from myxtts.corpora_tools.make import make_dataset
-    from myxtts.corpora_tools.recognizers import open_recognizer
     from myxtts.corpora_tools.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
 
     output = Path(arguments.output)
-    recognizer = open_recognizer(arguments.recognizer) if arguments.recognizer else None
+    listeners, aligner = _ears(arguments)
     tell = lambda line: print(line, flush=True)
-    records = make_dataset(
-        arguments.recordings, output, options, recognizer=recognizer, model=_speech_model(arguments), tell=tell
-    )
+    ears = dict(listeners=listeners, aligner=aligner, model=_speech_model(arguments))
+    records = make_dataset(arguments.recordings, output, options, **ears, tell=tell)
     rows = [(row, record["sample_rate"]) for record in records for row in record["rows"] if row["clip"]]
     if not rows:
         raise UserError(f"No clip could be made. {output / SEGMENTS} and {output / REPORT} say why.")
@@ -107,3 +113,30 @@ def _speech_model(arguments):
         way_out = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
         raise UserError(f"--vad silero needs onnxruntime and Silero's model: {way_out}.")
     return SileroModel(path) if path else None
+
+
+def _ears(arguments):
+    """Who listens to clips, and what finds a transcript."""
+    from myxtts.corpora_tools.aligners import WordAligner, open_aligner
+    from myxtts.corpora_tools.listening import Listeners
+    from myxtts.evaluation import dnsmos
+    from myxtts.evaluation.likeness import HOW_TO_GET, find_encoder
+    from myxtts.evaluation.recognizers import open_recognizer
+
+    recognizer = open_recognizer(arguments.recognizer, thorough=True) if arguments.recognizer else None
+    encoder = find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
+    if arguments.speaker_encoder and not arguments.one_voice:
+        raise UserError("--speaker-encoder is for --one-voice, which is not there.")
+    if arguments.one_voice and encoder is None:
+        raise UserError(f"--one-voice needs an encoder of voices: {HOW_TO_GET}.")
+    scorer, least = None, arguments.min_dnsmos
+    if least is not None:
+        require(1 <= least <= 5, "--min-dnsmos", "from 1 to 5", least)
+        scorer = dnsmos.DNSMOS.load()
+        if scorer is None:
+            raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
+    if arguments.aligner:
+        aligner = open_aligner(arguments.aligner)
+    else:
+        aligner = WordAligner(recognizer) if recognizer else None
+    return Listeners(recognizer, encoder, scorer, least or 0.0), aligner

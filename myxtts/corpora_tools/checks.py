@@ -1,5 +1,6 @@
 """What speaks against a clip: its rate of speech, its ends, its level, its noise, and sound that is no speech."""
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ _QUIET_UNDER_SOURCE_DB = 18.0
 _LEAST_DYNAMICS_DB = 12.0  # sentences of LJSpeech, VCTK and a German corpus have 18 or more
 _LEAST_STEADY_SECONDS = 1.3
 _BAND_FFT, _BAND_UNDER_PEAK_DB = 2_048, 62.0
+_LEAST_ALIKE = 0.75
 TELEPHONE_BAND_HZ = 5_000.0
 
 
@@ -32,6 +34,8 @@ class ClipFacts:
         end_over_noise_db: The same against the pauses around.
         dynamics_db: From the 10th to the 90th percentile of levels while somebody speaks.
         characters_per_second: Letters and digits for each second of speech.
+        dnsmos: Overall quality by DNSMOS, 1 to 5; None where it was not asked for.
+        voice_change: Cosine between the voices left and right of where they differ most; None without an encoder.
     """
 
     speech_seconds: float
@@ -41,6 +45,8 @@ class ClipFacts:
     end_over_noise_db: float
     dynamics_db: float
     characters_per_second: float
+    dnsmos: float | None = None
+    voice_change: float | None = None
 
 
 def measure_clip(survey: Survey, speech: np.ndarray, start: int, end: int, num_characters: int) -> ClipFacts:
@@ -93,6 +99,12 @@ def is_steady(survey: Survey, speech: np.ndarray, start: int, end: int) -> bool:
     """Whether frames `[start, end)` sound for long at one level, as music and noise do and speech does not."""
     is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
     return is_long and dynamics(survey, speech, start, end) < _LEAST_DYNAMICS_DB
+
+
+def is_same_text(text: str, heard: str) -> bool:
+    """Whether what was heard is the text, but for a quarter of its letters."""
+    sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
+    return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio() >= _LEAST_ALIKE
 
 
 class Bandwidth:

@@ -4,7 +4,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,30 @@ class LongAudio:
         """Yields `(S,)` float32 blocks of `BLOCK_SECONDS`: the mean of all channels, or one of them."""
         for block in self.channel_blocks():
             yield block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
+
+    def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
+        """Yields the samples `[start, end)` of each span, in the order of their starts, in one pass.
+
+        What reaches beyond the end of the recording is shorter.
+
+        Raises:
+            AudioError: The recording ends before a span begins, or is damaged.
+        """
+        pending = list(spans)
+        held, start = np.zeros(0, np.float32), 0
+        for block in self.blocks(channel) if pending else ():
+            held = np.concatenate([held, block])
+            while pending and pending[0][1] <= start + len(held):
+                first, last = pending.pop(0)
+                yield held[first - start : last - start]
+            if not pending:
+                return
+            skipped = min(max(0, pending[0][0] - start), len(held))
+            held, start = held[skipped:], start + skipped
+        for first, last in pending:
+            if first - start >= len(held):
+                raise AudioError(self.path, "damaged", "it changed while it was read.")
+            yield held[first - start : last - start]
 
     def channel_blocks(self) -> Iterator[np.ndarray]:
         """Yields `(S, C)` float32 blocks; all but the last are `BLOCK_SECONDS` long.

@@ -3,7 +3,7 @@
 import wave
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from myxtts.audio.files import AudioError, to_pcm16
 from myxtts.config.checks import UserError
-from myxtts.corpora_tools.checks import TELEPHONE_BAND_HZ, Bandwidth, judge
+from myxtts.corpora_tools.aligners import Aligner
+from myxtts.corpora_tools.checks import TELEPHONE_BAND_HZ, Bandwidth
 from myxtts.corpora_tools.decoding import MEDIA_EXTENSIONS, LongAudio
-from myxtts.corpora_tools.recognizers import Recognizer, is_same_text
+from myxtts.corpora_tools.listening import Listeners, listen
 from myxtts.corpora_tools.report import write_report
 from myxtts.corpora_tools.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
 from myxtts.corpora_tools.source import CutOptions, Plan, find_text, plan_source
@@ -54,8 +55,9 @@ def make_dataset(
     output: Path,
     options: DatasetOptions = DatasetOptions(),
     *,
-    recognizer: Recognizer | None = None,
+    listeners: Listeners = Listeners(),
     model: SpeechModel | None = None,
+    aligner: Aligner | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Adds recordings to a set; those in it already stay as they are.
@@ -63,8 +65,9 @@ def make_dataset(
     Args:
         recordings: Files, or folders of them.
         output: The set's folder: a new one, or an earlier set.
-        recognizer: Gives the text of recordings that have none, and checks that of the others.
+        listeners: Who hears the clips. A recognizer gives the text of recordings that have none, and checks the others.
         model: Tells speech from other sound; levels alone do without.
+        aligner: Finds the sentences of a transcript in the sound; their lengths alone do without.
         tell: Called with a line for each source.
 
     Returns:
@@ -78,7 +81,7 @@ def make_dataset(
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. {len(files)} were given.")
     without = [path for path in files if texts[path] is None]
-    if without and recognizer is None:
+    if without and listeners.recognizer is None:
         way_out = (
             "Put subtitles or a .txt of the same name beside it, or name --subtitles, --transcript or --recognizer"
         )
@@ -89,10 +92,9 @@ def make_dataset(
             if folder.is_done(identity):
                 tell(f"{path.name}: in the set already")
                 continue
-            plan = plan_source(
-                audio := LongAudio(path), texts[path], options.cutting, model, lambda note: tell(f"{path.name}: {note}")
-            )
-            record = _write_source(folder, identity, audio, plan, options, recognizer, texts[path] is None)
+            say = lambda note: tell(f"{path.name}: {note}")
+            plan = plan_source(audio := LongAudio(path), texts[path], options.cutting, model, say, aligner)
+            record = _write_source(folder, identity, audio, plan, options, listeners, texts[path] is None)
             record |= {"id": identity, "name": path.name, "digest": digest}
             _hold_back(folder, record, options)
             folder.add(record)
@@ -138,7 +140,7 @@ def _find_recordings(paths):
     return list(dict.fromkeys(files))
 
 
-def _write_source(folder, identity, audio, plan: Plan, options, recognizer, needs_text):
+def _write_source(folder, identity, audio, plan: Plan, options, listeners, needs_text):
     """Writes the clips of a source as one folder; returns its record."""
     surveyed = plan.survey
     peak, gain, notes = float(surveyed.peaks.max()), 1.0, list(plan.notes)
@@ -150,16 +152,17 @@ def _write_source(folder, identity, audio, plan: Plan, options, recognizer, need
     bandwidth = Bandwidth(surveyed.sample_rate)
     with write_whole_folder(folder.wav_folder(identity)) as temporary:
         names = [f"{number:05d}.wav" for number in range(1, len(plan.cuts) + 1)]
-        for name, samples in _cut_out(audio, plan, names):
+        kept = [(cut, name) for cut, name in zip(plan.cuts, names) if not cut.verdict]
+        spans = [(cut.start, cut.end) for cut, _ in kept]
+        for (_, name), samples in zip(kept, audio.spans(spans, surveyed.channel)):
             bandwidth.add(samples)
             samples = _finish(samples * np.float32(gain), surveyed.sample_rate)
             # Not by libsndfile, which does not say that a disk is full.
             with open(temporary / name, "wb") as whole, wave.open(whole, "wb") as file:
                 file.setparams((1, 2, surveyed.sample_rate, 0, "NONE", "not compressed"))
                 file.writeframes(to_pcm16(samples))
-        cuts = plan.cuts
-        if recognizer is not None:
-            cuts = _hear(cuts, names, temporary, recognizer, options, needs_text)
+        files, cutting = [temporary / name for name in names], options.cutting
+        cuts = listen(plan.cuts, files, listeners, cutting.language, cutting.min_snr_db, needs_text)
         for cut, name in zip(cuts, names):
             if cut.verdict:
                 (temporary / name).unlink(missing_ok=True)
@@ -183,22 +186,6 @@ def _write_source(folder, identity, audio, plan: Plan, options, recognizer, need
     }
 
 
-def _cut_out(audio, plan, names):
-    """Yields name and samples of each cut that is kept so far, in one more pass over the recording."""
-    pending = [(cut, name) for cut, name in zip(plan.cuts, names) if not cut.verdict]
-    held, start = np.zeros(0, np.float32), 0
-    blocks = audio.blocks(plan.survey.channel) if pending else iter(())
-    for block in blocks:
-        held = np.concatenate([held, block])
-        while pending and pending[0][0].end <= start + len(held):
-            cut, name = pending.pop(0)
-            yield name, held[cut.start - start : cut.end - start]
-        first = min(pending[0][0].start if pending else start + len(held), start + len(held))
-        held, start = held[max(0, first - start) :], max(start, first)
-    if pending:
-        raise AudioError(audio.path, "damaged", "it changed while it was read.")
-
-
 def _finish(samples, sample_rate):
     """Fades the ends, which lie in pauses, so that no step is heard."""
     count = min(round(_FADE_SECONDS * sample_rate), len(samples) // 2)
@@ -206,30 +193,6 @@ def _finish(samples, sample_rate):
     samples[:count] *= ramp
     samples[len(samples) - count :] *= ramp[::-1]
     return samples
-
-
-def _hear(cuts, names, folder, recognizer, options, needs_text):
-    """Gives the cuts their texts, or holds their texts against what is heard."""
-    heard = []
-    for cut, name in zip(cuts, names):
-        if cut.verdict:
-            heard.append(cut)
-            continue
-        text = recognizer.transcribe(folder / name, options.cutting.language)
-        letters = sum(map(str.isalnum, text))
-        if not letters:
-            cut = replace(cut, verdict="nothing heard: the recognizer found no word in it.")
-        elif needs_text:
-            rate = letters / cut.facts.speech_seconds
-            cut = replace(cut, text=text, facts=replace(cut.facts, characters_per_second=round(rate, 3)))
-        elif not is_same_text(cut.text, text):
-            cut = replace(cut, verdict=f"another text was heard: {text[:200]}")
-        heard.append(cut)
-    if not needs_text:
-        return heard
-    good = [cut for cut in heard if not cut.verdict]
-    verdicts = iter(judge([cut.facts for cut in good], options.cutting.min_snr_db, [cut.text for cut in good]))
-    return [cut if cut.verdict else replace(cut, verdict=next(verdicts)) for cut in heard]
 
 
 def _clip_row(cut, name):

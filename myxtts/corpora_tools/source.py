@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.config.checks import UserError
+from myxtts.corpora_tools.aligners import Aligner, Recording, with_times
 from myxtts.corpora_tools.alignment import align, fits_better_than_chance
 from myxtts.corpora_tools.checks import ClipFacts, is_steady, judge, measure_clip
 from myxtts.corpora_tools.cuts import Atom, choose_clips, find_edges, force_cuts
@@ -92,9 +93,17 @@ def read_text(path: Path, language: str) -> list[Piece]:
 
 
 def plan_source(
-    audio: LongAudio, text: Path | None, options: CutOptions, model: SpeechModel | None, tell: Callable[[str], None]
+    audio: LongAudio,
+    text: Path | None,
+    options: CutOptions,
+    model: SpeechModel | None,
+    tell: Callable[[str], None],
+    aligner: Aligner | None = None,
 ) -> Plan:
     """Surveys a recording and decides where it is cut. Without `text` the cuts' texts are empty.
+
+    Args:
+        aligner: For texts without times; None goes by the lengths of sentences and pauses.
 
     Raises:
         UserError: The recording or its text cannot be used, or they do not belong together.
@@ -112,7 +121,15 @@ def plan_source(
         reason = "no speech was found"
         return Plan(surveyed, [], [Span(0, surveyed.num_samples, reason)], [reason])
     notes: list[str] = []
-    atoms = _to_atoms(stretches, seconds, pieces, text, notes) if pieces else _plain_atoms(stretches, seconds)
+    if pieces and pieces[0].start is None and aligner is not None:
+        frames = surveyed.frame_samples
+        recording = Recording(audio, surveyed.channel, stretches, frames, options.language)
+        pieces = with_times(pieces, aligner.times(recording, pieces), surveyed.seconds)
+        atoms = _aligned_atoms(stretches, seconds, pieces, text, notes)
+    elif pieces:
+        atoms = _to_atoms(stretches, seconds, pieces, text, notes)
+    else:
+        atoms = _plain_atoms(stretches, seconds)
     for note in notes:
         tell(note)
     edges = find_edges(stretches, surveyed.levels_db, seconds)
@@ -148,7 +165,13 @@ def _to_atoms(stretches, frame_seconds, pieces, text, notes):
             notes.append(described)
         pieces = [timing.move(piece) for piece in pieces]
     else:
-        notes.append("the text was aligned by lengths alone; --recognizer checks it")
+        notes.append("the text was aligned by lengths alone, which keeps less; --aligner or --recognizer hears it")
+    return _aligned_atoms(stretches, frame_seconds, pieces, text, notes)
+
+
+def _aligned_atoms(stretches, frame_seconds, pieces, text, notes):
+    """As `_to_atoms`, of pieces whose times, if they have any, are those of the recording."""
+    starts, ends = (np.array([getattr(one, side) for one in stretches]) * frame_seconds for side in ("start", "end"))
     if not fits_better_than_chance(starts, ends, pieces):
         raise UserError(f"{text} does not belong to the recording: its texts in another order would fit as well.")
     atoms, unspoken = [], []

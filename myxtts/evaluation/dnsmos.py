@@ -13,6 +13,7 @@ import numpy as np
 
 from myxtts.evaluation.recognizers import at_rate
 
+HOW_TO_GET = 'pip install onnxruntime speechmos, or "myxtts[eval]"'
 SAMPLE_RATE = 16000
 NUM_SAMPLES = int(9.01 * SAMPLE_RATE)
 MODEL_FILE = "dnsmos_models/sig_bak_ovr.onnx"

@@ -8,6 +8,7 @@ import numpy as np
 
 from myxtts.audio.files import load_samples
 from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.evaluation import dnsmos
 from myxtts.evaluation.contours import Contour, differences, listen, pitch_figures
 from myxtts.evaluation.dnsmos import DNSMOS
 from myxtts.evaluation.likeness import HOW_TO_GET, Encoder, find_encoder
@@ -22,7 +23,7 @@ GROUP = 4
 MISSING = {
     "recognizer": "--recognizer FOLDER of a Whisper model, or a command",
     "encoder": HOW_TO_GET,
-    "dnsmos": 'pip install onnxruntime speechmos, or "myxtts[eval]"',
+    "dnsmos": dnsmos.HOW_TO_GET,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
 """How to get what a figure needs."""

@@ -78,6 +78,10 @@ class DVector:
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
         """See `Encoder`."""
+        return _unit(self.parts(samples, sample_rate).mean(axis=0))
+
+    def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
+        """A vector of length 1 for each 1.6 s, every 0.77 s, `(N, E)`."""
         sound = at_rate(samples, sample_rate, SAMPLE_RATE)
         below = TARGET_DB - 10 * np.log10(np.mean(sound.astype(np.float64) ** 2) + 1e-12)
         sound = sound * np.float32(10 ** (np.clip(below, 0, 60) / 20))
@@ -86,8 +90,7 @@ class DVector:
         covered = (len(sound) / HOP_SAMPLES - starts[-1]) / PART_FRAMES
         starts = starts[:-1] if covered < LEAST_COVERED and len(starts) > 1 else starts
         mel = self._mel(np.pad(sound, (0, max(0, (starts[-1] + PART_FRAMES) * HOP_SAMPLES - len(sound)))))
-        vectors = self.embed(np.stack([mel[start : start + PART_FRAMES] for start in starts]))
-        return _unit(vectors.mean(axis=0))
+        return self.embed(np.stack([mel[start : start + PART_FRAMES] for start in starts]))
 
     def embed(self, mels: np.ndarray) -> np.ndarray:
         """Vectors of length 1 `(B, E)` of mel power spectrograms `(B, F, 40)`."""
@@ -128,6 +131,12 @@ class OnnxEncoder:
             rule = "--speaker-encoder must be a network that takes samples at 16 kHz, (1, S) float32, alone"
             raise UserError(f"{rule}. {path} takes: {found}.")
         self._name = self._session.get_inputs()[0].name
+
+    def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
+        """A vector of length 1 for each 1.6 s, every 0.77 s, `(N, E)`."""
+        size, step = (sample_rate * frames * HOP_SAMPLES // SAMPLE_RATE for frames in (PART_FRAMES, PART_STEP_FRAMES))
+        starts = range(0, max(1, len(samples) - size + 1), step)
+        return np.stack([self(samples[start : start + size], sample_rate) for start in starts])
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
         """See `Encoder`."""

@@ -1,0 +1,199 @@
+"""When the sentences of a transcript are spoken: by the words that a recognizer hears, or by a CTC network.
+
+What comes out are pieces with times, as subtitles have them: they choose sentences and never cuts. Sentences that were
+heard otherwise come with a fault.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from myxtts.config.checks import UserError
+from myxtts.corpora_tools.ctc import Trellis, best_path
+from myxtts.corpora_tools.ctc_network import CtcNetwork
+from myxtts.corpora_tools.decoding import LongAudio
+from myxtts.corpora_tools.pieces import Piece
+from myxtts.corpora_tools.voice_activity import Stretch
+from myxtts.corpora_tools.word_match import match_words
+from myxtts.evaluation.recognizers import Recognizer, Word, open_recognizer
+from myxtts.evaluation.text_errors import normalized
+
+NOT_HEARD = "heard otherwise"
+"""Fault of a sentence that is not, or not so, in the sound."""
+
+_WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
+_WINDOW_PAD_SECONDS = 0.1
+_LEAST_HEARD = 0.5  # of a sentence's letters
+_LONGEST_OVER_EXPECTED = 3.0
+_LEAST_LOG_PROBABILITY = -2.5  # mean over the letters of a sentence of each one's best frame
+_LEAST_PLACED = 0.25
+_REACH_SHARE, _REACH_SECONDS = 0.1, 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A recording as an aligner takes it: its sound, where somebody speaks, and in which language."""
+
+    audio: LongAudio
+    channel: int | None
+    stretches: Sequence[Stretch]
+    frame_samples: int
+    language: str
+
+    @property
+    def sample_rate(self) -> int:
+        return self.audio.sample_rate
+
+
+class Aligner(Protocol):
+    """Finds the sentences of a transcript in the sound."""
+
+    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
+        """Start and end of each piece, in seconds of the recording; None for one that was not heard."""
+
+
+def open_aligner(asked: str) -> Aligner:
+    """The aligner that `--aligner` names: an `.onnx` file, or a recognizer."""
+    is_network = asked.lower().endswith(".onnx") and "{wav}" not in asked
+    return CtcAligner(CtcNetwork(Path(asked))) if is_network else WordAligner(open_recognizer(asked, thorough=True))
+
+
+def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
+    """The pieces with their times; those that were not heard lie between their neighbors and have a fault.
+
+    Raises:
+        UserError: So few were heard that the text is that of another recording.
+    """
+    heard = [one for one in times if one is not None]
+    if len(heard) < _LEAST_PLACED * len(pieces):
+        raise UserError(f"{len(heard)} of {len(pieces)} sentences were heard: the text is of another recording.")
+    found, latest = [], 0.0
+    for index, (piece, time) in enumerate(zip(pieces, times)):
+        if time is None:
+            following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)
+            start, end, fault = latest, max(latest, min(following, seconds)), NOT_HEARD
+        else:
+            start, end, fault = max(latest, time[0]), time[1], piece.fault
+        latest = max(start + 0.05, end)
+        found.append(replace(piece, start=start, end=latest, fault=fault))
+        # A sentence that is not there takes no time from the next.
+        latest = start if time is None else latest
+    return found
+
+
+class WordAligner:
+    """Matches the words of a transcript with those that a recognizer hears.
+
+    Of a recognizer that tells no times, words are spread over the speech of a few seconds.
+    """
+
+    def __init__(self, recognizer: Recognizer):
+        self._recognizer = recognizer
+
+    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
+        """See `Aligner`."""
+        heard = [
+            replaced
+            for word in self._hear(recording)
+            for replaced in _spread(normalized(word.text, recording.language).split(), [(word.start, word.end)])
+        ]
+        texts = [normalized(piece.text, recording.language).split() for piece in pieces]
+        matched = match_words([word.text for word in heard], [word for text in texts for word in text])
+        pace = np.median([(word.end - word.start) / len(word.text) for word in heard]) if heard else 0.0
+        times, position = [], 0
+        for text in texts:
+            places = matched[position : position + len(text)]
+            times.append(_time_of(text, places, heard, pace))
+            position += len(text)
+        return times
+
+    def _hear(self, recording) -> Iterator[Word]:
+        has_times = hasattr(self._recognizer, "words")
+        most = _WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES
+        rate, size = recording.sample_rate, recording.frame_samples
+        groups = _windows(recording.stretches, most * rate / size)
+        pad = round(_WINDOW_PAD_SECONDS * rate)
+        spans = [(max(0, group[0].start * size - pad), group[-1].end * size + pad) for group in groups]
+        for group, (start, _), samples in zip(groups, spans, recording.audio.spans(spans, recording.channel)):
+            if has_times:
+                for word in self._recognizer.words(samples, rate, recording.language):
+                    yield Word(word.text, word.start + start / rate, word.end + start / rate)
+            else:
+                said = self._recognizer(samples, rate, recording.language).split()
+                yield from _spread(said, [(one.start * size / rate, one.end * size / rate) for one in group])
+
+
+class CtcAligner:
+    """Forced alignment with a CTC network's probabilities of letters."""
+
+    def __init__(self, network: CtcNetwork):
+        self._network = network
+
+    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
+        """See `Aligner`."""
+        texts = [self._network.ids(normalized(piece.text, recording.language)) for piece in pieces]
+        if not any(texts):
+            raise UserError("--aligner: its vocabulary has none of the letters of the text.")
+        log_probabilities, step = self._network.hear(recording.audio, recording.channel)
+        trellis = Trellis.of(texts, self._network.blank)
+        size = len(trellis.symbols)
+        speech = np.zeros(len(log_probabilities))
+        for one in recording.stretches:
+            bounds = np.array([one.start, one.end]) * recording.frame_samples / recording.sample_rate / step
+            speech[int(bounds[0]) : int(bounds[1])] = 1
+        total = max(1.0, speech.sum())
+        reach = min(1.0, max(_REACH_SHARE, _REACH_SECONDS / step / total))
+        first = ((np.cumsum(speech) / total - reach) * size).astype(int)
+        path = best_path(log_probabilities, trellis, first, int(2 * reach * size) + 2)
+        if not len(path):
+            return [None] * len(pieces)
+        own = log_probabilities[np.arange(len(path)), trellis.symbols[path]]
+        times, position = [], 1
+        for text in texts:
+            last = position + 2 * len(text) - 2
+            frames = np.flatnonzero((path >= position) & (path <= last))
+            position = last + 2
+            sure = [own[frames[path[frames] == state]].max() for state in range(last - 2 * len(text) + 2, last + 1, 2)]
+            is_heard = bool(text) and np.mean(sure) >= _LEAST_LOG_PROBABILITY
+            times.append((float(frames[0] * step), float((frames[-1] + 1) * step)) if is_heard else None)
+        return times
+
+
+def _windows(stretches, most):
+    """Stretches that follow each other, of at most `most` frames together where they are not longer alone."""
+    groups: list[list[Stretch]] = []
+    for one in stretches:
+        if groups and one.end - groups[-1][0].start <= most:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+def _spread(words, spans):
+    """Words with times in proportion to their lengths over the spans `(start, end)`."""
+    starts, ends = np.array(spans, float).T
+    spoken = np.concatenate([[0], np.cumsum(ends - starts)])
+    places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
+    places = places / max(1, sum(len(word) for word in words))
+
+    def at(place, side):
+        span = min(max(int(np.searchsorted(spoken, place, side)) - 1, 0), len(starts) - 1)
+        return float(starts[span] + place - spoken[span])
+
+    return [Word(word, at(places[k], "right"), at(places[k + 1], "left")) for k, word in enumerate(words)]
+
+
+def _time_of(text, places, heard, pace):
+    """When a sentence is spoken, from those of its words that were heard; None where they are too few or far apart."""
+    known = [(k, place) for k, place in enumerate(places) if place >= 0]
+    letters = sum(len(word) for word in text)
+    if not known or sum(len(text[k]) for k, _ in known) < _LEAST_HEARD * letters:
+        return None
+    (first, begin), (last, finish) = known[0], known[-1]
+    before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))
+    start, end = heard[begin].start - before * pace, heard[finish].end + after * pace
+    return (start, end) if end - start <= _LONGEST_OVER_EXPECTED * max(0.5, letters * pace) else None

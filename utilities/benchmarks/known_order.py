@@ -1,0 +1,111 @@
+"""Whether the figures of `myxtts evaluate` keep a known order on real sound: recordings, copy, run, broken speech.
+
+    python utilities/benchmarks/known_order.py --run RUN --data DIR [--recognizer WHAT] [--sentences 16] [--output JSON]
+
+The recordings and the run's speech are each broken on purpose: noise 5 dB below, the words of another sentence by the
+same voice, the same words in another voice, and only the first 55 %. For each figure the table marks with * what its
+interval of the difference tells from the unbroken sound of the same row.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from myxtts.evaluation.evaluate import choose_sentences, compare, rows_to_speak, subjects
+from myxtts.evaluation.judging import Tools
+from myxtts.evaluation.metrics import METRICS
+from myxtts.evaluation.sources import Source, Spoken
+from myxtts.evaluation.tables import as_csv
+from myxtts.storage.files import write_text
+
+NOISE_DB = 5.0
+KEPT_SHARE = 0.55
+
+
+def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
+    """White noise, `NOISE_DB` below the speech."""
+    random = np.random.default_rng(0)
+    for one in said:
+        level = np.sqrt(np.mean(one.samples**2)) * 10 ** (-NOISE_DB / 20)
+        noise = level * random.standard_normal(len(one.samples))
+        yield replace(one, samples=np.clip(one.samples + noise, -1, 1).astype(np.float32))
+
+
+def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
+    """The first `KEPT_SHARE` of each."""
+    for one in said:
+        yield replace(one, samples=one.samples[: int(KEPT_SHARE * len(one.samples))])
+
+
+def other_words(said: Sequence[Spoken]) -> Iterator[Spoken]:
+    """What the same speaker says in the next other sentence."""
+    yield from _from_others(said, lambda a, b: a.speaker == b.speaker and a.text != b.text)
+
+
+def other_voice(said: Sequence[Spoken]) -> Iterator[Spoken]:
+    """The same words by the next other speaker; nothing where no other says them."""
+    yield from _from_others(said, lambda a, b: a.speaker != b.speaker and a.text == b.text)
+
+
+def _from_others(said, fits):
+    for index, one in enumerate(said):
+        turned = [*said[index + 1 :], *said[:index]]
+        other = next((two for two in turned if fits(one.sentence, two.sentence)), None)
+        if other is not None:
+            yield replace(one, samples=other.samples, codes=other.codes)
+
+
+BROKEN = {"noise": noisy, "cut short": cut_short, "other words": other_words, "other voice": other_voice}
+
+
+def with_broken(source: Source) -> Iterator[Source]:
+    """A source, and what becomes of its sound when it is broken."""
+    said: list[Spoken] = []
+
+    def speak():
+        for one in source.speak():
+            said.append(one)
+            yield one
+
+    yield replace(source, speak=speak)
+    for name, change in BROKEN.items():
+        yield Source(f"{source.name}, {name}", "files", lambda change=change: change(said))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table, a line for each row of what is compared."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--language", default="en")
+    parser.add_argument("--recognizer")
+    parser.add_argument("--sentences", type=int, default=16)
+    parser.add_argument("--output", type=Path, help="CSV file")
+    arguments = parser.parse_args(argv)
+    judged = subjects([arguments.run], "best")
+    sentences = choose_sentences(judged, arguments.data, None, [], arguments.language, arguments.sentences)
+    first, copy, run = rows_to_speak(judged, sentences, [0])
+    sources = [*with_broken(first), copy, *with_broken(run)]
+    tools = Tools.find(arguments.recognizer)
+    comparison = compare(sources, sentences, tools, {}, lambda name, done: print(f"\r{name} {done}", file=sys.stderr))
+    for row in comparison.rows:
+        own = next((one for one in comparison.rows if row.name in {f"{one.name}, {name}" for name in BROKEN}), None)
+        cells = []
+        for metric in METRICS:
+            if (figure := comparison.figure(row, metric)) is not None:
+                difference = own and comparison.difference(own, row, metric)
+                told = difference and difference.low is not None and not difference.low <= 0 <= difference.high
+                cells.append(f"{metric.name} {figure.value:.{metric.decimals}f}{'*' if told else ''}")
+        print(f"{row.name} ({len(row.judged)}): {', '.join(cells)}", flush=True)
+    print(comparison.not_judged() or "judged", comparison.strangers)
+    if arguments.output:
+        write_text(arguments.output, as_csv(comparison))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
