@@ -26,8 +26,10 @@ NOT_HEARD = "heard otherwise"
 
 _WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
 _WINDOW_PAD_SECONDS = 0.1
-_LEAST_HEARD = 0.5  # of a sentence's letters
-_LONGEST_OVER_EXPECTED = 3.0
+_LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # of a sentence's letters: poor recognizers hear little of every one
+_HEARS_WELL = 0.8
+_GAP_OVER_EXPECTED = (0.75, 1.6)
+_LENGTH_OVER_EXPECTED = (0.4, 2.5)
 _LEAST_LOG_PROBABILITY = -2.5  # mean over the letters of a sentence of each one's best frame
 _LEAST_PLACED = 0.25
 _REACH_SHARE, _REACH_SECONDS = 0.1, 60.0
@@ -103,12 +105,17 @@ class WordAligner:
         texts = [normalized(piece.text, recording.language).split() for piece in pieces]
         matched = match_words([word.text for word in heard], [word for text in texts for word in text])
         pace = np.median([(word.end - word.start) / len(word.text) for word in heard]) if heard else 0.0
-        times, position = [], 0
-        for text in texts:
-            places = matched[position : position + len(text)]
-            times.append(_time_of(text, places, heard, pace))
-            position += len(text)
-        return times
+        ends = np.cumsum([len(text) for text in texts])
+        places = [matched[end - len(text) : end] for text, end in zip(texts, ends)]
+        shares = [_share_heard(*pair) for pair in zip(texts, places)]
+        usual = float(np.median([share for share in shares if share > 0] or [1.0]))
+        least = max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
+        times = [
+            _time_of(text, place, heard, pace) if share >= least else None
+            for text, place, share in zip(texts, places, shares)
+        ]
+        # A recognizer that usually hears everything tells that something else is said; a poor one only failed.
+        return times if usual >= _HEARS_WELL else _fill_gaps(times, [pace * sum(map(len, text)) for text in texts])
 
     def _hear(self, recording) -> Iterator[Word]:
         has_times = hasattr(self._recognizer, "words")
@@ -180,20 +187,36 @@ def _spread(words, spans):
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
     places = places / max(1, sum(len(word) for word in words))
 
-    def at(place, side):
-        span = min(max(int(np.searchsorted(spoken, place, side)) - 1, 0), len(starts) - 1)
+    def at(place, shift):
+        # A word begins after a pause and ends before it, whatever rounding makes of the boundary.
+        span = min(max(int(np.searchsorted(spoken, place + shift)) - 1, 0), len(starts) - 1)
         return float(starts[span] + place - spoken[span])
 
-    return [Word(word, at(places[k], "right"), at(places[k + 1], "left")) for k, word in enumerate(words)]
+    return [Word(word, at(places[k], 1e-6), at(places[k + 1], -1e-6)) for k, word in enumerate(words)]
+
+
+def _share_heard(text, places):
+    """Share of a sentence's letters in words that were heard."""
+    return sum(len(word) for word, place in zip(text, places) if place >= 0) / max(1, sum(map(len, text)))
+
+
+def _fill_gaps(times, expected):
+    """Gives sentences between two that were heard their share of the time there, where it is about as long as they."""
+    filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
+    for left, right in zip(known, known[1:]):
+        start, end = times[left][1], times[right][0]
+        whole = sum(expected[left + 1 : right])
+        if whole and _GAP_OVER_EXPECTED[0] <= (end - start) / whole <= _GAP_OVER_EXPECTED[1]:
+            edges = start + (end - start) * np.concatenate([[0], np.cumsum(expected[left + 1 : right])]) / whole
+            filled[left + 1 : right] = [(float(a), float(b)) for a, b in zip(edges, edges[1:])]
+    return filled
 
 
 def _time_of(text, places, heard, pace):
-    """When a sentence is spoken, from those of its words that were heard; None where they are too few or far apart."""
+    """When a sentence is spoken, from those of its words that were heard; None where they are too far apart for it."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
-    letters = sum(len(word) for word in text)
-    if not known or sum(len(text[k]) for k, _ in known) < _LEAST_HEARD * letters:
-        return None
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))
     start, end = heard[begin].start - before * pace, heard[finish].end + after * pace
-    return (start, end) if end - start <= _LONGEST_OVER_EXPECTED * max(0.5, letters * pace) else None
+    least, most = (share * sum(map(len, text)) * pace for share in _LENGTH_OVER_EXPECTED)
+    return (float(start), float(end)) if least <= end - start <= most + 0.5 else None

@@ -34,6 +34,7 @@ ROOM_NOISE = 5e-4
 PAUSE_SECONDS = (0.3, 1.2)
 ODD_EVERY = 9
 """After so many sentences comes something that is in no text."""
+CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript", "no pauses")
 CHILD = "import sys\nfrom myxtts.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 
 
@@ -132,10 +133,10 @@ def write_subtitles(truth: Truth, path: Path, texts: Sequence[str]) -> None:
     path.write_text("\n".join(blocks), encoding="utf-8")
 
 
-def run(recording: Path, text: Path, output: Path, language: str, vad: str) -> tuple[str, float, float]:
+def run(recording: Path, text: Path, output: Path, language: str, more: Sequence[str]) -> tuple[str, float, float]:
     """The command in a process of its own: what it said, its processor seconds and its most memory in MB."""
     flag = "--subtitles" if text.suffix == ".srt" else "--transcript"
-    words = ["make-dataset", recording, flag, text, "--output", output, "--language", language, "--vad", vad]
+    words = ["make-dataset", recording, flag, text, "--output", output, "--language", language, *more]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", CHILD, *map(str, words), "--speaker", "one"]
@@ -158,23 +159,44 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
         spans = np.array(spans).reshape(-1, 2)
         return [bool(((spans[:, 0] + margin < cut) & (cut < spans[:, 1] - margin)).any()) for cut in cuts]
 
-    good = wrong = 0.0
+    good = clauses = wrong = 0.0
     for start, end, text in clips:
         whole = [k for k, (a, b) in enumerate(truth.sentences) if a >= start - NEAR_SECONDS and b <= end + NEAR_SECONDS]
         touched = [k for k, (a, b) in enumerate(truth.sentences) if a < end - NEAR_SECONDS and b > start + NEAR_SECONDS]
         seconds = sum(truth.sentences[k][1] - truth.sentences[k][0] for k in touched)
         is_right = whole == touched and text == " ".join(truth.texts[k] for k in whole)
-        good, wrong = good + seconds * is_right, wrong + seconds * (not is_right)
+        if is_right:
+            good += seconds
+        elif is_clause(start, end, text, [(*truth.sentences[k], truth.texts[k]) for k in touched]):
+            clauses += end - start
+        else:
+            wrong += seconds
     speech = sum(b - a for a, b in truth.sentences)
     odd = sum(max(0.0, min(b, end) - max(a, start)) for a, b in truth.odd for start, end, _ in clips)
     return {
         "cuts in pauses": 1 - np.mean(inside(sounds, NEAR_SECONDS)) if len(cuts) else float("nan"),
         "words cut": float(np.sum(inside(truth.words, 0.0))) if truth.words else float("nan"),
         "right text": good / speech,
+        "right clauses": clauses / speech,
         "wrong text": wrong / speech,
         "odd in clips": odd / max(1e-9, sum(b - a for a, b in truth.odd)),
         "unaccounted": abs(total - truth.seconds),
     }
+
+
+def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
+    """Whether a clip is a clause that was cut at the speaker's own pause: where that is, only the letters can tell.
+
+    Its text must lie within the sentences `(start, end, text)` at about the place where the clip lies in their time.
+    """
+    whole = " ".join(one for _, _, one in spoken)
+    first = whole.find(text)
+    if first < 0 or not text or not spoken:
+        return False
+    length = spoken[-1][1] - spoken[0][0]
+    shares = (first / len(whole), (first + len(text)) / len(whole))
+    times = ((start - spoken[0][0]) / length, (end - spoken[0][0]) / length)
+    return all(abs(share - time) < 0.12 for share, time in zip(shares, times))
 
 
 def digest_folder(folder: Path) -> str:
@@ -191,6 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", nargs="+", default=["ljspeech_mini", "kerstin_de_mini", "vctk_mini", "fsdd"])
     parser.add_argument("--hours", type=float, default=0.25)
     parser.add_argument("--vad", default="energy")
+    parser.add_argument("--aligner", help="of a transcript, as make-dataset takes it")
+    parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     for name in arguments.sets:
@@ -202,10 +226,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     """All cases of one corpus."""
     language = "de" if "_de_" in name else "en"
-    for case in ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript", "no pauses"):
-        if case in ("subtitles", "no pauses"):
+    truth = None
+    for case in arguments.cases:
+        if truth is None or case == "no pauses":
             truth = plant(
-                arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed, case == "subtitles"
+                arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed, case != "no pauses"
             )
         texts = truth.texts
         if "shuffled" in case:
@@ -215,7 +240,8 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
         if text.suffix == ".srt":
             write_subtitles(truth, text, texts)
         output = folder / case.replace(" ", "_")
-        said, seconds, memory = run(folder / "long.wav", text, output, language, arguments.vad)
+        aligner = ["--aligner", arguments.aligner] if arguments.aligner and text.suffix == ".txt" else []
+        said, seconds, memory = run(folder / "long.wav", text, output, language, ["--vad", arguments.vad, *aligner])
         if not (output / "segments.csv").is_file():
             print(f"{name}, {case}: {said.strip()}", flush=True)
             continue
