@@ -42,6 +42,19 @@ def page_server(home, port):
         process.wait(60)
 
 
+def chromium(flags=(), size=(1100, 1400)):
+    """A window of Chromium without a screen, to be told to `quit`."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    usual = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={size[0]},{size[1]}"]
+    for flag in (*usual, *flags):
+        options.add_argument(flag)
+    return webdriver.Chrome(options=options, service=Service(DRIVER))
+
+
 class Page:
     """One window of Chromium at the page.
 
@@ -51,17 +64,9 @@ class Page:
     """
 
     def __init__(self, port, language="en", heard=None, pictures=None, size=(1100, 1400)):
-        from selenium import webdriver
-        from selenium.webdriver.chrome.service import Service
-
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM
-        flags = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--use-fake-ui-for-media-stream"]
-        flags += ["--use-fake-device-for-media-stream", f"--window-size={size[0]},{size[1]}"]
+        flags = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
         flags += [f"--use-file-for-fake-audio-capture={heard}"] if heard else []
-        for flag in flags:
-            options.add_argument(flag)
-        self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+        self.driver = chromium(flags, size)
         self.driver.set_page_load_timeout(300)
         self.address, self.pictures = f"http://127.0.0.1:{port}/{'ui' if language == 'en' else 'ui-fa'}/", pictures
         self.open()

@@ -5,19 +5,16 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from planted_talk import RATE, plant, syllables
 from tiny import voiced
 
 from myxtts.cli import main as command
 from myxtts.data.corpora import load_corpus
-
-RATE = 16_000
-LETTERS_PER_SECOND = 14
 
 
 def has_pysubs2():
@@ -29,67 +26,6 @@ def has_pysubs2():
 
 
 needs_pysubs2 = pytest.mark.skipif(not has_pysubs2(), reason="pysubs2 (extra dataset) is not installed")
-
-
-@dataclass
-class Planted:
-    """A recording of buzzing sentences, when each is spoken, in seconds, and its text."""
-
-    path: Path
-    seconds: float
-    spoken: list
-    texts: list
-
-    def write_srt(self, path, offset=0.0, drift=0.0):
-        """Cues that are `offset` s late and run by `drift` too slow."""
-        blocks = []
-        for number, ((start, end), text) in enumerate(zip(self.spoken, self.texts), 1):
-            times = (
-                f"{int(t // 3600):02d}:{int(t // 60 % 60):02d}:{t % 60:06.3f}".replace(".", ",")
-                for t in ((start + offset) * (1 + drift), (end + offset) * (1 + drift))
-            )
-            blocks.append(f"{number}\n{' --> '.join(times)}\n{text}\n")
-        path.write_text("\n".join(blocks), encoding="utf-8")
-
-
-def syllables(sound):
-    """Rises and falls of 20 dB, nine times a second, as speech has them and music has not."""
-    return 0.1 + 0.9 * np.abs(np.cos(2 * np.pi * 4.5 * np.arange(len(sound)) / RATE))
-
-
-def plant(path, count=24, seed=0, extra=None):
-    """Writes `count` sentences of 1.2 to 4 s with pauses of 0.3 to 1 s between them.
-
-    Each consists of buzzes with closures of 60 ms, shorter than any pause. `extra` is `(index, samples)`:
-    sound before a sentence that is in no text.
-    """
-    random, parts, spoken, texts, position = np.random.default_rng(seed), [], [], [], 0
-
-    def add(samples):
-        nonlocal position
-        parts.append(samples.astype(np.float32))
-        position += len(samples)
-
-    def hush(seconds):
-        add(3e-4 * random.standard_normal(int(seconds * RATE)))
-
-    hush(0.7)
-    for index in range(count):
-        if extra and index == extra[0]:
-            add(extra[1])
-            hush(0.6)
-        start, words = position / RATE, random.integers(2, 7)
-        for word in range(words):
-            sound = voiced(random.uniform(0.45, 0.65), random.uniform(90, 160), index, index, RATE)
-            add(random.uniform(0.5, 1.0) * sound * syllables(sound))
-            if word < words - 1:
-                hush(0.06)
-        spoken.append((start, position / RATE))
-        letters = max(4, round(LETTERS_PER_SECOND * (spoken[-1][1] - start)))
-        texts.append(f"{''.join(random.choice(list('abcdefghij'), letters))}{index}.".capitalize())
-        hush(random.uniform(0.3, 1.0))
-    soundfile.write(path, np.concatenate(parts), RATE, subtype="PCM_16")
-    return Planted(path, position / RATE, spoken, texts)
 
 
 def make(*words):
