@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from myxtts.config.checks import UserError
-from myxtts.corpora_tools import ctc
+from myxtts.corpora_tools import aligners, ctc
 from myxtts.corpora_tools.aligners import NOT_HEARD, CtcAligner, Recording, WordAligner, with_times
 from myxtts.corpora_tools.ctc import OPEN_LOG_PROBABILITY, Trellis, best_path
 from myxtts.corpora_tools.ctc_network import CtcNetwork
@@ -187,11 +187,14 @@ class HearsWithoutTimes(Hears):
         return " ".join(word.text for word in Hears.words(self, samples, sample_rate, language))
 
 
-def test_words_that_were_heard_find_the_sentences(recording):
+def test_words_that_were_heard_find_the_sentences(recording, monkeypatch):
     source, texts, spoken = recording
     pieces = [Piece(text) for text in texts]
     np.testing.assert_allclose(WordAligner(Hears(source, texts, spoken)).times(source, pieces), spoken, atol=0.02)
     # What a good recognizer did not hear is something else.
+    times = WordAligner(Hears(source, texts, spoken, wrong=5)).times(source, pieces)
+    assert times[9] == pytest.approx(spoken[9], abs=0.8)  # a misheard word, for which there is just the time
+    monkeypatch.setattr(aligners, "_MISHEARD_LETTERS", 3)
     times = WordAligner(Hears(source, texts, spoken, wrong=5)).times(source, pieces)
     assert [k for k, time in enumerate(times) if time is None] == [4, 9]
 

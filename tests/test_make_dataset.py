@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,10 @@ from planted_talk import RATE, plant, syllables
 from tiny import voiced
 
 from myxtts.cli import main as command
+from myxtts.corpora_tools.checks import ClipFacts
+from myxtts.corpora_tools.listening import Listeners, listen
+from myxtts.corpora_tools.make import DatasetOptions, make_dataset
+from myxtts.corpora_tools.source import Cut
 from myxtts.data.corpora import load_corpus
 
 
@@ -192,6 +197,65 @@ def test_recognizer_command_gives_the_texts(planted, tmp_path):
     short = plant(tmp_path / "short.wav", 4, seed=2)
     assert make(short.path, *words) == 0
     assert {letter for _, _, text in clip_bounds(tmp_path / "set") for letter in text} == {"a"}
+
+
+class Counts:
+    """A recognizer that hears the same in everything, and may be interrupted."""
+
+    def __init__(self, stop_after=10**9):
+        self.calls, self.stop_after = 0, stop_after
+
+    def __call__(self, samples, sample_rate, language):
+        if self.calls == self.stop_after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        return "some words"
+
+
+def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
+    options = DatasetOptions(recognizer_name="counts")
+    whole, first, second = Counts(), Counts(stop_after=3), Counts()
+    make_dataset([planted.path], tmp_path / "whole", options, listeners=Listeners(whole), tell=list)
+    with pytest.raises(KeyboardInterrupt):
+        make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(first), tell=list)
+    make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(second), tell=list)
+    assert first.calls == 3 and second.calls == whole.calls - 3
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+class ByPitch:
+    """An encoder of voices: one vector for high, another for low, of every 1.6 s."""
+
+    def parts(self, samples, sample_rate):
+        size = int(1.6 * sample_rate)
+        starts = range(0, max(1, len(samples) - size + 1), size // 2)
+        return np.stack([self.vector(samples[start : start + size], sample_rate) for start in starts])
+
+    @staticmethod
+    def vector(samples, sample_rate):
+        spectrum = np.abs(np.fft.rfft(samples, 16 * sample_rate // 10)) ** 2
+        low, high = spectrum[: 320 * 16 // 10].sum(), spectrum[320 * 16 // 10 :].sum()
+        return np.array([low, high]) / np.hypot(low, high)
+
+
+def test_clips_with_other_voices_are_told(tmp_path):
+    def said(*hertz):
+        time = np.arange(5 * RATE // 2) / RATE
+        return np.concatenate([np.sin(2 * np.pi * hz * time) for hz in hertz]).astype(np.float32)
+
+    files = [tmp_path / f"{number}.wav" for number in range(7)]
+    for number, path in enumerate(files):
+        sound = {5: said(150, 600), 6: said(600, 600)}.get(number, said(150, 160))
+        soundfile.write(path, 0.3 * sound, RATE)
+    facts = ClipFacts(4.0, -20.0, 40.0, -40.0, 5.0, 30.0, 14.0)
+    cuts = [Cut(k, k + 1, "A text.", facts) for k in range(7)]
+    heard = listen(cuts, files, Listeners(encoder=ByPitch()), "en", 15.0, False, list)
+    assert [cut.verdict.partition(":")[0] for cut in heard] == [""] * 5 + ["several voices", "another voice"]
+    scores = iter([2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0])
+    scorer = lambda samples, rate: SimpleNamespace(overall=next(scores))
+    heard = listen(cuts, files, Listeners(dnsmos=scorer, min_dnsmos=2.5), "en", 15.0, False, list)
+    assert [k for k, cut in enumerate(heard) if cut.verdict.startswith("poor sound")] == [0, 3]
+    assert heard[1].facts.dnsmos == 3.0
 
 
 def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):

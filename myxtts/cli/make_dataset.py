@@ -1,5 +1,6 @@
 """`myxtts make-dataset`: a training set from long recordings, with every second of them accounted for."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,7 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     listeners, aligner = _ears(arguments)
     tell = lambda line: print(line, flush=True)
     ears = dict(listeners=listeners, aligner=aligner, model=_speech_model(arguments))
-    records = make_dataset(arguments.recordings, output, options, **ears, tell=tell)
+    try:
+        records = make_dataset(arguments.recordings, output, options, **ears, tell=tell)
+    except KeyboardInterrupt:
+        print("Recordings that are done are in the set. Repeat the command to go on.", file=sys.stderr)
+        raise
     rows = [(row, record["sample_rate"]) for record in records for row in record["rows"] if row["clip"]]
     if not rows:
         raise UserError(f"No clip could be made. {output / SEGMENTS} and {output / REPORT} say why.")
@@ -99,6 +104,9 @@ def _options(arguments):
     text = arguments.subtitles or arguments.transcript
     cutting = CutOptions(language, low, high, arguments.min_snr, arguments.force_cut)
     rest = dict(loudness=arguments.loudness, validation_share=arguments.validation_share, seed=arguments.seed)
+    rest |= dict(
+        recognizer_name=arguments.recognizer or "", aligner_name=arguments.aligner or arguments.recognizer or ""
+    )
     return DatasetOptions(cutting, speaker, Path(text) if text else None, **rest)
 
 

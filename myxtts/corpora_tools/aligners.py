@@ -28,7 +28,8 @@ _WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
 _WINDOW_PAD_SECONDS = 0.1
 _LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # of a sentence's letters: poor recognizers hear little of every one
 _HEARS_WELL = 0.8
-_GAP_OVER_EXPECTED = (0.75, 1.6)
+_GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
+_MISHEARD_LETTERS = 15
 _LENGTH_OVER_EXPECTED = (0.4, 2.5)
 _LEAST_LOG_PROBABILITY = -2.5  # mean over the letters of a sentence of each one's best frame
 _LEAST_PLACED = 0.25
@@ -51,7 +52,10 @@ class Recording:
 
 
 class Aligner(Protocol):
-    """Finds the sentences of a transcript in the sound."""
+    """Finds the sentences of a transcript in the sound.
+
+    One that listens with a recognizer has it as `recognizer`, so that what it hears can be kept.
+    """
 
     def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
         """Start and end of each piece, in seconds of the recording; None for one that was not heard."""
@@ -93,7 +97,7 @@ class WordAligner:
     """
 
     def __init__(self, recognizer: Recognizer):
-        self._recognizer = recognizer
+        self.recognizer = recognizer
 
     def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
         """See `Aligner`."""
@@ -114,11 +118,12 @@ class WordAligner:
             _time_of(text, place, heard, pace) if share >= least else None
             for text, place, share in zip(texts, places, shares)
         ]
-        # A recognizer that usually hears everything tells that something else is said; a poor one only failed.
-        return times if usual >= _HEARS_WELL else _fill_gaps(times, [pace * sum(map(len, text)) for text in texts])
+        # A recognizer that usually hears everything tells that something else is said; but for a word, or a poor one.
+        most = _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf
+        return _fill_gaps(times, [sum(map(len, text)) for text in texts], pace, most)
 
     def _hear(self, recording) -> Iterator[Word]:
-        has_times = hasattr(self._recognizer, "words")
+        has_times = hasattr(self.recognizer, "words")
         most = _WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES
         rate, size = recording.sample_rate, recording.frame_samples
         groups = _windows(recording.stretches, most * rate / size)
@@ -126,10 +131,10 @@ class WordAligner:
         spans = [(max(0, group[0].start * size - pad), group[-1].end * size + pad) for group in groups]
         for group, (start, _), samples in zip(groups, spans, recording.audio.spans(spans, recording.channel)):
             if has_times:
-                for word in self._recognizer.words(samples, rate, recording.language):
+                for word in self.recognizer.words(samples, rate, recording.language):
                     yield Word(word.text, word.start + start / rate, word.end + start / rate)
             else:
-                said = self._recognizer(samples, rate, recording.language).split()
+                said = self.recognizer(samples, rate, recording.language).split()
                 yield from _spread(said, [(one.start * size / rate, one.end * size / rate) for one in group])
 
 
@@ -200,14 +205,16 @@ def _share_heard(text, places):
     return sum(len(word) for word, place in zip(text, places) if place >= 0) / max(1, sum(map(len, text)))
 
 
-def _fill_gaps(times, expected):
-    """Gives sentences between two that were heard their share of the time there, where it is about as long as they."""
+def _fill_gaps(times, letters, pace, most):
+    """Gives sentences between two that were heard, of `most` letters together, their share of the time between them,
+    where it is about as long as they are."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
-        start, end = times[left][1], times[right][0]
-        whole = sum(expected[left + 1 : right])
-        if whole and _GAP_OVER_EXPECTED[0] <= (end - start) / whole <= _GAP_OVER_EXPECTED[1]:
-            edges = start + (end - start) * np.concatenate([[0], np.cumsum(expected[left + 1 : right])]) / whole
+        start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
+        whole = sum(counts)
+        least, longest = (share * whole * pace for share in _GAP_OVER_EXPECTED)
+        if 0 < whole <= most and least <= end - start <= longest + _PAUSES_SECONDS:
+            edges = start + (end - start) * np.concatenate([[0], np.cumsum(counts)]) / whole
             filled[left + 1 : right] = [(float(a), float(b)) for a, b in zip(edges, edges[1:])]
     return filled
 

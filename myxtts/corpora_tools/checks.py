@@ -14,6 +14,7 @@ _LEAST_CLIPS_FOR_RATE = 8
 _SLOWEST, _FASTEST = 2.0, 40.0  # letters a second of speech, whoever speaks
 _END_SECONDS, _END_UNDER_SPEECH_DB, _END_OVER_NOISE_DB = 0.05, -20.0, 12.0
 _NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS = 2.0, 0.05
+_LEAST_NOISE_SECONDS = 0.2
 _QUIET_UNDER_SOURCE_DB = 18.0
 _LEAST_DYNAMICS_DB = 12.0  # sentences of LJSpeech, VCTK and a German corpus have 18 or more
 _LEAST_STEADY_SECONDS = 1.3
@@ -144,11 +145,15 @@ def _rate_deviations(rates, letters):
 
 
 def _noise_level(survey, speech, start, end):
-    """Level of the pauses in frames `[start, end)` and two seconds around; of the quietest where all is speech."""
+    """Level of the pauses in frames `[start, end)`; where they are short, of two seconds around, too; of the quietest
+    where all is speech. What sounds beside a clip, such as music, is not in it."""
     reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
     low, high = max(0, start - reach), min(len(speech), end + reach)
     near = np.convolve(speech[low:high], np.ones(2 * guard + 1), "same") > 0
     levels = survey.levels_db[low:high]
+    inside = levels[start - low : end - low][~near[start - low : end - low]]
+    if len(inside) >= round(_LEAST_NOISE_SECONDS / survey.frame_seconds):
+        return float(np.median(inside))
     quiet = levels[~near]
     return float(np.median(quiet)) if len(quiet) >= 2 * guard else float(np.percentile(levels, 5))
 

@@ -1,6 +1,6 @@
 """What listens to the clips of a source once they are cut: a recognizer, an encoder of voices, DNSMOS."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ LEAST_VOICE_CHANGE = 0.70
 LEAST_OWN_VOICE = 0.80
 """The same, between a clip and all clips of its source."""
 _LEAST_PARTS = 3
+_TOLD_EVERY = 50
 _LEAST_CLIPS_FOR_VOICE = 4
 
 
@@ -39,17 +40,26 @@ class Listeners:
 
 
 def listen(
-    cuts: Sequence[Cut], files: Sequence[Path], listeners: Listeners, language: str, min_snr_db: float, needs_text: bool
+    cuts: Sequence[Cut],
+    files: Sequence[Path],
+    listeners: Listeners,
+    language: str,
+    min_snr_db: float,
+    needs_text: bool,
+    tell: Callable[[str], None],
 ) -> list[Cut]:
     """The cuts with what was heard of them: texts, where they had none, and verdicts.
 
     Args:
         files: Of the clips; read where a cut has no verdict yet.
         needs_text: Whether the recognizer gives the texts; else it checks them.
+        tell: Called now and then with how far it is.
     """
     heard, vectors = [], {}
     for index, (cut, path) in enumerate(zip(cuts, files)):
         if not cut.verdict:
+            if index and index % _TOLD_EVERY == 0 and listeners != Listeners():
+                tell(f"{index} of {len(cuts)} clips listened to")
             samples, rate = soundfile.read(path, dtype="float32")
             if listeners.recognizer is not None:
                 text = " ".join(listeners.recognizer(samples, rate, language).replace("|", " ").split())

@@ -3,7 +3,8 @@
 import wave
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from myxtts.corpora_tools.aligners import Aligner
 from myxtts.corpora_tools.checks import TELEPHONE_BAND_HZ, Bandwidth
 from myxtts.corpora_tools.decoding import MEDIA_EXTENSIONS, LongAudio
 from myxtts.corpora_tools.listening import Listeners, listen
+from myxtts.corpora_tools.memory import remembering
 from myxtts.corpora_tools.report import write_report
 from myxtts.corpora_tools.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
 from myxtts.corpora_tools.source import CutOptions, Plan, find_text, plan_source
@@ -40,6 +42,7 @@ class DatasetOptions:
         loudness: Of each source, in LUFS.
         validation_share: Share of the time that is kept for validation.
         seed: Chooses which.
+        recognizer_name, aligner_name: Tell recognizers from others that heard the same.
     """
 
     cutting: CutOptions = CutOptions()
@@ -48,6 +51,8 @@ class DatasetOptions:
     loudness: float = -23.0
     validation_share: float = 0.05
     seed: int = 0
+    recognizer_name: str = ""
+    aligner_name: str = ""
 
 
 def make_dataset(
@@ -93,8 +98,9 @@ def make_dataset(
                 tell(f"{path.name}: in the set already")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")
-            plan = plan_source(audio := LongAudio(path), texts[path], options.cutting, model, say, aligner)
-            record = _write_source(folder, identity, audio, plan, options, listeners, texts[path] is None)
+            mine, finds = _with_memory(folder.memory_path(identity), options, listeners, aligner)
+            plan = plan_source(audio := LongAudio(path), texts[path], options.cutting, model, say, finds)
+            record = _write_source(folder, identity, audio, plan, options, mine, texts[path] is None, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             _hold_back(folder, record, options)
             folder.add(record)
@@ -102,6 +108,18 @@ def make_dataset(
         records = folder.records()
         write_report(folder.path, records)
     return records
+
+
+def _with_memory(path, options, listeners, aligner):
+    """Listeners and aligner whose recognizers keep what they hear until the source is done."""
+    recognizer = getattr(aligner, "recognizer", None)
+    if recognizer is not None:
+        aligner = copy(aligner)
+        aligner.recognizer = remembering(recognizer, path, options.aligner_name)
+    if listeners.recognizer is not None:
+        own = remembering(listeners.recognizer, path, options.recognizer_name)
+        listeners = replace(listeners, recognizer=own)
+    return listeners, aligner
 
 
 def describe(record: dict[str, Any]) -> str:
@@ -140,7 +158,7 @@ def _find_recordings(paths):
     return list(dict.fromkeys(files))
 
 
-def _write_source(folder, identity, audio, plan: Plan, options, listeners, needs_text):
+def _write_source(folder, identity, audio, plan: Plan, options, listeners, needs_text, tell):
     """Writes the clips of a source as one folder; returns its record."""
     surveyed = plan.survey
     peak, gain, notes = float(surveyed.peaks.max()), 1.0, list(plan.notes)
@@ -162,12 +180,14 @@ def _write_source(folder, identity, audio, plan: Plan, options, listeners, needs
                 file.setparams((1, 2, surveyed.sample_rate, 0, "NONE", "not compressed"))
                 file.writeframes(to_pcm16(samples))
         files, cutting = [temporary / name for name in names], options.cutting
-        cuts = listen(plan.cuts, files, listeners, cutting.language, cutting.min_snr_db, needs_text)
+        cuts = listen(plan.cuts, files, listeners, cutting.language, cutting.min_snr_db, needs_text, tell)
         for cut, name in zip(cuts, names):
             if cut.verdict:
                 (temporary / name).unlink(missing_ok=True)
     if 0 < bandwidth.highest_hz < TELEPHONE_BAND_HZ:
         notes.append(f"nothing above {bandwidth.highest_hz / 1000:.1f} kHz: it sounds like a telephone")
+    for note in notes[len(plan.notes) :]:
+        tell(note)
     rows = [_clip_row(cut, clip_name(identity, number)) for number, cut in enumerate(cuts, 1)]
     rows += [{**_row(span.start, span.end, "left out", span.reason), "text": span.text} for span in plan.spans]
     step = max(1, round(_ENVELOPE_SECONDS / surveyed.frame_seconds))

@@ -76,7 +76,8 @@ def _totals(records, clips):
     kept = sum(_seconds(*clip) for clip in clips)
     held = [clip for clip in clips if clip[1]["validation"]]
     share = f" ({100 * kept / whole:.0f} %)" if whole else ""
-    first = f"{len(records)} recording{'s' * (len(records) != 1)} of {_minutes(whole)}: {len(clips)} clips of {_minutes(kept)}{share}."
+    count = f"{len(records)} recording{'s' * (len(records) != 1)}"
+    first = f"{count} of {_minutes(whole)}: {len(clips)} clips of {_minutes(kept)}{share}."
     are = "is" if len(held) == 1 else "are"
     validation = f"{len(held)} of them, {_minutes(sum(_seconds(*clip) for clip in held))}, {are} kept for validation."
     return f"<p>{first} {validation} <code>segments.csv</code> lists every second.</p>"

@@ -53,6 +53,10 @@ class SetFolder:
         """Where the clips of a source are, or go."""
         return self.path / WAVS / source_id
 
+    def memory_path(self, source_id: str) -> Path:
+        """Where to keep what is heard of a source until it is done."""
+        return self.path / SOURCES / f"{source_id}.heard"
+
     def add(self, record: dict[str, Any]) -> None:
         """Adds the lines of a source whose clips are written, and then its record.
 
@@ -72,6 +76,7 @@ class SetFolder:
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, lambda row: row[0] == source_id, ",")
         number = 1 + max((one["number"] for one in self.records()), default=0)
         write_json(self._record_path(source_id), {**record, "number": number})
+        self.memory_path(source_id).unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, is_old, separator):
         path = self.path / name

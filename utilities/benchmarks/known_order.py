@@ -9,6 +9,7 @@ interval of the difference tells from the unbroken sound of the same row.
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from myxtts.storage.files import write_text
 
 NOISE_DB = 5.0
 KEPT_SHARE = 0.55
+MOST_SENTENCES = 1000
 
 
 def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
@@ -73,7 +75,7 @@ def with_broken(source: Source) -> Iterator[Source]:
 
     yield replace(source, speak=speak)
     for name, change in BROKEN.items():
-        yield Source(f"{source.name}, {name}", "files", lambda change=change: change(said))
+        yield Source(f"{source.name}, {name}", "copy", lambda change=change: change(said))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,7 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="CSV file")
     arguments = parser.parse_args(argv)
     judged = subjects([arguments.run], "best")
-    sentences = choose_sentences(judged, arguments.data, None, [], arguments.language, arguments.sentences)
+    sentences = choose_sentences(judged, arguments.data, None, [], arguments.language, MOST_SENTENCES)
+    by_text = Counter(one.text for one in sentences)
+    # Those that most speakers say come first, so that other voices can say the same.
+    sentences = sorted(sentences, key=lambda one: (-by_text[one.text], one.text))[: arguments.sentences]
     first, copy, run = rows_to_speak(judged, sentences, [0])
     sources = [*with_broken(first), copy, *with_broken(run)]
     tools = Tools.find(arguments.recognizer)
