@@ -15,6 +15,8 @@ from planted_talk import RATE, plant, syllables
 from tiny import voiced
 
 from myxtts.cli import main as command
+from myxtts.config.checks import UserError
+from myxtts.corpora_tools.aligners import WordAligner
 from myxtts.corpora_tools.checks import ClipFacts
 from myxtts.corpora_tools.listening import Listeners, listen
 from myxtts.corpora_tools.make import DatasetOptions, make_dataset
@@ -221,6 +223,24 @@ def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
     make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(second), tell=list)
     assert first.calls == 3 and second.calls == whole.calls - 3
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+class HearsNothing:
+    """A recognizer that hears no word, which counts how often it is asked."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, samples, sample_rate, language):
+        self.calls += 1
+        return ""
+
+
+def test_transcript_of_which_nothing_is_heard_is_refused(planted, made, tmp_path):
+    ear, options = HearsNothing(), DatasetOptions(text=made / "talk.txt")
+    with pytest.raises(UserError, match="0 of 24 sentences were heard"):
+        make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(ear), aligner=WordAligner(ear))
+    assert ear.calls < 24  # of a few seconds each, and no clip was listened to
 
 
 class ByPitch:

@@ -75,7 +75,8 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     """
     heard = [one for one in times if one is not None]
     if len(heard) < _LEAST_PLACED * len(pieces):
-        raise UserError(f"{len(heard)} of {len(pieces)} sentences were heard: the text is of another recording.")
+        found = f"{len(heard)} of {len(pieces)} sentences were heard"
+        raise UserError(f"{found}: the transcript is of another recording. Name another with --transcript.")
     found, latest = [], 0.0
     for index, (piece, time) in enumerate(zip(pieces, times)):
         if time is None:

@@ -17,6 +17,7 @@ from myxtts.corpora_tools.checks import TELEPHONE_BAND_HZ, Bandwidth
 from myxtts.corpora_tools.decoding import MEDIA_EXTENSIONS, LongAudio
 from myxtts.corpora_tools.listening import Listeners, listen
 from myxtts.corpora_tools.memory import remembering
+from myxtts.corpora_tools.pieces import TRANSCRIPT_EXTENSIONS
 from myxtts.corpora_tools.report import write_report
 from myxtts.corpora_tools.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
 from myxtts.corpora_tools.source import CutOptions, Plan, find_text, plan_source
@@ -98,7 +99,7 @@ def make_dataset(
                 tell(f"{path.name}: in the set already")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")
-            mine, finds = _with_memory(folder.memory_path(identity), options, listeners, aligner)
+            mine, finds = _ears_of(texts[path], folder.memory_path(identity), options, listeners, aligner)
             plan = plan_source(audio := LongAudio(path), texts[path], options.cutting, model, say, finds)
             record = _write_source(folder, identity, audio, plan, options, mine, texts[path] is None, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
@@ -110,16 +111,20 @@ def make_dataset(
     return records
 
 
-def _with_memory(path, options, listeners, aligner):
-    """Listeners and aligner whose recognizers keep what they hear until the source is done."""
-    recognizer = getattr(aligner, "recognizer", None)
-    if recognizer is not None:
+def _ears_of(text, memory, options, listeners, aligner):
+    """Listeners and aligner of one source: their recognizers keep what they hear until it is done.
+
+    A recognizer that has found a transcript in the sound does not check it again.
+    """
+    recognizer, finder = listeners.recognizer, getattr(aligner, "recognizer", None)
+    if finder is not None and finder is recognizer and text and text.suffix.lower() in TRANSCRIPT_EXTENSIONS:
+        recognizer = None
+    if finder is not None:
         aligner = copy(aligner)
-        aligner.recognizer = remembering(recognizer, path, options.aligner_name)
-    if listeners.recognizer is not None:
-        own = remembering(listeners.recognizer, path, options.recognizer_name)
-        listeners = replace(listeners, recognizer=own)
-    return listeners, aligner
+        aligner.recognizer = remembering(finder, memory, options.aligner_name)
+    if recognizer is not None:
+        recognizer = remembering(recognizer, memory, options.recognizer_name)
+    return replace(listeners, recognizer=recognizer), aligner
 
 
 def describe(record: dict[str, Any]) -> str:

@@ -3,11 +3,12 @@
     python utilities/benchmarks/make_dataset.py --data DATA [--hours 3] [--sets ljspeech_mini kerstin_de_mini]
 
 `DATA` holds corpora in the LJSpeech layout, and `fsdd` for recordings of single words. Of each, clips are joined with
-pauses of 0.3 to 1.2 s over the noise of a room, with stretches of chords, of noise and of speech that is in no text
-between them. The figures: cuts within 50 ms of a planted pause; words that a cut touches; offset and drift found of
-subtitles that are 1.4 s late and run 0.1 % too slow; speech kept with exactly its text, of that which has one; whether
-two runs are equal; memory and processor time of a child process. Then the same with texts shuffled, and with the pauses
-removed: figures that stay as they are there would say nothing.
+pauses of 0.3 to 1.2 s over the noise of a room, with stretches of chords, of noise, of speech that is in no text and
+of two sentences at once, whose cues overlap, between them. The figures: cuts within 50 ms of a planted pause; words
+that a cut touches; offset and drift found of subtitles that are 1.4 s late and run 0.1 % too slow; speech kept with
+exactly its text, of that which has one, and clauses of it, cut at the speaker's own pauses; whether two runs are
+equal; memory and processor time of a child process. Then the same with texts shuffled, and with the pauses removed:
+figures that stay as they are there would say nothing.
 """
 
 import argparse
@@ -47,6 +48,8 @@ class Truth:
     texts: list = field(default_factory=list)
     words: list = field(default_factory=list)
     odd: list = field(default_factory=list)
+    overlapping: list = field(default_factory=list)
+    """Cues of sentences that are spoken at once, `((start, end), text)`."""
 
 
 def read_sentences(folder: Path, random: np.random.Generator):
@@ -108,9 +111,12 @@ def plant(folder: Path, path: Path, seconds: float, seed: int, pauses: bool = Tr
         add(np.zeros(rate, np.float32))
         while truth.seconds < seconds:
             if len(truth.texts) % ODD_EVERY == ODD_EVERY - 1 and pauses:
-                kinds = (chords(6, rate, random), 0.02 * random.standard_normal(3 * rate), next(sentences)[0])
-                start = truth.seconds
-                add(kinds[len(truth.odd) % 3].astype(np.float32))
+                kind, start = len(truth.odd) % 4, truth.seconds
+                if kind == 3:
+                    add(at_once(next(sentences), next(sentences), start, truth))
+                else:
+                    kinds = (chords(6, rate, random), 0.02 * random.standard_normal(3 * rate), next(sentences)[0])
+                    add(kinds[kind].astype(np.float32))
                 truth.odd.append((start, truth.seconds))
                 add(np.zeros(int(0.7 * rate), np.float32))
             samples, _, text, words = next(sentences)
@@ -123,10 +129,23 @@ def plant(folder: Path, path: Path, seconds: float, seed: int, pauses: bool = Tr
     return truth
 
 
+def at_once(first: tuple, second: tuple, start: float, truth: Truth) -> np.ndarray:
+    """Two sentences, the second from half a second after the first; their cues are added."""
+    (a, rate, text_a, _), (b, _, text_b, _) = first, second
+    later = rate // 2
+    sound = np.zeros(max(len(a), later + len(b)), np.float32)
+    sound[: len(a)] += a
+    sound[later : later + len(b)] += b
+    truth.overlapping.append(((start, start + len(a) / rate), text_a))
+    truth.overlapping.append(((start + later / rate, start + (later + len(b)) / rate), text_b))
+    return 0.7 * sound
+
+
 def write_subtitles(truth: Truth, path: Path, texts: Sequence[str]) -> None:
     """Cues of all sentences, late and drifting, their times off by 50 ms as those of people are."""
     random, blocks = np.random.default_rng(1), []
-    for number, (span, text) in enumerate(zip(truth.sentences, texts), 1):
+    cues = sorted([*zip(truth.sentences, texts), *truth.overlapping])
+    for number, (span, text) in enumerate(cues, 1):
         times = [(time + random.normal(0, 0.05) + OFFSET_SECONDS) * (1 + DRIFT) for time in span]
         stamps = (f"{int(t // 3600):02d}:{int(t // 60 % 60):02d}:{t % 60:06.3f}".replace(".", ",") for t in times)
         blocks.append(f"{number}\n{' --> '.join(stamps)}\n{text}\n")
