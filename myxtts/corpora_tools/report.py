@@ -21,7 +21,7 @@ _STYLE = """
 :root { color-scheme: light dark; --kept: #2a7de1; --held: #2e9d57; --left: #d9822b; --line: #8885; }
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1240px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.2em; margin-top: 2em; } h3 { font-size: 1em; margin-bottom: .3em; }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .25em .6em .25em 0;
+table { border-collapse: collapse; width: 100%; } td, th { text-align: start; padding: .25em .6em .25em 0;
   vertical-align: top; border-bottom: 1px solid var(--line); } td.n, th.n { text-align: right; white-space: nowrap; }
 svg { width: 100%; height: auto; display: block; } .wave path { fill: currentColor; opacity: .75; }
 .wave .kept { fill: var(--kept); opacity: .3; } .wave .held { fill: var(--held); opacity: .35; }
@@ -109,7 +109,8 @@ def _worst(clips):
     rows = []
     for record, row in ranked:
         facts, name = row["facts"], escape(row["clip"], quote=True)
-        cells = f'<td><audio controls preload="none" src="{name}"></audio><br>{name}</td><td>{escape(row["text"])}</td>'
+        player = f'<td><audio controls preload="none" src="{name}"></audio><br>{name}</td>'
+        cells = f"{player}<td dir=auto>{escape(row['text'])}</td>"
         values = (_seconds(record, row), facts["characters_per_second"], facts["snr_db"], facts["end_db"])
         rows.append(f"<tr>{cells}{''.join(f'<td class=n>{value:.1f}</td>' for value in values)}</tr>")
     names = "seconds", "letters a second", "over noise, dB", "loudest end, dB"
@@ -134,7 +135,7 @@ def _left_out(records):
     details = [
         f"<tr><td>{escape(record['name'])}</td><td class=n>{_clock(row['start'] / record['sample_rate'])}</td>"
         f"<td class=n>{_seconds(record, row):.1f} s</td><td>{escape(row['reason'])}. {escape(row['detail'])}</td>"
-        f"<td>{escape(row['text'])}</td></tr>"
+        f"<td dir=auto>{escape(row['text'])}</td></tr>"
         for record, row in listed[:_MOST_LEFT_OUT]
     ]
     more = f"<p>{len(listed) - _MOST_LEFT_OUT} more are in segments.csv.</p>" if len(listed) > _MOST_LEFT_OUT else ""
