@@ -11,14 +11,15 @@ import yaml
 
 from myxtts.cli import prepare, train
 from myxtts.config.checks import UserError
-from myxtts.server import options, ray_app
+from myxtts.server import __main__ as serve
+from myxtts.server import ray_app
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 SCRIPTS = sorted(DEPLOY.glob("slurm/*.sbatch"))
 MANIFESTS = sorted(DEPLOY.glob("kubernetes/*.yaml"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose/docker-compose.yaml").read_text())
 NGINX = (DEPLOY / "compose/nginx.conf").read_text()
-PARSERS = {"prepare": prepare.build_parser, "train": train.build_parser, "serve": options.build_parser}
+PARSERS = {"prepare": prepare.build_parser, "train": train.build_parser, "serve": serve.build_parser}
 
 
 def commands():
@@ -72,7 +73,7 @@ def test_ray_is_given_an_application_with_flags_that_there_are():
     [one] = yaml.safe_load((DEPLOY / "ray/serve.yaml").read_text())["applications"]
     module, _, function = one["import_path"].partition(":")
     assert module == ray_app.__name__ and callable(getattr(ray_app, function))
-    arguments = options.build_parser().parse_args(ray_app.command_line(one["args"]))
+    arguments = ray_app.parsed(ray_app.command_line(one["args"]))
     assert (arguments.checkpoint, arguments.voices) == ("runs/mine", "voices")
 
 
@@ -81,6 +82,8 @@ def test_replica_takes_flags_of_a_server_but_those_of_its_address():
     assert ray_app.command_line(flags) == "--checkpoint a --allow-uploads --queue 3 --max-seconds 5".split()
     with pytest.raises(UserError, match="port is for a server that is a process of its own"):
         ray_app.command_line({"port": 8000})
+    with pytest.raises(UserError, match="Unrecognized arguments: --colour red"):
+        ray_app.parsed(["--colour", "red"])
 
 
 def test_application_of_ray_is_refused_in_a_sentence_and_has_limits(tmp_path):

@@ -5,11 +5,29 @@ import os
 import sys
 from pathlib import Path
 
+from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.checks import UserError
-from myxtts.server.options import build_parser, check_options
+from myxtts.server.options import add_options, check_options
 
 EXTRA = 'The server needs the packages of the extra "server". Install them with: pip install "myxtts[server]"'
+EXAMPLES = """
+examples:
+  myxtts serve --checkpoint runs/mine --voices voices
+  curl http://127.0.0.1:8000/v1/audio/speech -H "Content-Type: application/json" \\
+      -d '{"model": "tts-1", "input": "Good morning.", "voice": "me", "response_format": "wav"}' --output out.wav
+
+A voice is a file NAME.voice, NAME.wav, NAME.flac, NAME.mp3 or NAME.ogg in the folder of --voices, or a speaker that the
+model was trained on. /docs says what a request may hold.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `myxtts serve`."""
+    about = "Serve a model over HTTP, as OpenAI's clients expect it."
+    parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
+    add_options(parser)
+    return parser
 
 
 @exits_with_sentence

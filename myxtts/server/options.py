@@ -4,26 +4,14 @@ import argparse
 import os
 from pathlib import Path
 
-from myxtts.cli.arguments import PlainParser
 from myxtts.config.checks import UserError, read_bounded, require
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
-EXAMPLES = """
-examples:
-  myxtts serve --checkpoint runs/mine --voices voices
-  curl http://127.0.0.1:8000/v1/audio/speech -H "Content-Type: application/json" \\
-      -d '{"model": "tts-1", "input": "Good morning.", "voice": "me", "response_format": "wav"}' --output out.wav
-
-A voice is a file NAME.voice, NAME.wav, NAME.flac, NAME.mp3 or NAME.ogg in the folder of --voices, or a speaker that the
-model was trained on. /docs says what a request may hold.
-"""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line of `myxtts serve`."""
-    about = "Serve a model over HTTP, as OpenAI's clients expect it."
-    parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `myxtts serve`."""
     parser.add_argument("--checkpoint", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--model-name", metavar="NAME", help="what clients call it (default: the folder's name)")
@@ -57,7 +45,6 @@ def build_parser() -> argparse.ArgumentParser:
     engines = ("tensorflow", "onnx", "onnx-float32")
     model.add_argument("--engine", choices=engines, default="tensorflow", help=engine)
     model.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
-    return parser
 
 
 def check_options(arguments: argparse.Namespace) -> str | None:

@@ -6,11 +6,12 @@ The arguments are the flags of `myxtts serve`. Ray knows how many replicas there
 which of them; a replica knows nothing of the others.
 """
 
+import argparse
 import time
 from typing import Any
 
 from myxtts.config.checks import UserError
-from myxtts.server.options import build_parser, check_options
+from myxtts.server.options import add_options, check_options
 
 OF_RAY = ("host", "port", "grace_seconds", "wyoming_port", "wyoming_host", "ui", "api_key", "device")
 """Flags of a server that is a process of its own."""
@@ -33,7 +34,7 @@ def application(flags: dict[str, Any]) -> Any:
     except ModuleNotFoundError as error:
         raise UserError('This needs Ray Serve. Install it with: pip install "myxtts[ray]"') from error
     words = command_line(flags)
-    check_options(build_parser().parse_args(words))
+    check_options(parsed(words))
 
     def build():
         return open_replica(words)
@@ -70,13 +71,25 @@ def command_line(flags: dict[str, Any]) -> list[str]:
     return words
 
 
+def parsed(words: list[str]) -> argparse.Namespace:
+    """The options of a server; raises `UserError` for what is none."""
+    parser = _Parser(prog="myxtts serve", allow_abbrev=False)
+    add_options(parser)
+    return parser.parse_args(words)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UserError(f"{message[:1].upper()}{message[1:]}. `myxtts serve --help` lists the options.")
+
+
 def open_replica(words: list[str]) -> Any:
     """The ASGI application of one replica, in its process; it has started once it is warm."""
     from myxtts.server.opening import open_model
     from myxtts.server.serving import log_lines
 
     log_lines()
-    arguments = build_parser().parse_args(words)
+    arguments = parsed(words)
     app, speaker, _, _ = open_model(arguments, check_options(arguments), wait_until_warm)
     app.state.speaker = speaker
     return app
