@@ -17,7 +17,7 @@ def models_tab(studio: Studio, said: dict[str, str], choices: Choices, tab: gr.T
         return [[view.folder.name, words, _steps(view.checkpoints)] for view, words in zip(views, told_of)]
 
     headers = [said["run"], said["state"], said["checkpoints"]]
-    widths = ["20%", "50%", "30%"]
+    widths = ["28%", "44%", "28%"]
     table = gr.Dataframe(rows, headers=headers, interactive=False, wrap=True, column_widths=widths, elem_id="models")
     gr.Button(said["refresh"]).click(rows, None, table, api_name="models")
     tab.select(rows, None, table, show_progress="hidden", api_name=False)
