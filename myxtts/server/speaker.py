@@ -214,6 +214,7 @@ class Speaker:
                 rows = engine.advance()
         finally:
             wait([sounds])
+        sounds.result()  # raises what ended it
         self.metrics.rows.set(rows)
         self._speak_all([job for job in self._running if job.first_sound is None])
         self._let_go()
