@@ -9,6 +9,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from myxtts.webui.texts import TEXTS
+
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 
@@ -69,6 +71,7 @@ class Page:
         self.driver = chromium(flags, size)
         self.driver.set_page_load_timeout(300)
         self.address, self.pictures = f"http://127.0.0.1:{port}/{'ui' if language == 'en' else 'ui-fa'}/", pictures
+        self.language = language
         self.open()
 
     def __enter__(self):
@@ -107,7 +110,12 @@ class Page:
         return self.driver.find_elements("css selector", f"#{elem_id} {inside}")
 
     def tab(self, name):
-        """Opens a tab."""
+        """Opens a tab, which a narrow window has in a menu."""
+        if not self.driver.find_elements("css selector", f"#tab_{name}-button"):
+            self.driver.find_element("css selector", ".overflow-menu > button").click()
+            hidden = self.driver.find_elements("css selector", ".overflow-dropdown button")
+            next(one for one in hidden if one.text.strip() == TEXTS[self.language][name]).click()
+            return
         self.click(f"tab_{name}-button")
 
     def click(self, elem_id, inside=""):
@@ -136,16 +144,20 @@ class Page:
         self.driver.execute_script("arguments[0].blur()", box)
 
     def choose(self, elem_id, text):
-        """Chooses from a list that opens."""
+        """Chooses from a list that opens; again where the list was looked up anew meanwhile."""
         from selenium.webdriver.common.keys import Keys
 
-        self.click(elem_id, "input")
-        box = self.find(elem_id, "input")
-        box.send_keys(Keys.CONTROL, "a")
-        box.send_keys(text)
-        box.send_keys(Keys.ENTER)
-        self.driver.execute_script("arguments[0].blur()", box)
-        self.wait(lambda: self.value(elem_id) == text, f"{text} in {elem_id}", 30)
+        def chosen():
+            self.click(elem_id, "input")
+            box = self.find(elem_id, "input")
+            box.send_keys(Keys.CONTROL, "a")
+            box.send_keys(text)
+            box.send_keys(Keys.ENTER)
+            self.driver.execute_script("arguments[0].blur()", box)
+            time.sleep(0.5)
+            return self.value(elem_id) == text
+
+        self.wait(chosen, f"{text} in {elem_id}", 60)
 
     def drop(self, elem_id, files):
         """Gives files to a box for them."""

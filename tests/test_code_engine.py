@@ -312,3 +312,23 @@ def test_shape_is_compiled_aside_while_rows_are_drawn_as_before(gpt, alone, monk
     engine._compiler.join()
     assert engine.draw.shapes == {(1, 128)}
     draw()
+
+
+def test_shape_that_cannot_be_compiled_aside_is_told_once_and_drawn_as_before(gpt, alone, monkeypatch, caplog):
+    monkeypatch.setattr(compilation, "WORTH_COMPILING_STEPS", 1)
+    engine, tried = CodeEngine(gpt, CONFIG), []
+    engine.compiles_aside = True
+
+    def fail(*shape):
+        tried.append(shape)
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(engine, "_compile", fail)
+    for _ in range(3):
+        stream = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2)
+        engine.finish([stream])
+        assert stream.codes == alone[2][0]
+        while engine.is_compiling:
+            engine._compiler.join()
+    assert tried and len(tried) == len(set(tried)) == len(caplog.messages)
+    assert all("drawn without it from now on. MemoryError: no room" in line for line in caplog.messages)

@@ -16,7 +16,7 @@ EXTRAS_OF_FOLDER = {"myxtts": (), "utilities": ("bench",), "tests": ("test", "da
 """Extras whose packages the files of a folder may import anywhere, besides the project's `dependencies`."""
 FRONT_ENDS = {"myxtts/server/": "server", "myxtts/webui/": "ui"}
 """Folders that are imported where their extra is installed, and the extra; their `__main__.py` says so if it is not."""
-OPTIONAL = ("sample", "languages", "datasets", "recordings", "hub", "ui", "server", "onnx", "eval")
+OPTIONAL = ("sample", "languages", "datasets", "recordings", "hub", "ui", "server", "ray", "onnx", "eval")
 """Extras that `myxtts/` imports inside functions only, with an error that says what to install."""
 DISTRIBUTIONS = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py"}
 """Modules whose distribution has another name; elsewhere the two differ by case and by `-` for `_` at most."""

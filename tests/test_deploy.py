@@ -3,17 +3,23 @@
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
 from myxtts.cli import prepare, train
+from myxtts.config.checks import UserError
+from myxtts.server import __main__ as serve
+from myxtts.server import ray_app
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 SCRIPTS = sorted(DEPLOY.glob("slurm/*.sbatch"))
 MANIFESTS = sorted(DEPLOY.glob("kubernetes/*.yaml"))
-PARSERS = {"prepare": prepare.build_parser, "train": train.build_parser}
+COMPOSE = yaml.safe_load((DEPLOY / "compose/docker-compose.yaml").read_text())
+NGINX = (DEPLOY / "compose/nginx.conf").read_text()
+PARSERS = {"prepare": prepare.build_parser, "train": train.build_parser, "serve": serve.build_parser}
 
 
 def commands():
@@ -25,6 +31,9 @@ def commands():
         for document in yaml.safe_load_all(path.read_text()):
             for container in document["spec"].get("template", {}).get("spec", {}).get("containers", ()):
                 yield path.name, container["args"][0], [word.partition("=")[0] for word in container["args"][1:]]
+    for name, service in COMPOSE["services"].items():
+        if words := service.get("command"):
+            yield f"compose {name}", words[0], [word for word in words[1:] if word.startswith("--")]
 
 
 @pytest.mark.parametrize("name, command, flags", [pytest.param(*each, id=each[0]) for each in commands()])
@@ -34,7 +43,57 @@ def test_commands_have_the_flags_that_they_are_given(name, command, flags):
 
 
 def test_every_script_and_every_job_calls_the_command():
-    assert [name for name, _, _ in commands()] == [path.name for path in (*SCRIPTS, *MANIFESTS)]
+    called = [path.name for path in (*SCRIPTS, *MANIFESTS)] + ["compose speech-1", "compose speech-2"]
+    assert [name for name, _, _ in commands()] == called
+
+
+def test_proxy_asks_the_replicas_that_compose_starts_and_waits_for():
+    replicas = [name for name, service in COMPOSE["services"].items() if "command" in service]
+    assert re.findall(r"server ([\w-]+):8000", NGINX) == replicas == list(COMPOSE["services"]["proxy"]["depends_on"])
+    assert COMPOSE["services"]["proxy"]["ports"] == ["127.0.0.1:8080:8080"] and "listen 8080;" in NGINX
+    for service in COMPOSE["services"].values():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["restart"]
+    for name in replicas:
+        service = COMPOSE["services"][name]
+        assert "/ready" in service["healthcheck"]["test"][-1] and service["secrets"] == list(COMPOSE["secrets"])
+        stage = rf"^FROM base AS {service['build']['target']}\n(?:RUN .*\n)*USER {service['user']}$"
+        assert re.search(stage, (DEPLOY / "docker/Dockerfile").read_text(), re.MULTILINE)
+
+
+def test_proxy_takes_its_settings(tmp_path):
+    if (nginx := shutil.which("nginx")) is None:
+        pytest.skip("nginx is not installed")
+    settings = tmp_path / "nginx.conf"
+    settings.write_text(re.sub(r"speech-\d", "127.0.0.1", NGINX).replace(" /tmp/", f" {tmp_path}/"))
+    done = subprocess.run([nginx, "-t", "-e", "stderr", "-c", settings], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_ray_is_given_an_application_with_flags_that_there_are():
+    [one] = yaml.safe_load((DEPLOY / "ray/serve.yaml").read_text())["applications"]
+    module, _, function = one["import_path"].partition(":")
+    assert module == ray_app.__name__ and callable(getattr(ray_app, function))
+    arguments = ray_app.parsed(ray_app.command_line(one["args"]))
+    assert (arguments.checkpoint, arguments.voices) == ("runs/mine", "voices")
+
+
+def test_replica_takes_flags_of_a_server_but_those_of_its_address():
+    flags = {"checkpoint": "a", "allow-uploads": True, "allow_uploads": False, "queue": 3, "max_seconds": "5"}
+    assert ray_app.command_line(flags) == "--checkpoint a --allow-uploads --queue 3 --max-seconds 5".split()
+    with pytest.raises(UserError, match="port is for a server that is a process of its own"):
+        ray_app.command_line({"port": 8000})
+    with pytest.raises(UserError, match="Unrecognized arguments: --colour red"):
+        ray_app.parsed(["--colour", "red"])
+
+
+def test_application_of_ray_is_refused_in_a_sentence_and_has_limits(tmp_path):
+    if find_spec("ray") is None:
+        pytest.skip("needs the extra ray")
+    with pytest.raises(UserError, match="--queue must be 0 to 10000"):
+        ray_app.application({"checkpoint": str(tmp_path), "queue": -1})
+    deployment = ray_app.application({"checkpoint": str(tmp_path)})._bound_deployment
+    settings = yaml.safe_load((DEPLOY / "ray/serve.yaml").read_text())["applications"][0]["deployments"][0]
+    assert deployment.name == settings["name"] and deployment.max_ongoing_requests == settings["max_ongoing_requests"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from page_browser import CHROMIUM, DRIVER, Page, free_port, page_server
+from released_model import write_release
 
 MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
 MISSING += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
@@ -70,7 +71,7 @@ def test_recordings_become_a_voice_that_is_heard_compared_and_exported(home, tin
         page.tab("models")
         page.choose("export_run", "first")
         page.click("export")
-        page.wait(lambda: "speak.py" in page.find("export_files").text, "exported files", **patience)
+        page.wait(lambda: len(page.find_all("export_files", "tr.file")) == 9, "exported files", **patience)
         page.picture("exported")
         assert not page.foreign_hosts()
 
@@ -127,3 +128,28 @@ def test_what_is_wrong_is_told_in_a_sentence(home, tmp_path, pictures):
         page.click("train_start")
         page.wait_value("train_state", "nowhere", seconds=PATIENCE_SECONDS)
         page.picture("told")
+
+
+def test_release_is_imported_and_refuses_a_language_that_it_does_not_speak(home, tiny_corpus, tmp_path, pictures):
+    port, release = free_port(), write_release(tmp_path / "release")
+    with page_server(home, port), Page(port, pictures=pictures, size=(360, 900)) as page:
+        page.tab("models")
+        page.click("import_box", "button")
+        for source in ("nowhere/model.pth", release / "model.pth"):
+            page.write("import_source", str(source))
+            page.write("import_name", "released")
+            page.click("import")
+            if source == "nowhere/model.pth":
+                page.wait_toast("nowhere")
+        page.wait_value("import_log", "Wrote", seconds=PATIENCE_SECONDS)
+        page.picture("imported")
+        page.tab("speak")
+        page.choose("speak_run", "released")
+        page.write("speak_text", "hello.")
+        page.choose("speak_language", "Amharic (am)")
+        page.drop("speak_recording", [tiny_corpus / "wavs/low_six.wav"])
+        page.wait(lambda: page.seconds_of("speak_recording"), "the recording")
+        page.click("speak_say")
+        page.wait_toast("no language tag [am]", seconds=PATIENCE_SECONDS)
+        page.wait(lambda: page.value("speak_state") == "", "the state to be cleared")
+        page.picture("language")

@@ -9,6 +9,8 @@ pytest.importorskip("uvicorn", reason="needs the extra server")
 
 from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
 
+from utilities.benchmarks.malformed_requests import requests, send  # noqa: E402
+
 GOOD = dict(model="tts-1", input="one.", voice="low", response_format="pcm")
 VOICES = ["../low", "voices/low", "/etc/passwd", "low.wav", "..", ".", "low\x00", "C:\\low", "~", "", " low", "a" * 201]
 FIELDS = [
@@ -131,6 +133,12 @@ def test_body_that_does_not_come_is_not_waited_for(live):
 )
 def test_bytes_that_are_no_http(live, head):
     assert b" 400 " in raw(live, head)
+
+
+def test_drawn_requests_are_refused(live):
+    for kind, data in requests(42, GOOD):
+        status, _ = send(live.port, data, 10)
+        assert status.startswith("4"), (kind, data[:300])
 
 
 def test_nothing_of_it_is_left(live):

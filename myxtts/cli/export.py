@@ -40,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(f"--{name} must name a folder. myxtts export --help has examples.")
     require_output("--output", arguments.output, makes_folders=True)
 
+    from myxtts.devices.tensorflow_start import import_tensorflow
+
+    import_tensorflow()
     from myxtts.export.exporting import export_model
     from myxtts.interchange.hub import local_folder
     from myxtts.utils.commons import setup_logging

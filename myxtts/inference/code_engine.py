@@ -1,5 +1,6 @@
 """Texts and voices -> streams of audio codes, drawn together. Knows neither text nor sound."""
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,6 +17,8 @@ from myxtts.inference.compilation import Compilation
 from myxtts.inference.onnx_steps import OnnxSteps
 from myxtts.models.gpt import GPT
 from myxtts.models.sampling import SamplingValues, gumbel_noise
+
+logger = logging.getLogger(__name__)
 
 MOST_ROWS = 8
 """Rows that advance together: more would take memory, and each would wait longer for its next code."""
@@ -56,6 +59,7 @@ class CodeStream:
     """Whether it ended by itself and not at `max_codes`."""
     finished: bool = False
     cancelled: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def cancel(self) -> None:
         """Says that nobody waits for more."""
@@ -71,15 +75,21 @@ class CodeStream:
         self.states = [np.concatenate(self.states)]
         return self.states[0]
 
+    def drawn(self) -> tuple[list[int], np.ndarray, bool]:
+        """Codes, `latents()` and whether it is `finished`, while another thread may add to it."""
+        with self._lock:
+            return list(self.codes), self.latents(), self.finished
+
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
         """Adds what one call of `Advance` gave for this row."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
-        self.stopped = count < min(taken, left)
-        self.finished = self.stopped or count == left
-        self.codes += drawn[:count]
-        self.states.append(states[: count + self.finished].copy())
+        with self._lock:
+            self.stopped = count < min(taken, left)
+            self.finished = self.stopped or count == left
+            self.codes += drawn[:count]
+            self.states.append(states[: count + self.finished].copy())
 
 
 class CodeEngine:
@@ -308,13 +318,22 @@ class CodeEngine:
         self._state = moved[0] if len(moved) == 1 else self._repack.join(*moved)
         self._mask, self._filled, self._shape, self._compiled = new_mask, filled, shape, compiled
 
+    @property
+    def is_compiling(self) -> bool:
+        """Whether XLA compiles aside."""
+        return self._compiler is not None and self._compiler.is_alive()
+
     def _compile_aside(self, shape):
         def compile_shape():
-            self._compile(*shape)
-            self.compilation.time_anew(shape)
+            try:
+                self._compile(*shape)
+                self.compilation.time_anew(shape)
+            except Exception as error:
+                self.compilation.give_up(shape)
+                plain = f"{shape[0]} rows with {shape[1]} places of cache are drawn without it from now on"
+                logger.warning("XLA could not compile: %s. %s: %s", plain, type(error).__name__, error)
 
-        if self._compiler is None or not self._compiler.is_alive():
-            self.compilation.steps[shape] = 0  # should it fail, the next try is worth it after as many steps again
+        if not self.is_compiling:
             self._compiler = threading.Thread(target=compile_shape, name="compiler")
             self._compiler.start()
 

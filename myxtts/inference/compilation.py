@@ -25,10 +25,13 @@ class Compilation:
     def __init__(self):
         self.steps: Counter[BatchShape] = Counter()
         """Drawn so far, by shape."""
+        self._given_up: set[BatchShape] = set()
         self._seconds = defaultdict(lambda: deque(maxlen=TRIALS))
 
     def wants_xla(self, shape: BatchShape, is_compiled: bool, hurry: bool) -> bool:
         """Whether XLA is to draw rows of this shape, which `is_compiled` already or not; `hurry` if one waits."""
+        if shape in self._given_up:
+            return False
         if not is_compiled:
             return self.steps[shape] >= WORTH_COMPILING_STEPS and not hurry
         xla, plain = self._seconds[shape, True], self._seconds[shape, False]
@@ -45,3 +48,7 @@ class Compilation:
     def time_anew(self, shape: BatchShape) -> None:
         """Forgets what the plain graph took while a compiler ran beside it."""
         self._seconds.pop((shape, False), None)
+
+    def give_up(self, shape: BatchShape) -> None:
+        """Says that XLA cannot compile it."""
+        self._given_up.add(shape)

@@ -338,7 +338,7 @@ class Synthesizer:
 
     def _sound(self, stream, sound) -> tuple[np.ndarray, bool]:
         """What follows in the sound of a stream, as far as it is drawn, and whether this is its end."""
-        with self.engine.owned():  # meanwhile no other thread adds to the stream
-            if not stream.finished or stream.codes:
-                return sound.more(stream.codes, stream.latents(), stream.finished), stream.finished
+        codes, latents, finished = stream.drawn()
+        if codes or not finished:
+            return sound.more(codes, latents, finished), finished
         return np.zeros(CODE_STRIDE_SAMPLES * self.sample_rate // MODEL_SAMPLE_RATE, np.float32), True

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence
-from myxtts.config.checks import UserError, read_bounded, require
-from myxtts.text.languages import get_language
+from myxtts.config.checks import UserError
+from myxtts.server.options import add_options, check_options
 
-KEY_VARIABLE = "MYXTTS_API_KEY"
 EXTRA = 'The server needs the packages of the extra "server". Install them with: pip install "myxtts[server]"'
 EXAMPLES = """
 examples:
@@ -27,36 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts serve`."""
     about = "Serve a model over HTTP, as OpenAI's clients expect it."
     parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`")
-    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
-    parser.add_argument("--model-name", metavar="NAME", help="what clients call it (default: the folder's name)")
-    place = parser.add_argument_group("where")
-    place.add_argument("--host", default="127.0.0.1", help="address; another than this machine's own needs a key")
-    place.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    wyoming = "also answer Home Assistant there, by the Wyoming protocol, which knows no keys; usual: 10200"
-    place.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
-    place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="address for that")
-    page = "also show the page of `myxtts ui` at /ui, with the runs in this folder; a key is its password"
-    place.add_argument("--ui", metavar="FOLDER", help=page)
-    key = f"file whose first line clients must send as their key (or set {KEY_VARIABLE})"
-    place.add_argument("--api-key-file", metavar="FILE", help=key)
-    place.add_argument("--api-key", metavar="KEY", help="the key itself, which others can see in the list of processes")
-    voices = parser.add_argument_group("voices")
-    voices.add_argument("--voices", metavar="FOLDER", help="a file for each voice; they may come and go")
-    voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
-    voices.add_argument("--language", default="en", help="of texts for which neither request nor voice says it")
-    limits = parser.add_argument_group("limits")
-    limits.add_argument("--queue", type=int, default=32, metavar="N", help="texts that may wait; others are told 429")
-    limits.add_argument("--queue-seconds", type=float, default=120.0, help="how long a text may wait")
-    limits.add_argument("--max-seconds", type=float, default=600.0, help="how long a text may take, with its waiting")
-    limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="of a text")
-    limits.add_argument("--grace-seconds", type=int, default=30, help="at a stop, for what is being spoken")
-    model = parser.add_argument_group("model")
-    warm = "what is done before the first text: short traces, all also compiles every shape of batch, for minutes"
-    model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=warm)
-    decoder = "what makes the sound (default: the model's waveform decoder, where there is one)"
-    model.add_argument("--decoder", choices=("model", "griffin-lim"), help=decoder)
-    model.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
+    add_options(parser)
     return parser
 
 
@@ -64,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Serves until it is told to stop."""
     arguments = build_parser().parse_args(argv)
-    key = _check(arguments)
+    key = check_options(arguments)
     try:
         from myxtts.server.serving import check_bind
     except ModuleNotFoundError as error:
@@ -78,44 +48,32 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
-    from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.kinds import device_named
-    from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.server.app import ServerSettings, make_app
-    from myxtts.server.metrics import Metrics
+    from myxtts.server.opening import open_model
     from myxtts.server.serving import Serving, log_lines
-    from myxtts.server.speaker import Speaker
-    from myxtts.server.voices import VoiceBook
     from myxtts.server.wyoming_protocol import WyomingServer
-    from myxtts.utils.commons import get_device_context
 
     log_lines()
-    configure_for_speech()
-    device = arguments.device and device_named(arguments.device)
-    with get_device_context(device):
-        synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, decoder=arguments.decoder)
-    run = Path(arguments.checkpoint)
-    voices = VoiceBook(synthesizer, run, arguments.voices and Path(arguments.voices))
-    limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
-    speaker = Speaker(synthesizer, Metrics(), *limits, arguments.warm, lambda: get_device_context(device))
-    settings = ServerSettings(
-        untouched=("/ui",) if arguments.ui else (),
-        model=arguments.model_name or run.resolve().name,
-        api_key=key,
-        max_characters=arguments.max_characters,
-        language=arguments.language,
-        allow_uploads=arguments.allow_uploads,
-    )
+    app, speaker, voices, settings = open_model(arguments, key)
     place, besides = (arguments.host, arguments.port, arguments.grace_seconds), []
     if arguments.wyoming_port is not None:
         wyoming = WyomingServer(speaker, voices, settings.language, settings.max_characters)
         besides.append(wyoming.serve(arguments.wyoming_host, arguments.wyoming_port))
-    app = make_app(speaker, voices, settings)
     if arguments.ui:
         _mount_page(app, Path(arguments.ui), key)
     serving = Serving(app, speaker, *place, besides)
-    serving.run()
-    return 0 if serving.started else 1
+    try:
+        serving.run()
+        return 0 if serving.started else 1
+    finally:
+        if speaker.synthesizer.engine.is_compiling:
+            _end_at_once(sys.exception())
+
+
+def _end_at_once(error):
+    """Ends the process as `error`, a signal's, would, or with 0: Python would first wait for XLA, for some seconds."""
+    sys.stderr.flush()
+    code = error.code if isinstance(error, SystemExit) else 130 if isinstance(error, KeyboardInterrupt) else 0
+    os._exit(code if error is None or code else 1)
 
 
 def _mount_page(app, home, key):
@@ -127,45 +85,6 @@ def _mount_page(app, home, key):
         raise UserError(f'--ui needs the extra "ui": pip install "myxtts[ui]" ({error.name} is missing.)') from error
     home.mkdir(parents=True, exist_ok=True)
     mount_page(app, Studio(home), switches(), key)
-
-
-def _check(arguments) -> str | None:
-    """Raises `UserError` for what can be seen from the command line; returns the key."""
-    if not arguments.checkpoint:
-        raise UserError("--checkpoint must name the folder of a model. Try: myxtts serve --checkpoint runs/mine")
-    if arguments.allow_uploads and not arguments.voices:
-        raise UserError("--allow-uploads needs --voices FOLDER, where the voices are kept.")
-    if arguments.allow_uploads and not os.access(arguments.voices, os.W_OK):
-        raise UserError(f"--allow-uploads needs a folder that can be written to. {arguments.voices} is not.")
-    require(0 <= (arguments.wyoming_port or 0) <= 65535, "--wyoming-port", "0 to 65535", arguments.wyoming_port)
-    for flag, most in (
-        ("queue", 10_000),
-        ("max_characters", 10**6),
-        ("queue_seconds", 86_400),
-        ("max_seconds", 86_400),
-    ):
-        value, least = getattr(arguments, flag), 0 if flag == "queue" else 1
-        require(least <= value <= most, f"--{flag.replace('_', '-')}", f"{least} to {most}", value)
-    require(0 <= arguments.grace_seconds <= 3600, "--grace-seconds", "0 to 3600", arguments.grace_seconds)
-    try:
-        get_language(arguments.language)
-    except ValueError as error:
-        raise UserError(f"--language: {error}") from error
-    return _key(arguments)
-
-
-def _key(arguments):
-    if arguments.api_key is not None and arguments.api_key_file:
-        raise UserError("--api-key is not allowed with --api-key-file: give one of them.")
-    key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
-    if arguments.api_key_file:
-        try:
-            key = (read_bounded(Path(arguments.api_key_file), 2**16).splitlines() or [""])[0].strip()
-        except ValueError as error:
-            raise UserError(f"--api-key-file {arguments.api_key_file} {error}.") from error
-    if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
-        raise UserError("An API key must be of 8 or more printable ASCII characters without spaces.")
-    return key
 
 
 if __name__ == "__main__":

@@ -49,15 +49,15 @@ class ServerSettings:
 
 
 def make_app(
-    speaker: Speaker, voices: VoiceBook, settings: ServerSettings, at_start: Callable[[], None] | None = None
+    speaker: Speaker, voices: VoiceBook, settings: ServerSettings, at_start: Callable[[Speaker], None] | None = None
 ) -> FastAPI:
-    """The application, `Gate` included; its start starts the speaker, its end stops it."""
+    """The application, `Gate` included; its start starts the speaker and calls `at_start`, its end stops it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         speaker.start()
         if at_start:
-            at_start()
+            at_start(speaker)
         yield
         await asyncio.to_thread(speaker.stop)
 

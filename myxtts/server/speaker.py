@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
@@ -65,7 +65,9 @@ class Speaker:
     """Speaks texts in the order of their arrival, up to `MOST_ROWS` of them at once. It alone uses the model.
 
     Between two calls of the model, which draw at most sixteen codes for each row, texts that are cancelled or late
-    leave, and others join. Sentences ahead of the one that is heard are drawn only in rows that nobody waits for.
+    leave, and others join. Sentences ahead of the one that is heard are drawn only in rows that nobody waits for. While
+    the model draws, another thread makes the sound of what was drawn before, except for a text's first sound, which
+    comes before anything else.
 
     Args:
         max_waiting: Texts that may wait; `submit` refuses more.
@@ -94,6 +96,7 @@ class Speaker:
         self._refusing, self._ended, self._warmed = False, False, False
         self._text_seconds = SECONDS_OF_A_TEXT
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
+        self._sounds = ThreadPoolExecutor(1, "sounds")
 
     def start(self) -> None:
         """Warms up and begins to speak, in a thread of its own."""
@@ -188,6 +191,7 @@ class Speaker:
                             self._let_go()
             finally:
                 self._refusing = True
+                self._sounds.shutdown()
                 self._answer_calls()
                 for job in list(self._running):
                     self._end(job, _stopping())
@@ -204,12 +208,15 @@ class Speaker:
         self._drop()
         self._admit()
         engine = self.synthesizer.engine
-        with engine.owned():
-            rows = engine.advance()
+        sounds = self._sounds.submit(self._speak_all, [job for job in self._running if job.first_sound is not None])
+        try:
+            with engine.owned():
+                rows = engine.advance()
+        finally:
+            wait([sounds])
+        sounds.result()  # raises what ended it
         self.metrics.rows.set(rows)
-        # Those first whose listener has heard nothing yet.
-        for job in sorted(self._running, key=lambda job: job.first_sound is not None):
-            self._speak(job)
+        self._speak_all([job for job in self._running if job.first_sound is None])
         self._let_go()
 
     def _let_go(self):
@@ -249,9 +256,11 @@ class Speaker:
                 if not self._waiting:
                     break
                 job = self._waiting.popleft()
+                # Short calls would keep those in the queue waiting longer than they save this one.
+                hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
-                options = job.sampling, job.seed, job.speed, job.hurry
+                options = job.sampling, job.seed, job.speed, hurry
                 job.stream = self.synthesizer.open_text(job.text, job.find_voice(), job.language, *options)
                 job.stream.open()
             except Exception as error:
@@ -261,13 +270,18 @@ class Speaker:
             with self._lock:
                 self._running.append(job)
         free = MOST_ROWS - sum(job.stream.num_rows for job in self._running)
-        for job in self._running:
+        for job in sorted(self._running, key=lambda job: job.stream.num_rows):
             before = job.stream.num_rows
             if free > 0:
                 job.stream.look_ahead()
                 free -= job.stream.num_rows - before
         self.metrics.waiting.set(len(self._waiting))
         self.metrics.speaking.set(len(self._running))
+
+    def _speak_all(self, jobs):
+        with self._device():
+            for job in jobs:
+                self._speak(job)
 
     def _speak(self, job):
         try:

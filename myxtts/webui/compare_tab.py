@@ -66,8 +66,8 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
 
 
 def _evaluation(studio, said, sides):
-    with gr.Accordion(said["evaluation"], open=False):
-        sentences = gr.Number(30, label=said["sentences"], precision=0, minimum=1)
+    with gr.Accordion(said["evaluation"], open=False, elem_id="evaluation_box"):
+        sentences = gr.Number(30, label=said["sentences"], precision=0, minimum=1, elem_id="evaluate_sentences")
         button = gr.Button(said["evaluate"], elem_id="evaluate")
         cancel_button(said, "evaluate_cancel", lambda: studio.tasks.cancel("evaluate"))
         table = log_box(said["evaluation"], "evaluation", 12)

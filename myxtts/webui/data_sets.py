@@ -68,13 +68,20 @@ class DataSets:
         return folder
 
     def cuts(self, folder: Path) -> tuple[list[str], list[list[str]]]:
-        """Names of columns and rows of what became of a long recording; none where nothing was cut."""
+        """Names of columns and rows to show of what became of a long recording; none where nothing was cut."""
         try:
             with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
                 rows = [row for row, _ in zip(csv.reader(file), range(MOST_ROWS + 1))]
         except FileNotFoundError:
             rows = []
-        return (rows[0], rows[1:]) if rows else ([], [])
+        if not rows:
+            return [], []
+        are_seconds = [name.endswith("_seconds") for name in rows[0]]
+        headers = [
+            name.removesuffix("_seconds").replace("_", " ") + " (s)" * of for name, of in zip(rows[0], are_seconds)
+        ]
+        shown = [[f"{float(cell):.2f}" if of else cell for cell, of in zip(row, are_seconds)] for row in rows[1:]]
+        return headers, shown
 
     def _copy(self, files, folder, sounds, sounds_in=""):
         names = [Path(file).name for file in files]

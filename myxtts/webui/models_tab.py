@@ -17,13 +17,15 @@ def models_tab(studio: Studio, said: dict[str, str], choices: Choices, tab: gr.T
         return [[view.folder.name, words, _steps(view.checkpoints)] for view, words in zip(views, told_of)]
 
     headers = [said["run"], said["state"], said["checkpoints"]]
-    table = gr.Dataframe(rows, headers=headers, interactive=False, wrap=True, elem_id="models")
+    widths = ["28%", "44%", "28%"]
+    table = gr.Dataframe(rows, headers=headers, interactive=False, wrap=True, column_widths=widths, elem_id="models")
     gr.Button(said["refresh"]).click(rows, None, table, api_name="models")
     tab.select(rows, None, table, show_progress="hidden", api_name=False)
     _export(studio, said, choices)
-    with gr.Accordion(said["import"], open=False):
+    with gr.Accordion(said["import"], open=False, elem_id="import_box"):
         gr.Markdown(said["import_help"])
-        source, name = gr.Textbox("", label=said["source"]), gr.Textbox("", label=said["new_run"])
+        source = gr.Textbox("", label=said["source"], elem_id="import_source")
+        name = gr.Textbox("", label=said["new_run"], elem_id="import_name")
         button = gr.Button(said["import"], elem_id="import")
         cancel_button(said, "import_cancel", lambda: studio.tasks.cancel("convert"))
         log = log_box(said["log"], "import_log", 4)

@@ -15,7 +15,8 @@ _numbers = itertools.count()
 def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """Text and voice to sound, heard while it is made."""
     run = choices.runs("run", elem_id="speak_run")
-    text, language = gr.Textbox("", label=said["text"], lines=3, elem_id="speak_text"), language_box(said)
+    text = gr.Textbox("", label=said["text"], lines=3, elem_id="speak_text")
+    language = language_box(said, "speak_language")
     recording, speaker = choices.voice(run, "speak")
     with gr.Row():
         seed = gr.Number(0, label=said["seed"], precision=0, minimum=0)
@@ -48,5 +49,6 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
 
     given = [streamed, run, text, language, recording, speaker, seed, temperature, speed]
     speaking = button.click(told(say), given, [state, message, sound], show_progress="minimal", api_name="speak")
+    speaking.failure(lambda: "", None, state, api_name=False)
     message.change(None, message, None, js=PLAY)
     hush.click(lambda: said["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)
