@@ -1,8 +1,7 @@
 """Trains XTTS. `python train_main.py --help` lists what can be set; without arguments it trains on a sample corpus."""
 
-import sys
-
 from myxtts.cli.train import main
+from myxtts.utils.process_end import run_to_exit
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_exit(main)

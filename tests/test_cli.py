@@ -235,3 +235,20 @@ def test_terminated_command_leaves_nothing_half_written(tmp_path):
     command = [sys.executable, tmp_path / "writing.py", output / "sound.wav"]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert (ended.returncode, list(output.iterdir())) == (143, [])
+
+
+@pytest.mark.parametrize("end, code", [("return 3", 3), ("sys.exit('refused')", 1)])
+def test_a_command_ends_with_its_code_while_native_code_is_still_busy(end, code):
+    script = f"""
+import atexit, sys, time
+from myxtts.utils.process_end import AbandonedThread, run_to_exit
+def main():
+    AbandonedThread(lambda: time.sleep(600), "busy").start()
+    print("done")
+    {end}
+atexit.register(print, "put away")
+run_to_exit(main)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (code, "done\nput away\n")
+    assert ended.stderr == ("refused\n" if code == 1 else "")

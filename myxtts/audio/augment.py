@@ -28,7 +28,9 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Random numbers for the rows of one worker: those that one process draws for them as part of the whole batch.
 
     Args:
-        draw: A stateless random operation of TensorFlow, called as `draw(shape, *arguments)`.
+        draw: A stateless random operation of TensorFlow, or a function of what one draws, called as `draw(shape,
+            *arguments)`. What it makes of few numbers rounds by how many there are: of all rows' here, so that no
+            worker's sound is other by a last digit, which silence in a log-mel shows a thousand times as large.
         shape: Rows of this worker's part of the batch, and what else the numbers are over.
         share: Which of how many equal parts of the batch this one is.
     """
@@ -49,13 +51,16 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
     `on` is a scalar bool; False gives changes that change nothing. `share` is as in `draw_rows`.
     """
-    shape = rows, 2 + EQUALIZER_CURVES
-    numbers = draw_rows(tf.random.stateless_uniform, shape, [seed, position], -1.0, 1.0, share=share)
-    numbers = numbers * tf.cast(on, tf.float32)
+
+    def draw(shape, at):
+        numbers = tf.random.stateless_uniform(shape, at, -1.0, 1.0) * tf.cast(on, tf.float32)
+        return tf.concat([tf.exp(SPEED_RANGE * numbers[:, :1]), numbers[:, 1:]], axis=1)
+
+    numbers = draw_rows(draw, (rows, 2 + EQUALIZER_CURVES), [seed, position], share=share)
     band = (tf.range(num_mels, dtype=tf.float32) + 0.5) / num_mels
     curves = tf.cos(math.pi * band[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
     offset = GAIN_NEPERS * numbers[:, 1:2] + EQUALIZER_NEPERS * tf.matmul(numbers[:, 2:], curves)
-    return Change(tf.exp(SPEED_RANGE * numbers[:, 0]), offset[:, None])
+    return Change(numbers[:, 0], offset[:, None])
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
@@ -106,19 +111,27 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
     """
     rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
     shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]
-    numbers = draw_rows(tf.random.stateless_uniform, shape, at, -1.0, 1.0, share=share)
-    places = tf.range(size // 2 + 1, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
+
+    def draw(shape, at):
+        numbers, (low, high) = tf.random.stateless_uniform(shape, at, -1.0, 1.0), NOISE_DECIBELS
+        below = low + (high - low) * 0.5 * (1.0 + numbers[:, 1:2])
+        level = tf.exp(GAIN_NEPERS * numbers[:, :1])
+        return tf.concat([level, tf.pow(10.0, -below / 20.0), numbers[:, 2:]], axis=1)
+
+    numbers = draw_rows(draw, shape, at, share=share)
+    # Processors round the last few of many exponentials otherwise; so there are none here that count.
+    bins, in_sixteens = size // 2 + 1, (size // 32 + 1) * 16
+    places = tf.range(in_sixteens, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
     curves = tf.cos(math.pi * places[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
 
     def equalize(sound, weights):
-        curve = tf.exp(MICROPHONE_NEPERS * tf.matmul(weights, curves))
+        curve = tf.exp(MICROPHONE_NEPERS * tf.matmul(weights, curves))[:, :bins]
         shaped = tf.signal.irfft(tf.signal.rfft(sound) * tf.cast(curve, tf.complex64), [size])
-        return shaped, tf.sqrt(tf.reduce_mean(tf.square(shaped), axis=1, keepdims=True) + 1e-12)
+        # Row by row, where a mean over an axis rounds by how many rows there are.
+        power = tf.einsum("bs,bs->b", shaped, shaped)[:, None] / tf.cast(size, tf.float32)
+        return shaped, tf.sqrt(power + 1e-12)
 
     sound, loudness = equalize(wav, numbers[:, 2 : 2 + EQUALIZER_CURVES])
     noise = draw_rows(tf.random.stateless_normal, (rows, size), at, share=share)
     noise, noise_loudness = equalize(noise, numbers[:, 2 + EQUALIZER_CURVES :])
-    low, high = NOISE_DECIBELS
-    below = low + (high - low) * 0.5 * (1.0 + numbers[:, 1:2])
-    sound = sound + noise * loudness / noise_loudness * tf.pow(10.0, -below / 20.0)
-    return sound * tf.exp(GAIN_NEPERS * numbers[:, :1])
+    return (sound + noise * loudness / noise_loudness * numbers[:, 1:2]) * numbers[:, :1]

@@ -4,8 +4,10 @@ import importlib
 import signal
 import sys
 import threading
+from typing import NoReturn
 
 import myxtts
+from myxtts.utils.process_end import run_to_exit
 
 COMMANDS = {
     "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
@@ -44,3 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         # An exception, so that what is half written goes away; commands that can end better have handlers of their own.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
+
+
+def run() -> NoReturn:
+    """The `myxtts` command as a process."""
+    run_to_exit(main)

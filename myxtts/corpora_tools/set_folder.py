@@ -2,20 +2,15 @@
 
 import csv
 import io
-import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from myxtts.config.checks import UserError
 from myxtts.storage.files import read_json, remove_leftovers, write_json, write_text
-
-try:
-    import fcntl
-except ModuleNotFoundError:  # Windows
-    fcntl = None
+from myxtts.storage.locks import locked_folder
 
 MARK = "make_dataset.json"
 TRAINING, VALIDATION, SEGMENTS, REPORT = "metadata_train.csv", "metadata_eval.csv", "segments.csv", "report.html"
@@ -114,13 +109,11 @@ def open_set(path: Path) -> Iterator[SetFolder]:
         raise UserError(f"--output must be a new or empty folder, or one of make-dataset. {path} holds something else.")
     for folder in (path / WAVS, path / SOURCES):
         folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDONLY) if fcntl else None
-    try:
-        if fcntl:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"Another run is writing to {path}. Wait for it, or name another --output.") from None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked_folder(path))
+        except BlockingIOError:
+            raise UserError(f"Another run is writing to {path}. Wait for it, or name another --output.") from None
         for folder in (path, path / WAVS, path / SOURCES):
             remove_leftovers(folder)
         if not (path / MARK).is_file():
@@ -128,9 +121,6 @@ def open_set(path: Path) -> Iterator[SetFolder]:
         if read_json(path / MARK).get("format") != _FORMAT:
             raise UserError(f"{path} was made by another version of make-dataset. Name another --output.")
         yield SetFolder(path)
-    finally:
-        if fcntl:
-            os.close(descriptor)
 
 
 def source_id(name: str, digest: str) -> str:

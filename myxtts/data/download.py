@@ -19,11 +19,7 @@ from tqdm import tqdm
 from myxtts.config.checks import brief
 from myxtts.data.corpora import CorpusError
 from myxtts.storage.files import write_whole_folder
-
-try:
-    import fcntl
-except ImportError:  # Windows has none
-    fcntl = None
+from myxtts.storage.locks import lock
 
 _OPENED = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 """To be read and appended to, but not through a link; not every system has the last two."""
@@ -99,8 +95,7 @@ def _only_user_of(part: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{part} is not a regular file; remove it")
         try:
-            if fcntl:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno())
         except BlockingIOError:
             raise OSError("another process is fetching it; wait for that one") from None
         if not os.fstat(file.fileno()).st_nlink:

@@ -14,6 +14,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_
 from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.shards import PreparedClips
+from myxtts.utils.process_end import AbandonedThread
 
 _FULL_SCALE = 32767.0
 
@@ -239,7 +240,7 @@ def stream_batches(
         last_reference = [batches]
         del batches
         if not sys.is_finalizing():  # when Python ends, a new thread would never get to run, and be waited for
-            threading.Thread(target=last_reference.clear, name="myxtts-ended-reader", daemon=True).start()
+            AbandonedThread(last_reference.clear, "myxtts-ended-reader").start()
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:

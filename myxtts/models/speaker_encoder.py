@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from myxtts.config.model import SPEAKER_BLOCKS
+from myxtts.models.layers.batch_normalization import BatchNormalization
 from myxtts.models.layers.convolution import Conv2D
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Shape, Tensor
@@ -173,8 +174,7 @@ class SpeakerEncoder(keras.layers.Layer):
 
 def _batch_normalization(name, dtype, shape):
     # Keras's momentum is the share of the old value: PyTorch's 0.1 is 0.9 here.
-    layer = keras.layers.BatchNormalization(momentum=0.9, epsilon=_EPSILON, dtype=dtype, name=name)
-    return built(layer, shape)
+    return built(BatchNormalization(momentum=0.9, epsilon=_EPSILON, dtype=dtype, name=name), shape)
 
 
 def _dense(name, dtype, shape, units, activation=None):

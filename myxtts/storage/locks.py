@@ -1,4 +1,7 @@
-"""Who makes which of many parts that several processes could make."""
+"""Locks of the kernel's, which end with the process however that ends: one writer to a folder, one maker of a part.
+
+Windows has none: there every claim holds, and `CAN_LOCK` is False.
+"""
 
 import logging
 import os
@@ -13,28 +16,64 @@ except ImportError:  # Windows has none
 
 logger = logging.getLogger(__name__)
 
+CAN_LOCK: bool = fcntl is not None
+
+
+def lock(descriptor: int) -> None:
+    """Claims an open file or folder until it is closed.
+
+    Raises:
+        BlockingIOError: Another process has claimed it.
+    """
+    if CAN_LOCK:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Claims a folder, without leaving a file in it; says in the log where that cannot be.
+
+    Raises:
+        BlockingIOError: Another process has claimed it.
+    """
+    if not CAN_LOCK:
+        logger.warning("%s cannot be locked on this system: make sure that no second run writes to it.", folder)
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            lock(descriptor)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            told = "%s cannot be locked (%s): make sure that no second run writes to it."
+            logger.warning(told, folder, error.strerror)
+        yield
+    finally:
+        os.close(descriptor)
+
 
 @contextmanager
 def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     """Claims part `number` of what processes on machines that share a folder divide up; gives whether it could.
 
-    The lock is the kernel's, on a byte of the file `path`, which is made and stays: it ends with the process however
-    that ends. Where nothing can be locked, every claim holds.
+    The lock is on a byte of the file `path`, which is made and stays. Where nothing can be locked, every claim holds.
 
     Args:
         waits: Until the process that has the part ends its claim.
     """
-    if fcntl is None:
+    if not CAN_LOCK:
         yield True
         return
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        yield _lock(descriptor, path, number, waits)
+        yield _lock_byte(descriptor, path, number, waits)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor, path, number, waits):
+def _lock_byte(descriptor, path, number, waits):
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
     except (BlockingIOError, PermissionError):  # POSIX lets systems choose

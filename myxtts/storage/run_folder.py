@@ -1,25 +1,18 @@
 """The folder of a run: fit to be written to, written to by one run at a time, and set aside as one."""
 
-import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 
 from myxtts.config.stages import STAGES
 from myxtts.storage.files import AnyPath, CheckpointError, free_path, remove_leftovers, sync_path, write_whole_folder
+from myxtts.storage.locks import locked_folder
 from myxtts.storage.provenance import VOCABULARY
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
-
-try:
-    import fcntl
-except ImportError:  # Windows has none
-    fcntl = None
-
-logger = logging.getLogger(__name__)
 
 GATHERED = ".before_reset"
 """Holds what is about to be set aside, until it is all of a run."""
@@ -35,33 +28,27 @@ _REPORTS = ("train.log", "inspected_*.json", "clips_*.csv", "diverged_*.json")
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Makes a run's folder if need be, keeps other runs out of it, clears or undoes what a killed one left half done.
 
-    The lock is the kernel's, on the folder itself: it ends with the process however that ends, and leaves no file.
-
     Raises:
         CheckpointError: It cannot be written to, another run writes to it, or something in it leads elsewhere.
     """
     folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(4096))
-        descriptor = os.open(folder, os.O_RDONLY) if fcntl else None
-    except OSError as error:
-        rule = "--checkpoint-dir must be a folder that can be written to."
-        raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
-    try:
-        if fcntl:
-            _lock(descriptor, folder)
-        else:
-            logger.warning("%s cannot be locked on this system: make sure that no second run writes to it.", folder)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(4096))
+            stack.enter_context(locked_folder(folder))
+        except BlockingIOError:
+            way_out = "Wait for it, stop it, or name another --checkpoint-dir."
+            raise CheckpointError(f"Another run is writing to {folder}. {way_out}") from None
+        except OSError as error:
+            rule = "--checkpoint-dir must be a folder that can be written to."
+            raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
         _refuse_links(folder)
         _put_back(folder)
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
             remove_leftovers(place)
         yield folder
-    finally:
-        if fcntl:
-            os.close(descriptor)
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
@@ -111,13 +98,3 @@ def _refuse_links(folder):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             problem = f"{path} is a link, a pipe or a device, and a run writes to plain files in its own folder"
             raise CheckpointError(f"{problem}. Put the file or folder itself there, or name another --checkpoint-dir.")
-
-
-def _lock(descriptor, folder):
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        way_out = "Wait for it, stop it, or name another --checkpoint-dir."
-        raise CheckpointError(f"Another run is writing to {folder}. {way_out}") from None
-    except OSError as error:
-        logger.warning("%s cannot be locked (%s): make sure that no second run writes to it.", folder, error.strerror)

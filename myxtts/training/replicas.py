@@ -1,6 +1,5 @@
 """The devices that train, as one: where variables are made, and how a batch gets there."""
 
-import functools
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from myxtts.config.checks import ConfigError, require
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.kinds import short_name
 from myxtts.devices.workers import Workers, current_workers
+from myxtts.models.layers.batch_normalization import BatchNormalization
 from myxtts.training.device_pipeline import copy_to
 
 
@@ -132,21 +132,11 @@ class Replicas:
 
 
 def synchronize_statistics(model: keras.Model) -> None:
-    """Lets batch normalization take its statistics of the whole batch, all replicas' rows of it, as on one device.
-
-    Keras's own switch for it, `synchronized`, takes the variance as a difference of two large numbers, E[x²] - E[x]²,
-    which loses what is small beside the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample
-    variance"). Here the mean comes first.
-    """
+    """Lets batch normalization take its statistics of the whole batch, all replicas' rows of it, as on one device."""
     for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer._moments = functools.partial(_whole_batch_moments, layer)
+        if isinstance(layer, BatchNormalization):
+            layer.over_replicas = _over_replicas
 
 
-def _whole_batch_moments(layer, inputs, mask=None):
-    """Mean and variance `(channels,)` of `(…, channels)` float32, over the rows of all replicas."""
-    total = lambda value: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
-    axes = layer._reduction_axes
-    count = total(tf.cast(tf.size(inputs) // tf.shape(inputs)[-1], inputs.dtype))
-    mean = total(tf.reduce_sum(inputs, axes)) / count
-    return mean, total(tf.reduce_sum(tf.square(inputs - mean), axes)) / count
+def _over_replicas(value):
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)

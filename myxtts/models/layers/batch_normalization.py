@@ -1,0 +1,70 @@
+"""Batch normalization whose statistics are exact to the last digits, and the same however a batch is divided up."""
+
+from collections.abc import Callable
+
+import keras
+from keras import ops
+
+from myxtts.models.layers.tensor import Shape, Tensor
+
+
+class BatchNormalization(keras.layers.Layer):
+    """Normalizes each channel by mean and variance of `(..., C)`, in float32 (Ioffe and Szegedy 2015).
+
+    A sum over batch and both axes of a spectrogram, taken in one go, is one float32 that grows by a hundred thousand
+    small numbers, and loses their last digits: 1e-5 of the variance, which another way to divide the batch loses
+    otherwise. Sums are taken axis by axis here (Higham 1993, "The accuracy of floating point summation"), and the
+    variance about the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+
+    `training` selects the statistics of the batch; the moving ones, which follow it, are used otherwise.
+
+    Args:
+        momentum: Share of the old value in a moving statistic.
+        epsilon: Added to the variance.
+    """
+
+    def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.momentum, self.epsilon = momentum, epsilon
+        self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
+        """The sum of a value over the replicas that share a batch."""
+
+    def build(self, input_shape: Shape):
+        def weight(name, start, trainable=True):
+            return self.add_weight(
+                shape=input_shape[-1:],
+                initializer=start,
+                name=name,
+                trainable=trainable,
+                dtype="float32",
+                autocast=False,
+            )
+
+        self.gamma, self.beta = weight("gamma", "ones"), weight("beta", "zeros")
+        self.moving_mean = weight("moving_mean", "zeros", False)
+        self.moving_variance = weight("moving_variance", "ones", False)
+
+    def call(self, inputs: Tensor, training=False) -> Tensor:
+        x = ops.cast(inputs, "float32")
+        mean, variance = (ops.convert_to_tensor(value) for value in (self.moving_mean, self.moving_variance))
+        if training:
+            moving = mean, variance
+            mean, variance = self.moments(x)
+            for variable, old, new in zip((self.moving_mean, self.moving_variance), moving, (mean, variance)):
+                variable.assign(old * self.momentum + new * (1.0 - self.momentum))
+        scale, shift = (ops.convert_to_tensor(value) for value in (self.gamma, self.beta))
+        normalized = ops.batch_normalization(x, mean, variance, -1, shift, scale, self.epsilon)
+        return ops.cast(normalized, self.compute_dtype)
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance `(C,)` of `(..., C)` float32, over the rows of all replicas."""
+        count = self.over_replicas(ops.cast(ops.size(x) // ops.shape(x)[-1], x.dtype))
+        mean = self.over_replicas(_sum_by_axis(x)) / count
+        # The variance has no slope in the mean.
+        return mean, self.over_replicas(_sum_by_axis(ops.square(x - ops.stop_gradient(mean)))) / count
+
+
+def _sum_by_axis(x):
+    for _ in x.shape[:-1]:
+        x = ops.sum(x, axis=-2)
+    return x
