@@ -1,5 +1,8 @@
 """Figures of evaluation against independent computations and in known order; intervals against what they claim."""
 
+import zlib
+from types import SimpleNamespace
+
 import librosa
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from myxtts.evaluation.contours import HOP_SAMPLES, differences, listen, pitch_f
 from myxtts.evaluation.judging import repeated_groups
 from myxtts.evaluation.likeness import DVector, slaney_filters
 from myxtts.evaluation.pitch import track_pitch
-from myxtts.evaluation.recognizers import at_rate
+from myxtts.evaluation.recognizers import Whisper, at_rate
 from myxtts.evaluation.text_errors import character_errors, word_errors
 
 RATE = 22050
@@ -187,3 +190,20 @@ def test_speaker_encoder_is_keras_lstm_and_librosas_mel():
     assert encoder(samples, 16000) == pytest.approx(expected / np.linalg.norm(expected), abs=2e-4)
     filters = librosa.filters.mel(sr=16000, n_fft=400, n_mels=40)
     assert np.allclose(slaney_filters().T, filters, atol=1e-6)
+
+
+class LoopingModel:
+    """As faster-whisper's, one that loops where it may repeat itself."""
+
+    model, supported_languages = SimpleNamespace(is_multilingual=True), ["en"]
+
+    def transcribe(self, samples, no_repeat_ngram_size=0, **options):
+        text = "a cup of tea" if no_repeat_ngram_size else "papa, " * 60
+        ratio = len(text) / len(zlib.compress(text.encode()))
+        return iter([SimpleNamespace(text=text, compression_ratio=ratio)]), None
+
+
+def test_recognizer_in_a_loop_reads_again_without_repeating_itself():
+    whisper = Whisper.__new__(Whisper)
+    whisper._model, whisper._beam_size = LoopingModel(), 1
+    assert whisper(np.zeros(16000, np.float32), 16000, "en") == "a cup of tea"

@@ -20,6 +20,11 @@ WAV, LANGUAGE = "{wav}", "{language}"
 """What in a command stands for the file and for the code of the language."""
 TIMEOUT_SECONDS = 600
 POCKETSPHINX = "pocketsphinx"
+LOOP_RATIO = 2.4
+"""Bytes of a text over compressed ones; above it Whisper has got into a loop (Radford et al. 2022, section 4.5). It
+would draw again at random; here it may not repeat itself in a second reading, so a sound always gives the same text."""
+LOOP_WORDS = 4
+"""Tokens in a row that are then not written twice."""
 WHISPER_FILES = ("model.bin", "config.json", "tokenizer.json")
 
 Recognizer = Callable[[np.ndarray, int, str], str]
@@ -91,7 +96,6 @@ class Whisper:
             self._model = WhisperModel(str(folder), local_files_only=True, **how)
         except (RuntimeError, ValueError) as error:
             raise UserError(f"--recognizer {folder} cannot be opened: {str(error).splitlines()[0]}.") from None
-
         self._beam_size = 5 if thorough else 1
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
@@ -108,7 +112,11 @@ class Whisper:
         if language not in self._model.supported_languages:
             raise UserError(f"The recognizer does not know the language {language}. Take another, or a command.")
         options = dict(language=language, beam_size=self._beam_size, temperature=0.0, condition_on_previous_text=False)
-        return self._model.transcribe(at_rate(samples, sample_rate), **options, **more)[0]
+        heard = at_rate(samples, sample_rate)
+        segments = list(self._model.transcribe(heard, **options, **more)[0])
+        if any(segment.compression_ratio > LOOP_RATIO for segment in segments):
+            segments = list(self._model.transcribe(heard, no_repeat_ngram_size=LOOP_WORDS, **options, **more)[0])
+        return segments
 
 
 class Pocketsphinx:
