@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.audio.augment import SPEED_RANGE, change_speed, change_speed_of_loop, draw_change, limit_speed
+from myxtts.audio.augment import SPEED_RANGE, change_speed, change_speed_of_loop, disturb, draw_change, limit_speed
 from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
 
 
@@ -54,3 +54,11 @@ def test_change_is_a_function_of_seed_and_position():
 def test_switched_off_change_changes_nothing():
     change = draw_change(4, NUM_MELS, 0, 0, False)
     assert (change.speed.numpy() == 1.0).all() and not change.offset.numpy().any()
+
+
+def test_a_worker_makes_of_its_rows_what_one_process_makes_of_them_to_the_last_bit():
+    wav = (0.1 * np.random.default_rng(0).standard_normal((4, 8003))).astype(np.float32)
+    parts = [disturb(wav[2 * part : 2 * part + 2], 7, 3, (part, 2)) for part in range(2)]
+    np.testing.assert_array_equal(np.concatenate(parts), disturb(wav, 7, 3))
+    speeds = [draw_change(2, NUM_MELS, 7, 3, True, (part, 8)).speed for part in range(8)]
+    np.testing.assert_array_equal(np.concatenate(speeds), draw_change(16, NUM_MELS, 7, 3, True).speed)

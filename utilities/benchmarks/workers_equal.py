@@ -44,7 +44,7 @@ class Case:
 TWO_MODEL_DEVICES = ("--virtual-devices", "3")
 CASES = {
     "plain": Case(),
-    # The same sums of the same halves: equal however rounding grows, as it does in the speaker stage at random weights.
+    # Sums of the same halves, so that the first steps are nearer; rounding grows in the speaker stage all the same.
     "two devices": Case(one=TWO_MODEL_DEVICES),
     "accumulated and clipped": Case({"gradient_accumulation": 2}, {"gradient_clip": 0.1}),
     "dual": Case(flags=("--virtual-devices", "2")),
