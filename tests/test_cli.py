@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -235,6 +236,22 @@ def test_terminated_command_leaves_nothing_half_written(tmp_path):
     command = [sys.executable, tmp_path / "writing.py", output / "sound.wav"]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert (ended.returncode, list(output.iterdir())) == (143, [])
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system cannot call a process back")
+def test_a_command_ends_though_native_code_lost_what_the_signal_raised():
+    script = """
+import ctypes, os, signal, sys, time
+from myxtts.cli import main as entry
+def main(arguments):
+    ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGTERM))()
+    print("lost", flush=True)
+    time.sleep(100)
+entry.COMMANDS["sleep"] = ("__main__", "sleeps")
+sys.exit(entry.main(["sleep"]))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (128 + signal.SIGTERM, "lost\n")
 
 
 @pytest.mark.parametrize("end, code", [("return 3", 3), ("sys.exit('refused')", 1)])

@@ -25,6 +25,11 @@ COMMANDS = {
     "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),
 }
 
+HEARD_SECONDS = 1.0
+"""After which an exception that a signal raised should have got through."""
+CAN_REPEAT = hasattr(signal, "setitimer")
+"""Whether the system can call a process back; Windows cannot."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the subcommand named first; prints the list for none or `--help`."""
@@ -43,9 +48,26 @@ def main(argv: list[str] | None = None) -> int:
         print(f"myxtts: {argv[0]} is not a command.{nearest(argv[0], COMMANDS)}", file=sys.stderr)
         return 2
     if threading.current_thread() is threading.main_thread():
-        # An exception, so that what is half written goes away; commands that can end better have handlers of their own.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
+        # Commands that can end better have handlers of their own.
+        signal.signal(signal.SIGTERM, _end)
+    try:
+        return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
+    finally:
+        if CAN_REPEAT:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _end(number, frame):
+    """Raises `SystemExit`, so that what is half written goes away; and again for as long as that does not get through.
+
+    Where native code calls Python, as in the middle of an import, an exception may be lost, and the process would go on
+    as if nothing had been.
+    """
+    if CAN_REPEAT:
+        signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
+        signal.setitimer(signal.ITIMER_REAL, HEARD_SECONDS)
+    if not isinstance(sys.exc_info()[1], SystemExit):  # else it is on its way, and clears up
+        sys.exit(128 + number)
 
 
 def run() -> NoReturn:

@@ -57,14 +57,18 @@ class BatchNormalization(keras.layers.Layer):
         return ops.cast(normalized, self.compute_dtype)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance `(C,)` of `(..., C)` float32, over the rows of all replicas."""
-        count = self.over_replicas(ops.cast(ops.size(x) // ops.shape(x)[-1], x.dtype))
-        mean = self.over_replicas(_sum_by_axis(x)) / count
-        # The variance has no slope in the mean.
-        return mean, self.over_replicas(_sum_by_axis(ops.square(x - ops.stop_gradient(mean)))) / count
+        """Mean and variance `(C,)` of `(..., C)` float32, over the rows of all replicas.
 
-
-def _sum_by_axis(x):
-    for _ in x.shape[:-1]:
-        x = ops.sum(x, axis=-2)
-    return x
+        Groups are put together by their means and variances (Chan et al., equation 2.1), which keeps little but `x` for
+        the backward pass, the less the longer the first axis after the batch's is: that of time.
+        """
+        mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
+        while len(mean.shape) > 1:
+            axis = min(1, len(mean.shape) - 2)
+            variance = ops.mean(variance, axis=axis)
+            mean, between = ops.moments(mean, axes=[axis])
+            variance = variance + between
+        rows = ops.cast(ops.size(x) // ops.shape(x)[-1], x.dtype)
+        count = self.over_replicas(rows)
+        whole = self.over_replicas(rows * mean) / count
+        return whole, self.over_replicas(rows * (variance + ops.square(mean - whole))) / count
