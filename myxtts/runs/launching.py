@@ -19,6 +19,8 @@ LOST_FAREWELL_SECONDS = 15.0
 """The same where one was lost: the others know at once, and what hangs never ends by itself."""
 STOPPED_SECONDS = LOST_SECONDS + 5.0
 """In which a worker that a signal has stopped may be continued. Those who have met it notice sooner and say so."""
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a worker that was told to end before it had anything to finish."""
 HOST = "127.0.0.1"
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -124,6 +126,8 @@ def _follow(workers):
                 worker.kill()
         failed = [worker for worker in ended if worker.returncode]
         if deadline is None and failed:
+            if any(worker.returncode == TERMINATED for worker in failed):
+                _terminate(workers)  # it was told to end before it met the others, so nobody has told them
             seconds = LOST_FAREWELL_SECONDS if _is_lost(failed) else FAREWELL_SECONDS
             deadline = time.monotonic() + seconds
         if deadline is not None and time.monotonic() > deadline:
@@ -138,6 +142,12 @@ def _follow(workers):
     if _is_lost(ended):
         return LOST_EXIT_CODE
     return next((worker.returncode for worker in ended if worker.returncode), 0)
+
+
+def _terminate(workers):
+    for worker in workers:
+        if worker.poll() is None:
+            worker.terminate()
 
 
 def _is_stopped(worker):
