@@ -142,4 +142,5 @@ def test_drawn_requests_are_refused(live):
 
 
 def test_nothing_of_it_is_left(live):
-    assert live.speaker.load == (0, 0, 0) and live.speaker.alive
+    live.wait_until(lambda: live.speaker.load == (0, 0, 0))
+    assert live.speaker.alive

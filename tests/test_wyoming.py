@@ -104,5 +104,4 @@ def test_client_that_leaves_frees_its_row(live):
     connection.sendall(json.dumps({"type": "synthesize", "data_length": len(data)}).encode() + b"\n" + data)
     assert connection.recv(10)
     connection.close()
-    live.wait_until(lambda: live.speaker.load == (0, 0, 0))
-    assert not live.speaker.synthesizer.engine._rows
+    live.wait_until(lambda: live.speaker.load == (0, 0, 0) and not live.speaker.synthesizer.engine._rows)
