@@ -189,6 +189,7 @@ def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer = gpt_run[1]
     kept = trainer.state.best, list(trainer.state.history)
     trainer.state.best, found = None, []
+    monkeypatch.setattr(gpt_run[2], "validation", {})  # it hears of these, too
     for loss in (np.nan, 3.0, np.inf, 2.0, np.nan, 2.5):
         monkeypatch.setattr(trainer, "evaluate", lambda loader: {"codes": loss})
         found.append(trainer._validate([])[1])
