@@ -9,7 +9,7 @@ import pytest
 import scipy.fft
 from tiny import voiced
 
-from myxtts.evaluation import statistics
+from myxtts.evaluation import likeness, statistics
 from myxtts.evaluation.alignment import align
 from myxtts.evaluation.contours import HOP_SAMPLES, differences, listen, pitch_figures
 from myxtts.evaluation.judging import repeated_groups
@@ -164,7 +164,7 @@ def test_nothing_that_went_wrong_is_not_certainty():
     assert statistics.ratio(np.array([2.0]), np.array([4.0])) == (0.5, None, None)
 
 
-def test_speaker_encoder_is_keras_lstm_and_librosas_mel():
+def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch):
     import keras
 
     generator = np.random.default_rng(0)
@@ -188,6 +188,11 @@ def test_speaker_encoder_is_keras_lstm_and_librosas_mel():
         x = layer(x)
     expected = np.maximum(np.array(x)[0, -1] @ projection[0].T + projection[1], 0)
     assert encoder(samples, 16000) == pytest.approx(expected / np.linalg.norm(expected), abs=2e-4)
+    several = generator.random((5, 20, 40)).astype(np.float32)
+    whole = encoder.embed(several)
+    monkeypatch.setattr(likeness, "_ROWS", 2)
+    monkeypatch.setattr(likeness, "_COLUMNS", 5)
+    np.testing.assert_allclose(encoder.embed(several), whole, atol=1e-6)
     filters = librosa.filters.mel(sr=16000, n_fft=400, n_mels=40)
     assert np.allclose(slaney_filters().T, filters, atol=1e-6)
 

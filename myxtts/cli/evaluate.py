@@ -59,6 +59,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _evaluate(arguments):
+    from myxtts.devices.tensorflow_start import import_tensorflow
+
+    import_tensorflow()
     from myxtts.devices.kinds import device_named
     from myxtts.evaluation.evaluate import PAGE, check_output, choose_sentences, evaluate_into, rows_to_speak, subjects
     from myxtts.evaluation.judging import Tools

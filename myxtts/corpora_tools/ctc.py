@@ -40,6 +40,16 @@ class Trellis:
         may_skip[3::2] = ids[1:] != ids[:-1]
         return cls(symbols, floors, may_skip)
 
+    @classmethod
+    def of_words(cls, words: list[list[int]], blank: int) -> "Trellis":
+        """States of one text in which letters follow each other without blanks, which are only about its words."""
+        ids = [[blank], *(one for word in words for one in (word, [blank]))]
+        symbols = np.array([one for some in ids for one in some], np.int64)
+        may_skip = np.zeros(len(symbols), bool)
+        # Words may follow each other without a pause.
+        may_skip[3:] = (symbols[2:-1] == blank) & (symbols[3:] != blank)
+        return cls(symbols, np.full(len(symbols), -np.inf), may_skip)
+
 
 def best_path(log_probabilities: np.ndarray, trellis: Trellis, first: np.ndarray, width: int) -> np.ndarray:
     """The state of each frame on the most probable path from the first blank or symbol to the last.

@@ -60,17 +60,26 @@ class CtcNetwork:
         parts, seconds = [], 0.0
         for left, core, right in _windows(audio, channel):
             samples = np.concatenate([left, core, right])
-            samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
-            scores = self._session.run(None, {self._name: samples[None].astype(np.float32)})[0][0]
+            scores = self._session.run(None, {self._name: normalized_samples(samples)[None]})[0][0]
             if scores.ndim != 2 or scores.shape[1] <= max(self.vocabulary.values()):
                 raise UserError(f"--aligner must give (1, T, V) scores of V letters. It gives {(1, *scores.shape)}.")
             per_sample = len(scores) / len(samples)
             scores = scores[round(len(left) * per_sample) : round((len(left) + len(core)) * per_sample)]
-            scores = scores - scores.max(axis=1, keepdims=True)
-            parts.append((scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))).astype(np.float32))
+            parts.append(log_softmax(scores).astype(np.float32))
             seconds += len(core) / SAMPLE_RATE
         log_probabilities = np.concatenate(parts)
         return log_probabilities, seconds / len(log_probabilities)
+
+
+def normalized_samples(samples: np.ndarray) -> np.ndarray:
+    """Samples `(S,)` with mean 0 and variance 1, as Wav2Vec2 takes them, float32."""
+    return ((samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)).astype(np.float32)
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    """Log-probabilities of scores `(T, V)`."""
+    scores = scores - scores.max(axis=1, keepdims=True)
+    return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
 
 
 def _windows(audio, channel):

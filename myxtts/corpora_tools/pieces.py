@@ -21,7 +21,7 @@ _SPEAKER_LABEL = re.compile(r"^\s*(?:>>\s*)?[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0
 _MUSIC = re.compile("[♪♫♬🎵🎶]")
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
 _CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
-_OVERLAP_SECONDS = 0.3
+_OVERLAP_SECONDS, _OVERLAP_SHARE = 0.3, 0.3
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ def _mark_overlaps(pieces):
     for index in range(len(marked) - 1):
         first, second = marked[index : index + 2]
         overlap = min(first.end, second.end) - second.start
-        if overlap > _OVERLAP_SECONDS and overlap > 0.3 * (second.end - second.start):
+        shorter = min(first.end - first.start, second.end - second.start)
+        if overlap > _OVERLAP_SECONDS and overlap > _OVERLAP_SHARE * shorter:
             marked[index] = replace(first, fault=first.fault or "overlapping cues")
             marked[index + 1] = replace(second, fault=second.fault or "overlapping cues")
         elif overlap > 0:
