@@ -4,15 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS
 
-_NO_CODES = np.zeros((0, 0), np.int32)
+_NO_CODES, _NO_MEL = np.zeros((0, 0), np.int32), np.zeros((0, 0, 0), np.float32)
 
 
 class WaveBatch(NamedTuple):
     """What the host makes: padded waveforms and token ids. B clips, S and R samples at 22 050 Hz, L tokens.
 
-    The last five fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`, `codes`. For others
+    The last seven fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`, `codes`. For others
     they are without width or zero.
     """
 
@@ -28,10 +28,13 @@ class WaveBatch(NamedTuple):
     source_rate: object  # `(B,)` int32, Hz that the recordings have
     speaker: object  # `(B,)` int32, index into the sorted speakers of the training set; -1: none of them
     codes: object = _NO_CODES  # `(B, S / 1024)` int32 of prepared clips, zero-padded; without width: to be computed
+    # `(B, 1 + R / 256, num_mels)` float32, normalized log-mel of `conditioning` of prepared clips; so, too
+    conditioning_mel: object = _NO_MEL
+    missing_frames: object = _NO_CODES  # `(B, K)` int32, frames that are to be computed of it; the last one repeated
 
 
-WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
-WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
+WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4 f4 i4".split()))
+WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2, 3, 2)
 TARGET_GRID = (147, 160)
 """Samples at 22 050 and at 24 000 Hz that last equally long: where a clip may begin, so that both begin together."""
 
@@ -64,6 +67,8 @@ def noise_batch(
         np.full(num_clips, num_targets, np.int32),
         np.full(num_clips, DECODER_SAMPLE_RATE * targets, np.int32),
         np.zeros(num_clips, np.int32),
+        np.zeros((num_clips, 0), np.int32),
+        np.zeros((num_clips, 0, NUM_MELS), np.float32),
         np.zeros((num_clips, 0), np.int32),
     )
 
@@ -127,6 +132,9 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
         raise BatchError(f"{rule} Received: {batch.wav.shape}.")
     if batch.codes.shape[1] not in (0, num_codes := batch.wav.shape[1] // CODE_STRIDE_SAMPLES):
         raise BatchError(f"WaveBatch.codes must be {num_codes} wide or 0. Received: {batch.codes.shape}.")
+    if batch.conditioning_mel.shape[1] not in (0, num_frames := 1 + batch.conditioning.shape[1] // MEL_HOP_SAMPLES):
+        rule = f"WaveBatch.conditioning_mel must have {num_frames} frames or none."
+        raise BatchError(f"{rule} Received: {batch.conditioning_mel.shape}.")
     checked = [(batch.wav_lengths, batch.wav), (batch.text_lengths, batch.text)]
     if width := batch.target_wav.shape[1]:
         if width != target_width(batch.wav.shape[1]):

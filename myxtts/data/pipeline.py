@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import AudioError, load_with_rate
-from myxtts.config.data import DataConfig
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
-from myxtts.data.shards import PreparedClips
+from myxtts.data.conditioning import ConditioningRule, fill, known_frames
+from myxtts.data.shards import PreparedClips, PreparedSound
 from myxtts.utils.process_end import AbandonedThread
 
 _FULL_SCALE = 32767.0
@@ -37,7 +37,7 @@ class SampleCache:
 
     def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
         self._room, self._prepared = budget_mb * 2**20, prepared
-        self._samples: dict[tuple[str, int], tuple[np.ndarray, int, np.ndarray | None]] = {}
+        self._samples: dict[tuple[str, int], tuple[np.ndarray, int, PreparedSound | None]] = {}
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
@@ -52,24 +52,26 @@ class SampleCache:
         samples, source_rate, _ = self._entry(path, sample_rate)
         return samples.astype(np.float32) * (1.0 / _FULL_SCALE), source_rate
 
-    def load_with_codes(self, path: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Samples of `path` at 22 050 Hz, and its codes, `(C,)` int32, where it is prepared."""
-        samples, _, codes = self._entry(path, MODEL_SAMPLE_RATE)
-        return samples.astype(np.float32) * (1.0 / _FULL_SCALE), codes
+    def load_prepared(self, path: str) -> tuple[np.ndarray, PreparedSound | None]:
+        """Samples of `path` at 22 050 Hz, and what was computed of them, where it is prepared."""
+        samples, _, prepared = self._entry(path, MODEL_SAMPLE_RATE)
+        return samples.astype(np.float32) * (1.0 / _FULL_SCALE), prepared
 
     def _entry(self, path, sample_rate):
         key = path, sample_rate
         kept = self._samples.get(key)
         if kept is None:
             if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
-                samples, codes = self._prepared.read(path)
-                kept = samples, sample_rate, codes
+                prepared = self._prepared.read(path)
+                kept = prepared.samples, sample_rate, prepared
+                size = sum(array.nbytes for array in prepared)
             else:
                 samples, source_rate = load_with_rate(path, sample_rate)
                 kept = to_int16(samples), source_rate, None
+                size = kept[0].nbytes
             with self._lock:
-                if key not in self._samples and kept[0].nbytes <= self._room:
-                    self._room -= kept[0].nbytes
+                if key not in self._samples and size <= self._room:
+                    self._room -= size
                     self._samples[key] = kept
         return kept
 
@@ -77,18 +79,6 @@ class SampleCache:
 def to_int16(samples: np.ndarray) -> np.ndarray:
     """Samples as they are kept and trained on; what lies beyond [-1, 1] is clipped."""
     return np.round(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16)
-
-
-@dataclass(frozen=True)
-class ConditioningRule:
-    """How the clip that a voice is taken from is chosen, and filled up to `max_samples`."""
-
-    min_samples: int
-    max_samples: int
-    source: str
-    """`speaker` or `clip`, see `DataConfig.conditioning_source`."""
-    padding: str
-    """`repeat` or `zeros`."""
 
 
 @dataclass(eq=False)
@@ -110,8 +100,8 @@ class BatchLoader:
     """Whether batches bring the sound at 24 000 Hz; clips then begin on `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
     """Speakers by index, where batches say whose clips they are."""
-    codes: bool = False
-    """Whether batches bring the codes of the clips, which are all prepared, whole and not put off."""
+    prepared: bool = False
+    """Whether batches bring codes and conditioning mels of the clips, which are all prepared, whole and not put off."""
     share: tuple[int, int] = (0, 1)
     """Which of how many equal parts of each batch is read: a worker's own rows."""
     failure: Exception | None = None
@@ -128,19 +118,16 @@ class BatchLoader:
         part, parts = self.share
         first = part * len(ordered.indices) // parts
         indices = ordered.indices[first : (part + 1) * len(ordered.indices) // parts]
-        voice_samples = self.conditioning.max_samples if self.conditioning else 0
-        voice, target = (voice_samples,), (target_width(ordered.num_samples) * self.targets,)
-        num_codes = (ordered.num_samples // CODE_STRIDE_SAMPLES * self.codes,)
-        widths = (), (ordered.num_samples,), (), (ordered.num_tokens,), (), voice, (2,), target, (), (), (), num_codes
-        batch = WaveBatch(*(np.zeros((len(indices), *w), dtype) for w, dtype in zip(widths, WAVE_DTYPES)))
+        batch = self._empty(len(indices), ordered)
         batch.index[:] = indices
+        missing = []
         for row, index in enumerate(indices):
             clip = self.clips[index]
             # A generator for each row: what is drawn for one depends on no other, which another worker reads.
             rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1, first + row])
-            (samples, codes), start = self.cache.load_with_codes(clip.wav_path), 0
-            if self.codes:
-                codes = codes[: num_codes[0]]
+            (samples, prepared), start = self.cache.load_prepared(clip.wav_path), 0
+            if self.prepared:
+                codes = prepared.codes[: batch.codes.shape[1]]
                 batch.codes[row, : len(codes)] = codes
             if self.crop_samples is not None:
                 samples, start = self._slice(samples, self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
@@ -156,9 +143,22 @@ class BatchLoader:
             batch.text[row, : len(clip.tokens)] = clip.tokens
             batch.wav_lengths[row], batch.text_lengths[row] = shift + len(samples), len(clip.tokens)
             if self.conditioning is not None:
-                voice, batch.conditioning_span[row] = self._conditioning(index, samples, shift, rng)
-                batch.conditioning[row] = fill(voice, self.conditioning.max_samples, self.conditioning.padding)
+                missing.append(self._fill_conditioning(batch, row, samples, prepared, shift, rng))
+        if self.prepared and self.conditioning is not None:
+            width = max(map(len, missing))
+            missing = np.array([np.pad(frames, (0, width - len(frames)), "edge") for frames in missing], np.int32)
+            batch = batch._replace(missing_frames=missing)
         return check_wave_batch(batch)
+
+    def _empty(self, rows, ordered):
+        """A batch of zeros."""
+        voice, frames, num_codes = 0, 0, ordered.num_samples // CODE_STRIDE_SAMPLES * self.prepared
+        if self.conditioning is not None:
+            voice, frames = self.conditioning.max_samples, self.conditioning.num_frames * self.prepared
+        target = target_width(ordered.num_samples) * self.targets
+        widths = (), (ordered.num_samples,), (), (ordered.num_tokens,), (), (voice,), (2,), (target,), (), (), ()
+        widths = *widths, (num_codes,), (frames, NUM_MELS), (0,)
+        return WaveBatch(*(np.zeros((rows, *width), dtype) for width, dtype in zip(widths, WAVE_DTYPES)))
 
     def _fill_target(self, batch, row, clip, start, length, shift):
         """Puts what `wav` shows, `length` samples from `start` on, put off by `shift`, into the row at 24 000 Hz."""
@@ -174,25 +174,29 @@ class BatchLoader:
         start -= start % grid
         return samples[start : start + length], start
 
-    def _conditioning(self, index, samples, shift, rng):
-        """The sound that the voice is taken from, and where in the row it lies: 0, 0 where it is of another clip."""
-        rule = self.conditioning
+    def _fill_conditioning(self, batch, row, samples, prepared, shift, rng):
+        """Puts the clip that the voice is taken from into the row; returns which frames of its mel are missing."""
+        rule, index = self.conditioning, batch.index[row]
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         clip = self.clips[index]
         same_voice = self._by_speaker[clip.speaker, clip.language]
-        if rule.source == "speaker" and len(same_voice) > 1:
+        is_other = rule.source == "speaker" and len(same_voice) > 1
+        if is_other:
             steps = int(rng.integers(1, len(same_voice))) if self.training else 1
             other = self.clips[same_voice[(same_voice.index(index) + steps) % len(same_voice)]]
-            return self._slice(self.cache.load(other.wav_path), length, rng)[0], (0, 0)
-        if len(samples) < length:
+            samples, prepared = self.cache.load_prepared(other.wav_path)
+        elif len(samples) < length:
             length = max(1, len(samples) // 2)
-        voice, start = self._slice(samples, length, rng)
-        return voice, (shift + start, shift + start + len(voice))
-
-
-def fill(samples: np.ndarray, length: int, padding: str) -> np.ndarray:
-    """Brings `samples` to `length` by repeating them or by zeros at the end."""
-    return np.resize(samples, length) if padding == "repeat" else np.pad(samples, (0, length - len(samples)))
+        voice, start = self._slice(samples, length, rng, rule.grid)
+        voice = rule.whole(voice)
+        batch.conditioning[row] = fill(voice, rule.max_samples, rule.padding)
+        if not is_other:
+            batch.conditioning_span[row] = shift + start, shift + start + len(voice)
+        if not self.prepared:
+            return None
+        known = known_frames(start, len(voice), rule)
+        np.take(prepared.conditioning_mel, known, axis=0, mode="clip", out=batch.conditioning_mel[row])
+        return np.flatnonzero(known < 0)
 
 
 def wave_dataset(
@@ -246,14 +250,3 @@ def stream_batches(
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
     """Ends a dataset in a buffer on `device`. Its elements live there, so nothing may be mapped after it."""
     return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size))
-
-
-def conditioning_seconds(config: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated."""
-    # A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
-    if config.conditioning_padding != "repeat":
-        return config.conditioning_seconds
-    longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
-    low, high = config.conditioning_seconds
-    high = max(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, min(high, float(longest)))
-    return min(low, high), high

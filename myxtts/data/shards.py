@@ -1,9 +1,9 @@
 """Prepared clips: samples and codes in checksummed shards, written once, read at any place in any order.
 
 A folder holds, for each of its shards, a TFRecord file of `tf.train.Example`s (`id`; `samples`, 16-bit little-endian
-PCM at 22 050 Hz; `codes`), and an index in JSON, which is written last: without it the shard is not there. A manifest
-appears when all shards are there. A clip's shard follows from its id alone, so that it does not matter who makes
-which, and when.
+PCM at 22 050 Hz; `codes`; `conditioning_mel`, little-endian float32), and an index in JSON, which is written last:
+without it the shard is not there. A manifest appears when all shards are there. A clip's shard follows from its id
+alone, so that it does not matter who makes which, and when.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
+from myxtts.config.rates import NUM_MELS
 from myxtts.data.places import file_size, read_bytes
 from myxtts.storage.files import (
     CheckpointError,
@@ -31,12 +32,23 @@ from myxtts.storage.files import (
     write_whole,
 )
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 MAX_SHARDS = 99_999
 MAX_SHARD_CLIPS = 200_000
 """Its index stays well below what `read_json` takes."""
 _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and its checksum; checksum of the data
+
+
+class PreparedSound(NamedTuple):
+    """A clip and what was computed of it."""
+
+    samples: np.ndarray
+    """`(S,)` int16, at 22 050 Hz."""
+    codes: np.ndarray
+    """`(C,)` int32."""
+    conditioning_mel: np.ndarray
+    """`(1 + S // 256, num_mels)` float32, normalized, with silence behind the clip."""
 
 
 class PreparedClip(NamedTuple):
@@ -67,14 +79,14 @@ def write_shard(
     number: int,
     shards: int,
     dvae: str,
-    clips: Iterable[tuple[str, np.ndarray, np.ndarray]],
+    clips: Iterable[tuple[str, PreparedSound]],
     left_out: Sequence[tuple[str, str]] = (),
 ) -> int:
     """Writes one shard, whole or not at all; returns how many clips it holds.
 
     Args:
         dvae: Digest of the weights that made the codes.
-        clips: Id, samples `(S,)` int16 and codes `(C,)` int32 of each.
+        clips: Id and content of each.
         left_out: Id and reason of clips that cannot be used.
     """
     name, index, offset = shard_name(number, shards), [], 0
@@ -82,11 +94,11 @@ def write_shard(
         remove_leftovers(folder, name + suffix)
     path = folder / f"{name}.tfrecord"
     with write_whole(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
-        for clip_id, samples, codes in clips:
-            record = _record(clip_id, samples, codes)
+        for clip_id, sound in clips:
+            record = _record(clip_id, sound)
             writer.write(record)
             offset += _RECORD_HEADER_BYTES
-            index.append(PreparedClip(clip_id, len(samples), offset, len(record), zlib.crc32(record)))
+            index.append(PreparedClip(clip_id, len(sound.samples), offset, len(record), zlib.crc32(record)))
             offset += len(record) + _RECORD_FOOTER_BYTES
         writer.close()  # before its content is waited for
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
@@ -214,8 +226,8 @@ class PreparedClips:
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
 
-    def read(self, path: str) -> tuple[np.ndarray, np.ndarray]:
-        """Samples `(S,)` int16 at 22 050 Hz and codes `(C,)` int32 of an adopted recording.
+    def read(self, path: str) -> PreparedSound:
+        """What the shards have of an adopted recording.
 
         Raises:
             AudioError: The shard is not what it was.
@@ -228,13 +240,16 @@ class PreparedClips:
             raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip.id} does not hold; {way_out}.")
         features = tf.train.Example.FromString(record).features.feature
         samples = np.frombuffer(features["samples"].bytes_list.value[0], "<i2")
-        return samples, np.array(features["codes"].int64_list.value, np.int32)
+        mel = np.frombuffer(features["conditioning_mel"].bytes_list.value[0], "<f4").reshape(-1, NUM_MELS)
+        return PreparedSound(samples, np.array(features["codes"].int64_list.value, np.int32), mel)
 
 
-def _record(clip_id, samples, codes):
-    values = {
-        "id": tf.train.Feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")])),
-        "samples": tf.train.Feature(bytes_list=tf.train.BytesList(value=[samples.astype("<i2").tobytes()])),
-        "codes": tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist())),
+def _record(clip_id, sound):
+    content = {
+        "id": clip_id.encode("utf-8", "surrogatepass"),
+        "samples": sound.samples.astype("<i2").tobytes(),
+        "conditioning_mel": sound.conditioning_mel.astype("<f4").tobytes(),
     }
+    values = {name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])) for name, value in content.items()}
+    values["codes"] = tf.train.Feature(int64_list=tf.train.Int64List(value=sound.codes.tolist()))
     return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()
