@@ -12,9 +12,6 @@ SUM = tf.distribute.ReduceOp.SUM
 LARGEST_LOSS_SCALE = 2.0**24
 FIRST_LOSS_SCALE = 2.0**15
 LOSS_SCALE_GROWTH_STEPS = 2000
-MOST_PACKS, PACK_BYTES = 8, (2**18, 25 * 2**20)
-"""Workers add up gradients in at most so many packs, within these sizes: one that is whole travels while the backward
-pass goes on, so that only the last is waited for. Smaller ones cost more time in messages than they hide."""
 
 
 class UpdateRule:
@@ -103,8 +100,7 @@ class UpdateRule:
         """The sum over replicas; to be called in one of them."""
         if self.strategy.num_replicas_in_sync == 1:
             return value
-        options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=_pack_bytes(value))
-        return tf.distribute.get_replica_context().all_reduce(SUM, value, options)
+        return tf.distribute.get_replica_context().all_reduce(SUM, value)
 
     def first(self, value):
         """The first replica's value of something equal on all of them."""
@@ -127,10 +123,7 @@ class UpdateRule:
         lost = [name for name, gradient in zip(self.names, gradients) if gradient is None]
         if lost:
             raise ValueError(f"The losses do not depend on {lost[0]} ({len(lost)} weights in all).")
-        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        for gradient, value in zip(gradients, values):
-            gradient.set_shape(value.shape)  # of an embedding it is not known, and would keep all from being packed
-        return gradients, sums, statistics
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
 
     def accumulate(self, gradients: list) -> None:
         """Adds one replica's gradients of a micro-batch."""
@@ -189,9 +182,3 @@ class UpdateRule:
             self.averages.update(taken)
         if statistics:
             self.objective.apply_statistics(statistics)
-
-
-def _pack_bytes(value):
-    """Of the packs in which tensors, nested in any way, are added up."""
-    sizes = [(tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tf.nest.flatten(value)]
-    return min(max(sum(sizes) // MOST_PACKS, PACK_BYTES[0]), PACK_BYTES[1])
