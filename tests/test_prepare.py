@@ -16,7 +16,7 @@ from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
 from myxtts.cli.prepare import main
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
-from myxtts.data.conditioning import ConditioningRule, fill, known_frames
+from myxtts.data.conditioning import ConditioningRule, fill, known_frames, windows
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.shards import PreparedClips, PreparedSound, shard_name, write_shard
 from myxtts.models.xtts import XTTS
@@ -57,14 +57,13 @@ def with_prepared(config, folder):
 
 
 def clips_of(folder):
-    """`{id: (samples, mel, codes)}` of all shards, by a reader of TFRecords, which checks their checksums."""
+    """`{id: {samples, mel and codes}}` of all shards, by a reader of TFRecords, which checks their checksums."""
     found = {}
     for record in tf.data.TFRecordDataset(sorted(map(str, folder.glob("*.tfrecord")))):
         features = tf.train.Example.FromString(record.numpy()).features.feature
-        name = features["id"].bytes_list.value[0].decode()
-        assert name not in found
-        sound = (features[kind].bytes_list.value[0] for kind in ("samples", "conditioning_mel"))
-        found[name] = *sound, tuple(features["codes"].int64_list.value)
+        kept = found.setdefault(features["id"].bytes_list.value[0].decode(), {})
+        assert not kept.keys() & (features.keys() - {"id"})
+        kept |= {kind: features[kind].SerializeToString() for kind in features if kind != "id"}
     return found
 
 
@@ -100,15 +99,16 @@ def test_batches_and_losses_are_those_of_the_recordings(run, shards):
 def test_frames_of_a_voice_are_those_of_its_recording_to_the_last_digit(padding, start, length):
     recording = np.random.default_rng(2).normal(size=24_000).astype("float32")
     rule, extractor = ConditioningRule(1, 12_000, "speaker", padding, 256), MelSpectrogram(CONDITIONING_MEL)
-    voice = rule.whole(recording[start : start + min(length, rule.max_samples)])
-    filled = fill(voice, rule.max_samples, padding)[None]
+    length = rule.whole(min(length, rule.max_samples))
+    filled = fill(recording[start : start + length], rule.max_samples, padding)[None]
     whole, mel = (extractor(wav, in_chunks=True)[0].numpy() for wav in (recording[None], filled))
-    known = known_frames(start, len(voice), rule)
+    known = known_frames(start, length, rule)
     found = known >= 0
     assert found.sum() >= len(known) / 3
     np.testing.assert_array_equal(mel[found], whole[known[found]])
     for in_chunks in (True, False):
-        missing = extractor.frames_at(filled, np.flatnonzero(~found)[None].astype("int32"), in_chunks)[0]
+        lacking = windows(recording, start, length, rule, np.flatnonzero(~found))
+        missing = extractor.of_windows(lacking[None], in_chunks)[0]
         np.testing.assert_array_equal(missing, extractor(filled, in_chunks)[0].numpy()[~found])
 
 
@@ -142,7 +142,7 @@ def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
     first = (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns
 
     def stopped():
-        yield "one", PreparedSound(np.zeros(9, np.int16), np.zeros(1, np.int32), np.zeros((1, 80), np.float32))
+        yield "one", np.zeros(1, np.int32), PreparedSound(np.zeros(9, np.int16), np.zeros((1, 80), np.float32))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -211,7 +211,7 @@ def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):
         read.append([loader(position) for position in range(loader.order.batches_per_epoch)])
     for recorded, prepared in zip(*read, strict=True):
         assert prepared.codes.shape[1] and not recorded.codes.shape[1]
-        for name in ("wav", "wav_lengths", "text", "conditioning"):
+        for name in ("index", "wav_lengths", "text", "conditioning_span"):
             np.testing.assert_array_equal(getattr(prepared, name), getattr(recorded, name), err_msg=name)
     with pytest.raises(UserError, match="--val-prepared needs --val-data"):
         SpeechDataset.open(replace(run, data=replace(run.data, val_prepared=str(shards))))

@@ -179,29 +179,20 @@ class MelSpectrogram:
         mel = ops.reshape(ops.map(chunk, ops.arange(num_chunks)), (-1, spec.num_mels))[:total]
         return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
 
-    def frames_at(self, wav: Any, places: Any, in_chunks: bool = False) -> Any:
-        """Some frames alone of what a call gives, to the last digit.
+    def of_windows(self, windows: Any, in_chunks: bool = False) -> Any:
+        """Log-mel of single frames, to the last digit what a call gives, whose `in_chunks` is the same.
 
         Args:
-            wav: Waveforms, `(B, S)`.
-            places: Numbers of the frames of each, `(B, K)` int32.
-            in_chunks: As in that call.
+            windows: What the frames are of, `(B, K, win_length)` float32; with preemphasis, if any.
 
         Returns:
             Log-mel, `(B, K, num_mels)` float32.
         """
-        spec = self.spec
-        blocks, _ = self._blocks(wav)
-        num_clips, per_clip, count = ops.shape(blocks)[0], ops.shape(blocks)[1], ops.shape(places)[1]
-        first = places + per_clip * ops.arange(num_clips, dtype="int32")[:, None]
-        reached = first[:, :, None] + ops.arange(self._window_blocks, dtype="int32")
-        frames = ops.take(ops.reshape(blocks, (-1, spec.hop_length)), reached, axis=0)
-        frames = ops.reshape(frames, (num_clips, count, self._window_blocks * spec.hop_length))[..., : spec.win_length]
         if not in_chunks:
-            return self._log_mel(frames, self._filters)
+            return self._log_mel(windows, self._filters)
         # Of the same rank, and so by the same product, as the frames of a chunk.
-        mel = self._log_mel(ops.reshape(frames, (-1, spec.win_length)), self._filter_groups)
-        return ops.reshape(mel, (num_clips, count, spec.num_mels))
+        mel = self._log_mel(ops.reshape(windows, (-1, self.spec.win_length)), self._filter_groups)
+        return ops.reshape(mel, (-1, ops.shape(windows)[1], self.spec.num_mels))
 
     def _log_mel(self, frames, filter_groups):
         """`(..., F, win_length)` to `(..., F, num_mels)`."""

@@ -23,12 +23,9 @@ class ConditioningRule:
     grid: int = 1
     """Where it begins, and its length where it does not fill its room, are multiples of so many samples."""
 
-    def whole(self, samples: np.ndarray) -> np.ndarray:
-        """As much of a clip, `(S,)`, as the grid allows; all of it where it is shorter than the grid, or fills the
-        room."""
-        if len(samples) >= self.max_samples or len(samples) < self.grid:
-            return samples
-        return samples[: len(samples) // self.grid * self.grid]
+    def whole(self, length: int) -> int:
+        """As many of `length` samples as the grid allows; all where they are fewer than it, or fill the room."""
+        return length if length >= self.max_samples or length < self.grid else length // self.grid * self.grid
 
     @property
     def num_frames(self) -> int:
@@ -53,6 +50,19 @@ def known_frames(start: int, length: int, rule: ConditioningRule) -> np.ndarray:
     is_whole = (place >= half) & (place + half <= length) & (at + half <= rule.max_samples)
     place = place + start
     return np.where(is_whole & (place % MEL_HOP_SAMPLES == 0), place // MEL_HOP_SAMPLES, -1)
+
+
+def windows(samples: np.ndarray, start: int, length: int, rule: ConditioningRule, frames: np.ndarray) -> np.ndarray:
+    """The samples that frames of the mel are of: `(K, win_length)` for `frames`, `(K,)`; the rest as `known_frames`.
+
+    The clip is filled up and mirrored at its ends, as `fill` and `MelSpectrogram` do it.
+    """
+    half, last = CONDITIONING_MEL.win_length // 2, rule.max_samples - 1
+    at = np.abs(frames[:, None] * MEL_HOP_SAMPLES + np.arange(-half, half))
+    at = last - np.abs(last - at)
+    if rule.padding == "repeat":
+        return samples[start + at % length]
+    return np.where(at < length, samples[start + np.minimum(at, length - 1)], 0)
 
 
 def conditioning_seconds(config: DataConfig, clips: Sequence) -> tuple[float, float]:

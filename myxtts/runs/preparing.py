@@ -127,8 +127,8 @@ def _is_made(index, utterances):
     return index is not None and known == {utterance.id for utterance in utterances}
 
 
-def _encoded(utterances, preparation) -> Iterator[tuple[str, PreparedSound]]:
-    """Id and content of each clip, as the GPT stage would compute it."""
+def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, PreparedSound]]:
+    """Id, codes and sound of each clip, as the GPT stage would compute it."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples = cache.load(str(utterance.wav_path))
@@ -138,4 +138,4 @@ def _encoded(utterances, preparation) -> Iterator[tuple[str, PreparedSound]]:
         batch = preparation(tf.nest.map_structure(tf.constant, wave))
         codes = batch.codes.numpy()[0, : -(-len(samples) // CODE_STRIDE_SAMPLES)]
         mel = batch.conditioning_mel.numpy()[0, : CONDITIONING_MEL.num_frames(len(samples))]
-        yield utterance.id, PreparedSound(to_int16(samples), codes, mel)
+        yield utterance.id, codes, PreparedSound(to_int16(samples), mel)

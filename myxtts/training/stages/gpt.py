@@ -143,10 +143,11 @@ class GPTPreparation(Preparation):
             return self.log_mel(self._conditioning_mel, change_speed_of_loop(batch.conditioning, change.speed), change)
 
         def completed():
-            at = batch.conditioning, batch.missing_frames
-            missing = self.model.normalize_mel(self._conditioning_mel.frames_at(*at, runs_on_cpu(self.device)))
-            rows = tf.broadcast_to(tf.range(tf.shape(missing)[0])[:, None], tf.shape(batch.missing_frames))
-            places = tf.stack([rows, batch.missing_frames], axis=2)
+            rows, count = tf.unstack(tf.shape(batch.missing_frames))
+            windows = tf.reshape(batch.conditioning, (rows, count, CONDITIONING_MEL.win_length))
+            missing = self.model.normalize_mel(self._conditioning_mel.of_windows(windows, runs_on_cpu(self.device)))
+            numbers = tf.broadcast_to(tf.range(rows)[:, None], (rows, count))
+            places = tf.stack([numbers, batch.missing_frames], axis=2)
             return tf.tensor_scatter_nd_update(batch.conditioning_mel, places, missing)
 
         computed = lambda: self.log_mel(self._conditioning_mel, batch.conditioning, change)
