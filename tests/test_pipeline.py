@@ -15,18 +15,10 @@ from myxtts.config.stages import STAGES
 from myxtts.data import ljspeech, pipeline
 from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
 from myxtts.data.buckets import BatchOrder, SequentialOrder
+from myxtts.data.conditioning import ConditioningRule, conditioning_seconds, fill
 from myxtts.data.corpora import CorpusError
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset
-from myxtts.data.pipeline import (
-    BatchLoader,
-    Clip,
-    ConditioningRule,
-    SampleCache,
-    conditioning_seconds,
-    fill,
-    prefetch_to,
-    wave_dataset,
-)
+from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, prefetch_to, wave_dataset
 
 
 @pytest.fixture(scope="module")

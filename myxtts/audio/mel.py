@@ -161,15 +161,7 @@ class MelSpectrogram:
             Log-mel, `(B, 1 + S // hop_length, num_mels)` float32.
         """
         spec = self.spec
-        wav = ops.convert_to_tensor(wav, "float32")
-        half, num_samples = spec.win_length // 2, wav.shape[1]
-        if num_samples is not None and num_samples <= half:
-            rule = f"A waveform must be longer than half a window, {half} samples, to be reflected at its ends."
-            raise ValueError(f"{rule} Received: {num_samples} samples. Leave it out, or pad it with zeros.")
-        if spec.preemphasis:
-            wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
-        num_frames = spec.num_frames(ops.shape(wav)[1])
-        blocks = self._blocks(wav, num_frames)
+        blocks, num_frames = self._blocks(wav)
         if not in_chunks:
             return self._log_mel(self._frames(blocks, num_frames), self._filters)
         # The clips one after the other; frames that reach from one into the next are thrown away.
@@ -187,6 +179,21 @@ class MelSpectrogram:
         mel = ops.reshape(ops.map(chunk, ops.arange(num_chunks)), (-1, spec.num_mels))[:total]
         return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
 
+    def of_windows(self, windows: Any, in_chunks: bool = False) -> Any:
+        """Log-mel of single frames, to the last digit what a call gives, whose `in_chunks` is the same.
+
+        Args:
+            windows: What the frames are of, `(B, K, win_length)` float32; with preemphasis, if any.
+
+        Returns:
+            Log-mel, `(B, K, num_mels)` float32.
+        """
+        if not in_chunks:
+            return self._log_mel(windows, self._filters)
+        # Of the same rank, and so by the same product, as the frames of a chunk.
+        mel = self._log_mel(ops.reshape(windows, (-1, self.spec.win_length)), self._filter_groups)
+        return ops.reshape(mel, (-1, ops.shape(windows)[1], self.spec.num_mels))
+
     def _log_mel(self, frames, filter_groups):
         """`(..., F, win_length)` to `(..., F, num_mels)`."""
         spec = self.spec
@@ -199,16 +206,25 @@ class MelSpectrogram:
         log_mel = ops.log(mel + spec.log_offset if spec.log_offset else mel)
         return log_mel if self._inverse_stats is None else log_mel * self._inverse_stats
 
-    def _blocks(self, wav, num_frames):
-        """`(B, S)`, its ends mirrored so that frames are centered, to blocks of one hop, `(B, blocks, hop_length)`."""
-        hop_length, win_length = self.spec.hop_length, self.spec.win_length
+    def _blocks(self, wav):
+        """`(B, S)`, its ends mirrored so that frames are centered, to blocks of one hop, `(B, blocks, hop_length)`, and
+        the number of frames."""
+        spec, hop_length, win_length = self.spec, self.spec.hop_length, self.spec.win_length
+        wav = ops.convert_to_tensor(wav, "float32")
+        half, num_samples = win_length // 2, wav.shape[1]
+        if num_samples is not None and num_samples <= half:
+            rule = f"A waveform must be longer than half a window, {half} samples, to be reflected at its ends."
+            raise ValueError(f"{rule} Received: {num_samples} samples. Leave it out, or pad it with zeros.")
+        if spec.preemphasis:
+            wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
+        num_frames = spec.num_frames(ops.shape(wav)[1])
         before, after = win_length // 2, win_length - win_length // 2
         # Joined, which is quicker than padding in the mode "reflect".
         start, end = (ops.flip(part, axis=1) for part in (wav[:, 1 : before + 1], wav[:, -after - 1 : -1]))
         rest = ops.zeros((ops.shape(wav)[0], self._window_blocks * hop_length - win_length))
         padded = ops.concatenate([start, wav, end, rest], axis=1)
         num_blocks = num_frames - 1 + self._window_blocks
-        return ops.reshape(padded[:, : num_blocks * hop_length], (-1, num_blocks, hop_length))
+        return ops.reshape(padded[:, : num_blocks * hop_length], (-1, num_blocks, hop_length)), num_frames
 
     def _frames(self, blocks, num_frames):
         """`(B, blocks, hop_length)` to overlapping frames `(B, num_frames, win_length)`; quicker than a gather."""

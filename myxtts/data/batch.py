@@ -4,15 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS
 
-_NO_CODES = np.zeros((0, 0), np.int32)
+_NO_CODES, _NO_MEL = np.zeros((0, 0), np.int32), np.zeros((0, 0, 0), np.float32)
 
 
 class WaveBatch(NamedTuple):
     """What the host makes: padded waveforms and token ids. B clips, S and R samples at 22 050 Hz, L tokens.
 
-    The last five fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`, `codes`. For others
+    The last seven fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`, `codes`. For others
     they are without width or zero.
     """
 
@@ -27,11 +27,18 @@ class WaveBatch(NamedTuple):
     target_lengths: object  # `(B,)` int32, samples of it
     source_rate: object  # `(B,)` int32, Hz that the recordings have
     speaker: object  # `(B,)` int32, index into the sorted speakers of the training set; -1: none of them
-    codes: object = _NO_CODES  # `(B, S / 1024)` int32 of prepared clips, zero-padded; without width: to be computed
+    # `(B, S / 1024)` int32 of prepared clips, zero-padded, whose `wav` has no samples; without width: to be computed
+    codes: object = _NO_CODES
+    # `(B, F, num_mels)` float32, normalized log-mel of prepared conditioning clips; without width: to be computed
+    conditioning_mel: object = _NO_MEL
+    # `(B, K)` int32, frames to be put into it; they are of the K windows of 1024 samples that `conditioning` then has
+    missing_frames: object = _NO_CODES
 
 
-WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
-WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
+WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4 f4 i4".split()))
+WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2, 3, 2)
+WINDOW_SAMPLES = 1024
+"""Of a frame of the conditioning mel."""
 TARGET_GRID = (147, 160)
 """Samples at 22 050 and at 24 000 Hz that last equally long: where a clip may begin, so that both begin together."""
 
@@ -64,6 +71,8 @@ def noise_batch(
         np.full(num_clips, num_targets, np.int32),
         np.full(num_clips, DECODER_SAMPLE_RATE * targets, np.int32),
         np.zeros(num_clips, np.int32),
+        np.zeros((num_clips, 0), np.int32),
+        np.zeros((num_clips, 0, NUM_MELS), np.float32),
         np.zeros((num_clips, 0), np.int32),
     )
 
@@ -125,15 +134,19 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
     if batch.wav.shape[1] % CODE_STRIDE_SAMPLES:
         rule = f"WaveBatch.wav must have a multiple of {CODE_STRIDE_SAMPLES} samples."
         raise BatchError(f"{rule} Received: {batch.wav.shape}.")
-    if batch.codes.shape[1] not in (0, num_codes := batch.wav.shape[1] // CODE_STRIDE_SAMPLES):
-        raise BatchError(f"WaveBatch.codes must be {num_codes} wide or 0. Received: {batch.codes.shape}.")
-    checked = [(batch.wav_lengths, batch.wav), (batch.text_lengths, batch.text)]
+    is_prepared = batch.codes.shape[1] > 0
+    num_samples = batch.codes.shape[1] * CODE_STRIDE_SAMPLES if is_prepared else batch.wav.shape[1]
+    if is_prepared and batch.wav.shape[1]:
+        raise BatchError(f"WaveBatch.wav must be empty beside codes. Received: {batch.wav.shape}.")
+    if is_prepared and batch.conditioning.shape[1] != (size := batch.missing_frames.shape[1] * WINDOW_SAMPLES):
+        raise BatchError(f"WaveBatch.conditioning must have {size} samples. Received: {batch.conditioning.shape}.")
+    checked = [(batch.wav_lengths, num_samples), (batch.text_lengths, batch.text.shape[1])]
     if width := batch.target_wav.shape[1]:
         if width != target_width(batch.wav.shape[1]):
             rule = f"WaveBatch.target_wav must have {target_width(batch.wav.shape[1])} samples or none."
             raise BatchError(f"{rule} Received: {batch.target_wav.shape}.")
-        checked.append((batch.target_lengths, batch.target_wav))
-    for lengths, padded in checked:
-        if rows and (lengths.min() < 1 or lengths.max() > padded.shape[1]):
-            raise BatchError(f"Lengths must lie within 1 and {padded.shape[1]}. Received: {lengths}.")
+        checked.append((batch.target_lengths, width))
+    for lengths, most in checked:
+        if rows and (lengths.min() < 1 or lengths.max() > most):
+            raise BatchError(f"Lengths must lie within 1 and {most}. Received: {lengths}.")
     return batch

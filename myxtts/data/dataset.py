@@ -14,9 +14,10 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMP
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch
 from myxtts.data.buckets import BatchOrder, EpochStart, SequentialOrder
+from myxtts.data.conditioning import ConditioningRule, conditioning_seconds
 from myxtts.data.corpora import CorpusError, Rejection, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
-from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, conditioning_seconds, stream_batches
+from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.storage.files import CheckpointError, digest_bytes
@@ -141,12 +142,15 @@ class SpeechDataset:
     def _loader(self, clips, order, stage, training):
         data, seed = self.config.data, self.config.training.seed
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
-        rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding)
         entry, shift = STAGES[stage], MAX_SHIFT_SAMPLES * data.augment
+        keeps_codes = entry.codes and not data.augment
+        # On the frames of the recording's mel, so that most of the voice's can be taken from there, where it is kept.
+        grid = MEL_HOP_SAMPLES if keeps_codes else 1
+        rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding, grid)
         rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
         fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None)
-        if entry.codes and self.prepared is not None and not data.augment:
-            fields["codes"] = all(clip.wav_path in self.prepared for clip in clips)
+        if keeps_codes and self.prepared is not None:
+            fields["prepared"] = all(clip.wav_path in self.prepared for clip in clips)
         return BatchLoader(clips, order, self._cache, seed, rule, crop, shift, training, **fields)
 
     def _crop_samples(self, stage):

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import AudioError, load_with_rate
-from myxtts.config.data import DataConfig
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
-from myxtts.data.shards import PreparedClips
+from myxtts.data.conditioning import ConditioningRule, fill, known_frames, windows
+from myxtts.data.shards import PreparedClips, PreparedSound
 from myxtts.utils.process_end import AbandonedThread
 
 _FULL_SCALE = 32767.0
@@ -37,7 +37,7 @@ class SampleCache:
 
     def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
         self._room, self._prepared = budget_mb * 2**20, prepared
-        self._samples: dict[tuple[str, int], tuple[np.ndarray, int, np.ndarray | None]] = {}
+        self._samples: dict[tuple[str, int], tuple[np.ndarray, int, PreparedSound | None]] = {}
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
@@ -50,45 +50,47 @@ class SampleCache:
         The rate of a prepared clip is the one it is kept at.
         """
         samples, source_rate, _ = self._entry(path, sample_rate)
-        return samples.astype(np.float32) * (1.0 / _FULL_SCALE), source_rate
+        return to_float(samples), source_rate
 
-    def load_with_codes(self, path: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Samples of `path` at 22 050 Hz, and its codes, `(C,)` int32, where it is prepared."""
-        samples, _, codes = self._entry(path, MODEL_SAMPLE_RATE)
-        return samples.astype(np.float32) * (1.0 / _FULL_SCALE), codes
+    def sound(self, path: str) -> PreparedSound:
+        """Samples and conditioning mel of a prepared recording, as they are kept."""
+        return self._entry(path, MODEL_SAMPLE_RATE)[2]
+
+    def codes(self, path: str) -> np.ndarray:
+        """Codes of a prepared recording, `(C,)` int32."""
+        key = path, 0
+        kept = self._samples.get(key)
+        return self._keep(key, (self._prepared.read_codes(path), 0, None))[0] if kept is None else kept[0]
 
     def _entry(self, path, sample_rate):
         key = path, sample_rate
         kept = self._samples.get(key)
-        if kept is None:
-            if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
-                samples, codes = self._prepared.read(path)
-                kept = samples, sample_rate, codes
-            else:
-                samples, source_rate = load_with_rate(path, sample_rate)
-                kept = to_int16(samples), source_rate, None
-            with self._lock:
-                if key not in self._samples and kept[0].nbytes <= self._room:
-                    self._room -= kept[0].nbytes
-                    self._samples[key] = kept
-        return kept
+        if kept is not None:
+            return kept
+        if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
+            sound = self._prepared.read_sound(path)
+            return self._keep(key, (sound.samples, sample_rate, sound))
+        samples, source_rate = load_with_rate(path, sample_rate)
+        return self._keep(key, (to_int16(samples), source_rate, None))
+
+    def _keep(self, key, entry):
+        array, _, sound = entry
+        size = array.nbytes + (sound.conditioning_mel.nbytes if sound else 0)
+        with self._lock:
+            if key not in self._samples and size <= self._room:
+                self._room -= size
+                self._samples[key] = entry
+        return entry
+
+
+def to_float(samples: np.ndarray) -> np.ndarray:
+    """Samples that are kept, as they are trained on: float32 in [-1, 1]."""
+    return samples.astype(np.float32) * (1.0 / _FULL_SCALE)
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
     """Samples as they are kept and trained on; what lies beyond [-1, 1] is clipped."""
     return np.round(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16)
-
-
-@dataclass(frozen=True)
-class ConditioningRule:
-    """How the clip that a voice is taken from is chosen, and filled up to `max_samples`."""
-
-    min_samples: int
-    max_samples: int
-    source: str
-    """`speaker` or `clip`, see `DataConfig.conditioning_source`."""
-    padding: str
-    """`repeat` or `zeros`."""
 
 
 @dataclass(eq=False)
@@ -110,8 +112,8 @@ class BatchLoader:
     """Whether batches bring the sound at 24 000 Hz; clips then begin on `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
     """Speakers by index, where batches say whose clips they are."""
-    codes: bool = False
-    """Whether batches bring the codes of the clips, which are all prepared, whole and not put off."""
+    prepared: bool = False
+    """Whether batches bring codes and conditioning mels of the clips, which are all prepared, whole and not put off."""
     share: tuple[int, int] = (0, 1)
     """Which of how many equal parts of each batch is read: a worker's own rows."""
     failure: Exception | None = None
@@ -128,37 +130,78 @@ class BatchLoader:
         part, parts = self.share
         first = part * len(ordered.indices) // parts
         indices = ordered.indices[first : (part + 1) * len(ordered.indices) // parts]
-        voice_samples = self.conditioning.max_samples if self.conditioning else 0
-        voice, target = (voice_samples,), (target_width(ordered.num_samples) * self.targets,)
-        num_codes = (ordered.num_samples // CODE_STRIDE_SAMPLES * self.codes,)
-        widths = (), (ordered.num_samples,), (), (ordered.num_tokens,), (), voice, (2,), target, (), (), (), num_codes
-        batch = WaveBatch(*(np.zeros((len(indices), *w), dtype) for w, dtype in zip(widths, WAVE_DTYPES)))
+        batch = self._empty(len(indices), ordered)
         batch.index[:] = indices
+        voices = []
         for row, index in enumerate(indices):
             clip = self.clips[index]
             # A generator for each row: what is drawn for one depends on no other, which another worker reads.
             rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1, first + row])
-            (samples, codes), start = self.cache.load_with_codes(clip.wav_path), 0
-            if self.codes:
-                codes = codes[: num_codes[0]]
-                batch.codes[row, : len(codes)] = codes
-            if self.crop_samples is not None:
-                samples, start = self._slice(samples, self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
-            samples = samples[: ordered.num_samples]
-            room = min(self.max_shift, ordered.num_samples - len(samples)) if self.training else 0
-            shift = int(rng.integers(room + 1))
-            if self.targets:
-                shift -= shift % TARGET_GRID[0]
-                self._fill_target(batch, row, clip, start, len(samples), shift)
+            batch.text[row, : len(clip.tokens)] = clip.tokens
+            batch.text_lengths[row] = len(clip.tokens)
             if self.speakers is not None:
                 batch.speaker[row] = self._speaker_index.get(clip.speaker, -1)
-            batch.wav[row, shift : shift + len(samples)] = samples
-            batch.text[row, : len(clip.tokens)] = clip.tokens
-            batch.wav_lengths[row], batch.text_lengths[row] = shift + len(samples), len(clip.tokens)
-            if self.conditioning is not None:
-                voice, batch.conditioning_span[row] = self._conditioning(index, samples, shift, rng)
-                batch.conditioning[row] = fill(voice, self.conditioning.max_samples, self.conditioning.padding)
-        return check_wave_batch(batch)
+            if self.prepared:
+                voices.append(self._fill_prepared(batch, row, clip, rng))
+            else:
+                self._fill_recorded(batch, row, clip, rng)
+        return check_wave_batch(self._with_windows(batch, voices) if self.prepared else batch)
+
+    def _fill_recorded(self, batch, row, clip, rng):
+        """Puts sound into a row: the clip's, and that which the voice is taken from."""
+        samples, start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
+        if self.crop_samples is not None:
+            samples, start = self._slice(samples, self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
+        samples = samples[:room]
+        shift = int(rng.integers(min(self.max_shift, room - len(samples)) + 1)) if self.training else 0
+        if self.targets:
+            shift -= shift % TARGET_GRID[0]
+            self._fill_target(batch, row, clip, start, len(samples), shift)
+        batch.wav[row, shift : shift + len(samples)] = samples
+        batch.wav_lengths[row] = shift + len(samples)
+        if (rule := self.conditioning) is None:
+            return
+        length, other = self._voice(batch.index[row], rng)
+        if other is not None:
+            samples = self.cache.load(other.wav_path)
+        start, length = self._stretch(len(samples), length, rng, other is None)
+        batch.conditioning[row] = fill(samples[start : start + length], rule.max_samples, rule.padding)
+        if other is None:
+            batch.conditioning_span[row] = shift + start, shift + start + length
+
+    def _fill_prepared(self, batch, row, clip, rng):
+        """Puts codes and most of a conditioning mel into a row; returns what the frames that lack are made of."""
+        codes = self.cache.codes(clip.wav_path)[: batch.codes.shape[1]]
+        batch.codes[row, : len(codes)] = codes
+        num_samples = min(clip.num_samples, batch.codes.shape[1] * CODE_STRIDE_SAMPLES)
+        batch.wav_lengths[row] = num_samples
+        length, other = self._voice(batch.index[row], rng)
+        sound = self.cache.sound((other or clip).wav_path)
+        start, length = self._stretch(len(sound.samples) if other else num_samples, length, rng, other is None)
+        if other is None:
+            batch.conditioning_span[row] = start, start + length
+        known = known_frames(start, length, self.conditioning)
+        np.take(sound.conditioning_mel, known, axis=0, mode="clip", out=batch.conditioning_mel[row])
+        return sound.samples, start, length, np.flatnonzero(known < 0)
+
+    def _with_windows(self, batch, voices):
+        """A prepared batch with the numbers of frames that its conditioning mels lack, and with their samples."""
+        most, rows = max(len(missing) for *_, missing in voices), len(voices)
+        frames = np.array([np.pad(missing, (0, most - len(missing)), "edge") for *_, missing in voices], np.int32)
+        samples = [windows(*voice[:3], self.conditioning, row) for voice, row in zip(voices, frames)]
+        return batch._replace(conditioning=to_float(np.reshape(samples, (rows, -1))), missing_frames=frames)
+
+    def _empty(self, rows, ordered):
+        """A batch of zeros; of a prepared one, which needs no sound, without samples."""
+        wav, voice, frames, codes = ordered.num_samples, 0, 0, 0
+        if self.conditioning is not None:
+            voice = self.conditioning.max_samples
+        if self.prepared:
+            wav, voice, frames, codes = 0, 0, self.conditioning.num_frames, wav // CODE_STRIDE_SAMPLES
+        target = target_width(ordered.num_samples) * self.targets
+        widths = (), (wav,), (), (ordered.num_tokens,), (), (voice,), (2,), (target,), (), (), ()
+        widths = *widths, (codes,), (frames, NUM_MELS), (0,)
+        return WaveBatch(*(np.zeros((rows, *width), dtype) for width, dtype in zip(widths, WAVE_DTYPES)))
 
     def _fill_target(self, batch, row, clip, start, length, shift):
         """Puts what `wav` shows, `length` samples from `start` on, put off by `shift`, into the row at 24 000 Hz."""
@@ -169,30 +212,30 @@ class BatchLoader:
         batch.target_wav[row, shift : shift + len(samples)] = samples
         batch.target_lengths[row] = shift + len(samples)
 
-    def _slice(self, samples, length, rng, grid=1):
-        start = int(rng.integers(len(samples) - length + 1)) if self.training and len(samples) > length else 0
-        start -= start % grid
+    def _slice(self, samples, length, rng, grid):
+        start = self._start(len(samples), length, rng, grid)
         return samples[start : start + length], start
 
-    def _conditioning(self, index, samples, shift, rng):
-        """The sound that the voice is taken from, and where in the row it lies: 0, 0 where it is of another clip."""
-        rule = self.conditioning
+    def _start(self, num_samples, length, rng, grid):
+        start = int(rng.integers(num_samples - length + 1)) if self.training and num_samples > length else 0
+        return start - start % grid
+
+    def _voice(self, index, rng):
+        """How many samples the voice is taken from, and of which other clip; None for the clip itself."""
+        rule, clip = self.conditioning, self.clips[index]
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
-        clip = self.clips[index]
         same_voice = self._by_speaker[clip.speaker, clip.language]
-        if rule.source == "speaker" and len(same_voice) > 1:
-            steps = int(rng.integers(1, len(same_voice))) if self.training else 1
-            other = self.clips[same_voice[(same_voice.index(index) + steps) % len(same_voice)]]
-            return self._slice(self.cache.load(other.wav_path), length, rng)[0], (0, 0)
-        if len(samples) < length:
-            length = max(1, len(samples) // 2)
-        voice, start = self._slice(samples, length, rng)
-        return voice, (shift + start, shift + start + len(voice))
+        if rule.source != "speaker" or len(same_voice) == 1:
+            return length, None
+        steps = int(rng.integers(1, len(same_voice))) if self.training else 1
+        return length, self.clips[same_voice[(same_voice.index(index) + steps) % len(same_voice)]]
 
-
-def fill(samples: np.ndarray, length: int, padding: str) -> np.ndarray:
-    """Brings `samples` to `length` by repeating them or by zeros at the end."""
-    return np.resize(samples, length) if padding == "repeat" else np.pad(samples, (0, length - len(samples)))
+    def _stretch(self, num_samples, length, rng, of_itself):
+        """First sample and number of samples of so many that a voice is taken from."""
+        if of_itself and num_samples < length:
+            length = max(1, num_samples // 2)
+        start = self._start(num_samples, length, rng, self.conditioning.grid)
+        return start, self.conditioning.whole(min(length, num_samples))
 
 
 def wave_dataset(
@@ -246,14 +289,3 @@ def stream_batches(
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
     """Ends a dataset in a buffer on `device`. Its elements live there, so nothing may be mapped after it."""
     return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size))
-
-
-def conditioning_seconds(config: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated."""
-    # A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
-    if config.conditioning_padding != "repeat":
-        return config.conditioning_seconds
-    longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
-    low, high = config.conditioning_seconds
-    high = max(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, min(high, float(longest)))
-    return min(low, high), high

@@ -1,9 +1,10 @@
 """Prepared clips: samples and codes in checksummed shards, written once, read at any place in any order.
 
-A folder holds, for each of its shards, a TFRecord file of `tf.train.Example`s (`id`; `samples`, 16-bit little-endian
-PCM at 22 050 Hz; `codes`), and an index in JSON, which is written last: without it the shard is not there. A manifest
-appears when all shards are there. A clip's shard follows from its id alone, so that it does not matter who makes
-which, and when.
+A folder holds, for each of its shards, a TFRecord file and an index in JSON, which is written last: without it the
+shard is not there. A manifest appears when all shards are there. A clip has two `tf.train.Example`s, as a batch takes
+codes of one clip and sound of another: `id` and `codes`; `id`, `samples` (16-bit little-endian PCM at 22 050 Hz) and
+`conditioning_mel` (little-endian float32). A clip's shard follows from its id alone, so that it does not matter who
+makes which, and when.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
+from myxtts.config.rates import NUM_MELS
 from myxtts.data.places import file_size, read_bytes
 from myxtts.storage.files import (
     CheckpointError,
@@ -31,7 +33,7 @@ from myxtts.storage.files import (
     write_whole,
 )
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 MAX_SHARDS = 99_999
 MAX_SHARD_CLIPS = 200_000
@@ -39,17 +41,33 @@ MAX_SHARD_CLIPS = 200_000
 _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and its checksum; checksum of the data
 
 
+class PreparedSound(NamedTuple):
+    """Sound of a clip."""
+
+    samples: np.ndarray
+    """`(S,)` int16, at 22 050 Hz."""
+    conditioning_mel: np.ndarray
+    """`(1 + S // 256, num_mels)` float32, normalized, with silence behind the clip."""
+
+
+class Record(NamedTuple):
+    """Where in a shard a `tf.train.Example` is."""
+
+    offset: int
+    """Its first byte."""
+    length: int
+    """Bytes of it."""
+    crc32: int
+    """Checksum of those."""
+
+
 class PreparedClip(NamedTuple):
     """A clip as a shard's index lists it."""
 
     id: str
     num_samples: int
-    offset: int
-    """Byte of the shard at which its `tf.train.Example` begins."""
-    length: int
-    """Bytes of that."""
-    crc32: int
-    """Checksum of those."""
+    codes: Record
+    sound: Record
 
 
 def shard_name(number: int, shards: int) -> str:
@@ -67,14 +85,14 @@ def write_shard(
     number: int,
     shards: int,
     dvae: str,
-    clips: Iterable[tuple[str, np.ndarray, np.ndarray]],
+    clips: Iterable[tuple[str, np.ndarray, PreparedSound]],
     left_out: Sequence[tuple[str, str]] = (),
 ) -> int:
     """Writes one shard, whole or not at all; returns how many clips it holds.
 
     Args:
         dvae: Digest of the weights that made the codes.
-        clips: Id, samples `(S,)` int16 and codes `(C,)` int32 of each.
+        clips: Id, codes `(C,)` int32 and sound of each.
         left_out: Id and reason of clips that cannot be used.
     """
     name, index, offset = shard_name(number, shards), [], 0
@@ -82,12 +100,13 @@ def write_shard(
         remove_leftovers(folder, name + suffix)
     path = folder / f"{name}.tfrecord"
     with write_whole(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
-        for clip_id, samples, codes in clips:
-            record = _record(clip_id, samples, codes)
-            writer.write(record)
-            offset += _RECORD_HEADER_BYTES
-            index.append(PreparedClip(clip_id, len(samples), offset, len(record), zlib.crc32(record)))
-            offset += len(record) + _RECORD_FOOTER_BYTES
+        for clip_id, codes, sound in clips:
+            records = []
+            for example in _examples(clip_id, codes, sound):
+                writer.write(example)
+                records.append(Record(offset + _RECORD_HEADER_BYTES, len(example), zlib.crc32(example)))
+                offset += _RECORD_HEADER_BYTES + len(example) + _RECORD_FOOTER_BYTES
+            index.append(PreparedClip(clip_id, len(sound.samples), *records))
         writer.close()  # before its content is waited for
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
     write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out})
@@ -173,7 +192,7 @@ class PreparedClips:
             listed = b"" if file_size(index) is None else read_bytes(index)
             if digest_bytes(listed) != entry["index"]:
                 raise UserError(f"{index} is missing, damaged or newer than {MANIFEST}. {again}.")
-            clips |= {row[0]: (path, PreparedClip(*row)) for row in parse_json(listed, index)["clips"]}
+            clips |= {row[0]: (path, _listed(row)) for row in parse_json(listed, index)["clips"]}
         return cls(f"{flag} {folder}", manifest["dvae"], clips)
 
     def adopt(self, clips: Sequence, of: str = "--train-data") -> None:
@@ -214,27 +233,47 @@ class PreparedClips:
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
 
-    def read(self, path: str) -> tuple[np.ndarray, np.ndarray]:
-        """Samples `(S,)` int16 at 22 050 Hz and codes `(C,)` int32 of an adopted recording.
+    def read_codes(self, path: str) -> np.ndarray:
+        """Codes `(C,)` int32 of an adopted recording; raises as `read_sound`."""
+        shard, clip = self._by_path[path]
+        return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
+
+    def read_sound(self, path: str) -> PreparedSound:
+        """Samples and conditioning mel of an adopted recording.
 
         Raises:
             AudioError: The shard is not what it was.
             OSError: It cannot be read.
         """
         shard, clip = self._by_path[path]
-        record = read_bytes(shard, clip.offset, clip.length)
-        if zlib.crc32(record) != clip.crc32:
-            way_out = "remove it and its .json, and run the same `myxtts prepare` again"
-            raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip.id} does not hold; {way_out}.")
-        features = tf.train.Example.FromString(record).features.feature
+        features = _read(shard, clip.id, clip.sound)
         samples = np.frombuffer(features["samples"].bytes_list.value[0], "<i2")
-        return samples, np.array(features["codes"].int64_list.value, np.int32)
+        mel = np.frombuffer(features["conditioning_mel"].bytes_list.value[0], "<f4")
+        return PreparedSound(samples, mel.reshape(-1, NUM_MELS))
 
 
-def _record(clip_id, samples, codes):
-    values = {
-        "id": tf.train.Feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")])),
-        "samples": tf.train.Feature(bytes_list=tf.train.BytesList(value=[samples.astype("<i2").tobytes()])),
-        "codes": tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist())),
+def _listed(row):
+    clip_id, num_samples, *records = row
+    return PreparedClip(clip_id, num_samples, *(Record(*record) for record in records))
+
+
+def _read(shard, clip_id, record):
+    """Features of a `tf.train.Example`."""
+    content = read_bytes(shard, record.offset, record.length)
+    if zlib.crc32(content) != record.crc32:
+        way_out = "remove it and its .json, and run the same `myxtts prepare` again"
+        raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip_id} does not hold; {way_out}.")
+    return tf.train.Example.FromString(content).features.feature
+
+
+def _examples(clip_id, codes, sound):
+    """Codes and sound, each as a `tf.train.Example` with the clip's id."""
+    content = {"samples": sound.samples.astype("<i2"), "conditioning_mel": sound.conditioning_mel.astype("<f4")}
+    feature = tf.train.Feature
+    known = {"id": feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")]))}
+    of_codes = {"codes": feature(int64_list=tf.train.Int64List(value=codes.tolist()))}
+    of_sound = {
+        name: feature(bytes_list=tf.train.BytesList(value=[array.tobytes()])) for name, array in content.items()
     }
-    return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()
+    for values in (of_codes, of_sound):
+        yield tf.train.Example(features=tf.train.Features(feature=known | values)).SerializeToString()

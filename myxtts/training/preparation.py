@@ -43,13 +43,13 @@ class Preparation(ABC):
 
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
         """The batch's waveforms and lengths after a change of voice, and the change itself."""
-        on = tf.logical_and(self.augment, position >= 0)
         size = tf.shape(batch.wav)[0], self.mel.spec.num_mels
-        change = draw_change(*size, self.seed, position, on, self.share)
+        if not self.augment:
+            unchanged = Change(tf.ones(size[:1]), tf.zeros((size[0], 1, size[1])))
+            return batch.wav, batch.wav_lengths, unchanged
+        change = draw_change(*size, self.seed, position, position >= 0, self.share)
         change = change._replace(speed=limit_speed(change.speed, batch.wav_lengths, tf.shape(batch.wav)[1]))
-        if self.augment:
-            return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
-        return batch.wav, batch.wav_lengths, change
+        return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
         """Normalized log-mel of `wav`, `(B, T, num_mels)`, with the level and equalization of the change."""

@@ -148,7 +148,8 @@ def largest_differences(ones, others):
         whole = max(abs(value) for name, value in losses.items() if name not in norms)
         for name, value in losses.items():
             what = f"{'validation ' * (kind == 'validation')}{'gradient norm' if name in norms else 'loss'}"
-            difference = abs(others[kind, step][name] - value) / (abs(value) if name in norms else whole)
+            # An update that waits for its phase has a gradient norm of 0.
+            difference = abs(others[kind, step][name] - value) / (abs(value) or 1.0 if name in norms else whole)
             found[what] = max(found.get(what, (0.0, step)), (difference, step))
     return found
 

@@ -111,7 +111,8 @@ class GPTObjective(Objective):
 
 
 class GPTPreparation(Preparation):
-    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE, which batches of prepared clips bring along.
+    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE. Batches of prepared clips bring these along, and the
+    conditioning mel but for the frames at its seams.
 
     `margin_codes` of silence are put behind a batch before it is encoded. With `DVAE.reach` of them a clip has the
     codes that it has alone; without, the last codes of clips that fill the batch are other than in a wider one.
@@ -131,12 +132,26 @@ class GPTPreparation(Preparation):
         else:
             is_prepared = tf.shape(batch.codes)[1] > 0
             codes = tf.cond(is_prepared, lambda: tf.identity(batch.codes), lambda: self._encode(wav, change))
-        conditioning = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning
         span = tf.cast(batch.conditioning_span, tf.float32) / change.speed[:, None] / CODE_STRIDE_SAMPLES
         span = tf.cast(tf.stack([tf.floor(span[:, 0]), tf.math.ceil(span[:, 1])], axis=1), tf.int32)
-        conditioning_mel = self.log_mel(self._conditioning_mel, conditioning, change)
+        conditioning_mel = self._mel_of_voice(batch, change)
         lengths = -(-wav_lengths // CODE_STRIDE_SAMPLES)
         return GPTBatch(batch.index, batch.text, batch.text_lengths, conditioning_mel, codes, lengths, span)
+
+    def _mel_of_voice(self, batch, change):
+        if self.augment:
+            return self.log_mel(self._conditioning_mel, change_speed_of_loop(batch.conditioning, change.speed), change)
+
+        def completed():
+            rows, count = tf.unstack(tf.shape(batch.missing_frames))
+            windows = tf.reshape(batch.conditioning, (rows, count, CONDITIONING_MEL.win_length))
+            missing = self.model.normalize_mel(self._conditioning_mel.of_windows(windows, runs_on_cpu(self.device)))
+            numbers = tf.broadcast_to(tf.range(rows)[:, None], (rows, count))
+            places = tf.stack([numbers, batch.missing_frames], axis=2)
+            return tf.tensor_scatter_nd_update(batch.conditioning_mel, places, missing)
+
+        computed = lambda: self.log_mel(self._conditioning_mel, batch.conditioning, change)
+        return tf.cond(tf.shape(batch.conditioning_mel)[1] > 0, completed, computed)
 
     def _encode(self, wav, change):
         mel = self.log_mel(self.mel, tf.pad(wav, [[0, 0], [0, self.margin_samples]]), change)
