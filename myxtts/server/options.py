@@ -12,7 +12,8 @@ KEY_VARIABLE = "MYXTTS_API_KEY"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `myxtts serve`."""
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`, or base")
+    checkpoint = "folder of a training run or of `myxtts convert`, or base, the model in the box"
+    parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--model-name", metavar="NAME", help="what clients call it (default: the folder's name)")
     place = parser.add_argument_group("where")

@@ -3,8 +3,9 @@
     python utilities/base/judge_base.py --recognizer whisper-base --output base.md
 
 100 sentences of the grammars that it was trained on, which it never heard, then free ones, of words it may never have
-heard. Its first two voices of each language take turns. `--recognizer` is a folder with a Whisper model for
-CTranslate2, of the base size or larger, and what it makes of eSpeak's own speech is the figure beside ours.
+heard. A male and a female voice of each language take turns: those of the teacher's that are understood best.
+`--recognizer` is a folder with a Whisper model for CTranslate2, of the base size or larger, and what it makes of
+eSpeak's own speech is the figure beside ours.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "benchmarks")]
 
-from base_corpus import LANGUAGES, VARIANTS, speak_jobs  # noqa: E402
+from base_corpus import LANGUAGES, PITCHES, WORDS_PER_MINUTE, speak_jobs  # noqa: E402
 from first_words import NOISE  # noqa: E402
 
 from myxtts.audio.files import load_samples  # noqa: E402
@@ -29,10 +30,10 @@ from myxtts.evaluation.text_errors import character_errors  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import stored_voice  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
-from myxtts.storage.speakers import speaker_names  # noqa: E402
 
 JUDGED = ("en", "de", "fr", "es")
 """Languages that the smallest usable Whisper understands."""
+VOICES = ("Gene", "f2")
 SENTENCES = 25
 FREE = Path(__file__).with_name("free_sentences.txt")
 """A line `language|sentence` each."""
@@ -58,11 +59,16 @@ def error_rate(expected: Sequence[str], found: Sequence[str], language: str) -> 
 
 
 def spoken_by_espeak(texts: Sequence[str], language: str) -> list[np.ndarray]:
-    """The sentences by the teacher, in two of its voices."""
+    """The sentences by the teacher, in the same voices."""
+    words_per_minute = round(np.mean(WORDS_PER_MINUTE))
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder, f"{number}.wav")) for number in range(len(texts))]
-        variants = [VARIANTS[number % 2] for number in range(len(texts))]
-        speak_jobs([SpeechJob(*one[:2], LANGUAGES[language], one[2], 50, 160) for one in zip(paths, texts, variants)])
+        jobs = []
+        for number, (path, text) in enumerate(zip(paths, texts)):
+            variant = VOICES[number % 2]
+            pitch = round(np.mean(PITCHES[variant]))
+            jobs.append(SpeechJob(path, text, LANGUAGES[language], variant, pitch, words_per_minute))
+        speak_jobs(jobs)
         return [load_samples(path) for path in paths]
 
 
@@ -77,11 +83,11 @@ def main() -> int:
     arguments = parser.parse_args()
     whisper, rng = Whisper(arguments.recognizer), np.random.default_rng(0)
     synthesizer = Synthesizer.load(arguments.checkpoint, decoder=arguments.decoder)
-    rate, names = synthesizer.sample_rate, speaker_names(arguments.checkpoint)
+    rate = synthesizer.sample_rate
     rows, sentences = ["| language | sentences | errors | by eSpeak | shuffled | noise |", "|" + "---|" * 6], []
     for kind, texts_of in (("grammar", grammar_sentences), ("free", free_sentences)):
         for language in JUDGED:
-            own = [name for name in names if name.startswith(f"{language}_")][:2]
+            own = [f"{language}_{voice}" for voice in VOICES]
             voices = [stored_voice(arguments.checkpoint, name, synthesizer.voice) for name in own]
             voices, texts = [synthesizer.as_voice(voice) for voice in voices], texts_of(language)
             given = texts, [voices[n % len(voices)] for n in range(len(texts))], [language] * len(texts)
