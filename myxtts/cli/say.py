@@ -242,6 +242,8 @@ def _voice(arguments, synthesizer):
     voice = arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
         arguments.speaker = base_speaker(speaker_names(arguments.checkpoint), get_language(arguments.language).code)
+        told = f"The model in the box speaks, as {arguments.speaker}; --list-speakers names its other voices."
+        print(told, file=sys.stderr)
     if arguments.speaker:
         voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
     if voice is None:
