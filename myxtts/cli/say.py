@@ -8,6 +8,7 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, bounded_text, printable, read_bounded, require
+from myxtts.inference.choices import add_choices
 from myxtts.storage.base_model import BASE_NAME, is_base
 
 MAX_TEXT_BYTES = 16 * 2**20
@@ -82,12 +83,7 @@ def _add_sound(sound):
     sound.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {drawn}")
     sound.add_argument("--top-p", type=float, help=f"draw among the best codes that reach this probability {drawn}")
     sound.add_argument("--repetition-penalty", type=float, help=f"1 turns it off {drawn}")
-    decoder = "what makes the sound of the codes (default: the model's waveform decoder, where there is one)"
-    sound.add_argument("--decoder", choices=("model", "griffin-lim"), help=decoder)
-    engine = "what draws the codes: onnx is ONNX Runtime with 8-bit weights, onnx-float32 with the model's, on the CPU"
-    engines = ("tensorflow", "onnx", "onnx-float32")
-    sound.add_argument("--engine", choices=engines, default="tensorflow", help=engine)
-    sound.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
+    add_choices(sound)
 
 
 @exits_with_sentence
