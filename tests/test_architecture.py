@@ -14,6 +14,7 @@ from myxtts.config.config import XTTSConfig
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = {
     "config": 1,
+    "base": 1,  # data only
     "storage": 2,
     "text": 3,
     "devices": 3,

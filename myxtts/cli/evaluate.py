@@ -7,6 +7,7 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, printable, require
+from myxtts.inference.choices import add_choices
 
 SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
 EXAMPLES = """
@@ -45,8 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     encoder = "pretrained.pt of resemblyzer, or an .onnx that takes 16 kHz samples (default: the installed package's)"
     heard.add_argument("--speaker-encoder", metavar="FILE", help=encoder)
     parser.add_argument("--output", metavar="DIR", default="evaluation", help="for table, page and sound")
-    parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="what makes the sound (default: as in say)")
-    parser.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
+    add_choices(parser, engines=False)
     return parser
 
 

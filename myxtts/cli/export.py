@@ -21,7 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts export`."""
     description = "Write a trained model as files that speak without this project."
     parser = PlainParser(prog="myxtts export", description=description, epilog=EXAMPLES)
-    checkpoint = "folder of a training run or of `myxtts convert`, or hf://owner/name[@revision]"
+    checkpoint = "folder of a training run or of `myxtts convert`, hf://owner/name[@revision], or base"
     parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--accept-licence", action="store_true", help="of a model of the hub, without being asked")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to export")

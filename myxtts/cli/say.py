@@ -8,6 +8,8 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, bounded_text, printable, read_bounded, require
+from myxtts.inference.choices import add_choices
+from myxtts.storage.base_model import BASE_NAME, is_base
 
 MAX_TEXT_BYTES = 16 * 2**20
 """Of a text file: some thousand pages."""
@@ -18,6 +20,7 @@ SOUND_RATES = (8000, 96000)
 """Lowest and highest `--sample-rate`, in Hz."""
 EXAMPLES = """
 examples:
+  myxtts say --text "Good morning." --output hello.wav
   myxtts say --checkpoint runs/mine --reference-audio me.wav --text "Good morning." --output morning.flac
   myxtts say --checkpoint runs/mine --voice me.voice --text-file book.txt --output book.mp3 --subtitles book.srt
   echo "Good morning." | myxtts say --checkpoint runs/mine --reference-audio a.wav b.wav --stream | aplay
@@ -33,8 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = PlainParser(
         prog="myxtts say", description="Speak a text in the voice of a recording.", epilog=EXAMPLES, add_help=True
     )
-    checkpoint = "folder of a training run or of `myxtts convert`, or hf://owner/name[@revision]"
-    parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
+    checkpoint = "folder of a training run or of `myxtts convert`, hf://owner/name[@revision], or base, the model in"
+    checkpoint = f"{checkpoint} the box, which speaks in a voice of its own if none is given"
+    parser.add_argument("--checkpoint", metavar="FOLDER", default=BASE_NAME, help=checkpoint)
     parser.add_argument("--accept-licence", action="store_true", help="of a model of the hub, without being asked")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     g2p = "write text as it sounds: am, espeak, or none (default: as in training)"
@@ -79,12 +83,7 @@ def _add_sound(sound):
     sound.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {drawn}")
     sound.add_argument("--top-p", type=float, help=f"draw among the best codes that reach this probability {drawn}")
     sound.add_argument("--repetition-penalty", type=float, help=f"1 turns it off {drawn}")
-    decoder = "what makes the sound of the codes (default: the model's waveform decoder, where there is one)"
-    sound.add_argument("--decoder", choices=("model", "griffin-lim"), help=decoder)
-    engine = "what draws the codes: onnx is ONNX Runtime with 8-bit weights, onnx-float32 with the model's, on the CPU"
-    engines = ("tensorflow", "onnx", "onnx-float32")
-    sound.add_argument("--engine", choices=engines, default="tensorflow", help=engine)
-    sound.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
+    add_choices(sound)
 
 
 @exits_with_sentence
@@ -129,11 +128,11 @@ def _say(arguments, sound=None):
         sampling = synthesizer.config.sampling
         asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
         options = dict(sampling=dataclasses.replace(sampling, **asked), seed=arguments.seed, speed=arguments.speed)
-        voice = _voice(arguments, synthesizer)
         if text is not None:
             arguments.language, told = guess_language([text], arguments.language)
             if told:
                 print(told, file=sys.stderr)
+        voice = _voice(arguments, synthesizer)
         if lines:
             check = dict(retries=arguments.retries, listener=_listener(arguments))
             return say_batch.say_lines(lines, synthesizer, voice, arguments, options, check)
@@ -173,7 +172,8 @@ def _check(arguments):
     if arguments.list_speakers:
         return
     _at_most_one(arguments, "reference_audio", "speaker", "voice")
-    if not (arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch):
+    given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch
+    if not given and not is_base(arguments.checkpoint):
         raise UserError("Say whose voice it is: give --reference-audio FILE, --voice FILE.voice or --speaker NAME.")
     if arguments.batch or arguments.stream:
         _at_most_one(arguments, "batch", "stream", "subtitles")
@@ -231,8 +231,15 @@ def _text(arguments) -> str:
 
 def _voice(arguments, synthesizer):
     from myxtts.inference.voices import stored_voice
+    from myxtts.storage.base_model import base_speaker
+    from myxtts.storage.speakers import speaker_names
+    from myxtts.text.languages import get_language
 
     voice = arguments.voice or arguments.reference_audio
+    if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
+        arguments.speaker = base_speaker(speaker_names(arguments.checkpoint), get_language(arguments.language).code)
+        told = f"The model in the box speaks, as {arguments.speaker}; --list-speakers names its other voices."
+        print(told, file=sys.stderr)
     if arguments.speaker:
         voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
     if voice is None:

@@ -75,7 +75,7 @@ FLAGS = f"""
 ^ --reset-training yes training.reset_training start anew; existing checkpoints are set aside
 ^ --resume yes - only resume: an error where --checkpoint-dir holds no run (default: resume or start)
 --init-from DIR training.init_from
- start from the weights of a run, of `myxtts convert`, or of a model of the hub, hf://owner/name[@revision]
+ start from the weights of base, the model in the box, of a run, of `myxtts convert`, or of a model of the hub, hf://owner/name[@revision]
 --accept-licence yes training.accept_licence accept the licence of a model of the hub without being asked
 --tensorboard-log-dir DIR training.tensorboard_log_dir default: under the checkpoint folder
 --save-every N training.checkpoint_every_steps steps between checkpoints (default: 1000)

@@ -30,6 +30,9 @@ class TrainingConfig(Settings):
     """Batches per optimizer step."""
     alignment_loss_weight: float = setting(0.0, at_least=0)
     """GPT stage: weight of attention off the diagonal of text and speech, in one head (guided attention; XTTS: 0)."""
+    code_masking: float = setting(0.0, at_least=0, below=1)
+    """GPT stage: share of the codes before the next one that are replaced by random ones in training, so that the model
+    must read the text and cannot recite (word dropout; Bowman et al. 2016, section 3.2)."""
     text_loss_weight: float = setting(0.01, at_least=0)
     """Weight of the text cross-entropy (XTTS: 0.01)."""
     code_loss_weight: float = setting(1.0, at_least=0)
@@ -97,7 +100,7 @@ class TrainingConfig(Settings):
     reset_training: bool = setting(False, of_run=True)
     """Start anew; existing checkpoints are set aside."""
     init_from: str | None = setting(None, of_run=True)
-    """Folder of a run or of `myxtts convert`, or `hf://owner/name[@revision]`: weights that a fresh run starts from."""
+    """Weights that a fresh run starts from: folder of a run or conversion, `hf://owner/name[@revision]`, or `base`."""
     accept_licence: bool = setting(False, of_run=True)
     """Take the licence of a model that is fetched for `init_from` as accepted, without asking."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)

@@ -13,6 +13,7 @@ from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.inference.attention import text_attention
+from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
 from myxtts.inference.loading import load_model
 from myxtts.inference.onnx_steps import OnnxSteps
@@ -25,7 +26,6 @@ from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.xtts import LAYERS, XTTS
-from myxtts.onnx_graphs.builder import FLOAT32, INT8
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SpeechRate, read_rates, rule_of_thumb
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -34,11 +34,7 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED_VOICES = 32
 """Voices that a loaded model keeps."""
-DECODERS = {"model": "decoder", "griffin-lim": "dvae"}
-"""What can make the sound, and the part of the model that it needs."""
 WARM_UPS = ("none", "short", "all")
-ENGINES = {"tensorflow": None, "onnx": INT8, "onnx-float32": FLOAT32}
-"""What can draw the codes, and the weights that ONNX Runtime takes for it."""
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the file of one, or recordings to make one from."""
 

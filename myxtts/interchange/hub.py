@@ -19,6 +19,7 @@ import yaml
 from myxtts.config.checks import UserError, printable, read_bounded
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui_import import RELEASED_NAMES, CoquiFiles, import_coqui
+from myxtts.storage.base_model import base_folder, is_base
 from myxtts.storage.files import MAX_JSON_BYTES, digest_foreign_file, write_whole_folder
 from myxtts.storage.speakers import SPEAKERS_FILE
 
@@ -64,7 +65,7 @@ def parse_hub_name(source: str) -> HubName:
 
 def full_name(source: str | os.PathLike) -> str:
     """What names the same model from any folder: a hub's name as it is, else the full path."""
-    return source if is_hub_name(source) else str(Path(source).resolve())
+    return os.fspath(source) if is_hub_name(source) or is_base(source) else str(Path(source).resolve())
 
 
 def import_hub() -> Any:
@@ -92,13 +93,15 @@ def local_folder(
     """The folder of a model: `source` itself, or where a model of the hub is kept once it is fetched and converted.
 
     Args:
-        source: A folder, which need not be there, or `hf://owner/name[@revision]`.
+        source: A folder, which need not be there, `hf://owner/name[@revision]`, or `base` for the model in the box.
         accept_licence: Take the model's licence as accepted; else it is shown and asked for, once per commit.
         ask: Called with the question; gives None where nobody can answer.
 
     Raises:
         UserError: It cannot be had, its licence is not accepted, or it is no model that can be used here.
     """
+    if is_base(source):
+        return base_folder()
     if not is_hub_name(source):
         return Path(source)
     name = parse_hub_name(source)

@@ -14,6 +14,7 @@ from myxtts.server.app import ServerSettings, make_app
 from myxtts.server.metrics import Metrics
 from myxtts.server.speaker import Speaker
 from myxtts.server.voices import VoiceBook
+from myxtts.storage.base_model import base_folder, is_base
 from myxtts.utils.commons import get_device_context
 
 
@@ -32,11 +33,9 @@ def open_model(
     """Loads the model that `options.build_parser` was given; `at_start` is called as the application starts."""
     configure_for_speech()
     device = arguments.device and device_named(arguments.device)
+    run = base_folder() if is_base(arguments.checkpoint) else Path(arguments.checkpoint)
     with get_device_context(device):
-        synthesizer = Synthesizer.load(
-            arguments.checkpoint, arguments.which, decoder=arguments.decoder, engine=arguments.engine
-        )
-    run = Path(arguments.checkpoint)
+        synthesizer = Synthesizer.load(run, arguments.which, decoder=arguments.decoder, engine=arguments.engine)
     voices = VoiceBook(synthesizer, run, arguments.voices and Path(arguments.voices))
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(synthesizer, Metrics(), *limits, arguments.warm, lambda: get_device_context(device))

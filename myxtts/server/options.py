@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from myxtts.config.checks import UserError, read_bounded, require
+from myxtts.inference.choices import add_choices
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
@@ -12,7 +13,8 @@ KEY_VARIABLE = "MYXTTS_API_KEY"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `myxtts serve`."""
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`")
+    checkpoint = "folder of a training run or of `myxtts convert`, or base, the model in the box"
+    parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--model-name", metavar="NAME", help="what clients call it (default: the folder's name)")
     place = parser.add_argument_group("where")
@@ -39,12 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     warm = "what is done before the first text: short traces, all also compiles every shape of batch, for minutes"
     model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=warm)
-    decoder = "what makes the sound (default: the model's waveform decoder, where there is one)"
-    model.add_argument("--decoder", choices=("model", "griffin-lim"), help=decoder)
-    engine = "what draws the codes: onnx is ONNX Runtime with 8-bit weights, onnx-float32 with the model's, on the CPU"
-    engines = ("tensorflow", "onnx", "onnx-float32")
-    model.add_argument("--engine", choices=engines, default="tensorflow", help=engine)
-    model.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
+    add_choices(model)
 
 
 def check_options(arguments: argparse.Namespace) -> str | None:

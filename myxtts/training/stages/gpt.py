@@ -10,6 +10,7 @@ from myxtts.data.batch import GPTBatch
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.layers.convolution import set_fewer_products
+from myxtts.models.layers.dropout import site_offset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.gradient_order import recompute
@@ -93,7 +94,7 @@ class GPTObjective(Objective):
     def loss_sums(self, batch, seed=None):
         streams, audio_mask = self._streams(batch)
         latents = self.gpt.mel_to_latents(batch.conditioning_mel)
-        inputs = latents, streams.text_inputs, streams.audio_inputs
+        inputs = latents, streams.text_inputs, self._masked(streams.audio_inputs, seed)
         seen = {}
         options = {"see_input": seen.__setitem__} if "alignment" in self.loss_weights else {}
         text_logits, audio_logits = self.gpt(*inputs, key_mask=streams.key_mask, seed=seed, **options)
@@ -108,6 +109,21 @@ class GPTObjective(Objective):
             weights = self.gpt.text_attention(number, seen[number], text_mask)
             sums["alignment"] = off_diagonal(weights, batch.text_lengths + 2, batch.code_lengths)
         return sums, {}
+
+    def _masked(self, codes, seed):
+        """`(B, C)` input codes, a share of them replaced in training; the start, [STOP]s and padding stay."""
+        rate, config = self.config.training.code_masking, self.config.model
+        if seed is None or not rate:
+            return codes
+        draws = tf.random.stateless_uniform(tf.shape(codes), tf.cast(seed, tf.int32) + site_offset(MASKING_SITE))
+        replaced = (draws < rate) & (codes < config.num_codes)
+        # Below the rate a draw is again a uniform number.
+        others = tf.cast(draws / rate * config.num_codes, codes.dtype)
+        return tf.where(replaced, others, codes)
+
+
+MASKING_SITE = 1023
+"""Tells these random numbers from those of the dropout in the model's layers."""
 
 
 class GPTPreparation(Preparation):

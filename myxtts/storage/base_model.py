@@ -1,0 +1,28 @@
+"""The model in the box: a small one that comes with the package, to speak at once and to start training from."""
+
+import os
+from pathlib import Path
+
+from myxtts.storage.files import AnyPath, CheckpointError
+
+BASE_NAME = "base"
+"""What it is called where the folder of a model is asked for; a folder of that name is `./base`."""
+BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "base"
+
+
+def is_base(source: AnyPath | None) -> bool:
+    """Whether the model in the box is meant."""
+    return source is not None and os.fspath(source) in (BASE_NAME, str(BASE_FOLDER))
+
+
+def base_folder() -> Path:
+    """Folder of the model in the box. Raises `CheckpointError` where the package came without it."""
+    if not (BASE_FOLDER / "config.json").is_file():
+        way_out = "Install the package anew, or give the folder of another model with --checkpoint or --init-from"
+        raise CheckpointError(f"The base model is missing from {BASE_FOLDER}. {way_out}.")
+    return BASE_FOLDER
+
+
+def base_speaker(names: list[str], language: str) -> str:
+    """The first of the base model's voices, called `en_f1` and so on, that speaks a language, or else of all."""
+    return next((name for name in names if name.startswith(f"{language}_")), names[0])

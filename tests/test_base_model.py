@@ -1,0 +1,102 @@
+"""The model in the box: it speaks at once, training starts from it, and its files are fit for the package."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from command_helpers import sentence_of
+from tiny import tiny_run_config
+
+from myxtts.audio.files import load_samples
+from myxtts.cli import say, train
+from myxtts.config.stages import STAGES
+from myxtts.interchange import hub
+from myxtts.models.xtts import XTTS
+from myxtts.runs import opening
+from myxtts.storage import base_model
+from myxtts.storage.base_model import BASE_FOLDER, base_speaker
+from myxtts.storage.parts import chosen_step, part_store, read_part
+from myxtts.storage.provenance import read_config, vocabulary_path
+from myxtts.storage.speakers import speaker_names
+from myxtts.training.stages.gpt import GPTObjective
+
+MOST_BYTES = 12 * 10**6
+LANGUAGES = ("am", "de", "en", "es", "fa", "fr")
+
+
+def test_say_speaks_without_a_checkpoint_in_a_voice_of_the_language(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert say.main(["--text", "Guten Morgen.", "--language", "de", "--output", "hello.wav"]) == 0
+    samples = load_samples("hello.wav")
+    assert len(samples) > 8000 and np.abs(samples).max() > 0.02
+    assert "Wrote hello.wav" in capsys.readouterr().out
+
+
+def test_every_language_has_voices():
+    names = speaker_names(BASE_FOLDER)
+    assert [base_speaker(names, language)[:2] for language in LANGUAGES] == list(LANGUAGES)
+    assert base_speaker(names, "ja") == names[0]
+
+
+def test_files_are_half_precision_small_and_know_no_place():
+    files = [path for path in BASE_FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    for part in STAGES:
+        store = part_store(BASE_FOLDER, part)
+        arrays = read_part(store, chosen_step(store, part), part=part)[0]["model"].values()
+        assert {array.dtype for array in arrays} <= {np.dtype("float16"), np.dtype("int32"), np.dtype("int64")}
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".json", ".md", ".py")]
+    assert not [found for text in texts for found in re.findall(r'"/[a-z]+/[^"]*"', text)]
+    assert {"CARD.md", "__init__.py"} <= {path.name for path in files}
+
+
+@pytest.fixture
+def without_base(monkeypatch, tmp_path):
+    for module in (base_model, hub):
+        if hasattr(module, "BASE_FOLDER"):
+            monkeypatch.setattr(module, "BASE_FOLDER", tmp_path / "base")
+
+
+@pytest.mark.parametrize("main, argv", [(say.main, ["--text", "Hello."]), (train.main, ["--init-from", "base"])])
+def test_package_without_it_says_so(without_base, capsys, tmp_path, main, argv):
+    extra = ["--train-data", str(tmp_path), "--checkpoint-dir", str(tmp_path / "run")] if main is train.main else []
+    assert "The base model is missing from" in sentence_of(capsys, main, *argv, *extra)
+
+
+def test_voice_must_be_named_for_other_models(capsys, tmp_path):
+    shutil.copytree(BASE_FOLDER, tmp_path / "copy")
+    sentence = sentence_of(capsys, say.main, "--checkpoint", tmp_path / "copy", "--text", "Hello.")
+    assert "Say whose voice it is" in sentence
+
+
+def test_share_of_the_codes_before_the_next_is_replaced_in_training_only():
+    config = tiny_run_config(training={"code_masking": 0.25})
+    objective = GPTObjective(XTTS(config.model, parts=("gpt",)), config)
+    codes = tf.constant(np.random.default_rng(0).integers(0, config.model.num_codes + 2, (64, 100)), tf.int32)
+    seed = tf.constant([1, 2])
+    masked = objective._masked(codes, seed).numpy()
+    is_code = codes.numpy() < config.model.num_codes
+    np.testing.assert_array_equal(masked[~is_code], codes.numpy()[~is_code])
+    assert masked.max() <= config.model.num_codes + 1 and masked[is_code].max() < config.model.num_codes
+    expected = 0.25 * (1 - 1 / config.model.num_codes)
+    assert abs(np.mean((masked != codes.numpy())[is_code]) - expected) < 0.02
+    replaced = masked[(masked != codes.numpy()) & is_code]
+    assert abs(replaced.mean() / config.model.num_codes - 0.5) < 0.05
+    np.testing.assert_array_equal(masked, objective._masked(codes, seed))
+    assert objective._masked(codes, None) is codes
+
+
+def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
+    stored = read_config(BASE_FOLDER)
+    config = tiny_run_config(tmp_path, training=dict(init_from="base", checkpoint_dir=str(tmp_path / "run")))
+    config = opening.with_origin(config)
+    assert config.training.init_from == "base"
+    adopted = opening.adopt(config)
+    assert (adopted.model.width, adopted.model.num_codes) == (stored.model.width, stored.model.num_codes)
+    assert adopted.data.vocabulary == str(vocabulary_path(BASE_FOLDER))
+    begun = opening.starting_weights(BASE_FOLDER, "gpt", stored.model.num_text_tokens, 0)
+    store = part_store(BASE_FOLDER, "gpt")
+    for name, array in read_part(store, chosen_step(store, "gpt"), part="gpt")[0]["model"].items():
+        np.testing.assert_array_equal(begun[name], array, err_msg=name)
