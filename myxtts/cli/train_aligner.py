@@ -42,10 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     tell = lambda line: print(line, flush=True)
     outcome = train_aligner(arguments.data, output, arguments.language, arguments.seed, tell=tell)
     judged = f"Of {outcome.held} clips that it did not learn from it reads {outcome.letter_errors:.0%} of the letters"
-    print(f"{judged} wrong; their own texts are {outcome.own_over_other:.2f} a frame more probable than others.")
+    print(f"{judged} wrong, believes the own text of {outcome.heard} and that of another clip of {outcome.misheard}.")
     if not outcome.finds_sentences:
         print(
             "That is too little to find sentences by: more speech is needed, or texts and clips do not belong together."
         )
+    elif not outcome.misses_others:
+        print("It finds what is there, and does not tell what is not: for that it needs more speech.")
     print(f"Wrote {output / NETWORK_FILE}. Use it with: myxtts make-dataset … --aligner {output / NETWORK_FILE}")
     return 0

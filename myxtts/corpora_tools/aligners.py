@@ -31,7 +31,8 @@ _HEARS_WELL = 0.8
 _GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
 _MISHEARD_LETTERS = 15
 _LENGTH_OVER_EXPECTED = (0.4, 2.5)
-_LEAST_LOG_PROBABILITY = -2.5  # mean over the letters of a sentence of each one's best frame
+LEAST_LOG_PROBABILITY = -2.5
+"""Mean over the letters of a sentence of each one's best frame, below which a network has not heard it."""
 _LEAST_PLACED = 0.25
 _REACH_SHARE, _REACH_SECONDS = 0.1, 60.0
 
@@ -170,7 +171,7 @@ class CtcAligner:
             frames = np.flatnonzero((path >= position) & (path <= last))
             position = last + 2
             sure = [own[frames[path[frames] == state]].max() for state in range(last - 2 * len(text) + 2, last + 1, 2)]
-            is_heard = bool(text) and np.mean(sure) >= _LEAST_LOG_PROBABILITY
+            is_heard = bool(text) and np.mean(sure) >= LEAST_LOG_PROBABILITY
             times.append((float(frames[0] * step), float((frames[-1] + 1) * step)) if is_heard else None)
         return times
 

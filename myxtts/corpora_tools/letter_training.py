@@ -16,6 +16,7 @@ import numpy as np
 from myxtts.audio.files import AudioError, read_audio
 from myxtts.audio.mel import MelSpec, MelSpectrogram
 from myxtts.config.checks import UserError
+from myxtts.corpora_tools.aligners import LEAST_LOG_PROBABILITY
 from myxtts.corpora_tools.ctc import Trellis, best_path
 from myxtts.corpora_tools.ctc_network import SAMPLE_RATE, VOCABULARY, log_softmax, normalized_samples
 from myxtts.data.corpora import Utterance, load_corpus
@@ -36,7 +37,7 @@ MOST_CLIPS = 600
 HELD_SHARE, MOST_HELD = 0.1, 30
 """Clips that are only judged by."""
 MOST_SECONDS = 20.0
-LEAST_OWN_OVER_OTHER = 0.3
+MOST_OF_HELD = 0.7
 _TOGETHER = 16
 _PAD_SECONDS, _PAD_LEVEL = 0.25, 0.01
 _SPEECH_SHARE = 0.35  # of the way from quiet to loud frames
@@ -65,13 +66,20 @@ class Outcome:
     held: int
     letter_errors: float
     """Edits over letters of what it reads by itself; it need not read well to find a text that is given."""
-    own_over_other: float
-    """Mean log-probability of a frame with the clip's own text, less that with another clip's."""
+    heard: int
+    """Clips whose own texts it would believe."""
+    misheard: int
+    """Clips in which it would believe another one's text."""
 
     @property
     def finds_sentences(self) -> bool:
-        """Whether it tells texts apart well enough to look for them."""
-        return self.own_over_other >= LEAST_OWN_OVER_OTHER
+        """Whether it believes most texts that are there."""
+        return self.heard >= MOST_OF_HELD * self.held
+
+    @property
+    def misses_others(self) -> bool:
+        """Whether it believes hardly any text that is not there."""
+        return self.misheard <= (1 - MOST_OF_HELD) * self.held
 
 
 @dataclass(eq=False)
@@ -79,6 +87,10 @@ class _Clip:
     mel: np.ndarray  # (2 T, bands)
     words: list[list[int]]
     labels: np.ndarray  # (T,)
+
+    @property
+    def letters(self) -> list[int]:
+        return [letter for word in self.words for letter in word]
 
     @property
     def trellis(self) -> Trellis:
@@ -211,16 +223,22 @@ def _path(log_probabilities, trellis):
 
 
 def _judge(network, bias, held: Sequence[_Clip], minutes):
-    wrong = letters = 0
-    differences = []
+    wrong = letters = heard = misheard = 0
     for clip, other, scores in zip(held, [*held[1:], *held[:1]], _scores(network, held, bias)):
         best = scores.argmax(axis=1)
         read = [one for one, before in zip(best, [-1, *best]) if one and one != before]
-        said = [letter for word in clip.words for letter in word]
-        wrong, letters = wrong + edits(said, read), letters + len(said)
-        means = []
-        for trellis in (clip.trellis, other.trellis):
-            path = _path(scores, trellis)
-            means.append(scores[np.arange(len(path)), trellis.symbols[path]].mean() if len(path) else np.nan)
-        differences.append(means[0] - means[1])
-    return Outcome(minutes, len(bias) - 1, len(held), wrong / letters, float(np.nanmean(differences)))
+        wrong, letters = wrong + edits(clip.letters, read), letters + len(clip.letters)
+        heard += _is_heard(scores, clip.letters)
+        misheard += _is_heard(scores, other.letters)
+    return Outcome(minutes, len(bias) - 1, len(held), wrong / letters, heard, misheard)
+
+
+def _is_heard(log_probabilities, letters):
+    """Whether `CtcAligner` would believe that these letters, and only these, are spoken."""
+    trellis = Trellis.of([letters], 0)
+    path = _path(log_probabilities, trellis)
+    if not len(path):
+        return False
+    own = log_probabilities[np.arange(len(path)), trellis.symbols[path]]
+    sure = [own[path == state].max() for state in range(1, len(trellis.symbols), 2)]
+    return bool(np.mean(sure) >= LEAST_LOG_PROBABILITY)

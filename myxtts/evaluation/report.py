@@ -20,7 +20,7 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1b1b1b;
   background: #fff; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; } .wide th:first-child { position: sticky; left: 0; min-width: 8rem; background: #fff; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid #d8d8d8; padding: .4rem .8rem .4rem 0; text-align: left; vertical-align: top; }
 thead th { border-bottom: 2px solid #1b1b1b; }
@@ -29,7 +29,8 @@ svg { display: block; } audio { width: 15rem; height: 2.2rem; }
 .doubt { color: #a11; }
 @media (prefers-color-scheme: dark) {
   body { background: #161616; color: #e6e6e6; } th, td { border-color: #3a3a3a; } thead th { border-color: #e6e6e6; }
-  small, td.off { color: #a8a8a8; } .doubt { color: #f88; } svg { color: #8ab4f8; }
+  .wide th:first-child { background: #161616; } small, td.off { color: #a8a8a8; } .doubt { color: #f88; }
+  svg { color: #8ab4f8; }
 }
 """
 
