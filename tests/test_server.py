@@ -151,9 +151,10 @@ def test_queue_has_an_end_and_those_that_leave_free_their_places(live):
 
 
 def test_text_that_waits_too_long_is_told_so(synthesizer, folders):
-    with live_server(synthesizer, *folders, queue_seconds=0.05) as live:
+    with live_server(synthesizer, *folders) as live:
         listeners = [begin(live) for _ in range(MOST_ROWS)]
         live.wait_until(lambda: live.speaker.load[1] == MOST_ROWS)
+        live.speaker._queue_seconds = 0.05  # from here on, or these could wait too long themselves
         status, headers, body = live.speech()
         assert status == 503 and headers["Retry-After"] and json.loads(body)["error"]["code"] == "queue_timeout"
         for one in listeners:
