@@ -92,7 +92,7 @@ def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
     stored = read_config(BASE_FOLDER)
     config = tiny_run_config(tmp_path, training=dict(init_from="base", checkpoint_dir=str(tmp_path / "run")))
     config = opening.with_origin(config)
-    assert config.training.init_from == "base"
+    assert config.training.init_from == "base" and config.training.tune == ("dvae", "gpt", "decoder")
     adopted = opening.adopt(config)
     assert (adopted.model.width, adopted.model.num_codes) == (stored.model.width, stored.model.num_codes)
     assert adopted.data.vocabulary == str(vocabulary_path(BASE_FOLDER))

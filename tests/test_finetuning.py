@@ -214,3 +214,30 @@ def test_weights_without_a_run_are_no_folder_to_train_in(source, tmp_path):
     config = tiny_run_config(None, source[0])
     with pytest.raises(ConfigError, match="weights without a run.*--init-from"):
         with_origin(config)
+
+
+def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being_named(source, tiny_corpus, tmp_path):
+    folder, model, _ = source
+    stages = {"dvae": {"max_steps": 1, "learning_rate": 1e-6}, "data": {"num_buckets": 1}}
+    whole = {"stage": "all", "leave_out": ("speaker", "decoder"), "max_validation_batches": 1}
+    begun = {**whole, "init_from": str(folder), "tune": ("dvae", "gpt")}
+    config = tiny_run_config(
+        tiny_corpus, tmp_path / "run", gpt={"max_steps": 1, "learning_rate": 1e-6}, training=begun, **stages
+    )
+    with untraced():
+        assert Run(config, plan_devices(num_gpus=0)).train()
+        config = tiny_run_config(
+            tiny_corpus, tmp_path / "run", gpt={"max_steps": 2, "learning_rate": 1e-6}, training=whole, **stages
+        )
+        assert Run(config, plan_devices(num_gpus=0)).train()
+    for stage, last in (("dvae", 1), ("gpt", 2)):
+        store = CheckpointStore(tmp_path / "run" / stage)
+        tensors = store.read(store.steps()[-1], ["model"])[0]["model"]
+        assert store.steps()[-1] == last
+        for name, weight in model.part_weights(stage).items():
+            measured = ("mel_stats", "dvae/decoder_output/bias", "dvae/quantizer")  # its random weights never were
+            if not name.startswith(measured):
+                np.testing.assert_allclose(tensors[name], weight.numpy(), atol=1e-4, err_msg=name)
+    other = dataclasses.replace(config, training=dataclasses.replace(config.training, tune=("gpt",)))
+    with pytest.raises(ConfigError, match="holds a run that began with dvae, gpt. Leave it out to resume"):
+        with_origin(other)

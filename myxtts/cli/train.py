@@ -10,7 +10,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
-from myxtts.config.training import LORA_TARGETS
+from myxtts.config.training import LORA_TARGETS, TUNABLE
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ FLAGS = f"""
 ^ --resume yes - only resume: an error where --checkpoint-dir holds no run (default: resume or start)
 --init-from DIR training.init_from
  start from the weights of base, the model in the box, of a run, of `myxtts convert`, or of a model of the hub, hf://owner/name[@revision]
+--tune names training.tune
+ with --init-from: stages that train on from its weights, of {",".join(TUNABLE)} (default: gpt, and of base all three)
 --accept-licence yes training.accept_licence accept the licence of a model of the hub without being asked
 --tensorboard-log-dir DIR training.tensorboard_log_dir default: under the checkpoint folder
 --save-every N training.checkpoint_every_steps steps between checkpoints (default: 1000)

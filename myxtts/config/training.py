@@ -11,6 +11,9 @@ from myxtts.config.workers import check_workers
 LORA_TARGETS = ("qkv", "output_projection", "mlp_in", "mlp_out")
 """Kernels of a block of the GPT that can have adapters, attention's first."""
 
+TUNABLE = ("dvae", "gpt", "decoder")
+"""Stages that can train on from the weights of another model."""
+
 
 @dataclass(init=False)
 class TrainingConfig(Settings):
@@ -101,6 +104,9 @@ class TrainingConfig(Settings):
     """Start anew; existing checkpoints are set aside."""
     init_from: str | None = setting(None, of_run=True)
     """Weights that a fresh run starts from: folder of a run or conversion, `hf://owner/name[@revision]`, or `base`."""
+    tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune")
+    """With `init_from`: stages that train on from its weights. () takes the one asked for, else the GPT, and of `base`
+    all that can."""
     accept_licence: bool = setting(False, of_run=True)
     """Take the licence of a model that is fetched for `init_from` as accepted, without asking."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)

@@ -131,6 +131,8 @@ def make_agenda(
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
     """The stages that train on from the weights of `--init-from`: the one asked for if it can, else those of `all`."""
+    if config.training.tune:
+        return [name for name in STAGES if name in config.training.tune]
     kinds = {name: entry.load() for name, entry in STAGES.items()}
     asked = kinds.get(config.training.stage)
     if asked is not None and asked.takes_init_from:
@@ -166,7 +168,8 @@ def _resting(config, stage, states, stores):
             built_on = states[name].get("lineage", {}).get(stage)
             is_resting = built_on is not None and built_on == stores[stage].digest(states[stage]["step"])
         else:
-            is_resting = bool(config.training.init_from) and name in tuned_stages(config)
+            tuned = tuned_stages(config) if config.training.init_from else ()
+            is_resting = name in tuned and stage not in tuned
         found += [name] * is_resting
     return tuple(found)
 

@@ -15,6 +15,7 @@ from myxtts.config.data import PATHS
 from myxtts.config.loading import config_from_dict
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
+from myxtts.config.training import TUNABLE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.workers import Workers
 from myxtts.interchange.hub import full_name, local_folder
@@ -22,6 +23,7 @@ from myxtts.models.xtts import PARTS
 from myxtts.planning.claims import check_claims
 from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
 from myxtts.runs.setup import holds_run
+from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import digest_file, write_whole
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
@@ -162,7 +164,7 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
     Raises:
         ConfigError: The folder holds a run that began otherwise, so that --init-from would be passed over.
     """
-    home = Path(config.training.checkpoint_dir)
+    home, config = Path(config.training.checkpoint_dir), _with_tuned(config)
     asked = config.training.init_from and full_name(config.training.init_from)
     for name in tuned_stages(config) if has_begun(config) else ():
         if (step := newest_step(home, name)) is None:
@@ -182,6 +184,22 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
             )
         asked = before
     return replace(config, training=replace(config.training, init_from=asked))
+
+
+def _with_tuned(config):
+    """With `training.tune` settled: as asked for, as the run in the folder began, or for the base what can be tuned."""
+    training, home = config.training, Path(config.training.checkpoint_dir)
+    tune = training.tune
+    if not training.reset_training and (home / "config.json").is_file() and holds_run(home):
+        before = read_config(home).training.tune
+        if tune and set(tune) != set(before):
+            began = f"{home} holds a run that began with {', '.join(before) or 'none named'}"
+            way_out = "Leave it out to resume that, give another --checkpoint-dir, or --reset-training to start anew."
+            raise ConfigError(f"training.tune (--tune) is settled when a run starts, and {began}. {way_out}")
+        tune = before
+    elif not tune and is_base(training.init_from) and training.stage == "all" and not training.lora_rank:
+        tune = tuple(name for name in TUNABLE if name not in training.leave_out)
+    return replace(config, training=replace(training, tune=tune))
 
 
 def check_same_model(config: XTTSConfig):
