@@ -14,6 +14,8 @@ MOST_RECOGNIZER_ERROR = 0.15
 """Share of wrong characters on recordings from which on a recognizer judges nothing."""
 MOST_LIMIT = 0.02
 """Share that may run into the limit for a model to be the best."""
+LEAST_LENGTH = 0.75
+"""Share of the recordings' length that the best must speak: less has broken off, which leaves fewer wrong characters."""
 LEAST_LIKENESS = 0.7
 """Share of the way from other speakers' recordings to the same speaker's that the best must reach."""
 COMPARED = ("model", "files")
@@ -112,13 +114,13 @@ class Comparison:
     def best(self) -> tuple[list[Row], str] | None:
         """The best of the rows that are compared, several where nothing tells them apart, and why; None of one row.
 
-        Of those that end by themselves and sound like the voice, if there are any, the one with the lowest error; of
+        Of those that end by themselves and not too soon, and sound like the voice, if there are any, the one with the lowest error; of
         those from which it cannot be told apart, the one that is best by the next figure.
         """
         if len(self.compared) < 2:
             return None
         able = [row for row in self.compared if self._eligible(row)] or self.compared
-        reasons = [] if len(able) == len(self.compared) else ["the others do not end by themselves or miss the voice"]
+        reasons = [] if len(able) == len(self.compared) else ["the others do not end where they should or miss the voice"]
         for name in DECIDING:
             metric, unjudged = BY_NAME[name], self.unjudged()
             figures = [(self.figure(row, metric), row) for row in able]
@@ -135,14 +137,19 @@ class Comparison:
         return able, "; ".join(reason.strip() for reason in reasons)
 
     def _eligible(self, row):
-        limit = self.figure(row, BY_NAME["limit"])
-        if limit is not None and limit.value > 100 * MOST_LIMIT:
+        limit, length = (self.figure(row, BY_NAME[name]) for name in ("limit", "length"))
+        if not ends_well(limit and limit.value, length and length.value):
             return False
         recorded, likeness = self.row_of("recordings"), self.figure(row, BY_NAME["similarity"])
         same = recorded and self.figure(recorded, BY_NAME["similarity"])
         if likeness is None or same is None or self.strangers is None or same.value <= self.strangers:
             return True
         return (likeness.value - self.strangers) / (same.value - self.strangers) >= LEAST_LIKENESS
+
+
+def ends_well(limit: float | None, length: float | None) -> bool:
+    """Whether sentences end by themselves and do not break off: by the figures of these names, where there are any."""
+    return (limit is None or limit <= 100 * MOST_LIMIT) and (length is None or length >= LEAST_LENGTH)
 
 
 def worst(row: Row, count: int) -> list[Judged]:

@@ -11,7 +11,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.workers import Workers, current_workers
-from myxtts.evaluation.figures import MOST_LIMIT, Comparison, Row
+from myxtts.evaluation.figures import Comparison, Row, ends_well
 from myxtts.evaluation.judging import Judge, Judged, Tools
 from myxtts.evaluation.likeness import find_encoder
 from myxtts.evaluation.metrics import BY_NAME
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 TOLD = ("cer", "wer", "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
 """Figures that are told, as far as there are any."""
-ENDLESS_SCORE = 100.0
-"""Added to the score of a model that does not end its sentences: such a one is never the better one."""
+UNENDED_SCORE = 100.0
+"""Added to the score of a model that does not end its sentences or breaks them off: it is never the better one."""
 
 
 class SpeechJudge:
@@ -112,5 +112,5 @@ class SpeechJudge:
         if not {"cer", "mcd"} & values.keys():
             return {}
         score = values.get("cer", values.get("mcd"))
-        endless = values.get("limit", 0.0) > 100 * MOST_LIMIT
-        return {"score": score + endless * ENDLESS_SCORE, **values}
+        fails = not ends_well(values.get("limit"), values.get("length"))
+        return {"score": score + fails * UNENDED_SCORE, **values}
