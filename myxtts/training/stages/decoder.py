@@ -69,7 +69,7 @@ class DecoderStage(Stage):
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
         training = self.config.training
-        self._is_started = training.init_from is not None and self.name in (training.stage, *training.tune)
+        self._is_started = training.init_from is not None and training.stage == self.name
         divisor = DIVISORS.get(self.config.model.size, 1)
         kinds = divisor, self.periods, self.resolutions
         discriminators = Discriminators(*kinds, name=DISCRIMINATORS, dtype=switches.precision)
