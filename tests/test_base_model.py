@@ -95,6 +95,7 @@ def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
     assert config.training.init_from == "base" and config.training.tune == ("dvae", "gpt", "decoder")
     adopted = opening.adopt(config)
     assert (adopted.model.width, adopted.model.num_codes) == (stored.model.width, stored.model.num_codes)
+    assert adopted.sampling == config.sampling != stored.sampling, "the base's temperature is for the base's voices"
     assert adopted.data.vocabulary == str(vocabulary_path(BASE_FOLDER))
     begun = opening.starting_weights(BASE_FOLDER, "gpt", stored.model.num_text_tokens, 0)
     store = part_store(BASE_FOLDER, "gpt")

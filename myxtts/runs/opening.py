@@ -266,7 +266,9 @@ def _take_parts(config, home):
 
 def _with_shape(config, stored):
     model = replace(stored.model, dropout=config.model.dropout)
-    return replace(config, model=model, data=_within(config.data, model), sampling=stored.sampling)
+    # The base is sampled coldly, for clear synthetic speech; a voice that is learned from minutes repeats itself so.
+    sampling = config.sampling if is_base(config.training.init_from) else stored.sampling
+    return replace(config, model=model, data=_within(config.data, model), sampling=sampling)
 
 
 def _within(data, model):

@@ -16,6 +16,7 @@ hundredth of the rates, where a difference that is left is not of rounding that 
 import argparse
 import dataclasses
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -152,8 +153,10 @@ def largest_differences(ones, others):
         whole = max(abs(value) for name, value in losses.items() if name not in norms)
         for name, value in losses.items():
             what = f"{'validation ' * (kind == 'validation')}{'gradient norm' if name in norms else 'loss'}"
-            # An update that waits for its phase has a gradient norm of 0.
-            difference = abs(others[kind, step][name] - value) / (abs(value) or 1.0 if name in norms else whole)
+            theirs = others[kind, step][name]
+            # An update that waits for its phase has a gradient norm of 0; one that float16 skipped has none.
+            size = abs(value) or 1.0 if name in norms else whole
+            difference = math.inf if theirs is None else abs(theirs - value) / size
             found[what] = max(found.get(what, (0.0, step)), (difference, step))
     return found
 
