@@ -51,6 +51,11 @@ def home(tiny_corpus, tmp_path, monkeypatch):
     (tmp_path / "finetune_xtts_v2.yaml").write_text(json.dumps(recipe))
     adapters = find_recipe("finetune_xtts_v2_lora.yaml").read_text()
     (tmp_path / "finetune_xtts_v2_lora.yaml").write_text(adapters)  # which includes the one above
+    small = yaml.safe_load(find_recipe("finetune_base.yaml").read_text())
+    del small["include"]
+    small["training"] |= {stage: {"max_steps": 1, "batch_size": 2} for stage in ("dvae", "gpt", "decoder")}
+    small["training"] |= {"max_validation_batches": 1, "num_samples": 1, "sample_every_steps": 0}
+    (tmp_path / "finetune_base.yaml").write_text(json.dumps(small))
     with SmallHub() as server:
         server.add("coqui/XTTS-v2", release)
         use_hub(monkeypatch, server.url, tmp_path / "hf")
@@ -66,6 +71,7 @@ def test_every_command_of_the_page_runs(home, tmp_path, capsys):
     assert "Ana Ruiz" in said["say --checkpoint"] or "Wrote hello.wav" in said["say --checkpoint"]
     for run in ("persian", "persian_lora"):
         assert CheckpointStore(tmp_path / "runs" / run / "gpt").steps() == [1]
+    assert all(CheckpointStore(tmp_path / "runs/mine" / stage).steps() == [1] for stage in ("dvae", "gpt", "decoder"))
     assert (tmp_path / "hello.wav").is_file() and (tmp_path / "for_coqui/model.pth").is_file()
     there = home.repositories["emma/persian-voice"]
     assert "base_model: coqui/XTTS-v2" in there["README.md"].decode()

@@ -220,7 +220,7 @@ def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being
     folder, model, _ = source
     stages = {"dvae": {"max_steps": 1, "learning_rate": 1e-6}, "data": {"num_buckets": 1}}
     whole = {"stage": "all", "leave_out": ("speaker", "decoder"), "max_validation_batches": 1}
-    begun = {**whole, "init_from": str(folder), "tune": ("dvae", "gpt")}
+    begun = {**whole, "init_from": str(folder), "tune": ("dvae", "gpt", "decoder")}
     config = tiny_run_config(
         tiny_corpus, tmp_path / "run", gpt={"max_steps": 1, "learning_rate": 1e-6}, training=begun, **stages
     )
@@ -239,5 +239,19 @@ def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being
             if not name.startswith(measured):
                 np.testing.assert_allclose(tensors[name], weight.numpy(), atol=1e-4, err_msg=name)
     other = dataclasses.replace(config, training=dataclasses.replace(config.training, tune=("gpt",)))
-    with pytest.raises(ConfigError, match="holds a run that began with dvae, gpt. Leave it out to resume"):
+    with pytest.raises(ConfigError, match="holds a run that began with dvae, gpt, decoder. Leave it out to resume"):
         with_origin(other)
+
+
+@pytest.mark.parametrize(
+    "asked, rule",
+    [
+        ({"tune": ("dvae",)}, r"rest on the dvae as it is. Name all: --tune dvae,gpt,decoder"),
+        ({"tune": ("decoder",), "stage": "gpt"}, "--stage gpt is not among them"),
+        ({"tune": ("decoder",), "lora_rank": 2}, "--lora-rank trains adapters of the gpt"),
+        ({"tune": ("gpt",), "init_from": None}, "there is none. Add --init-from FOLDER"),
+    ],
+)
+def test_stages_to_tune_that_go_against_the_rest_are_refused(asked, rule, tmp_path):
+    with pytest.raises(ConfigError, match=rule):
+        with_origin(tiny_run_config(None, tmp_path / "run", training={"init_from": "base", **asked}))

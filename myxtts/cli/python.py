@@ -58,7 +58,8 @@ def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = 
     """The model in the folder of a run, of `myxtts convert` or of `XTTS.save_to_preset`, ready to `speak`.
 
     Args:
-        folder: Its folder, or `hf://owner/name[@revision]`, a model of the hub, converted on the way if need be.
+        folder: Its folder, `base`, the model in the box, or `hf://owner/name[@revision]`, a model of the hub, which is
+            converted if need be.
         which: `best` or `last` checkpoint.
         accept_licence: Of a model of the hub, without being asked.
 
@@ -81,7 +82,10 @@ def _arguments(parser, flags):
     arguments = parser.parse_args([])
     names = [name for name in vars(arguments) if name != "settings"]
     repeated = [action.dest for action in parser._actions if isinstance(action, argparse._AppendAction)]
+    listed = {one.dest: one.type for one in parser._actions if str(one.metavar).endswith(",…")}
     for name, value in flags.items():
+        if name in listed and isinstance(value, str):
+            value = listed[name](value)
         if name in repeated and isinstance(value, (str, os.PathLike)):
             value = [value]
         if name in SHAPE_FLAGS:

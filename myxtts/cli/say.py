@@ -132,6 +132,7 @@ def _say(arguments, sound=None):
             arguments.language, told = guess_language([text], arguments.language)
             if told:
                 print(told, file=sys.stderr)
+            synthesizer.text_front.pieces(text, arguments.language)  # refused here, before a voice is told of
         voice = _voice(arguments, synthesizer)
         if lines:
             check = dict(retries=arguments.retries, listener=_listener(arguments))

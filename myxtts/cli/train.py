@@ -134,7 +134,7 @@ def _kinds():
         "DIR...": dict(action="append", metavar="DIR"),
         "LANG...": dict(action="append", metavar="LANG"),
         "ADDR,…": dict(type=lambda text: tuple(text.split(",")), metavar="HOST:PORT,…"),
-        "names": dict(type=lambda text: tuple(text.split(",")), metavar="NAME,…"),
+        "names": dict(type=lambda text: tuple(map(str.strip, text.split(","))), metavar="NAME,…"),
         "LANGS": dict(type=languages, nargs="?", const=("all",), metavar="LANG,…"),
         "auto": dict(choices=("auto",)),
         "size": dict(choices=MODEL_SIZES),

@@ -15,7 +15,7 @@ MOST_RECOGNIZER_ERROR = 0.15
 MOST_LIMIT = 0.02
 """Share that may run into the limit for a model to be the best."""
 LEAST_LENGTH = 0.75
-"""Share of the recordings' length that the best must speak: less has broken off, which leaves fewer wrong characters."""
+"""Share of the recordings' length that the best must speak: less has broken off, which hides wrong characters."""
 LEAST_LIKENESS = 0.7
 """Share of the way from other speakers' recordings to the same speaker's that the best must reach."""
 COMPARED = ("model", "files")
@@ -114,13 +114,14 @@ class Comparison:
     def best(self) -> tuple[list[Row], str] | None:
         """The best of the rows that are compared, several where nothing tells them apart, and why; None of one row.
 
-        Of those that end by themselves and not too soon, and sound like the voice, if there are any, the one with the lowest error; of
-        those from which it cannot be told apart, the one that is best by the next figure.
+        Of those that end by themselves, not too soon, and sound like the voice, if there are any, the one with the
+        lowest error; of those from which it cannot be told apart, the one that is best by the next figure.
         """
         if len(self.compared) < 2:
             return None
         able = [row for row in self.compared if self._eligible(row)] or self.compared
-        reasons = [] if len(able) == len(self.compared) else ["the others do not end where they should or miss the voice"]
+        unable = ["the others do not end where they should or miss the voice"]
+        reasons = [] if len(able) == len(self.compared) else unable
         for name in DECIDING:
             metric, unjudged = BY_NAME[name], self.unjudged()
             figures = [(self.figure(row, metric), row) for row in able]

@@ -72,7 +72,7 @@ class TextFront:
 
     def _check(self, text: str, language: str, max_tokens: int | None = None) -> None:
         if reason := self.tokenizer.check(text, language, max_tokens, allow_unknown=True):
-            raise SpeechError(f"{text!r} cannot be spoken by this model: {reason}.")
+            raise SpeechError(f"{text!r} cannot be spoken by this model: {reason.rstrip('.')}.")
         if unknown := self.tokenizer.unknown_characters(text, language):
             logger.warning("%r: %s; they are not spoken.", text, unknown)
 

@@ -183,23 +183,40 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
                 f"--init-from starts a fresh run, and {held}. {way_out}, or --reset-training to start anew."
             )
         asked = before
+    if config.training.tune and not asked:
+        rule = "training.tune (--tune) names stages that train on from the weights of --init-from, and there is none"
+        raise ConfigError(f"{rule}. Add --init-from FOLDER, or leave --tune out.")
     return replace(config, training=replace(config.training, init_from=asked))
 
 
 def _with_tuned(config):
-    """With `training.tune` settled: as asked for, as the run in the folder began, or for the base what can be tuned."""
+    """With `training.tune` settled: as asked for, as the run in the folder began, or for the base all that can be."""
     training, home = config.training, Path(config.training.checkpoint_dir)
-    tune = training.tune
+    tune = tuple(name for name in TUNABLE if name in training.tune)
+    _check_tuned(training, tune)
     if not training.reset_training and (home / "config.json").is_file() and holds_run(home):
         before = read_config(home).training.tune
-        if tune and set(tune) != set(before):
+        if tune and tune != before:
             began = f"{home} holds a run that began with {', '.join(before) or 'none named'}"
             way_out = "Leave it out to resume that, give another --checkpoint-dir, or --reset-training to start anew."
             raise ConfigError(f"training.tune (--tune) is settled when a run starts, and {began}. {way_out}")
         tune = before
     elif not tune and is_base(training.init_from) and training.stage == "all" and not training.lora_rank:
-        tune = tuple(name for name in TUNABLE if name not in training.leave_out)
+        tune = TUNABLE
     return replace(config, training=replace(training, tune=tune))
+
+
+def _check_tuned(training, tune):
+    """Raises `ConfigError` where what is named goes against itself."""
+    way_out = None
+    if "dvae" in tune and tune != TUNABLE:
+        way_out = f"gpt and decoder rest on the dvae as it is. Name all: --tune {','.join(TUNABLE)}"
+    elif tune and training.stage not in ("all", *tune):
+        way_out = f"--stage {training.stage} is not among them. Name it, too, or leave --stage out"
+    elif tune and training.lora_rank and "gpt" not in tune:
+        way_out = "--lora-rank trains adapters of the gpt. Name it, too, or leave --lora-rank out"
+    if way_out:
+        raise ConfigError(f"training.tune (--tune) is {','.join(tune)}, and {way_out}.")
 
 
 def check_same_model(config: XTTSConfig):
@@ -233,7 +250,8 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     if not source.is_dir():
         rule = "must be the folder of a run or of `myxtts convert`"
         raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
-    stored, tuned = read_config(source), tuned_stages(config)
+    stored = read_config(source)
+    tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         _require_trained(source, name, finished=name in foundations)

@@ -46,6 +46,7 @@ def settings(folder: Path):
     config = read_config(folder)
     for name in ("train_data", "val_data", "vocabulary"):
         setattr(config.data, name, None)
+    config.training.init_from, config.training.tune = None, ()
     config.training.checkpoint_dir, config.training.tensorboard_log_dir = "./checkpoints", None
     return config
 
