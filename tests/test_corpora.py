@@ -183,8 +183,10 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
 def test_folders_that_cannot_be_used_are_named_with_the_way_out(tmp_path):
     (tmp_path / "file").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "archive.zip").write_bytes(b"PK\3\4")
+    (tmp_path / "talk.wav").write_bytes(b"RIFF\xff\xff")
     (tmp_path / "empty").mkdir()
     messages = {
+        "talk.wav": "is a recording. Give the folder of your recordings; `myxtts make-dataset .* --output DIR` cuts",
         "none": "does not exist. Give a folder with a metadata.csv .*id\\|text\\|normalized",
         "file": "is not UTF-16",
         "archive.zip": "is an archive. Unpack it",

@@ -203,7 +203,12 @@ def test_init_from_is_refused_where_a_run_that_began_otherwise_would_go_on(tmp_p
             with_origin(tiny_run_config(None, tmp_path / name, training={"init_from": asked})).training.init_from
         )
     assert began["scratch"](None) is None
+    # A run goes on without what it began from; another that is to be started from must be there.
     assert began["tuned"](None) == began["tuned"](str(tmp_path / "source")) == str(tmp_path / "source")
+    with pytest.raises(CheckpointError, match=r"--init-from must be the folder of a run.*elsewhere is not a folder"):
+        began["scratch"](str(tmp_path / "elsewhere"))
+    for name in ("source", "elsewhere"):
+        (tmp_path / name).mkdir()
     with pytest.raises(ConfigError, match="began from scratch and is at step 8"):
         began["scratch"](str(tmp_path / "source"))
     with pytest.raises(ConfigError, match=r"began from .*source and is at step 8. Leave --init-from out"):

@@ -181,12 +181,13 @@ def test_subtitles_of_another_recording_are_refused(planted, tmp_path, capsys):
 
 
 @needs_pysubs2
-def test_speech_that_is_in_no_subtitle_is_left_out(tmp_path):
+def test_speech_that_is_in_no_subtitle_is_left_out_and_the_subtitles_are_named(tmp_path, capsys):
     remark = voiced(2.0, 200, 3, 3, RATE)
     remark *= syllables(remark)
     planted = plant(tmp_path / "talk.wav", 12, seed=4, extra=(5, remark))
     planted.write_srt(tmp_path / "talk.srt")
     assert make(planted.path, "--output", tmp_path / "set") == 0
+    assert "talk.wav: its text is taken from talk.srt, which lies beside it" in capsys.readouterr().out
     assert right_share(planted, tmp_path / "set") >= 0.98
     left = [row for row in read_segments(tmp_path / "set") if row["reason"] == "speech without text"]
     assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)

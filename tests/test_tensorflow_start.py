@@ -1,5 +1,6 @@
 """What a command's standard error shows: what Python prints and errors of native code, and no start-up messages."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_failing_driver_is_told_where_there_is_a_gpu():
 @pytest.mark.parametrize("level", ["0", "1"])
 def test_whoever_asks_for_the_messages_gets_them(level):
     assert told(HARMLESS, TF_CPP_MIN_LOG_LEVEL=level) == sorted(["from Python", *HARMLESS])
+
+
+@pytest.mark.parametrize("words", ["prepare --checkpoint none --output shards", "serve --host 0.0.0.0"])
+def test_command_tells_its_error_alone(words, tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-m", "myxtts", *words.split()]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env={**environment, "PYTHONPATH": str(ROOT)}
+    )
+    assert ran.returncode == 2 and ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1, ran.stderr
 
 
 def test_packages_that_are_not_needed_are_spared_and_can_be_imported_later(tmp_path):

@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 
 from myxtts.config.checks import UserError, printable
@@ -43,5 +44,15 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
     is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))
-    if not os.access(target if is_device else f"{place}/.", os.W_OK):
-        raise UserError(f"{flag} must be in a folder that is there and can be written to. {path} is not.")
+    if not (os.access(target, os.W_OK) if is_device else _takes_files(place)):
+        rule = f"{flag} must be in a folder that is there and can be written to. {path} is not."
+        raise UserError(f"{rule} Name {'another' if makes_folders else 'a file in another'} folder.")
+
+
+def _takes_files(folder):
+    """Whether a file can be made in a folder, which permissions alone do not say: `/proc` takes none from anybody."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False

@@ -35,7 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     """Makes the shards that are not there yet."""
     arguments = build_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
+    from myxtts.devices.tensorflow_start import import_tensorflow
 
+    import_tensorflow()
     import tensorflow as tf
 
     from myxtts.devices.kinds import device_named

@@ -13,8 +13,6 @@ import soundfile
 from myxtts.audio.files import MAX_CHANNELS, MAX_PEAK, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, AudioError, check_container
 from myxtts.config.checks import printable
 
-MEDIA_EXTENSIONS = ".wav .flac .ogg .opus .mp3 .aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split()
-"""File names that are taken for recordings in a folder."""
 BLOCK_SECONDS = 30
 
 _UNSTATED_FRAMES = 2**63 - 1  # libsndfile's SF_COUNT_MAX

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.audio.files import AudioError, to_pcm16
+from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.corpora_tools.aligners import Aligner
 from myxtts.corpora_tools.checks import TELEPHONE_BAND_HZ, Bandwidth
-from myxtts.corpora_tools.decoding import MEDIA_EXTENSIONS, LongAudio
+from myxtts.corpora_tools.decoding import LongAudio
 from myxtts.corpora_tools.listening import Listeners, listen
 from myxtts.corpora_tools.memory import remembering
 from myxtts.corpora_tools.pieces import TRANSCRIPT_EXTENSIONS
@@ -99,6 +99,8 @@ def make_dataset(
                 tell(f"{path.name}: in the set already")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")
+            if texts[path] and not options.text:
+                say(f"its text is taken from {texts[path].name}, which lies beside it")
             mine, finds = _ears_of(texts[path], folder.memory_path(identity), options, listeners, aligner)
             plan = plan_source(audio := LongAudio(path), texts[path], options.cutting, model, say, finds)
             record = _write_source(folder, identity, audio, plan, options, mine, texts[path] is None, say)

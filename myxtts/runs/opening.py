@@ -18,7 +18,7 @@ from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.workers import Workers
-from myxtts.interchange.hub import full_name, local_folder
+from myxtts.interchange.hub import full_name, is_hub_name, local_folder
 from myxtts.models.xtts import PARTS
 from myxtts.planning.claims import check_claims
 from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
@@ -177,6 +177,8 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
         began = config_of(state, str(home / name))
         before = began and began.training.init_from
         if asked not in (None, before):
+            if not (is_hub_name(asked) or is_base(asked)):
+                _require_folder(Path(asked))
             held = f"{home} holds one that began from {before or 'scratch'} and is at step {step}"
             way_out = "Leave --init-from out to resume it, give another --checkpoint-dir"
             raise ConfigError(
@@ -247,9 +249,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     if source.resolve() == home.resolve():
         rule = "must not be the folder of --init-from, which is only read"
         raise ConfigError(f"--checkpoint-dir {rule}. Received: {home}.")
-    if not source.is_dir():
-        rule = "must be the folder of a run or of `myxtts convert`"
-        raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
+    _require_folder(source)
     stored = read_config(source)
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
@@ -263,6 +263,12 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     config = _with_shape(config, stored)
     data = replace(config.data, vocabulary=config.data.vocabulary or str(vocabulary_path(source)))
     return replace(config, data=replace(data, g2p=stored.data.g2p if data.g2p is None else data.g2p))
+
+
+def _require_folder(source):
+    if not source.is_dir():
+        rule = "must be the folder of a run or of `myxtts convert`"
+        raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
 
 
 def _source(config):

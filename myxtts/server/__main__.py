@@ -35,6 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     """Serves until it is told to stop."""
     arguments = build_parser().parse_args(argv)
     key = check_options(arguments)
+    from myxtts.devices.tensorflow_start import filter_native_errors
+
+    filter_native_errors()  # what follows imports TensorFlow
     try:
         from myxtts.server.serving import check_bind
     except ModuleNotFoundError as error:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import printable
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Rejection, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
@@ -61,6 +62,9 @@ def load_corpus(
         raise CorpusError(f"The data set {root} does not exist. Give a folder with {_usual(formats)}, or a list.")
     if root.suffix.lower() in ARCHIVES and root.is_file():
         raise CorpusError(f"The data set {root} is an archive. Unpack it, and give the folder.")
+    if root.suffix.lower() in MEDIA_EXTENSIONS and root.is_file():
+        cuts = f"`myxtts make-dataset {printable(str(root))} --output DIR` cuts a long one into clips"
+        raise CorpusError(f"The data set {root} is a recording. Give the folder of your recordings; {cuts}.")
     place_path = root if root.is_dir() else root.parent
     # Within speaker folders each folder may have a format of its own.
     inner = formats if chosen[0].name == SPEAKER_FOLDERS else chosen
