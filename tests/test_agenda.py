@@ -63,7 +63,8 @@ def home(tried_out, tmp_path):
 def test_finished_run_has_nothing_left_to_train(tiny_corpus, home, capsys):
     assert train(settings_of(tiny_corpus, home))[0] == {"dvae": 1, "gpt": 1}
     told = ["Stage dvae: trained already, 1 step", "Stage gpt: trained already, 1 step", "Nothing is left to train."]
-    assert "\n".join(told) in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "\n".join(told) in said and "A larger --max-steps trains gpt on; --reset-training starts over." in said
 
 
 def test_more_steps_train_the_last_stage_and_leave_what_it_rests_on(tiny_corpus, home, capsys):
@@ -226,6 +227,9 @@ def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path
     monkeypatch.setitem(STAGES, "sound", StageEntry("sound", kind, below, rates, follows=("gpt",)))
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "sound": 5})
     assert trained(tmp_path, 9) == ["gpt", "sound"]
+    more = "Nothing is left to train. A larger --max-steps trains gpt and sound on; --reset-training starts over."
+    assert more in agenda(tmp_path, 5).lines()
+    assert "Nothing is left to train. --reset-training starts over." in agenda(tmp_path, 5, stage="dvae").lines()
     write_stages(tmp_path, {"gpt": 9})
     assert trained(tmp_path, 9) == ["sound"], "it goes on although the GPT is another one now"
 

@@ -19,6 +19,7 @@ from myxtts.evaluation.judging import Judged, Tools
 from myxtts.evaluation.sentences import Sentence, sentences_of_data
 from myxtts.evaluation.sources import Spoken
 from myxtts.evaluation.tables import as_text
+from myxtts.storage.base_model import BASE_FOLDER
 
 HEARS_ONE = f"{sys.executable} -S -c \"print('One.')\" {{wav}}"
 
@@ -166,6 +167,20 @@ def test_run_without_gpt_is_one_sentence(run, tiny_corpus, tmp_path, capsys):
     asked = ["evaluate", str(tmp_path / "early"), "--data", str(tiny_corpus), "--output", str(tmp_path / "out")]
     assert main(asked) == 2
     assert "has no trained gpt" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_model_in_the_box_is_called_base_wherever_the_package_lies(spoken, monkeypatch, capsys):
+    monkeypatch.chdir(spoken.parent)
+    assert main(["evaluate", "base"]) == 2
+    told = capsys.readouterr().err
+    assert "that base was trained on is not known" in told and str(BASE_FOLDER) not in told
+    kept = []
+    monkeypatch.setattr("myxtts.evaluation.evaluate.evaluate_into", lambda *arguments: kept.append(arguments) or "")
+    assert main(["evaluate", "base", "base", "base@last", "--data", "spoken"]) == 0
+    _, sources, _, _, settings, _ = kept[0]
+    assert [one.name for one in sources if one.kind == "model"] == ["base", "base (2)", "base@last"]
+    assert set(settings["folders"].values()) == {"base"}
+    assert str(BASE_FOLDER) not in capsys.readouterr().out
 
 
 def test_second_evaluation_replaces_the_first_and_is_equal(spoken):

@@ -9,6 +9,7 @@ import pytest
 from myxtts.cli import say
 from myxtts.config.config import TrainingConfig, XTTSConfig
 from myxtts.devices.configuration import plan_devices
+from myxtts.runs.agenda import Agenda, StageWork
 from myxtts.runs.console import RunConsole
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
@@ -28,7 +29,7 @@ HOSTILE = [
 ]
 
 
-def printed_end(capsys, home, text, state=None, step=1, train=(), **clip):
+def printed_end(capsys, home, text, state=None, step=1, train=(), works=(), **clip):
     config = XTTSConfig(training=TrainingConfig(checkpoint_dir=str(home)))
     if not CheckpointStore(home / "gpt").steps():
         CheckpointStore(home / "gpt").write(step, {}, state or {}, best=state is not None)
@@ -36,7 +37,9 @@ def printed_end(capsys, home, text, state=None, step=1, train=(), **clip):
     clip = SimpleNamespace(**{**known, **clip})
     data = SimpleNamespace(conditioning_seconds=(2.6, 2.6))
     dataset = SimpleNamespace(validation=[clip], train=train, texts={"a": text}, config=SimpleNamespace(data=data))
-    RunConsole(Run(config, plan_devices(num_gpus=0))).on_finished(dataset)
+    console = RunConsole(Run(config, plan_devices(num_gpus=0)))
+    console.on_agenda(Agenda(works))
+    console.on_finished(dataset)
     return capsys.readouterr().out
 
 
@@ -82,7 +85,10 @@ def test_end_tells_the_best_and_the_last_loss_and_that_more_steps_would_help(tmp
     said = printed_end(capsys, tmp_path, "one", state={"history": history}, step=9)
     losses = "validation codes 2.5000 at the end, 2.5000 at its best, step 9, which is spoken with"
     assert f"Stage gpt: step 9; {losses}" in said
-    assert "still falling: a larger --max-steps" in said
+    assert "still falling: a larger --max-steps trains it on\n" in said
+    works = [StageWork(name, None, 9) for name in ("dvae", "gpt", "speaker", "decoder")]
+    said = printed_end(capsys, tmp_path, "one", works=works)
+    assert "a larger --max-steps trains it on, and decoder as well; --stage gpt trains it alone" in " ".join(said.split())
     history.append({"step": 12, "codes": 2.75})
     CheckpointStore(tmp_path / "gpt").write(12, {}, {"history": history})
     said = printed_end(capsys, tmp_path, "one", state={"history": history[:2]}, step=9)

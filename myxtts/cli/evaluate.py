@@ -66,6 +66,7 @@ def _evaluate(arguments):
     from myxtts.evaluation.evaluate import PAGE, check_output, choose_sentences, evaluate_into, rows_to_speak, subjects
     from myxtts.evaluation.judging import Tools
     from myxtts.interchange.hub import local_folder
+    from myxtts.storage.base_model import model_name
     from myxtts.utils.commons import get_device_context, setup_logging
 
     setup_logging()
@@ -81,7 +82,7 @@ def _evaluate(arguments):
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
         sources = rows_to_speak(judged, sentences, seeds, arguments.decoder)
         settings = {
-            "folders": {one.name: str(one.folder) for one in judged},
+            "folders": {one.name: model_name(one.folder) for one in judged},
             "which": {one.name: one.which for one in judged if one.is_model},
             "sentences": len(sentences),
             "seeds": len(seeds),

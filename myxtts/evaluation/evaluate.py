@@ -23,6 +23,7 @@ from myxtts.evaluation.sentences import (
 from myxtts.evaluation.sources import Source, files, recordings, sources_of_model
 from myxtts.evaluation.tables import as_csv, as_json, as_text
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.storage.base_model import is_base, model_name
 from myxtts.storage.files import read_json, write_json, write_text, write_whole_folder
 from myxtts.storage.provenance import read_config
 
@@ -64,7 +65,8 @@ def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str
         shown = path.resolve().name + (f"@{chosen}" if at and chosen in WHICH else "")
         found.append((path, chosen, shown, is_model))
     names = Counter(name for _, _, name, _ in found)
-    longer = [f"{path.resolve().parent.name}/{name}" if names[name] > 1 else name for path, _, name, _ in found]
+    parents = ["" if is_base(path) else f"{path.resolve().parent.name}/" for path, *_ in found]
+    longer = [f"{parent}{name}" if names[name] > 1 else name for parent, (_, _, name, _) in zip(parents, found)]
     counted: Counter = Counter()
     result = []
     for (path, chosen, _, is_model), name in zip(found, longer):
@@ -96,7 +98,7 @@ def choose_sentences(
         found = sentences_of_data(data, models, language, count)
         return in_voices(found, voices) if voices else found
     if models:
-        lack = f"Where the recordings lie that {models[0]} was trained on is not known, or they are gone"
+        lack = f"Where the recordings lie that {model_name(models[0])} was trained on is not known, or they are gone"
         raise UserError(f"{lack}. Give --data FOLDER, or --texts FILE and --voices FILE….")
     return sentences_of_wavs(judged[0].folder, language, count)
 

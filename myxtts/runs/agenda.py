@@ -50,8 +50,12 @@ class StageWork:
         """Whether the stage is opened for training, be it only to declare it finished."""
         if self.step is None or not self.finished:
             return True
-        kept = self.resting or self.estranged or self.overtrained or self.unimproved or self.weights_only
-        return self.step < self.total and not kept
+        return self.step < self.total and self.can_go_on
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether more steps, where they are asked for, would train it on."""
+        return not (self.resting or self.estranged or self.overtrained or self.unimproved or self.weights_only)
 
     def describe(self) -> str:
         """A sentence or two for the user, before it happens."""
@@ -92,8 +96,9 @@ class Agenda:
         """What the user is told before it happens."""
         lines = [work.describe() for work in self.works]
         if not any(work.trains for work in self.works):
-            more = "A larger --max-steps trains the last stage on; --reset-training starts over."
-            lines.append(f"Nothing is left to train. {more}")
+            going_on = [work.stage for work in self.works if work.can_go_on]
+            more = f"A larger --max-steps trains {listed(going_on)} on; " if going_on else ""
+            lines.append(f"Nothing is left to train. {more}--reset-training starts over.")
             if self.changes:
                 lines.append("It counts from the next step on that since then changed: " + "; ".join(self.changes))
         return lines
@@ -138,6 +143,11 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
     if asked is not None and asked.takes_init_from:
         return [config.training.stage]
     return [name for name, kind in kinds.items() if kind.takes_init_from and kind.tuned_with_all]
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _rest(stages):

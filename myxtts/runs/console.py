@@ -15,7 +15,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.runs.agenda import Agenda
+from myxtts.runs.agenda import Agenda, listed
 from myxtts.runs.figures import CURVES
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
@@ -31,7 +31,7 @@ class RunConsole(ConsoleProgress, RunListener):
         super().__init__(run.monitor, run.plan.gpu_roles)
         self.run: Run = run
         self._inspection, self._bar_of_clips = ExitStack(), None
-        self._began, self._seconds = 0.0, {}
+        self._began, self._seconds, self._trains = 0.0, {}, []
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         console_log.info("Devices: %s", plan.describe())  # printed when they were configured, before there was a log
@@ -60,6 +60,7 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
 
     def on_agenda(self, agenda: Agenda):
+        self._trains = [work.stage for work in agenda.works if work.trains]
         self._say("\n".join(map(printable, "\n".join(agenda.lines()).split("\n"))))
 
     def on_stage(self, stage: str, order):
@@ -124,8 +125,15 @@ class RunConsole(ConsoleProgress, RunListener):
                 if kind.speaks:
                     told += ", which is spoken with"
                 if best[stage] == last and len(by_step) > 1 and kind.speaks:
-                    told += ".\n  It was still falling: a larger --max-steps trains it on"
+                    told += f".\n  It was still falling: {self._more_steps(stage)}"
             yield told
+
+    def _more_steps(self, stage):
+        """How a stage is trained on, and which others of this run would be as well, as nothing rests on them."""
+        below = {name for one in self._trains for name in {*STAGES[one].builds_on} - {*STAGES[one].follows}}
+        others = [name for name in self._trains if name != stage and name not in below]
+        told = "a larger --max-steps trains it on"
+        return f"{told}, and {listed(others)} as well; --stage {stage} trains it alone" if others else told
 
 
 def _reference(dataset, speaker):

@@ -23,6 +23,11 @@ def base_folder() -> Path:
     return BASE_FOLDER
 
 
+def model_name(folder: AnyPath) -> str:
+    """What people call the model in a folder: `base`, wherever the package lies, else the folder itself."""
+    return BASE_NAME if is_base(folder) else str(folder)
+
+
 def base_speaker(names: list[str], language: str) -> str:
     """The first of the base model's voices, called `en_f1` and so on, that speaks a language, or else of all."""
     return next((name for name in names if name.startswith(f"{language}_")), names[0])
