@@ -87,8 +87,8 @@ def test_end_tells_the_best_and_the_last_loss_and_that_more_steps_would_help(tmp
     assert f"Stage gpt: step 9; {losses}" in said
     assert "still falling: a larger --max-steps trains it on\n" in said
     works = [StageWork(name, None, 9) for name in ("dvae", "gpt", "speaker", "decoder")]
-    said = printed_end(capsys, tmp_path, "one", works=works)
-    assert "a larger --max-steps trains it on, and decoder as well; --stage gpt trains it alone" in " ".join(said.split())
+    said = " ".join(printed_end(capsys, tmp_path, "one", works=works).split())
+    assert "a larger --max-steps trains it on, and decoder as well; --stage gpt trains it alone" in said
     history.append({"step": 12, "codes": 2.75})
     CheckpointStore(tmp_path / "gpt").write(12, {}, {"history": history})
     said = printed_end(capsys, tmp_path, "one", state={"history": history[:2]}, step=9)
