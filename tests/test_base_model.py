@@ -1,5 +1,6 @@
 """The model in the box: it speaks at once, training starts from it, and its files are fit for the package."""
 
+import argparse
 import re
 import shutil
 
@@ -11,12 +12,17 @@ from tiny import tiny_run_config
 
 from myxtts.audio.files import load_samples
 from myxtts.cli import say, train
+from myxtts.cli.say_batch import Line, in_languages_of_voices
+from myxtts.config.checks import UserError
+from myxtts.config.sampling import SamplingConfig
 from myxtts.config.stages import STAGES
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.voices import stored_voice
 from myxtts.interchange import hub
 from myxtts.models.xtts import XTTS
 from myxtts.runs import opening
 from myxtts.storage import base_model
-from myxtts.storage.base_model import BASE_FOLDER, base_speaker
+from myxtts.storage.base_model import BASE_FOLDER, base_speaker, default_speaker
 from myxtts.storage.parts import chosen_step, part_store, read_part
 from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.storage.speakers import speaker_names
@@ -32,6 +38,63 @@ def test_say_speaks_without_a_checkpoint_in_a_voice_of_the_language(tmp_path, mo
     samples = load_samples("hello.wav")
     assert len(samples) > 8000 and np.abs(samples).max() > 0.02
     assert "Wrote hello.wav" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def base():
+    return Synthesizer.load(BASE_FOLDER, traced=False)
+
+
+@pytest.fixture
+def language_of(base, monkeypatch, capsys):
+    """The language that `myxtts say` with these arguments would speak in, and what it tells before."""
+    monkeypatch.setattr(Synthesizer, "load", lambda *_, **__: base)
+
+    def find(*argv):
+        asked = []
+
+        def speak(self, text, voice, language, **_):
+            asked.append(language)
+            raise UserError("Enough.")
+
+        monkeypatch.setattr(Synthesizer, "speak", speak)
+        assert say.main(["--text", *argv]) == 2
+        return asked[0], capsys.readouterr().err
+
+    return find
+
+
+def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_asked_for(language_of):
+    read, told = language_of("Bonjour, ça va ?", "--speaker", "fr_f2")
+    assert read == "fr" and "The text is read as fr (French), which fr_f2 speaks; --language chooses" in told
+    assert language_of("Hello.", "--speaker", "fr_f2", "--language", "en") == ("en", "Error: Enough.\n")
+    read, told = language_of("سلام", "--speaker", "fr_f2")
+    assert read == "fa" and "it is read as fa (Persian), not as fr" in told and "fr_f2 speaks" not in told
+    read, told = language_of("Hello.")
+    assert read == "en" and "The model in the box speaks English, as en_" in told
+
+
+def test_lines_of_a_list_are_read_in_the_languages_of_their_speakers():
+    lines = [Line(1, "a", "x", "fr_f2", ""), Line(2, "b", "x", "fr_f2", "en"), Line(3, "c", "x", "me.wav", "")]
+    asked = argparse.Namespace(checkpoint=BASE_FOLDER, language="de")
+    assert [line.language for line in in_languages_of_voices(lines, asked)] == ["fr", "en", ""]
+
+
+def test_languages_of_its_speakers_are_told_and_no_other_is_offered(capsys):
+    assert say.main(["--list-speakers"]) == 0
+    assert "fr_f2\tfr\n" in capsys.readouterr().out
+    sentence = sentence_of(capsys, say.main, "--text", "Hello.", "--language", "xx")
+    assert sentence.endswith(f"Supported languages: {', '.join(LANGUAGES)}.")
+
+
+def test_it_speaks_from_python_in_the_voice_that_say_takes(base):
+    name = default_speaker(BASE_FOLDER, "de")
+    assert name.startswith("de_") and default_speaker("runs/mine", "de") is None
+    own, named = base.as_voice(None, "de"), stored_voice(BASE_FOLDER, name, base.voice)
+    np.testing.assert_array_equal(own.latents, named.latents)
+    short = SamplingConfig(temperature=0.0)
+    spoken = base.batch(["Guten Tag."], [None], ["de"], short, max_codes=8)[0]
+    assert len(spoken.codes) and base.speak("Hi.").seconds > 0.2
 
 
 def test_every_language_has_voices():

@@ -34,6 +34,15 @@ def test_languages_are_known_by_code_name_and_region(code):
     assert {get_language(name).code for name in NAMES[code]} == {code}
 
 
+def test_messages_offer_the_languages_of_a_model_alone():
+    with pytest.raises(ValueError, match="is not supported. Supported languages: am, de.$"):
+        get_language("persain", ("de", "am"))
+    told = guess_language(["Guten Tag"], "fa", ("fa", "de", "en"))[1]
+    assert told.endswith("Give --language de or en.")
+    assert guess_language(["سلام"], "en", ("en", "fa"))[0] == "fa"
+    assert guess_language([SENTENCES["ru"]], "en", ("en", "fa"))[0] == "ru", "whoever speaks it not says so"
+
+
 def test_every_language_is_known_by_its_names_and_no_name_means_two():
     names = [name for language in LANGUAGES.values() for name in (language.name.lower(), *language.other_names)]
     assert len(set(names)) == len(names) and not set(names) & set(LANGUAGES)

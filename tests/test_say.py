@@ -76,6 +76,13 @@ def test_text_comes_from_argument_file_or_standard_input(argv, monkeypatch):
     assert len({Path(name).read_bytes() for name in ("a.wav", "b.wav", "c.wav", "d.wav")}) == 1
 
 
+def test_long_text_tells_how_far_it_is(argv, monkeypatch, capsys):
+    monkeypatch.setattr(say, "PROGRESS_SECONDS", 0.0)
+    assert run(*argv, "--text", "one.\n\ntwo.\n\nthree.") == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Spoken: ")]
+    assert said == [f"Spoken: {done} of 3 parts of the text" for done in (1, 2)]
+
+
 def test_kept_voice_speaks_as_the_recordings_it_came_from(argv, folder, capsys):
     both = [*argv, folder.parent / "me.wav"]  # several recordings
     assert run(*both, "--text", "one", "--output", "a.wav", "--save-voice", "me.voice") == 0
@@ -233,7 +240,7 @@ def test_list_of_what_was_spoken_that_is_none_is_one_sentence(batch_argv, capsys
         (["--text", "one", "--reference-audio", "nobody.wav"], ["nobody.wav"]),
         (["--text", "  "], ["no text"]),
         (["--text", "one", "--language", "xx"], ["xx"]),
-        (["--text", "one", "--language", "persain"], ["Did you mean fa (Persian)?"]),
+        (["--text", "one", "--language", "englsh"], ["Did you mean en (English)? Supported languages: en."]),
         (["--text", "one", "--g2p", "fa"], ["--g2p", "no rules for the sounds of 'fa'"]),
         (["--text", "one", "--temperature", "-1"], ["--temperature", "-1"]),
         (["--text", "one", "--top-k", "some"], ["--top-k", "some"]),
@@ -249,5 +256,5 @@ def test_help_has_examples_and_defaults(capsys):
     with pytest.raises(SystemExit):
         say.main(["--help"])
     said = capsys.readouterr().out
-    assert "examples:" in said and "(default: en)" in said and "(default: out.wav)" in said and "--stream |" in said
+    assert "examples:" in said and "else en)" in said and "(default: out.wav)" in said and "--stream |" in said
     assert "(default: None)" not in said and "(default: False)" not in said

@@ -81,6 +81,11 @@ def test_codes_are_codes_of_the_codebook(synthesizer, voice, biased):
     assert len(codes) and codes.min() >= 0 and codes.max() < synthesizer.config.model.num_codes
 
 
+def test_model_without_a_voice_of_its_own_asks_for_one(synthesizer):
+    with pytest.raises(SpeechError, match="no voice of its own. Give one"):
+        synthesizer.speak("one two")
+
+
 def test_speech_depends_on_its_seed_alone(synthesizer, voice):
     one, same, other = (synthesizer.speak("one two", voice, "en", seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.codes, same.codes)

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import sys
+import time
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
@@ -16,6 +17,7 @@ MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
 """Characters up to which making graphs of all that is computed takes longer than they save."""
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
+PROGRESS_SECONDS = 10.0
 SOUND_RATES = (8000, 96000)
 """Lowest and highest `--sample-rate`, in Hz."""
 EXAMPLES = """
@@ -46,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     text.add_argument("--text", help="the text")
     text.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
     text.add_argument("--batch", metavar="FILE", help="a file with a line for each text; see below")
-    text.add_argument("--language", default="en", help="of the text")
+    text.add_argument("--language", help="of the text (default: that of --speaker where it is known, else en)")
     text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=g2p)
     voice = parser.add_argument_group("who says it")
     voice.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
@@ -112,7 +114,6 @@ def _say(arguments, sound=None):
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.text.language_guess import guess_language
     from myxtts.utils.commons import get_device_context, setup_logging
 
     text = None if arguments.batch else _text(arguments)
@@ -128,10 +129,11 @@ def _say(arguments, sound=None):
         sampling = synthesizer.config.sampling
         asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
         options = dict(sampling=dataclasses.replace(sampling, **asked), seed=arguments.seed, speed=arguments.speed)
+        asked = arguments.language
+        _settle_language(arguments, text, synthesizer.tokenizer.languages)
+        if lines and not asked:
+            lines = say_batch.in_languages_of_voices(lines, arguments)
         if text is not None:
-            arguments.language, told = guess_language([text], arguments.language)
-            if told:
-                print(told, file=sys.stderr)
             synthesizer.text_front.pieces(text, arguments.language)  # refused here, before a voice is told of
         voice = _voice(arguments, synthesizer)
         if lines:
@@ -145,7 +147,7 @@ def _say(arguments, sound=None):
                 print(_trust(stream).capitalize(), file=sys.stderr)
             return status
         check = dict(retries=arguments.retries, listener=_listener(arguments))
-        speech = synthesizer.speak(text, voice, arguments.language, **options, **check)
+        speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=_Progress())
     if arguments.sample_rate:
         speech = speech.resampled(arguments.sample_rate)
     speech.save(arguments.output)
@@ -154,6 +156,38 @@ def _say(arguments, sound=None):
     codes = f"{len(speech.codes)} codes"
     print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {_trust(speech)}")
     return 0
+
+
+def _settle_language(arguments, text, languages):
+    """Gives `--language` its value, and tells of it where nobody has named it."""
+    from myxtts.storage.speakers import find_speaker
+    from myxtts.text.language_guess import guess_language
+    from myxtts.text.languages import get_language
+
+    own, told, speaker = None, "", arguments.speaker
+    if speaker and not arguments.language:
+        own = find_speaker(arguments.checkpoint, speaker).language
+    arguments.language = arguments.language or own or "en"
+    if text is not None:
+        arguments.language, told = guess_language([text], arguments.language, languages)
+    if own and not told:
+        language = get_language(own)
+        told = f"The text is read as {language.code} ({language.name}), which {printable(speaker)} speaks"
+        told = f"{told}; --language chooses another language."
+    if told:
+        print(told, file=sys.stderr)
+
+
+class _Progress:
+    """Tells every few seconds how far the speaking of a long text is."""
+
+    def __init__(self):
+        self._told = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if done < total and time.monotonic() - self._told >= PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            print(f"Spoken: {done} of {total} parts of the text", file=sys.stderr, flush=True)
 
 
 def _trust(spoken):
@@ -232,14 +266,15 @@ def _text(arguments) -> str:
 
 def _voice(arguments, synthesizer):
     from myxtts.inference.voices import stored_voice
-    from myxtts.storage.base_model import base_speaker
-    from myxtts.storage.speakers import speaker_names
+    from myxtts.storage.base_model import default_speaker
     from myxtts.text.languages import get_language
 
     voice = arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
-        arguments.speaker = base_speaker(speaker_names(arguments.checkpoint), get_language(arguments.language).code)
-        told = f"The model in the box speaks, as {arguments.speaker}; --list-speakers names its other voices."
+        language = get_language(arguments.language)
+        arguments.speaker = default_speaker(arguments.checkpoint, language.code)
+        told = f"The model in the box speaks {language.name}, as {arguments.speaker}"
+        told = f"{told}; --list-speakers names its other voices."
         print(told, file=sys.stderr)
     if arguments.speaker:
         voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)

@@ -67,6 +67,15 @@ def read_lines(path: str) -> list[Line]:
     return lines
 
 
+def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
+    """The lines, each that names no language in that of its speaker, where it is known and not that of the rest."""
+    from myxtts.storage.speakers import read_speakers
+
+    speakers = read_speakers(arguments.checkpoint)
+    own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
+    return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]
+
+
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
     """Speaks what is not spoken yet, after all lines were looked at; `check` has options of the self-check."""
     folder = Path(arguments.output_folder)

@@ -1,7 +1,8 @@
 """Text and a voice -> speech: whole, in batches, or as a stream of sound."""
 
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,10 +23,11 @@ from myxtts.inference.self_check import DOUBT, Listener, judge
 from myxtts.inference.speech import Speech, faded, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
 from myxtts.inference.text_stream import EndedPiece, SpeechStream, TextStream, tell_of
-from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
+from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.xtts import LAYERS, XTTS
+from myxtts.storage.base_model import default_speaker
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SpeechRate, read_rates, rule_of_thumb
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -78,6 +80,8 @@ class Synthesizer:
         steps = OnnxSteps(model.gpt, config.model, weights) if (weights := ENGINES[engine]) else None
         self.engine = CodeEngine(model.gpt, config.model, compiled, steps, traced)
         self.read_again, self.rates = SecondReading(model.gpt, traced), rates or {}
+        self.folder: Path | None = None
+        """Where the model was loaded from, for a voice of its own."""
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
         self.to_waveform = self._make_waveform(decoder, traced)
@@ -103,6 +107,7 @@ class Synthesizer:
         model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         options = {"remember_voices": REMEMBERED_VOICES, "rates": read_rates(folder), **options}
         synthesizer = cls(*model, **options)
+        synthesizer.folder = Path(folder)
         if "decoder" not in synthesizer.model.parts:
             logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
         return synthesizer
@@ -127,30 +132,33 @@ class Synthesizer:
     def speak(
         self,
         text: str,
-        voice: AnyVoice,
+        voice: AnyVoice | None = None,
         language: str = "en",
         sampling: SamplingConfig | None = None,
         seed: int = 0,
         speed: float = 1.0,
         retries: int = 0,
         listener: Listener | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Speech:
         """Speaks one text of any length, sentence by sentence; raises `SpeechError` where the model cannot.
 
         Args:
+            voice: None takes the voice of its own that the model in the box has for the language.
             language: Code, such as `en` or `fa`.
             sampling: How codes are drawn; None takes the run's.
             speed: How much faster than the model speaks by itself, at the same pitch.
             retries: How often a sentence in doubt (`self_check`) is drawn anew; the one with most confidence stays.
             listener: What a recognizer says of a sentence counts too, see `evaluation.recognizers.Listening`.
+            progress: As in `batch`.
         """
-        options = dict(speed=speed, retries=retries, listener=listener)
+        options = dict(speed=speed, retries=retries, listener=listener, progress=progress)
         return self.batch([text], [voice], [language], sampling, seed, **options)[0]
 
     def batch(
         self,
         texts: Sequence[str],
-        voices: Sequence[AnyVoice],
+        voices: Sequence[AnyVoice | None],
         languages: Sequence[str],
         sampling: SamplingConfig | None = None,
         seed: int = 0,
@@ -158,21 +166,25 @@ class Synthesizer:
         speed: float = 1.0,
         retries: int = 0,
         listener: Listener | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> list[Speech]:
         """Speaks several texts together, each as `speak` does it alone.
 
         Args:
             max_codes: Most codes of a sentence; 0 takes the model's limit.
+            progress: Called with how many pieces of the texts are spoken, and of how many.
         """
         pieces = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
-        voices = [self.as_voice(voice) for voice in voices]
+        voices = [self.as_voice(voice, language) for voice, language in zip(voices, languages)]
+        numbers, total = itertools.count(1), sum(map(len, pieces))
+        tell = lambda: progress and progress(next(numbers), total)
         streams: list[list[CodeStream]] = [[] for _ in texts]
         try:
             for text, (found, voice, language) in enumerate(zip(pieces, voices, languages)):
                 for number, piece in enumerate(found):
                     streams[text].append(self._open(piece, number, voice, language, sampling, seed, max_codes))
             texts = zip(pieces, streams, voices, languages, strict=True)
-            return [self._gather(*one, speed, retries, listener) for one in texts]
+            return [self._gather(*one, speed, retries, listener, tell) for one in texts]
         finally:
             for stream in sum(streams, []):
                 stream.cancel()
@@ -180,7 +192,7 @@ class Synthesizer:
     def stream(
         self,
         text: str,
-        voice: AnyVoice,
+        voice: AnyVoice | None = None,
         language: str = "en",
         sampling: SamplingConfig | None = None,
         seed: int = 0,
@@ -201,7 +213,7 @@ class Synthesizer:
     def open_text(
         self,
         text: str,
-        voice: AnyVoice,
+        voice: AnyVoice | None,
         language: str = "en",
         sampling: SamplingConfig | None = None,
         seed: int = 0,
@@ -213,7 +225,7 @@ class Synthesizer:
         Args:
             hurry: Whether the first sound is waited for.
         """
-        pieces, voice = self.text_front.pieces(text, language), self.as_voice(voice)
+        pieces, voice = self.text_front.pieces(text, language), self.as_voice(voice, language)
 
         def open_piece(number):
             is_first = hurry and number == 0
@@ -222,8 +234,13 @@ class Synthesizer:
         begin = lambda: self.to_waveform.begin(voice, speed)
         return TextStream(pieces, open_piece, begin, self._sound, self.sample_rate)
 
-    def as_voice(self, voice: AnyVoice) -> Voice:
-        """The voice itself, the one in a file named `*.voice`, or the one of recordings."""
+    def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:
+        """The voice itself, the one in a file named `*.voice`, the one of recordings, or for None the model's own."""
+        if voice is None:
+            name = self.folder and default_speaker(self.folder, get_language(language).code)
+            if not name:
+                raise SpeechError("This model has no voice of its own. Give one: recordings or a .voice file.")
+            voice = stored_voice(self.folder, name, self.voice)
         if isinstance(voice, Voice):
             return self._checked(voice, "What was given")
         if isinstance(voice, str | Path) and Path(voice).suffix == VOICE_SUFFIX:
@@ -291,7 +308,7 @@ class Synthesizer:
         return self.engine.open(ids, voice.latents, sampling or self.config.sampling, seed, number, max_codes, hurry)
 
     def _gather(
-        self, pieces: list[Piece], streams: list[CodeStream], voice: Voice, language, speed, retries, listener
+        self, pieces: list[Piece], streams: list[CodeStream], voice: Voice, language, speed, retries, listener, tell
     ) -> Speech:
         parts, spoken, end = [], [], 0
         for piece, stream in zip(pieces, streams):
@@ -304,6 +321,7 @@ class Synthesizer:
             parts += [samples, silence(piece.pause_seconds, self.sample_rate)]
             end += len(samples) + len(parts[-1])
             stream.states.clear()
+            tell()
         to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
         return Speech(np.concatenate(parts[:-1]), self.sample_rate, tuple(spoken), to_mel)
 

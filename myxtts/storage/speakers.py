@@ -3,13 +3,22 @@
 import difflib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import UNPRINTABLE
-from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, read_json, write_json, write_whole
+from myxtts.config.checks import UNPRINTABLE, read_bounded
+from myxtts.storage.files import (
+    MAX_JSON_BYTES,
+    AnyPath,
+    CheckpointError,
+    digest_bytes,
+    read_json,
+    write_json,
+    write_whole,
+)
 from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 SPEAKERS_FILE = "speakers.safetensors"
@@ -19,6 +28,9 @@ SPEAKER_CLIPS = "speaker_clips"
 _INDEX = "index.json"
 _MAX_CLIP_BYTES = 8 * 2**20
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
+_VOCABULARY = "vocab.json"
+_LANGUAGE_FIRST = re.compile("([a-z]{2})_")
+"""How a voice is called that says what it speaks: those of the model in the box, and of what began from it."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +40,7 @@ class StoredSpeaker:
     clip: Path | None = None
     """FLAC file with some seconds of the speaker, for those that a run was trained on."""
     language: str | None = None
-    """What is spoken in it."""
+    """What is spoken in it, or what its name says, such as `fr_f2`, where the model has that language."""
     sources: tuple[str, ...] = ()
     """Ids of the training clips that it was made from."""
 
@@ -56,7 +68,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
     Raises:
         CheckpointError: What holds them is damaged.
     """
-    found = {name: StoredSpeaker() for name in speaker_names(folder)} | _read_index(Path(folder) / SPEAKER_CLIPS)
+    found = _by_their_names(folder, speaker_names(folder)) | _read_index(Path(folder) / SPEAKER_CLIPS)
     return dict(sorted(found.items()))
 
 
@@ -121,6 +133,17 @@ def copy_speaker_clips(source: AnyPath, folder: AnyPath) -> None:
     small = {name: one for name, one in plain.items() if one.clip.stat().st_size <= _MAX_CLIP_BYTES}
     if small:
         write_speaker_clips(folder, {n: (one.clip.read_bytes(), one.language, one.sources) for n, one in small.items()})
+
+
+def _by_their_names(folder, names):
+    """Voices without clips; what they speak is known where a name begins with a language of the vocabulary."""
+    begins = {name: match[1] for name in names if (match := _LANGUAGE_FIRST.match(name))}
+    tags = ""
+    if begins:
+        with suppress(ValueError, OSError):  # whoever needs a vocabulary says what is wrong with it
+            tags = read_bounded(Path(folder) / _VOCABULARY, MAX_JSON_BYTES)
+    known = {name: language for name, language in begins.items() if f'"[{language}]"' in tags}
+    return {name: StoredSpeaker(language=known.get(name)) for name in names}
 
 
 def _read_index(home: Path) -> dict[str, StoredSpeaker]:

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 
 from myxtts.text.languages import LANGUAGES, get_language
@@ -16,8 +16,11 @@ _FOREIGN_SHARE = 0.3
 _OWN_SHARE = 0.005
 
 
-def guess_language(texts: Iterable[str], language: str) -> tuple[str, str]:
+def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
     """The language of texts that are said to be in `language`: another one where only that can be.
+
+    Args:
+        among: Codes of the languages that come first, such as those of a model; None for all.
 
     Returns:
         A code, and a sentence for people where there is something to say: that the language is another, or that it
@@ -31,6 +34,7 @@ def guess_language(texts: Iterable[str], language: str) -> tuple[str, str]:
     if not letters or _share(letters, said) >= _FOREIGN_SHARE:
         return language, ""
     fitting = [one for one in LANGUAGES.values() if _fits(letters, one)]
+    fitting = [one for one in fitting if among is None or one.code in among] or fitting
     script = Counter({_script(letter): count for letter, count in letters.items()}).most_common(1)[0][0].capitalize()
     if len(fitting) == 1:
         told = f"{fitting[0].code} ({fitting[0].name})"

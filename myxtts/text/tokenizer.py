@@ -164,7 +164,7 @@ class XTTSTokenizer:
             allow_unknown: Accept characters that the vocabulary does not have; they are not spoken.
         """
         try:
-            language = get_language(language)
+            language = get_language(language, self.languages)
         except ValueError as error:
             return str(error)
         if language.code not in self.languages:

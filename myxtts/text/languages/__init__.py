@@ -9,6 +9,7 @@ Amharic are added here, with limits for the same duration of speech, some 17 s.
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Collection
 
 from myxtts.text.languages.base import Language
 
@@ -28,8 +29,11 @@ def register_language(language: Language) -> None:
     LANGUAGES[language.code] = language
 
 
-def get_language(code: str) -> Language:
+def get_language(code: str, among: Collection[str] | None = None) -> Language:
     """Looks a language up by its code or name: `fa`, `fas`, `Persian`, `farsi`. Regions (`zh_CN`) and case are ignored.
+
+    Args:
+        among: Codes that a message may offer, such as those of a model; None for all.
 
     Raises:
         ValueError: The language is not supported; the message lists those that are.
@@ -37,9 +41,11 @@ def get_language(code: str) -> Language:
     name = code.strip().replace("_", "-").lower()
     language = LANGUAGES.get(name.split("-")[0]) or _by_name().get(name) or _by_name().get(name.split("-")[0])
     if language is None:
-        near = difflib.get_close_matches(name[:100], _by_name(), n=1, cutoff=0.7)
+        among = LANGUAGES if among is None else among
+        offered = [name for name, language in _by_name().items() if language.code in among]
+        near = difflib.get_close_matches(name[:100], offered, n=1, cutoff=0.7)
         hint = "".join(f" Did you mean {_by_name()[one].code} ({_by_name()[one].name})?" for one in near)
-        supported = ", ".join(sorted(LANGUAGES))
+        supported = ", ".join(sorted(among))
         raise ValueError(f"Language {code[:100]!r} is not supported.{hint} Supported languages: {supported}.")
     return language
 
