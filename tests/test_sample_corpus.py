@@ -21,6 +21,8 @@ from myxtts.data.sample_corpus import (
     plan_clips,
     unheard_sentences,
 )
+from myxtts.storage.base_model import BASE_FOLDER
+from myxtts.storage.speakers import speaker_names
 
 
 def file_contents(root):
@@ -62,6 +64,11 @@ def test_corpus_is_in_the_languages_asked_for_and_in_english_without():
     assert {clip.voice.language for clip in plan_clips(0, 16, ("fa", "am"))} == {"fa", "am"}
     with pytest.raises(SampleCorpusError, match="can be in en, .* Received: xx"):
         plan_clips(0, 16, ("en", "xx"))
+
+
+def test_every_voice_is_one_that_the_model_in_the_box_was_trained_on():
+    known = set(speaker_names(BASE_FOLDER))
+    assert {f"{voice.language}_{voice.variant}" for voice in VOICES} <= known
 
 
 @pytest.mark.parametrize("language", sorted(SENTENCES))

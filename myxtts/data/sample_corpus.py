@@ -45,15 +45,16 @@ class Voice(NamedTuple):
 
 
 VOICES = (
-    Voice("emma", "en", "en-us", "f2", 55),
-    Voice("noah", "en", "en-us", "m3", 40),
-    Voice("lena", "de", "de", "f5", 20),
-    Voice("jonas", "de", "de", "m1", 75),
-    Voice("carlos", "es", "es", "m7", 50),
-    Voice("chloe", "fr", "fr", "f4", 85),
-    Voice("parisa", "fa", "fa", "f3", 50),
+    Voice("emma", "en", "en-us", "f2", 42),
+    Voice("noah", "en", "en-us", "m1", 45),
+    Voice("lena", "de", "de", "f5", 40),
+    Voice("jonas", "de", "de", "m1", 55),
+    Voice("carlos", "es", "es", "Gene", 45),
+    Voice("chloe", "fr", "fr", "f1", 45),
+    Voice("parisa", "fa", "fa", "f2", 50),
     Voice("dawit", "am", "am", "m4", 40),
 )
+"""Variants and pitches that the model in the box was trained on, so that a run that starts from it knows them."""
 
 
 # Per language: its code and full stop, two lines of phrases, then a line for each slot.

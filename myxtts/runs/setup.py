@@ -88,6 +88,9 @@ def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = p
         languages = tuple(SENTENCES) if languages == ("all",) else languages
         told = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"
         say(f"No --train-data given: making {told}")
+        is_new = not config.training.init_from and not holds_run(Path(config.training.checkpoint_dir))
+        if is_new and config.model.size == "nano":
+            say("It starts from random weights; --config first_words.yaml starts from the model in the box.")
         folder = make_sample_corpus(SAMPLE_CORPUS, languages=languages)
         if len(languages) == 1 and not config.training.closing_texts:
             unheard = unheard_sentences(*languages)
