@@ -1,6 +1,6 @@
 """What the base model learns from: sentences of six languages by many synthetic voices, made offline by eSpeak NG.
 
-Three of ten clips are sentences of the sample corpus's grammars, but for those that it never speaks. The others are a
+Half of the clips are sentences of the sample corpus's grammars, but for those that it never speaks. The others are a
 few frequent words of the language in a random order (package `wordfreq`; Speer 2022), and for Amharic, which it lacks,
 words of random syllables, so that letters become sounds in words that were never heard.
 """
@@ -26,7 +26,6 @@ WORDS_PER_MINUTE = (140, 185)
 FREQUENT_WORDS = 2500
 WORD_LETTERS = (2, 9)
 WORDS_A_SENTENCE = (2, 6)
-GRAMMAR_SHARE = 0.3
 JOBS_A_PROCESS = 2000
 FIDEL = range(0x1208, 0x1328)
 """Ethiopic syllables, of which the first seven forms of each row are common."""
@@ -68,7 +67,7 @@ def make_base_corpus(root: Path, clips_a_voice: int, seed: int = 0) -> Path:
         known = [sentence for sentence in SENTENCES[language] if sentence not in unheard]
         for variant in VARIANTS:
             speaker, draw = f"{language}_{variant}", random.Random(f"{seed} {language} {variant}")
-            texts = draw.choices(known, k=round(GRAMMAR_SHARE * clips_a_voice))
+            texts = draw.choices(known, k=clips_a_voice // 2)
             texts += random_sentences(language, clips_a_voice - len(texts), f"{seed} {speaker}")
             for number, text in enumerate(texts):
                 name, pitch = f"{speaker}_{number:04d}", draw.randint(*PITCHES[variant])

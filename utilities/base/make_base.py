@@ -17,7 +17,7 @@ from pack_base import pack
 from myxtts.storage.base_model import BASE_FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-CLIPS_A_VOICE = 1000
+CLIPS_A_VOICE = 340
 
 
 def main() -> int:
