@@ -111,6 +111,7 @@ def test_resume_never_starts_a_run(capsys, tmp_path, argv):
     assert "holds no checkpoint" in sentence_of(capsys, train.main, *argv)
     assert "give one of the two" in sentence_of(capsys, train.main, *argv, "--init-from", tmp_path)
     assert "not allowed with" in sentence_of(capsys, train.main, *argv, "--reset-training")
+    assert "holds no checkpoint" in sentence_of(capsys, train.main, *argv, "--config", "first_words.yaml")
     assert not (tmp_path / "run").exists()
 
 

@@ -1,11 +1,13 @@
 """`python train_main.py`: flags become settings, devices and recordings are set up, a run is shown on the console."""
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import ConfigError, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
@@ -236,7 +238,10 @@ def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = Fa
     from myxtts.runs import setup
 
     if arguments.resume:
+        if not arguments.init_from:  # a recipe's says how the run began
+            config = replace(config, training=replace(config.training, init_from=None))
         setup.require_run(config)
+    _require_size_of_source(arguments, config.training.init_from)
     options = set_up_options(arguments)
     if arguments.device_plan == "auto":
         from myxtts.runs.device_choice import quickest_devices
@@ -252,6 +257,19 @@ def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = Fa
         setup_logging()
         run.callbacks.append(RunConsole(run))
     return run
+
+
+def _require_size_of_source(arguments, source):
+    """Raises `ConfigError` where --model-size is not that of --init-from, which would be passed over."""
+    from myxtts.storage.base_model import BASE_FOLDER, is_base
+    from myxtts.storage.provenance import read_config
+
+    folder = BASE_FOLDER if is_base(source) else Path(source or "")
+    if not arguments.model_size or not source or not (folder / "config.json").is_file():
+        return
+    if (size := read_config(folder).model.size) != arguments.model_size:
+        brought = f"--init-from {printable(source)} brings its model with it, which is {size}"
+        raise ConfigError(f"--model-size {arguments.model_size}: {brought}. Leave one of the two out.")
 
 
 def set_up_options(arguments: argparse.Namespace) -> dict:
