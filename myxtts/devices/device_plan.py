@@ -156,10 +156,10 @@ def _check_request(data_gpu, models, num_gpus, isolation, limits, virtual_device
         rule = "--virtual-devices must be 2 or more, one of them for data."
         raise DeviceError(f"{rule} Received: {virtual_devices}.")
     if paired != bool(models):
-        given, missing = ("--data-gpu", "--model-gpu") if paired else ("--model-gpu", "--data-gpu")
-        way_out = (
-            f"Add {missing}, or leave {given} out to train on one device; in settings: data.data_gpu, data.model_gpu."
-        )
+        several = "s" * (len(models) > 1)
+        given, missing = ("--data-gpu", "--model-gpu") if paired else (f"--model-gpu{several}", "--data-gpu")
+        settings = f"data.data_gpu, data.model_gpu{several}"
+        way_out = f"Add {missing}, or leave {given} out to train on one device; in settings: {settings}."
         raise DeviceError(f"Multi-GPU Mode needs both {pair}. Received: {given} alone. {way_out}")
     if virtual_devices and demanded:
         raise DeviceError(f"{demand} virtual devices are CPU devices. Leave one of the two out.")

@@ -77,7 +77,9 @@ class DVAEStage(Stage):
     def prepare_step(self, batch, step, seed):
         """Every `REVIVE_EVERY_STEPS`, and at the start: dead codes move onto vectors of this batch."""
         if step % REVIVE_EVERY_STEPS == 0:
-            self._revive(batch, tf.constant(seed, tf.int32))
+            arguments = batch, tf.constant(seed, tf.int32)
+            # A call of the function itself would warn of having been traced often.
+            self._revive.get_concrete_function(*arguments)(*arguments)
 
     @tf.function  # for each shape anew: see `TrainStep.trace_for`
     def _revive(self, batch, seed):
