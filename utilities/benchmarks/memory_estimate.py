@@ -1,7 +1,8 @@
 """Holds the memory estimates (`myxtts plan`) against peaks of real train steps on the CPU.
 
-    python utilities/benchmarks/memory_estimate.py [--stage gpt] [--sizes nano tiny small] [--batch-size 4] [--seconds
-    6]
+    python utilities/benchmarks/memory_estimate.py [--stage gpt] [--sizes nano tiny small] [--batch-size 4]
+    [--seconds 6]
+    python utilities/benchmarks/memory_estimate.py --stage decoder [--decoder hifigan] --sizes nano small
 
 Each case runs in a process of its own, which takes one step to trace and then a measured one. What stays between steps
 is the growth of the resident set (VmRSS) by building model and optimizer; what the step takes is how far its peak
@@ -23,7 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
-from myxtts.config.rates import MEL_FRAMES_PER_CODE  # noqa: E402
+from myxtts.config.model import DECODER_TYPES  # noqa: E402
+from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.config.stages import STAGES  # noqa: E402
 from myxtts.devices.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
 from myxtts.planning.memory import Optimizations, Shapes  # noqa: E402
@@ -55,37 +57,72 @@ ENVIRONMENT = {
 chance."""
 
 
-def measure(stage, size, shapes, optimizations):
-    """Resident and step bytes of one case, measured in this process."""
+def training_step(stage, model_config, shapes, optimizations=CASES["none"]):
+    """The `TrainStep` of a stage of a new model, in the phase that takes the most."""
     import tensorflow as tf
 
     from myxtts.models.xtts import XTTS
     from myxtts.training.gradient_order import recompute
     from myxtts.training.stages.base import Update
+    from myxtts.training.stages.decoder import ADVERSARIAL
     from myxtts.training.stages.dvae import DVAEObjective
     from myxtts.training.stages.gpt import GPTObjective
     from myxtts.training.step import TrainStep
 
-    def built(model_config):
-        config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
-        strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[0].name)
-        with strategy.scope():
-            model = XTTS(model_config, parts=(stage,), precision=optimizations.precision)
-            if stage == "gpt":
-                model.gpt.set_memory_use(
-                    optimizations.attention, recompute if optimizations.gradient_checkpointing else None
-                )
-            objective = GPTObjective(model, config) if stage == "gpt" else DVAEObjective(model)
-            settings = config.stage(stage)
-            updates = [Update("", objective, settings)]
-            return TrainStep(updates, strategy, settings, optimizations.accumulation, optimizations.precision)
+    config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
+    settings = config.stage(stage)
+    strategy = tf.distribute.OneDeviceStrategy(tf.config.list_logical_devices()[0].name)
+    with strategy.scope():
+        model = XTTS(model_config, parts=(stage,), precision=optimizations.precision)
+        if stage == "gpt":
+            model.gpt.set_memory_use(
+                optimizations.attention, recompute if optimizations.gradient_checkpointing else None
+            )
+            updates = [Update("", GPTObjective(model, config), settings)]
+        elif stage == "dvae":
+            updates = [Update("", DVAEObjective(model), settings)]
+        else:
+            updates = decoder_updates(model, config, settings, optimizations.precision)
+        step = TrainStep(updates, strategy, settings, optimizations.accumulation, optimizations.precision)
+    step.phase = ADVERSARIAL if stage == "decoder" else ""
+    return step
 
-    built(
-        ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8)
-    )  # what Keras imports and caches at its first model
+
+def decoder_updates(model, config, settings, precision):
+    """Of the decoder stage: the discriminators' and the decoder's."""
+    from myxtts.models.discriminators import Discriminators
+    from myxtts.models.layers.linear import built
+    from myxtts.training.stages.base import Update
+    from myxtts.training.stages.decoder import (
+        ADVERSARIAL,
+        DIVISORS,
+        JUDGING,
+        SPECTRAL,
+        DecoderObjective,
+        DiscriminatorObjective,
+        Judge,
+    )
+
+    divisor = DIVISORS.get(config.model.size, 1)
+    judge = Judge(built(Discriminators(divisor, dtype=precision), (None, None)), config.model.decoder_type)
+    telling, making = (
+        DiscriminatorObjective(model.decoder, judge),
+        DecoderObjective(model.decoder, judge, config.training),
+    )
+    return [
+        Update("discriminator", telling, settings, (JUDGING, ADVERSARIAL), averaged=False),
+        Update("", making, settings, (SPECTRAL, ADVERSARIAL)),
+    ]
+
+
+def measure(stage, size, decoder_type, shapes, optimizations):
+    """Resident and step bytes of one case, measured in this process."""
+    # What Keras imports and caches at its first model.
+    smallest = ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8, decoder_type=decoder_type)
+    training_step(stage, smallest, shapes, optimizations)
     before = resident_bytes()
-    model_config = ModelConfig(size, num_text_tokens=VOCABULARY)
-    step = built(model_config)
+    model_config = ModelConfig(size, num_text_tokens=VOCABULARY, decoder_type=decoder_type)
+    step = training_step(stage, model_config, shapes, optimizations)
     resident = resident_bytes() - before
     batches = [full_batch(stage, model_config, shapes)] * optimizations.accumulation
     for number in range(2):  # the first traces, the second starts what is started late
@@ -105,14 +142,34 @@ def full_batch(stage, model_config, shapes):
 
     if stage == "gpt":
         return gpt_batch(model_config, shapes.batch, shapes.text, shapes.codes, shapes.frames)
+    if stage == "decoder":
+        return decoder_batch(model_config, shapes)
     frames = MEL_FRAMES_PER_CODE * shapes.codes
     mel = tf.random.stateless_normal((shapes.batch, frames, model_config.num_mels), (0, 0))
     return DVAEBatch(tf.range(shapes.batch), mel, tf.fill((shapes.batch,), frames))
 
 
-def measure_apart(stage, size, shapes, case):
+def decoder_batch(model_config, shapes):
+    """Slices with the frames around them that the decoder depends on."""
+    import tensorflow as tf
+
+    from myxtts.data.batch import DecoderBatch
+    from myxtts.models.waveform_decoder import make_decoder
+
+    grid, count = make_decoder(model_config), shapes.batch
+    length = grid.history_frames + shapes.slice_frames + grid.lookahead_frames
+
+    def noise(*shape):
+        return tf.random.stateless_normal((count, *shape), (0, len(shape)))
+
+    sounds = noise(model_config.speaker_width), 0.1 * noise(shapes.slice_frames * grid.hop_length)
+    frames, present = noise(length, model_config.width), tf.ones((count, length), bool)
+    return DecoderBatch(tf.range(count), frames, present, *sounds, tf.fill((count,), MODEL_SAMPLE_RATE))
+
+
+def measure_apart(stage, size, decoder_type, shapes, case):
     """`measure` in a process of its own."""
-    command = [sys.executable, __file__, "--here", json.dumps([stage, size, asdict(shapes), case])]
+    command = [sys.executable, __file__, "--here", json.dumps([stage, size, decoder_type, asdict(shapes), case])]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT})
     if done.returncode:
         raise RuntimeError(f"{size}, {case} does not run: {done.stderr.strip().splitlines()[-1]}")
@@ -122,7 +179,8 @@ def measure_apart(stage, size, shapes, case):
 def build_parser():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", default="gpt", choices=[name for name, entry in STAGES.items() if entry.memory])
+    parser.add_argument("--stage", default="gpt", choices=("dvae", "gpt", "decoder"))
+    parser.add_argument("--decoder", default="istft", choices=DECODER_TYPES)
     parser.add_argument("--sizes", nargs="+", default=["nano", "tiny", "small"])
     parser.add_argument("--cases", nargs="+", choices=CASES)
     parser.add_argument("--batch-size", type=int, default=4)
@@ -145,8 +203,8 @@ def main():
     """Measures every case and prints the table; returns the exit code."""
     arguments = build_parser().parse_args()
     if arguments.here:
-        stage, size, shapes, case = json.loads(arguments.here)
-        print(json.dumps(measure(stage, size, Shapes(**shapes), CASES[case])))
+        *which, shapes, case = json.loads(arguments.here)
+        print(json.dumps(measure(*which, Shapes(**shapes), CASES[case])))
         return 0
     from hardware import append_table
 
@@ -155,8 +213,9 @@ def main():
     found = []
     for size in arguments.sizes:
         for case in arguments.cases or whole:
-            estimate = STAGES[stage].load_memory()(ModelConfig(size, num_text_tokens=VOCABULARY), shapes, CASES[case])
-            measured = measure_apart(stage, size, shapes, case)
+            model_config = ModelConfig(size, num_text_tokens=VOCABULARY, decoder_type=arguments.decoder)
+            estimate = STAGES[stage].load_memory()(model_config, shapes, CASES[case])
+            measured = measure_apart(stage, size, arguments.decoder, shapes, case)
             error = estimate.peak / (measured["resident"] + measured["step"]) - 1
             found.append(dict(size=size, case=case, measured=measured, estimate=estimate.as_dict(), error=error))
             print(f"{size}, {case}: {error:+.1%}; {measured} {estimate.resident} {estimate.step}", flush=True)
