@@ -97,6 +97,12 @@ def test_confidence_falls_with_every_step_towards_a_doubt_and_says_why():
     assert verdicts[3].doubts == ("50 % of its characters are understood otherwise",)
 
 
+def test_letters_that_are_not_in_the_vocabulary_lower_the_confidence():
+    verdicts = [judge(TEXT, good(4.0), True, ENGLISH, unspoken_share=share) for share in (0.0, 0.03, 0.2)]
+    assert verdicts[0].confidence == 1 and 0.5 < verdicts[1].confidence < 1 and not verdicts[1].doubts
+    assert verdicts[2].doubts == ("20 % of its letters are not in the vocabulary",)
+
+
 def test_recognizer_is_asked_for_the_share_of_wrong_characters():
     heard = Listening(lambda samples, sample_rate, language: f"two {len(samples)} {language}")
     assert heard(np.zeros(3), 24000, "Two 3 en!", "en") == 0
@@ -169,8 +175,8 @@ def test_doubtful_sentence_is_drawn_anew_and_the_most_trusted_stays(without_grif
     synthesizer = speaking.Synthesizer(XTTS(config.model), tokenizer, config)
     voice, sampling, judged = synthesizer.voice(voiced(0.5, 150, 1)), SamplingConfig(), []
 
-    def judge(text, codes, *rest):
-        judged.append((list(codes), rest[-1]))
+    def judge(text, codes, stopped, rate, reading, wrong_share, *rest):
+        judged.append((list(codes), wrong_share))
         return verdicts.pop(0)
 
     monkeypatch.setattr(speaking, "judge", judge)

@@ -19,13 +19,14 @@ LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Codes (1.5 s) and turns from which a repetition is no held sound or pause, and the longest period looked for."""
 DOUBT = 0.5
 """A check whose score is below has something to say."""
-GAIN, SURPRISE, STOP, TAIL_SECONDS, UNREAD_SHARE, WRONG_SHARE = (
+GAIN, SURPRISE, STOP, TAIL_SECONDS, UNREAD_SHARE, WRONG_SHARE, UNSPOKEN_SHARE = (
     (0.3, 0.13),
     (0.6, 1.4),
     (-1.5, -4.0),
     (0.5, 0.75),
     (0.1, 0.25),
     (0.1, 0.35),
+    (0.0, 0.1),
 )
 """Where the score of a check is 1, and where it is 0.5."""
 BEYOND_BAND = 1.0, 1.05
@@ -54,6 +55,7 @@ def judge(
     rate: SpeechRate,
     reading: Reading | None = None,
     wrong_share: float | None = None,
+    unspoken_share: float = 0.0,
 ) -> Verdict:
     """What the checks say of a sentence.
 
@@ -63,6 +65,7 @@ def judge(
         rate: How long texts in its language take.
         reading: What the GPT says of it; None leaves these checks out.
         wrong_share: What a `Listener` says of it; None where there is none.
+        unspoken_share: Of its letters, those that the model has no token for.
     """
     if not len(codes):
         return Verdict(0.0, "it is empty", ("it is empty",))
@@ -73,6 +76,9 @@ def judge(
         found.append((0.1, f"it repeats itself for {loop * CODE_SECONDS:.1f} s"))
     if reading is not None:
         found += _as_read(reading, stopped)
+    if unspoken_share:
+        lacking = f"{100 * unspoken_share:.0f} % of its letters are not in the vocabulary"
+        found.append((_score(unspoken_share, UNSPOKEN_SHARE), lacking))
     if wrong_share is not None:
         heard = f"{100 * wrong_share:.0f} % of its characters are understood otherwise"
         found.append((_score(wrong_share, WRONG_SHARE), heard))

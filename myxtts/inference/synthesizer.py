@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -29,7 +30,7 @@ from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.xtts import LAYERS, XTTS
 from myxtts.storage.base_model import default_speaker
 from myxtts.text.languages import get_language
-from myxtts.text.speech_rates import SpeechRate, read_rates, rule_of_thumb
+from myxtts.text.speech_rates import SpeechRate, longest_texts, read_rates, rule_of_thumb
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -75,11 +76,13 @@ class Synthesizer:
         for part in ("speaker", "decoder"):
             if part in model.parts:
                 set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
-        self.text_front = TextFront(tokenizer, config.model.max_text_tokens)
+        self.rates = rates or {}
+        longest = longest_texts(self.rates, config.training.init_from)
+        self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
         self.voice = VoiceEncoder(model, config, remember_voices, traced)
         steps = OnnxSteps(model.gpt, config.model, weights) if (weights := ENGINES[engine]) else None
         self.engine = CodeEngine(model.gpt, config.model, compiled, steps, traced)
-        self.read_again, self.rates = SecondReading(model.gpt, traced), rates or {}
+        self.read_again = SecondReading(model.gpt, traced)
         self.folder: Path | None = None
         """Where the model was loaded from, for a voice of its own."""
         codes = [tf.TensorSpec([None, None], tf.int32)]
@@ -127,7 +130,7 @@ class Synthesizer:
             self.tokenizer = self.tokenizer.with_g2p(languages)
         except ValueError as error:
             raise SpeechError(f"--g2p: {error}") from None
-        self.text_front = TextFront(self.tokenizer, self.config.model.max_text_tokens)
+        self.text_front = replace(self.text_front, tokenizer=self.tokenizer)
 
     def speak(
         self,
@@ -348,7 +351,8 @@ class Synthesizer:
             with self.engine.owned():
                 reading = self.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, self.sample_rate, piece.text, language)
-        return judge(piece.text, stream.codes, stream.stopped, rate, reading, wrong_share)
+        unspoken = self.tokenizer.unspoken_share(piece.text, language)
+        return judge(piece.text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken)
 
     def _sound(self, stream, sound) -> tuple[np.ndarray, bool]:
         """What follows in the sound of a stream, as far as it is drawn, and whether this is its end."""

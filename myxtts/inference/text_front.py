@@ -2,7 +2,9 @@
 
 import logging
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from myxtts.config.checks import UserError
@@ -39,41 +41,65 @@ class SpeechError(UserError):
 
 @dataclass(frozen=True)
 class TextFront:
-    """Cuts texts to what fits a model of `max_tokens` text ids; raises `SpeechError` for those it cannot speak."""
+    """Cuts texts to what fits a model of `max_tokens` text ids; raises `SpeechError` for those it cannot speak.
+
+    What is beyond `longest_texts`, characters by language as far as they are known, the model has never read, and it
+    would leave the end unsaid.
+    """
 
     tokenizer: XTTSTokenizer
     max_tokens: int
+    longest_texts: Mapping[str, int] = field(default_factory=dict)
 
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Whole sentences where they fit the model, else parts of sentences; those with nothing to say are left out."""
         self._check(text, language)
+        self._tell_of_unknown(text, language)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
                 pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
             found = [Piece(piece, _pause_seconds(piece)) for piece in self._split(paragraph, language)]
-            pieces += [one for one in found if not self.tokenizer.check(one.text, language, allow_unknown=True)]
+            pieces += [one for one in found if not self._fault(one.text, language)]
         if not pieces:
             raise SpeechError(f"{text!r} cannot be spoken by this model: nothing is left of it when it is cut to fit.")
         return pieces
 
     def _split(self, text, language):
-        limit = get_language(language).char_limit
+        limit = self._limit(text, language)
         pieces = split_text(text, language, limit)
         while limit > 1 and any(len(self.tokenizer.encode(piece, language)) > self.max_tokens for piece in pieces):
             limit = limit * 3 // 4
             pieces = split_text(text, language, limit)
         return pieces
 
+    def _limit(self, text, language):
+        """Most characters of a piece; no word is cut because the model knows but short texts."""
+        language = get_language(language)
+        most = language.char_limit
+        longest = self.longest_texts.get(language.code, max(self.longest_texts.values(), default=most))
+        return min(most, max(longest, *map(len, text.split()), 1))
+
     def ids(self, text: str, language: str) -> list[int]:
         """Ids of a text that is spoken in one go, without those of unknown characters."""
         self._check(text, language, self.max_tokens)
-        return [token for token in self.tokenizer.encode(text, language) if token != self.tokenizer.unk_id]
+        known = self.tokenizer.with_known_letters(text, language)
+        return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
 
     def _check(self, text: str, language: str, max_tokens: int | None = None) -> None:
-        if reason := self.tokenizer.check(text, language, max_tokens, allow_unknown=True):
+        if reason := self._fault(text, language, max_tokens):
             raise SpeechError(f"{text!r} cannot be spoken by this model: {reason.rstrip('.')}.")
-        if unknown := self.tokenizer.unknown_characters(text, language):
+
+    def _fault(self, text, language, max_tokens=None):
+        with suppress(ValueError):  # of a language that is not supported: the check says it best
+            text = self.tokenizer.with_known_letters(text, language)
+        return self.tokenizer.check(text, language, max_tokens, allow_unknown=True)
+
+    def _tell_of_unknown(self, text, language):
+        known = self.tokenizer.with_known_letters(text, language)
+        if known != text:
+            logger.warning("%r has letters that the model does not know. It is spoken as %r.", text, known)
+        if unknown := self.tokenizer.unknown_characters(known, language):
             logger.warning("%r: %s; they are not spoken.", text, unknown)
 
 

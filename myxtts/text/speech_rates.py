@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from myxtts.storage.base_model import base_folder, is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.languages import get_language
 
@@ -40,6 +41,8 @@ class SpeechRate:
     """And the slowest."""
     spare_seconds: float = 0.0
     """What a text may take beyond that."""
+    longest_text: int = 0
+    """Characters of the longest text among the recordings, 0 where it is not known."""
 
     def band(self, text: str) -> tuple[float, float]:
         """Shortest and longest seconds that are usual for a text."""
@@ -60,22 +63,38 @@ def rule_of_thumb(language: str) -> SpeechRate:
 
 def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechRate]:
     """Rates by language of recordings, each `(language, text, seconds)`; none for a language with few of them."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    found: dict[str, list[tuple[int, float, int]]] = {}
     for language, text, seconds in spoken:
         if (length := spoken_length(text)) and seconds > 0:
-            found.setdefault(language, []).append((length, seconds))
-    rates = ((language, _fit(np.array(pairs))) for language, pairs in found.items() if len(pairs) >= FEWEST_CLIPS)
-    return {language: rate for language, rate in rates if rate is not None}
+            found.setdefault(language, []).append((length, seconds, len(text)))
+    return {language: _fit(np.array(clips)) for language, clips in found.items() if len(clips) >= FEWEST_CLIPS}
 
 
-def _fit(pairs):
+def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
+    """Characters of the longest text by language that a model has learned from; empty where that is not known.
+
+    Args:
+        rates: Those of its own recordings.
+        origin: What it began from, `training.init_from`. Of the model in the box it is known what that had read;
+            another one may have read longer texts.
+    """
+    if origin is not None and not is_base(origin):
+        return {}
+    found = {language: rate.longest_text for language, rate in rates.items() if rate.longest_text}
+    before = {} if origin is None or not found else longest_texts(read_rates(base_folder()))
+    return {language: max(found.get(language, 0), before.get(language, 0)) for language in found | before}
+
+
+def _fit(clips):
     """A line through the times over the lengths, with neither a negative slope nor a negative start."""
-    lengths, seconds = pairs.T
+    lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:
         slope, start = float(np.median(seconds / lengths)), 0.0
     low, high = np.quantile(seconds / (start + slope * lengths), [EDGE_SHARE, 1 - EDGE_SHARE])
-    return SpeechRate(float(slope), float(start), float(low) / MARGIN, float(high) * MARGIN)
+    return SpeechRate(
+        float(slope), float(start), float(low) / MARGIN, float(high) * MARGIN, longest_text=int(written.max())
+    )
 
 
 def write_rates(rates: dict[str, SpeechRate]) -> bytes:

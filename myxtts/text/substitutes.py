@@ -22,6 +22,16 @@ PUNCTUATION_VARIANTS = {
 # spent on each way to write a quote. Punctuation of a script (، ؟ 。) is kept: it belongs to the language.
 TYPOGRAPHIC_VARIANTS = {ord(mark): PUNCTUATION_VARIANTS[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 
+_SAME_SOUND = {**PUNCTUATION_VARIANTS, "ß": "ss"}
+_PLAIN_LETTERS = dict(zip("łøđðıŁØĐÐ", "loddiLODD")) | {
+    "æ": "ae",
+    "œ": "oe",
+    "þ": "th",
+    "Æ": "Ae",
+    "Œ": "Oe",
+    "Þ": "Th",
+}
+"""Of letters that Unicode does not take apart."""
 _DIGIT_RUN = re.compile("[0-9]+")
 # Unicode categories of what is seen and not heard: punctuation, pictures, letter-like marks, format characters.
 _SILENT_CATEGORIES = ("P", "So", "Sk", "C")
@@ -47,7 +57,7 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
             return " "
         if character in language.symbol_readings:
             return f" {language.symbol_readings[character]} "
-        variant = PUNCTUATION_VARIANTS.get(character, character)
+        variant = _SAME_SOUND.get(character, character)
         if known.issuperset(variant):
             return variant
         return "" if unicodedata.category(character).startswith(_SILENT_CATEGORIES) else character
@@ -56,3 +66,9 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
     if language.romanizes_as_written:
         text = _DIGIT_RUN.sub(read_digits, text)
     return " ".join("".join(map(replace, text)).split())
+
+
+def plain_letter(letter: str) -> str:
+    """A letter without its marks, `é` as `e`; itself where it has none."""
+    apart = unicodedata.normalize("NFKD", letter)
+    return "".join(_PLAIN_LETTERS.get(one, one) for one in apart if not unicodedata.combining(one)) or letter

@@ -15,7 +15,7 @@ from myxtts.storage.files import write_text
 from myxtts.text.g2p import g2p_codes, written
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
-from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, replace_unknown
+from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, plain_letter, replace_unknown
 from myxtts.text.vocabulary import SPACE, START, STOP, UNKNOWN, Vocabulary
 
 Corpus = Iterable[tuple[str, str]]
@@ -186,6 +186,27 @@ class XTTSTokenizer:
         language = get_language(language)
         return self._name_unknown(self._clean(text, language), language)
 
+    def with_known_letters(self, text: str, language: str) -> str:
+        """A text as written whose letters that the vocabulary lacks are without their marks, where it has those.
+
+        For speaking: `naïve` is understood as `naive`, and not as `nave`. It is no way to train.
+        """
+        unknown = set(self._unknown(self._clean(text, get_language(language)), get_language(language)))
+
+        def known(character):
+            plain = plain_letter(character)
+            is_better = not unknown.isdisjoint(character.lower()) and self._characters.issuperset(plain.lower())
+            return plain if is_better else character
+
+        return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
+
+    def unspoken_share(self, text: str, language: str) -> float:
+        """Share of a text's letters and digits that the vocabulary has in no form."""
+        language = get_language(language)
+        cleaned = self._clean(self.with_known_letters(text, language.code), language)
+        letters = [one for one in replace_unknown(cleaned, language, self._characters) if one.isalnum()]
+        return sum(one not in self._characters for one in letters) / max(1, len(letters))
+
     def _encode_cleaned(self, cleaned: str, tag: str) -> list[int]:
         return self._tokenizer.encode((tag + cleaned).replace(" ", SPACE)).ids
 
@@ -203,9 +224,13 @@ class XTTSTokenizer:
     def _name_unknown(self, cleaned: str, language: Language) -> str | None:
         if self._characters.issuperset(cleaned):
             return None
-        unknown = sorted(set(replace_unknown(cleaned, language, self._characters)) - self._characters)
+        unknown = self._unknown(cleaned, language)
         names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
-        return f"{len(unknown)} characters not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
+        count = f"{len(unknown)} character{'s' * (len(unknown) > 1)} not in the vocabulary"
+        return f"{count}: {names}" + (", ..." if unknown[5:] else "")
+
+    def _unknown(self, cleaned, language):
+        return sorted(set(replace_unknown(cleaned, language, self._characters)) - self._characters)
 
 
 def _clean_corpus(

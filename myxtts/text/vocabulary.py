@@ -68,8 +68,10 @@ class Vocabulary:
     def extend(self, counts: dict[str, int], tags: list[str], num_merges: int) -> Self:
         """Adds `tags` and characters that it lacks and at most `num_merges` merges with a new character in them.
 
-        `counts` says how often each word occurs. Old ids stay.
+        `counts` says how often each word occurs. Old ids stay. A vocabulary without merges spells each word, and
+        goes on doing so.
         """
+        num_merges = num_merges if self.merges else 0
         tags = [tag for tag in tags if tag not in self.tokens]
         new_characters = set().union(*counts) - self.characters
         tokens, ids = dict(self.tokens), itertools.count(self.next_id)

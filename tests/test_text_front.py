@@ -1,0 +1,63 @@
+"""How a text becomes pieces for a model that has learned from short texts alone."""
+
+import pytest
+
+from myxtts.inference.text_front import TextFront
+from myxtts.storage.base_model import BASE_FOLDER
+from myxtts.text.speech_rates import longest_texts, measure_rates, read_rates
+from myxtts.text.tokenizer import XTTSTokenizer
+
+TEXT = "The girl sees a dog. My mother likes fresh bread, too. Incomprehensibilities."
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return XTTSTokenizer.train([(TEXT, "en")])
+
+
+def spoken(tokenizer, longest, language="en"):
+    return [piece.text for piece in TextFront(tokenizer, 200, longest).pieces(TEXT, language)]
+
+
+def test_a_model_that_has_read_short_texts_is_given_no_longer_ones(tokenizer):
+    assert spoken(tokenizer, {}) == [TEXT]
+    assert spoken(tokenizer, {"en": 60}) == [TEXT[:54], TEXT[55:]]  # two short sentences fit together
+    assert spoken(tokenizer, {"en": 40}) == [TEXT[:20], TEXT[21:54], TEXT[55:]]
+    assert spoken(tokenizer, {"de": 40}) == spoken(tokenizer, {"en": 40})  # of this language nothing is known
+    cut = spoken(tokenizer, {"en": 5})
+    assert " ".join(cut) == TEXT and cut[-1] == "Incomprehensibilities."  # words stay whole
+
+
+def test_longest_texts_are_those_of_the_recordings_and_of_the_model_in_the_box_that_came_before():
+    rates = measure_rates([("en", "a" * (5 + n), 1.0 + 0.1 * n) for n in range(80)] + [("de", "ja", 0.5)] * 30)
+    assert longest_texts(rates) == {"en": 84, "de": 2}
+    base = longest_texts(read_rates(BASE_FOLDER))
+    assert 20 < min(base.values()) and max(base.values()) < 80
+    assert longest_texts(rates, "base") == base | {"en": 84}
+    assert longest_texts(rates, "runs/mine") == {}  # it may have read longer ones
+    assert longest_texts({}) == longest_texts({}, "base") == {}
+
+
+def test_letters_with_marks_are_read_without_where_the_vocabulary_lacks_them(caplog):
+    front = TextFront(XTTSTokenizer.train([("a naive strasse in lodz, ok", "de")]), 200)
+
+    def read(text):
+        caplog.clear()
+        front.pieces(text, "de")
+        return front.tokenizer.decode(front.ids(text, "de")), caplog.text
+
+    assert read("Naïve Straße.")[0] == "[de]naive strasse" and "'Naive Straße.'" in caplog.text
+    assert read("Straße") == ("[de]strasse", "")  # which sounds the same
+    assert read("Łódź")[0] == "[de]lodz" and read("é")[0] == "[de]e"
+    assert read("in Ж")[0] == "[de]in " and "ZHE" in caplog.text
+    assert front.tokenizer.unspoken_share("Łódź", "de") == 0
+    assert front.tokenizer.unspoken_share("in Жd", "de") == 0.25
+
+
+def test_a_vocabulary_that_spells_grows_by_letters_alone():
+    texts = [("a cat sat in", "en"), ("ža žab žabe žabes", "cs"), ("žabe žab", "cs")]
+    spelling = XTTSTokenizer.train(texts[:1], vocab_size=1)
+    grown = spelling.extend(texts[1:])
+    assert grown.num_tokens == spelling.num_tokens + len({"ž", "b", "e", "[cs]"})
+    assert len(grown.encode("žabes", "cs")) == 1 + len("žabes")
+    assert XTTSTokenizer.train(texts[:1]).extend(texts[1:]).num_tokens > grown.num_tokens
