@@ -67,7 +67,7 @@ def many_windows(monkeypatch):
 
 
 class ShortPieces:
-    char_limit = 30
+    char_limit, code = 30, "en"
 
 
 def pcm(samples):
