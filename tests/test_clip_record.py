@@ -49,7 +49,7 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
     position = per_epoch + cut
     before = heard(OLD, None, range(per_epoch, position))
     start, told = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
-    assert "6 clips are new, and 3 are gone" in told
+    assert "6 clips are new, and 3 are gone" in told and "None is left" not in told
     left = (len(NEW) - len([name for name in NEW if name in before])) // BATCH
     after = heard(NEW, start, range(position, position + left))
     assert not before.keys() & after.keys() and set(after.values()) == {1} and len(after) == left * BATCH
@@ -57,6 +57,11 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
     assert len(set(NEW) - before.keys() - after.keys()) < BATCH
     following = heard(NEW, start, range(position + left, position + left + len(NEW) // BATCH))
     assert set(following.values()) == {1} and len(following) == len(NEW) // BATCH * BATCH
+
+
+def test_run_that_goes_on_with_none_of_its_clips_is_told_of_the_other_way():
+    _, told = ordered([f"other_{number}" for number in range(9)]).continuing(stored(ordered(OLD).record(3)))
+    assert "9 clips are new, and 26 are gone. None is left: to train on" in told and "--init-from" in told
 
 
 def test_run_that_goes_on_with_changed_clips_can_be_resumed_anywhere():

@@ -95,5 +95,7 @@ class OrderedClips:
             changed = f"The training set has changed since the checkpoint: {new} clips are new, and {gone} are gone."
         else:
             changed = "Recordings, transcripts or batches have changed since the checkpoint, and with them the order."
+        if new and gone == len(record.identities):
+            changed += " None is left: to train on from this model with others, name it as --init-from of another folder."
         left, count = len(self.identities) - len(heard), len(self.identities)
         return start, f"{changed} The epoch goes on with the {left} of {count} clips that it has not had."
