@@ -61,7 +61,7 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
 
 def test_run_that_goes_on_with_none_of_its_clips_is_told_of_the_other_way():
     _, told = ordered([f"other_{number}" for number in range(9)]).continuing(stored(ordered(OLD).record(3)))
-    assert "9 clips are new, and 26 are gone. None is left: to train on" in told and "--init-from" in told
+    assert "9 clips are new, and 26 are gone. None is left: to begin" in told and "--init-from" in told
 
 
 def test_run_that_goes_on_with_changed_clips_can_be_resumed_anywhere():

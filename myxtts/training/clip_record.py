@@ -96,6 +96,6 @@ class OrderedClips:
         else:
             changed = "Recordings, transcripts or batches have changed since the checkpoint, and with them the order."
         if new and gone == len(record.identities):
-            changed += " None is left: to train on from this model with others, name it as --init-from of another folder."
+            changed += " None is left: to begin from this model with others, name it as --init-from elsewhere."
         left, count = len(self.identities) - len(heard), len(self.identities)
         return start, f"{changed} The epoch goes on with the {left} of {count} clips that it has not had."
