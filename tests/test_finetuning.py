@@ -246,6 +246,9 @@ def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being
     other = dataclasses.replace(config, training=dataclasses.replace(config.training, tune=("gpt",)))
     with pytest.raises(ConfigError, match="holds a run that began with dvae, gpt, decoder. Leave it out to resume"):
         with_origin(other)
+    other = dataclasses.replace(config, training=dataclasses.replace(config.training, lora_rank=2))
+    with pytest.raises(ConfigError, match="holds a run at step 2 with none. Received: 2. Leave it out to resume"):
+        with_origin(other)
 
 
 @pytest.mark.parametrize(

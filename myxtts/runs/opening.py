@@ -175,6 +175,8 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
             way_out = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"--checkpoint-dir must be a folder of its own. {held}. {way_out}")
         began = config_of(state, str(home / name))
+        if began and name == "gpt":
+            _check_adapters(config, began, f"{home} holds a run at step {step}")
         before = began and began.training.init_from
         if asked not in (None, before):
             if not (is_hub_name(asked) or is_base(asked)):
@@ -189,6 +191,15 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
         rule = "training.tune (--tune) names stages that train on from the weights of --init-from, and there is none"
         raise ConfigError(f"{rule}. Add --init-from FOLDER, or leave --tune out.")
     return replace(config, training=replace(config.training, init_from=asked))
+
+
+def _check_adapters(config, began, held):
+    """Raises `ConfigError` where a run without adapters is asked for some, or one with them for others."""
+    asked, before = config.training.lora_rank, began.training.lora_rank
+    if asked and asked != before:
+        way_out = f"{'Give the same' if before else 'Leave it out'} to resume that, or give another --checkpoint-dir."
+        rule = "training.lora_rank (--lora-rank) is settled when a run starts"
+        raise ConfigError(f"{rule}, and {held} with {before or 'none'}. Received: {asked}. {way_out}")
 
 
 def _with_tuned(config):
