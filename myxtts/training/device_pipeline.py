@@ -107,7 +107,7 @@ class DevicePipeline(_Batches):
         if self._producer.ident is not None:
             self._producer.join(timeout_seconds)
             if self._producer.is_alive():
-                message = "The data pipeline has been %s for more than %.0f s, and is not waited for: it ends by itself."
+                message = "The data pipeline has been %s for more than %.0f s, and is not waited for; it ends alone."
                 logger.warning(message, self.stage, timeout_seconds)
         while not self._ready.empty():
             self._ready.get_nowait()
