@@ -237,6 +237,7 @@ def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = Fa
     """The run that a command line asks for, on its devices and recordings; it tells the console unless `quiet`."""
     from myxtts.runs import setup
 
+    _require_use(arguments, config.data.train_data)
     if arguments.resume:
         if not arguments.init_from:  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))
@@ -257,6 +258,18 @@ def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = Fa
         setup_logging()
         run.callbacks.append(RunConsole(run))
     return run
+
+
+def _require_use(arguments, recordings):
+    """Raises `ConfigError` for a flag on languages that would be passed over: each goes with one kind of recordings."""
+    if arguments.language is not None and not recordings:
+        rule = "--language is that of recordings in --train-data, and there is none: the sample corpus names its own"
+        way_out = "--sample-languages chooses those of the sample corpus"
+        raise ConfigError(f"{rule}. Add --train-data DIR, or leave --language out; {way_out}.")
+    if arguments.sample_languages is not None and recordings:
+        rule = "--sample-languages is for the sample corpus, which is made where no --train-data is given"
+        given = f"the recordings are in {printable(str(recordings))}"
+        raise ConfigError(f"{rule}; {given}. Leave one of the two out; --language is that of recordings.")
 
 
 def _require_size_of_source(arguments, source):

@@ -35,8 +35,8 @@ class DataConfig(Settings):
     """Name of the data sets' format (`docs/data.md`); None tells it from their content."""
     audio_roots: tuple[str, ...] = setting((), of_run=True)
     """Further folders in which lists may name audio, by a path below them or in full."""
-    language: str = "en"
-    """Language of recordings whose set names none."""
+    language: str | None = None
+    """Language of recordings whose set names none; None reads them as English, and says so."""
     g2p: tuple[str, ...] | None = None
     """Languages whose text is written as it sounds before it is tokenized (`text/g2p.py`), such as `am`; `espeak` for
     those without rules. It travels with the checkpoint. None takes what the run, or the one that it starts from, was

@@ -63,12 +63,15 @@ class SpeechDataset:
         called while recordings are checked.
         """
         try:
-            config = replace(config, data=replace(config.data, language=get_language(config.data.language).code))
+            language = config.data.language and get_language(config.data.language).code
+            config = replace(config, data=replace(config.data, language=language))
         except ValueError as error:
             raise ConfigError(f"--language: {error}") from error
         config = replace(config, data=replace(config.data, g2p=_g2p(config)))
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]
         inspections = [_inspect(config, folder, progress) for folder in folders]
+        said = inspections[0].notes
+        inspections[1:] = [replace(one, notes=tuple(n for n in one.notes if n not in said)) for one in inspections[1:]]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
         prepared = _prepared(config, sides)

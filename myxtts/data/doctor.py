@@ -91,7 +91,7 @@ def check_data(
     validation: str | Path | None = None,
     *,
     limits: ClipLimits = ClipLimits(),
-    language: str = "en",
+    language: str | None = None,
     vocabulary: str | Path | None = None,
     format_name: str | None = None,
     audio_roots: Sequence[str | Path] = (),
