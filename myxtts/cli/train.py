@@ -156,10 +156,10 @@ def _value(rule, parse):
     return value
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
     """The training command line; its flags are a public contract."""
     parser = PlainParser(
-        prog="train_main.py",
+        prog=prog,
         description="Train XTTS on a folder of recordings; without one, on a small sample corpus that it makes.",
         epilog="Without a flag its value comes from --config, else from the defaults named here.",
     )
@@ -219,11 +219,11 @@ def main(argv: list[str] | None = None) -> int:
 
 @exits_with_sentence
 def train(argv: list[str] | None = None) -> int:
-    """Trains what is missing; returns the exit code. Workers that it has joined are still there."""
+    """As `main`, for `train_main.py` where `argv` is None. Workers that it has joined are still there."""
     from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.signals import leave_at_once, leave_in_order, stops_on_signals
 
-    arguments = build_parser().parse_args(argv)
+    arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config = config_from_arguments(arguments)
     filter_native_errors()
     run = open_run(arguments, config)
