@@ -131,7 +131,12 @@ def test_package_without_it_says_so(without_base, capsys, tmp_path, main, argv):
 def test_voice_must_be_named_for_other_models(capsys, tmp_path):
     shutil.copytree(BASE_FOLDER, tmp_path / "copy")
     sentence = sentence_of(capsys, say.main, "--checkpoint", tmp_path / "copy", "--text", "Hello.")
-    assert "Say whose voice it is" in sentence
+    assert "Say whose voice it is" in sentence and "Try --speaker am_Gene. Speakers: am_Gene, am_" in sentence
+    assert sentence.endswith(", … (--list-speakers shows all).")
+    sentence = sentence_of(capsys, say.main, "--speaker", "bob", "--text", "Hello.")
+    assert "36 voices. Received: bob. Speakers: am_Gene, am_" in sentence
+    sentence = sentence_of(capsys, say.main, "--speaker", "AM_GENE", "--text", "Hello.")
+    assert "Received: AM_GENE. Near it: am_Gene" in sentence
 
 
 def test_share_of_the_codes_before_the_next_is_replaced_in_training_only():

@@ -2,19 +2,23 @@
 
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import soundfile
 from command_helpers import sentence_of
 from tiny import voiced
 
+from myxtts.audio.encoding import write_audio
 from myxtts.cli import main as myxtts_command
 from myxtts.cli import train
+from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.stages import STAGES, StageEntry
 
 pytestmark = pytest.mark.usefixtures("devices_as_before")
@@ -130,7 +134,7 @@ def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, erro
 
 
 FILE_COMMANDS = {
-    "say --checkpoint none --text one --speaker Ann": "--output",
+    "say --checkpoint folder --text one --speaker Ann": "--output",
     "plan --model-size nano": "--json",
     "doctor --seconds 0": "--json",
     "doctor data none": "--report",
@@ -209,6 +213,42 @@ def test_myxtts_lists_its_commands_and_refuses_others(capsys):
     assert all(name in listed for name in ("train", "say", "doctor"))
     assert myxtts_command.main(["sing"]) == 2
     assert "sing is not a command" in capsys.readouterr().err
+
+
+def test_help_of_training_names_the_command_that_was_typed(capsys, monkeypatch):
+    with pytest.raises(SystemExit):
+        myxtts_command.main(["train", "--help"])
+    assert capsys.readouterr().out.startswith("usage: myxtts train ")
+    monkeypatch.setattr(sys, "argv", ["train_main.py", "--help"])
+    with pytest.raises(SystemExit):
+        train.main()
+    assert capsys.readouterr().out.startswith("usage: train_main.py ")
+
+
+@pytest.mark.parametrize("name", ["out.wav", "out.flac", "deep/../out.ogg"])
+def test_full_disk_is_a_sentence_with_the_file_and_a_way_out(tmp_path, capsys, name):
+    (tmp_path / "deep").mkdir()
+    path = tmp_path / name
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @exits_with_sentence
+    def write(argv=None):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+        try:
+            write_audio(path, np.random.default_rng(0).uniform(-1, 1, 24000), 24000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    told = sentence_of(capsys, write)
+    way_out = "Free the disk, or name another place, and run the same command again."
+    assert told == f"Error: {path} cannot be written: File too large. {way_out}"
+    assert [one.name for one in tmp_path.iterdir()] == ["deep"]
+
+
+def test_full_device_is_a_sentence_with_its_name(tmp_path, capsys):
+    (tmp_path / "out.wav").symlink_to("/dev/full")
+    told = sentence_of(capsys, exits_with_sentence(lambda _: write_audio(tmp_path / "out.wav", np.ones(9), 24000)))
+    assert f"{tmp_path}/out.wav cannot be written: No space left on device. Free the disk" in told
 
 
 def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):

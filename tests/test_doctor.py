@@ -252,12 +252,14 @@ def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_
         code = doctor_command.main(["data", *map(str, arguments), "--report", report])
         return code, capsys.readouterr().out.splitlines()
 
-    code, lines = run(corpus.root, "--max-seconds", 4, "--strict")
+    code, lines = run(corpus.root, "--max-seconds", 4, "--strict", "--language", "en")
     assert code == 1 and lines[:-1] == summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
     assert lines[-1] == f"every clip and its reason: {report}"
     with open(report, encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 13
-    assert run(corpus.root)[0] == 0
+    code, more = run(corpus.root, "--max-seconds", 4)
+    told = "note: Clips for which no language is named are read as English (en); --language names another."
+    assert code == 0 and [line for line in more if line not in lines] == [told]
     assert run(clean.root, "--strict")[0] == 0
     code, lines = run(clean.root, "--strict", "--validation", other.root)
     assert code == 1 and lines[-2] == "leakage: validation clip a is also trained on as a (same id)"

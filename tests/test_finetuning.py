@@ -205,7 +205,7 @@ def test_init_from_is_refused_where_a_run_that_began_otherwise_would_go_on(tmp_p
     assert began["scratch"](None) is None
     # A run goes on without what it began from; another that is to be started from must be there.
     assert began["tuned"](None) == began["tuned"](str(tmp_path / "source")) == str(tmp_path / "source")
-    with pytest.raises(CheckpointError, match=r"--init-from must be the folder of a run.*elsewhere is not a folder"):
+    with pytest.raises(CheckpointError, match=r"--init-from must be the folder.*elsewhere is not a folder"):
         began["scratch"](str(tmp_path / "elsewhere"))
     for name in ("source", "elsewhere"):
         (tmp_path / name).mkdir()

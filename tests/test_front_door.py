@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from tiny import tiny_run_config, untraced
@@ -15,7 +16,7 @@ from myxtts.cli import main as command
 from myxtts.cli.python import _settings
 from myxtts.cli.train import build_parser, config_from_arguments
 from myxtts.config.checks import ConfigError, UserError
-from myxtts.config.config import XTTSConfig
+from myxtts.config.config import DataConfig, XTTSConfig
 
 pytestmark = pytest.mark.usefixtures("devices_as_before")
 
@@ -120,6 +121,21 @@ def test_configuration_is_the_same_after_a_file(tmp_path):
     assert XTTSConfig.from_yaml(str(tmp_path / "b.yaml")).training.seed == 5
     with pytest.raises(ConfigError, match="is not there"):
         XTTSConfig.from_yaml(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("flags", [dict(language="de"), dict(sample_languages="de", train_data="x")])
+def test_languages_for_the_wrong_recordings_are_refused_unless_a_configuration_has_them(flags, monkeypatch):
+    with pytest.raises(ConfigError, match="^--(language is that of|sample-languages is for)"):
+        myxtts.train(**flags)
+    monkeypatch.setattr("myxtts.runs.setup.set_up", mock.Mock(side_effect=UserError("set up")))
+    values = {name: (value,) if name == "sample_languages" else value for name, value in flags.items()}
+    with pytest.raises(UserError, match="set up"):
+        myxtts.train(XTTSConfig(data=DataConfig(**values)))
+
+
+def test_model_that_is_not_there_is_answered_with_all_that_may_be_named():
+    with pytest.raises(UserError, match="of `myxtts convert`, base, or hf://owner/name. nope is not a folder"):
+        myxtts.load("nope")
 
 
 # ---- the page

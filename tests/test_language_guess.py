@@ -86,5 +86,19 @@ def test_texts_with_few_or_foreign_letters_stay_as_they_are_said_to_be(text):
 def test_data_that_names_no_language_is_read_as_the_only_one_that_fits(tmp_path):
     corpus = load_corpus(make_corpus(tmp_path, f"a|{SENTENCES['am']}\nb|{SENTENCES['am']}\n"))
     assert {u.language for u in corpus.utterances} == {"am"}
-    assert "read as am (Amharic), not as en. 2 clips name no language" in corpus.notes[0]
+    assert "read as am (Amharic), not as en. No language is named for 2 clips." in corpus.notes[0]
     assert {u.language for u in load_corpus(tmp_path, "amh").utterances} == {"amh"}
+
+
+def test_data_that_names_no_language_is_read_as_english_with_a_note_unless_a_language_is_given(tmp_path):
+    home = make_corpus(tmp_path, "a|Guten Tag.\nb|Good morning.\n")
+    corpus = load_corpus(home, None)
+    assert {one.language for one in corpus.utterances} == {"en"}
+    told = "Clips for which no language is named are read as English (en); --language names another."
+    assert corpus.notes == (told,)
+    assert load_corpus(home, "en").notes == load_corpus(home, "de").notes == ()
+    (home / "speakers.csv").write_text("id,speaker,language\na,x,de\nb,y,\n")
+    corpus = load_corpus(home, None)
+    assert [one.language for one in corpus.utterances] == ["de", "en"] and corpus.notes == (told,)
+    (home / "speakers.csv").write_text("id,speaker,language\na,x,de\nb,y,en\n")
+    assert load_corpus(home, None).notes == ()

@@ -71,3 +71,19 @@ def test_full_disk_costs_the_sounds_only(ended, monkeypatch, caplog):
     monkeypatch.setattr(Speech, "save", full)
     assert last_words.speak_last_words(*ended[:2], "/CPU:0") == []
     assert "final_1.wav could not be written" in caplog.text
+
+
+def test_voice_from_held_out_recordings_is_as_long_as_those_of_training():
+    def voice(validation, train=(), language=None):
+        clips = lambda side: [Clip(name, name, (3,), name[0], name[1], int(22050 * long)) for name, long in side]
+        data = SimpleNamespace(conditioning_seconds=(3.0, 6.0))
+        dataset = SimpleNamespace(train=clips(train), validation=clips(validation), config=SimpleNamespace(data=data))
+        return [clip.id for clip in last_words.held_out_voice(dataset, language)]
+
+    assert voice([("ae1", 2.7), ("ae2", 4), ("be3", 5.5), ("be4", 9)]) == ["be3"]
+    assert voice([("ae1", 2.7), ("bd2", 4)], language="e") == ["ae1"], "rather short than in another language"
+    assert voice([("ae1", 2.7), ("bd2", 4)], language="f") == ["bd2"]
+    assert voice([("ae1", 2.7), ("ae2", 9)]) == ["ae2"]
+    one_voice = voice([("be1", 2.5), ("ae2", 1), ("ae3", 2.9)], [("ae4", 3)])
+    assert one_voice == ["ae3", "ae2"], "what was not trained on comes first"
+    assert voice([("ae1", 1)], [("be2", 5), ("ae3", 1), ("ae4", 1.5)]) == ["ae1", "ae4", "ae3"]

@@ -54,7 +54,7 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
     clipping = ledger.row("gradient clipping")
     assert clipping.requested == "global norm 1" and clipping.effective.startswith("global norm ")
     assert (ledger.row("XLA").requested, ledger.row("XLA").effective) == ("on (preset aggressive)", "on")
-    assert "2 programs compiled so far, at most 2 for 1 shapes" in ledger.row("XLA").reason
+    assert "2 programs compiled so far, at most 2 for 1 shape" in ledger.row("XLA").reason
     assert ledger.row("weight averages").effective == "0.9"
     assert ledger.row("gradient accumulation").effective == "2"
     assert trainer.store.read_state(2)["ledger"] == ledger.state()

@@ -202,6 +202,11 @@ def test_flags_are_those_of_the_command():
     assert training.attention == "memory-efficient"
 
 
+def test_language_of_recordings_goes_with_recordings():
+    flags = training_flags(" ", "am", "nano", "gpt", 4, 3, 20, 2, 50, False, {})
+    assert not [flag for flag in flags if flag.startswith(("--train-data", "--language"))]
+
+
 def test_plan_and_data_are_told_by_the_commands(tmp_path, tiny_corpus):
     studio = Studio(tmp_path)
     assert "GB" in studio.plan(["--model-size=nano", "--batch-size=2"])

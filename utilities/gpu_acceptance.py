@@ -316,7 +316,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     own, flags = parser.parse_known_args(argv)
     require(own.minutes > 0, "--minutes", "above 0", own.minutes)
     require(own.steps >= 2, "--steps", "2 or more", own.steps)
-    asked = build_parser().parse_args(flags)
+    asked = build_parser("train_main.py").parse_args(flags)
     if asked.virtual_devices is None and (asked.data_gpu is None or asked.model_gpu is None):
         way_out = "On a machine without them, try the command itself with --virtual-devices 2"
         raise ConfigError(f"--data-gpu and --model-gpu must name the two GPUs to be accepted. {way_out}.")

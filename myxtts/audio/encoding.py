@@ -1,5 +1,6 @@
 """Writing sound in the format that a file's name asks for."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,11 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         return
     samples = np.clip(check_writable(path, samples), -1, 1)
     container, subtype = _SOUNDFILE_FORMATS[suffix]
+    content = io.BytesIO()  # so that what the format cannot hold is told from what the disk cannot
+    try:
+        soundfile.write(content, samples, sample_rate, format=container, subtype=subtype)
+    except soundfile.LibsndfileError as error:
+        detail = f"{suffix[1:]} cannot be written at {sample_rate} Hz: {error.error_string}"
+        raise AudioError(path, "unsupported", detail) from error
     with write_whole(path) as temporary:
-        try:
-            soundfile.write(temporary, samples, sample_rate, format=container, subtype=subtype)
-        except soundfile.LibsndfileError as error:
-            detail = f"{suffix[1:]} cannot be written at {sample_rate} Hz: {error.error_string}"
-            raise AudioError(path, "unsupported", detail) from error
+        temporary.write_bytes(content.getbuffer())

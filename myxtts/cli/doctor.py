@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     where = "a further folder in which lists may name audio; can be repeated"
     add("--audio-root", action="append", default=[], **folder, help=where)
     add("--validation", **folder, help="validation set, to look for clips that are in both")
-    add("--language", default="en", help="language of recordings whose set names none")
+    add("--language", help="language of recordings whose set names none (default: en)")
     add("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")
     add("--min-seconds", type=float, default=0.1, help="shorter clips are left out")
     add("--max-seconds", type=float, default=11.6, help="longer clips are left out")

@@ -1,5 +1,6 @@
 """Errors that a user can mend end a command with one sentence and exit code 2, not with a traceback."""
 
+import errno
 import functools
 import os
 import sys
@@ -7,6 +8,9 @@ import tempfile
 from collections.abc import Callable
 
 from myxtts.config.checks import UserError, printable
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the system for a disk without room, for all or for this user or file."""
 
 
 def exits_with_sentence(main: Callable) -> Callable:
@@ -23,11 +27,20 @@ def exits_with_sentence(main: Callable) -> Callable:
         except (UserError, OSError) as error:  # OSError: a disk that is full, gone or read-only
             from myxtts.utils.commons import folded_on_terminal
 
-            told = "\n".join(map(printable, f"Error: {error}".split("\n")))
+            told = "\n".join(map(printable, f"Error: {_told(error)}".split("\n")))
             print(folded_on_terminal(told, sys.stderr), file=sys.stderr, flush=True)
             return getattr(error, "exit_code", 2)
 
     return wrapped
+
+
+def _told(error):
+    """An error in words; of a disk that is full also what to do."""
+    if not isinstance(error, OSError) or error.errno not in FULL:
+        return str(error)
+    what = "It" if error.filename is None else error.filename
+    way_out = "Free the disk, or name another place, and run the same command again."
+    return f"{what} cannot be written: {error.strerror}. {way_out}"
 
 
 def require_output(flag: str, path: str | None, makes_folders: bool = False) -> None:

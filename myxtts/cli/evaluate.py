@@ -6,7 +6,7 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, printable, require
+from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.inference.choices import add_choices
 
 SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
@@ -92,7 +92,7 @@ def _evaluate(arguments):
             "recognizer": arguments.recognizer,
             "decoder": arguments.decoder,
         }
-        print(f"{len(sentences)} sentences, {', '.join(source.name for source in sources)}", flush=True)
+        print(f"{counted(len(sentences), 'sentence')}, {', '.join(source.name for source in sources)}", flush=True)
         table = evaluate_into(output, sources, sentences, tools, settings, _Progress())
     print(f"\n{table}\n\nWrote {printable(str(output / PAGE))}")
     return 0

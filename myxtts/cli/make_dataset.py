@@ -6,7 +6,7 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, counted, require
 
 EXAMPLES = """examples:
   myxtts make-dataset talk.mp3 --subtitles talk.srt --output set
@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     minutes = sum((row["end"] - row["start"]) / rate for row, rate in rows) / 60
     held = sum(row["validation"] for row, _ in rows)
     lists = f"{TRAINING} {len(rows) - held}, {VALIDATION} {held}"
-    print(f"{output}: {len(rows)} clips of {minutes:.1f} min ({lists}). What was left out and why: {output / REPORT}")
+    made = f"{counted(len(rows), 'clip')} of {minutes:.1f} min ({lists})"
+    print(f"{output}: {made}. What was left out and why: {output / REPORT}")
     return 0
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, bounded_text, printable, read_bounded, require
+from myxtts.config.checks import UserError, bounded_text, counted, printable, read_bounded, require
 from myxtts.inference.choices import add_choices
-from myxtts.storage.base_model import BASE_NAME, is_base
+from myxtts.storage.base_model import BASE_NAME, is_base, require_model_folder
 
 MAX_TEXT_BYTES = 16 * 2**20
 """Of a text file: some thousand pages."""
@@ -153,7 +153,7 @@ def _say(arguments, sound=None):
     speech.save(arguments.output)
     if arguments.subtitles:
         speech.save_subtitles(arguments.subtitles)
-    codes = f"{len(speech.codes)} codes"
+    codes = counted(len(speech.codes), "code")
     print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {_trust(speech)}")
     return 0
 
@@ -200,16 +200,23 @@ def _trust(spoken):
 def _check(arguments):
     """Raises `UserError` for what can be seen from the command line alone."""
     from myxtts.audio.encoding import check_suffix
+    from myxtts.interchange.hub import is_hub_name
+    from myxtts.storage.speakers import read_speakers, some_names
 
     if not arguments.checkpoint:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts say --checkpoint runs/mine …")
     _at_most_one(arguments, "text", "text_file", "batch")
+    is_elsewhere = is_base(arguments.checkpoint) or is_hub_name(arguments.checkpoint)
+    if not is_elsewhere:
+        require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     if arguments.list_speakers:
         return
     _at_most_one(arguments, "reference_audio", "speaker", "voice")
     given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch
     if not given and not is_base(arguments.checkpoint):
-        raise UserError("Say whose voice it is: give --reference-audio FILE, --voice FILE.voice or --speaker NAME.")
+        rule = "Say whose voice it is: give --reference-audio FILE, --voice FILE.voice or --speaker NAME."
+        names = [] if is_elsewhere else [*read_speakers(arguments.checkpoint)]
+        raise UserError(f"{rule} {f'Try --speaker {names[0]}. {some_names(names)}' if names else ''}".rstrip())
     if arguments.batch or arguments.stream:
         _at_most_one(arguments, "batch", "stream", "subtitles")
     require(MIN_SPEED <= arguments.speed <= MAX_SPEED, "--speed", f"{MIN_SPEED} to {MAX_SPEED}", arguments.speed)

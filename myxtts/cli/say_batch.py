@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.config.checks import UserError, printable, read_bounded
+from myxtts.config.checks import UserError, counted, printable, read_bounded
 from myxtts.storage.files import digest_bytes, read_json, write_json
 
 MAX_LIST_BYTES = 64 * 2**20
@@ -105,7 +105,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
             doubts = "".join(f"; listen to it, {'; '.join(why)}" for why in speech.doubts.values())
             print(f"[{done}/{len(requests)}] {spoken.path(line).name}: {speech.seconds:.2f} s{doubts}", flush=True)
         spoken.save()
-    print(f"Wrote {len(waiting)} files to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
+    print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0
 
 

@@ -156,10 +156,10 @@ def _value(rule, parse):
     return value
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
     """The training command line; its flags are a public contract."""
     parser = PlainParser(
-        prog="train_main.py",
+        prog=prog,
         description="Train XTTS on a folder of recordings; without one, on a small sample corpus that it makes.",
         epilog="Without a flag its value comes from --config, else from the defaults named here.",
     )
@@ -219,11 +219,11 @@ def main(argv: list[str] | None = None) -> int:
 
 @exits_with_sentence
 def train(argv: list[str] | None = None) -> int:
-    """Trains what is missing; returns the exit code. Workers that it has joined are still there."""
+    """As `main`, for `train_main.py` where `argv` is None. Workers that it has joined are still there."""
     from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.signals import leave_at_once, leave_in_order, stops_on_signals
 
-    arguments = build_parser().parse_args(argv)
+    arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config = config_from_arguments(arguments)
     filter_native_errors()
     run = open_run(arguments, config)
@@ -237,6 +237,7 @@ def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = Fa
     """The run that a command line asks for, on its devices and recordings; it tells the console unless `quiet`."""
     from myxtts.runs import setup
 
+    _require_use(arguments, config.data.train_data)
     if arguments.resume:
         if not arguments.init_from:  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))
@@ -257,6 +258,18 @@ def open_run(arguments: argparse.Namespace, config: XTTSConfig, quiet: bool = Fa
         setup_logging()
         run.callbacks.append(RunConsole(run))
     return run
+
+
+def _require_use(arguments, recordings):
+    """Raises `ConfigError` for a flag on languages that would be passed over: each goes with one kind of recordings."""
+    if arguments.language is not None and not recordings:
+        rule = "--language is that of recordings in --train-data, and there is none: the sample corpus names its own"
+        way_out = "--sample-languages chooses those of the sample corpus"
+        raise ConfigError(f"{rule}. Add --train-data DIR, or leave --language out; {way_out}.")
+    if arguments.sample_languages is not None and recordings:
+        rule = "--sample-languages is for the sample corpus, which is made where no --train-data is given"
+        given = f"the recordings are in {printable(str(recordings))}"
+        raise ConfigError(f"{rule}; {given}. Leave one of the two out; --language is that of recordings.")
 
 
 def _require_size_of_source(arguments, source):

@@ -25,6 +25,11 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 clip`, `2 clips`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def require(holds: bool, setting: str, rule: str, value: object, way_out: str = "") -> None:
     """Raises `ConfigError` naming the setting, its rule and the value unless the rule holds."""
     if not holds:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from myxtts.config.checks import require
+from myxtts.config.checks import brief, require
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
@@ -35,8 +35,8 @@ class DataConfig(Settings):
     """Name of the data sets' format (`docs/data.md`); None tells it from their content."""
     audio_roots: tuple[str, ...] = setting((), of_run=True)
     """Further folders in which lists may name audio, by a path below them or in full."""
-    language: str = "en"
-    """Language of recordings whose set names none."""
+    language: str | None = None
+    """Language of recordings whose set names none; None reads them as English, and says so."""
     g2p: tuple[str, ...] | None = None
     """Languages whose text is written as it sounds before it is tokenized (`text/g2p.py`), such as `am`; `espeak` for
     those without rules. It travels with the checkpoint. None takes what the run, or the one that it starts from, was
@@ -92,6 +92,10 @@ class DataConfig(Settings):
     def __post_init__(self):
         self.conditioning_seconds = tuple(float(s) for s in self.conditioning_seconds)
         super().__post_init__()
+        for name in PATHS:
+            value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
+            is_named = value is None or value.strip()
+            require(is_named, f"data.{name} ({flag})", "a name", brief(value), f"Leave {flag} out for none.")
         lengths, way_out = f"{self.min_seconds} and {self.max_seconds}", "The defaults are 0.1 and 11.6."
         rule = "above 0 and below data.max_seconds"
         require(0 < self.min_seconds < self.max_seconds, "data.min_seconds", rule, lengths, way_out)

@@ -79,8 +79,10 @@ class Settings:
             flag = one.metadata.get("flag")
             name = f"{self.section}.{one.name}" + (f" ({flag})" if flag else "")
             if rule and value is not None:
-                received = value if "one_of" in rule else brief(value)
-                require(rule_holds(value, **rule), name, rule_in_words(**rule), received, one.metadata["hint"])
+                words, received = rule_in_words(**rule), value if "one_of" in rule else brief(value)
+                if "one_of" in rule and isinstance(value, tuple):
+                    words, received = words.replace("one of", "one or more of", 1), ",".join(map(str, value))
+                require(rule_holds(value, **rule), name, words, received, one.metadata["hint"])
             for number in value if isinstance(value, tuple) else (value,):
                 if isinstance(number, (int, float)) and "at_most" not in (rule or {}):
                     within = -MAX_NUMBER <= number <= MAX_NUMBER

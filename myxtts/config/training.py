@@ -161,6 +161,10 @@ class TrainingConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
+        name, way_out = "training.checkpoint_dir (--checkpoint-dir)", "Leave it out for ./checkpoints."
+        require(self.checkpoint_dir.strip(), name, "the name of a folder", brief(self.checkpoint_dir), way_out)
+        name, is_named = "training.init_from (--init-from)", self.init_from is None or self.init_from.strip()
+        require(is_named, name, "a name", brief(self.init_from), "Leave --init-from out to start from random weights.")
         require(
             self.stage in (*STAGES, "all"), "training.stage (--stage)", f"one of {', '.join(STAGES)}, all", self.stage
         )

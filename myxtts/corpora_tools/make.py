@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, counted
 from myxtts.corpora_tools.aligners import Aligner
 from myxtts.corpora_tools.checks import TELEPHONE_BAND_HZ, Bandwidth
 from myxtts.corpora_tools.decoding import LongAudio
@@ -140,9 +140,8 @@ def describe(record: dict[str, Any]) -> str:
     count = sum(bool(row["clip"]) for row in record["rows"])
     parts = [f"{reason} {_span(samples / rate)}" for reason, samples in sorted(left.items(), key=lambda one: -one[1])]
     whole = _span(record["num_samples"] / rate)
-    return (
-        f"{record['name']}: {whole}, {count} clips of {_span(kept / rate)}; left out: {', '.join(parts) or 'nothing'}"
-    )
+    clips = f"{counted(count, 'clip')} of {_span(kept / rate)}"
+    return f"{record['name']}: {whole}, {clips}; left out: {', '.join(parts) or 'nothing'}"
 
 
 def _span(seconds):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, counted
 from myxtts.corpora_tools.aligners import Aligner, Recording, with_times
 from myxtts.corpora_tools.alignment import align, fits_better_than_chance
 from myxtts.corpora_tools.checks import ClipFacts, is_steady, judge, measure_clip
@@ -185,7 +185,7 @@ def _aligned_atoms(stretches, frame_seconds, pieces, text, notes):
         words = " ".join(piece.text for piece in members)
         atoms.append(Atom(group.first, group.last, words, bool(members) and members[-1].ends_sentence, reason))
     if unspoken:
-        notes.append(f"{len(unspoken)} texts are not spoken, the first: {unspoken[0][:60]}")
+        notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
     return atoms
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import ConfigError, counted
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
@@ -63,12 +63,15 @@ class SpeechDataset:
         called while recordings are checked.
         """
         try:
-            config = replace(config, data=replace(config.data, language=get_language(config.data.language).code))
+            language = config.data.language and get_language(config.data.language).code
+            config = replace(config, data=replace(config.data, language=language))
         except ValueError as error:
             raise ConfigError(f"--language: {error}") from error
         config = replace(config, data=replace(config.data, g2p=_g2p(config)))
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]
         inspections = [_inspect(config, folder, progress) for folder in folders]
+        said = inspections[0].notes
+        inspections[1:] = [replace(one, notes=tuple(n for n in one.notes if n not in said)) for one in inspections[1:]]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
         prepared = _prepared(config, sides)
@@ -206,9 +209,10 @@ def _divide(sides, inspection, share):
     if not (train and held):
         return sides if len(sides) == 2 else split_by_hash(*sides, share)
     if len(sides) == 2:
-        logger.info("%d clips that the training set keeps for validation are not used: --val-data is given.", len(held))
+        kept = counted(len(held), "clip")
+        logger.info("--val-data is given: %s that the training set keeps for validation will not be used.", kept)
         return train, sides[1]
-    logger.info("%d clips are kept for validation by the data set itself.", len(held))
+    logger.info("The data set itself keeps %s for validation.", counted(len(held), "clip"))
     return train, held
 
 
@@ -249,7 +253,7 @@ def _tokenizer(config, utterances):
     grown = tokenizer.extend(lacking) if lacking else tokenizer
     if grown.num_tokens > tokenizer.num_tokens:
         growth = f"Vocabulary {data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
-        logger.info(f"{growth}: {len(lacking)} transcripts have characters or a language that it lacks")
+        logger.info(f"{growth}, for {counted(len(lacking), 'transcript')} with characters or a language that it lacked")
     return grown
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.audio.files import AudioError, read_audio
-from myxtts.config.checks import read_bounded
+from myxtts.config.checks import counted, read_bounded
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
@@ -91,7 +91,7 @@ def check_data(
     validation: str | Path | None = None,
     *,
     limits: ClipLimits = ClipLimits(),
-    language: str = "en",
+    language: str | None = None,
     vocabulary: str | Path | None = None,
     format_name: str | None = None,
     audio_roots: Sequence[str | Path] = (),
@@ -269,7 +269,7 @@ def _refusal(utterance, verdict, limits, check_text):
         return f"text wrongly encoded: {fault[1]}"
     seconds, length = verdict.num_samples / limits.sample_rate, len(utterance.text)
     if length / seconds > limits.max_characters_per_second:
-        rate = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.3g} a second"
+        rate = f"{counted(length, 'character')} in {seconds:.3g} s make {length / seconds:.3g} a second"
         return f"text too long for the audio: {rate}; the most is {limits.max_characters_per_second:g}."
     return check_text(utterance) if check_text is not None else None
 
@@ -281,7 +281,7 @@ def _warnings(corpus, good, limits):
     for utterance, verdict in good:
         found, length, seconds = [*verdict.warnings], len(utterance.text), utterance.seconds
         if length / seconds < limits.min_characters_per_second:
-            rate = f"Its {length} characters in {seconds:.3g} s make {length / seconds:.2g} a second"
+            rate = f"{counted(length, 'character')} in {seconds:.3g} s make {length / seconds:.2g} a second"
             found.append(f"text short for the audio: {rate}; {limits.min_characters_per_second:g} is already few.")
         if fault := _encoding_fault(utterance.text)[1]:
             found.append(f"text perhaps wrongly encoded: {fault}")

@@ -7,6 +7,7 @@ import numpy as np
 from myxtts.config.config import XTTSConfig
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.planning.claims import check_claims
+from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.parts import MEL_STATS, chosen_step, part_store, read_part
 from myxtts.storage.provenance import read_config, vocabulary_path
@@ -26,8 +27,7 @@ def load_model(
         CheckpointError: Something is missing or damaged; the message says what and how to get it.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise CheckpointError(f"A model (--checkpoint) must be the folder of a training run. {folder} is not a folder.")
+    require_model_folder(folder, "A model (--checkpoint)")
     config = read_config(folder)
     stores = _trained_parts(folder)
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}

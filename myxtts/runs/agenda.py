@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, counted
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
@@ -63,13 +63,14 @@ class StageWork:
             origin = f", from the weights in {self.origin}" if self.origin else ""
             return f"Stage {self.stage}: steps 1 to {self.total}{origin}"
         if self.trains and self.step >= self.total:
-            return f"Stage {self.stage}: ends as it is, at step {self.step}, for {_steps(self.total)} were asked for"
+            asked = f"{counted(self.total, 'step')} {'was' if self.total == 1 else 'were'} asked for"
+            return f"Stage {self.stage}: ends as it is, at step {self.step}, for {asked}"
         if self.trains:
             verb = "was trained for" if self.finished else "stopped after"
-            return f"Stage {self.stage}: {verb} {_steps(self.step)} and goes on to step {self.total}"
+            return f"Stage {self.stage}: {verb} {counted(self.step, 'step')} and goes on to step {self.total}"
         if self.weights_only:
             return f"Stage {self.stage}: trained already, and taken as it is"
-        told = f"Stage {self.stage}: trained already, {_steps(self.step)}"
+        told = f"Stage {self.stage}: trained already, {counted(self.step, 'step')}"
         if self.estranged:
             names = " and ".join(self.estranged)
             over = f"--reset-training --stage {self.stage} trains it anew on this run's"
@@ -152,10 +153,6 @@ def listed(names: Sequence[str]) -> str:
 
 def _rest(stages):
     return f"{' and '.join(stages)} {'rests' if len(stages) == 1 else 'rest'}"
-
-
-def _steps(number):
-    return "1 step" if number == 1 else f"{number} steps"
 
 
 def _store(config, stage, source):

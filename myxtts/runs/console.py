@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from myxtts.config.checks import UNPRINTABLE, printable
+from myxtts.config.checks import UNPRINTABLE, counted, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
@@ -65,7 +65,8 @@ class RunConsole(ConsoleProgress, RunListener):
 
     def on_stage(self, stage: str, order):
         self._began = time.monotonic()
-        self._say(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {len(order.shapes)} shapes")
+        shapes = counted(len(order.shapes), "shape")
+        self._say(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {shapes}")
 
     def on_end(self, end):
         super().on_end(end)
@@ -87,15 +88,16 @@ class RunConsole(ConsoleProgress, RunListener):
 
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
-        samples = sorted((home / "samples").glob("step_*.wav"))
+        samples = [path for kind in ("step", "final") for path in (home / "samples").glob(f"{kind}_*.wav")]
         trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
         results = folded_on_terminal("\n".join(self._results(trained)), sys.stdout)
         lines = ["", results, *left_out(home)]
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         lines.append(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
         if samples:
-            newest = printable(samples[-1].name)
-            lines.append(f"Spoken:       {home}/samples/ ({len(samples)} wav files, the newest {newest})")
+            newest = printable(max(samples, key=lambda path: (path.stat().st_mtime_ns, path.name)).name)
+            count = counted(len(samples), "wav file")
+            lines.append(f"Spoken:       {home}/samples/ ({count} of speech, the newest {newest})")
         if (home / "samples").is_dir():
             lines.append(f"Pictures:     {home}/samples/*.png, of what was spoken and copied, beside the recordings")
         if (home / CURVES).is_file():

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
 from myxtts.inference.synthesizer import Synthesizer
@@ -69,3 +70,22 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
     voice = clip.speaker, clip.language
     same = [other for other in dataset.train if (other.speaker, other.language) == voice]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
+
+
+def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
+    """The longest validation clip of a length that conditioned the model, in `language` where one is.
+
+    Where all are shorter, the longest, and others of its speaker until they are as long as that together.
+    """
+    low, high = dataset.config.data.conditioning_seconds
+    seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
+    held = [clip for clip in dataset.validation if clip.language == language] or dataset.validation
+    fitting = [clip for clip in held if low <= seconds(clip) <= high]
+    chosen = [max(fitting or held, key=seconds)]
+    for side in (dataset.validation, dataset.train):
+        for other in sorted(side, key=seconds, reverse=True):
+            if sum(map(seconds, chosen)) >= low:
+                return chosen
+            if other.speaker == chosen[0].speaker and other not in chosen:
+                chosen.append(other)
+    return chosen

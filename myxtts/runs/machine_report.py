@@ -11,6 +11,7 @@ from importlib import metadata
 from statistics import median
 from typing import Any
 
+from myxtts.config.checks import counted
 from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import requested_switches
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DevicePlan
@@ -144,10 +145,6 @@ def gigabytes(count: float | None) -> str:
     return "unknown" if count is None else f"{count / BYTES_PER_GB:.1f} GB"
 
 
-def _counted(count, noun):
-    return f"{count} {noun}{'s' if count != 1 else ''}"
-
-
 def describe(found: Findings) -> str:
     """The findings of `examine` in lines for people."""
     installed = (f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
@@ -165,7 +162,7 @@ def _hardware(found):
     cpu, ram, nvidia = found["processor"], found["memory"], found["gpus"]
     quota = f", limited to {cpu['quota']:g} cores' worth of time" if cpu["quota"] else ""
     known = "unknown" if cpu["instructions"] is None else ", ".join(cpu["instructions"]) or "none of note"
-    yield f"Processor: {cpu['name']}, {_counted(cpu['cores'], 'core')}{quota}; instructions: {known}"
+    yield f"Processor: {cpu['name']}, {counted(cpu['cores'], 'core')}{quota}; instructions: {known}"
     total, limit, used, usable = (gigabytes(ram[name]) for name in ("total", "limit", "used_of_limit", "usable"))
     limited = f", limit of the container {limit}, {used} of it used" if ram["limit"] else ""
     yield f"Memory: {total}{limited}; {usable} can be used now"
@@ -224,9 +221,9 @@ def verdict(found: Findings) -> list[str]:
         batches = f"{trained['batch_size']} clips of {trained['clip_seconds']:g} s, {trained['precision']}"
         sound = f"{trained['audio_seconds_per_second']:.0f} s of recordings per second"
         speed = f"This machine will train `{trained['size']}` at about {trained['steps_per_second']:.2g} steps/s"
-        lines += [f"{speed} (batches of {batches}; {sound}; median of {_counted(trained['steps'], 'step')})."]
+        lines += [f"{speed} (batches of {batches}; {sound}; median of {counted(trained['steps'], 'step')})."]
         if cpu["load"] > BUSY_LOAD:
-            busy = f"Other work was running (load {cpu['load']:.1f} on {_counted(cpu['cores'], 'core')})"
+            busy = f"Other work was running (load {cpu['load']:.1f} on {counted(cpu['cores'], 'core')})"
             lines += [f"{busy}: alone it will be faster."]
     if nvidia and not found["tensorflow"]["gpus"]:
         unused = f"NVML sees {len(nvidia)} GPU(s) and TensorFlow can use none"

@@ -23,7 +23,7 @@ from myxtts.models.xtts import PARTS
 from myxtts.planning.claims import check_claims
 from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
 from myxtts.runs.setup import holds_run
-from myxtts.storage.base_model import is_base
+from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import digest_file, write_whole
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
@@ -180,7 +180,7 @@ def with_origin(config: XTTSConfig) -> XTTSConfig:
         before = began and began.training.init_from
         if asked not in (None, before):
             if not (is_hub_name(asked) or is_base(asked)):
-                _require_folder(Path(asked))
+                require_model_folder(Path(asked), "--init-from")
             held = f"{home} holds one that began from {before or 'scratch'} and is at step {step}"
             way_out = "Leave --init-from out to resume it, give another --checkpoint-dir"
             raise ConfigError(
@@ -260,7 +260,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     if source.resolve() == home.resolve():
         rule = "must not be the folder of --init-from, which is only read"
         raise ConfigError(f"--checkpoint-dir {rule}. Received: {home}.")
-    _require_folder(source)
+    require_model_folder(source, "--init-from")
     stored = read_config(source)
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
@@ -274,12 +274,6 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     config = _with_shape(config, stored)
     data = replace(config.data, vocabulary=config.data.vocabulary or str(vocabulary_path(source)))
     return replace(config, data=replace(data, g2p=stored.data.g2p if data.g2p is None else data.g2p))
-
-
-def _require_folder(source):
-    if not source.is_dir():
-        rule = "must be the folder of a run or of `myxtts convert`"
-        raise CheckpointError(f"--init-from {rule}. {source} is not a folder.")
 
 
 def _source(config):

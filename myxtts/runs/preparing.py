@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.mel import CONDITIONING_MEL
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, counted, require
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import noise_batch
 from myxtts.data.corpora import Corpus, load_corpus
@@ -79,7 +79,8 @@ def prepare(
         inspection = inspect_corpus(part, clip_limits(config), workers=config.data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
         count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out)
-        tell(f"Shard {number} of {shards}: {count} clips" + (f", {len(left_out)} left out" if left_out else ""))
+        without = f", {len(left_out)} left out" if left_out else ""
+        tell(f"Shard {number} of {shards}: {counted(count, 'clip')}{without}")
 
     _make_alone(left, make, is_made, output / LOCK, tell)
     if missing := merge(output, shards, dvae):

@@ -118,7 +118,7 @@ class Run:
 
         Args:
             voice: A recording or several, or an `inference.voices.Voice`; None takes a recording that was held out of
-                training.
+                training, and more of its speaker where it is shorter than those that conditioned the model.
             language: Code of the text's language; None takes that of the held-out recording.
             seed: Of the draws.
 
@@ -126,15 +126,16 @@ class Run:
             UserError: Nothing that speaks is trained yet, or there is no recording to take the voice from.
         """
         from myxtts.inference.synthesizer import Synthesizer
+        from myxtts.runs.last_words import held_out_voice
 
         if self._dataset is None and (voice is None or language is None):
             rule = "run.speak takes voice and language from the recordings that the run was trained on, once it was"
             raise UserError(f"{rule}. Call run.train() first, or give voice= and language=.")
         if self._synthesizer is None:
             self._synthesizer = Synthesizer.load(self.folder)
-        clip = self._dataset and self._dataset.validation[0]
-        voice = clip.wav_path if voice is None else voice
-        return self._synthesizer.speak(text, voice, language or clip.language, seed=seed)
+        clips = self._dataset and held_out_voice(self._dataset, language)
+        voice = [clip.wav_path for clip in clips] if voice is None else voice
+        return self._synthesizer.speak(text, voice, language or clips[0].language, seed=seed)
 
     def stop(self):
         """Lets `train`, in another thread, finish its step, write a checkpoint and return."""

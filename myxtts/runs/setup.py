@@ -18,8 +18,10 @@ from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.meeting import join_workers
 from myxtts.devices.workers import leaving_together
+from myxtts.interchange.hub import is_hub_name
+from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.run_folder import GATHERED
+from myxtts.storage.run_folder import GATHERED, refuse_file
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
@@ -41,6 +43,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
         UserError: The devices cannot be had, or there is no training set.
     """
     config = with_workers(config)
+    _check_places(config.training)
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
     training = config.training
     joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
@@ -50,6 +53,20 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
             config = with_data(config, download)
         workers.gather()  # what worker 0 makes or fetches is there for those that share its disk
         return with_data(config, download), plan
+
+
+def _check_places(training):
+    """Raises `UserError` where the folder of the run or of what it starts from cannot be one, before anything is made.
+
+    Of workers each may have other disks: they meet first.
+    """
+    home, source = Path(training.checkpoint_dir), training.init_from
+    if training.workers:
+        return
+    refuse_file(home)
+    begins = training.reset_training or not holds_run(home)  # a run that has begun does without its source
+    if source and begins and not (is_base(source) or is_hub_name(source)):
+        require_model_folder(source, "--init-from")
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:

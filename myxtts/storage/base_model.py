@@ -11,6 +11,16 @@ BASE_NAME = "base"
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "base"
 
 
+MODEL_FORMS = "the folder of a training run or of `myxtts convert`, base, or hf://owner/name"
+"""What may be named where a model is asked for."""
+
+
+def require_model_folder(folder: AnyPath, what: str) -> None:
+    """Raises `CheckpointError`, which names all that `what` may be, where a folder is not there."""
+    if not Path(folder).is_dir():
+        raise CheckpointError(f"{what} must be {MODEL_FORMS}. {folder} is not a folder.")
+
+
 def is_base(source: AnyPath | None) -> bool:
     """Whether the model in the box is meant."""
     return source is not None and os.fspath(source) in (BASE_NAME, str(BASE_FOLDER))

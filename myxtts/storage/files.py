@@ -62,7 +62,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         with tempfile.TemporaryDirectory() as folder:
             yield (temporary := Path(folder, "content"))
-            with open(temporary, "rb") as source, open(path, "wb") as device:
+            with _named(path), open(temporary, "rb") as source, open(path, "wb") as device:
                 shutil.copyfileobj(source, device)
         return
     target = Path(os.path.realpath(path))
@@ -75,13 +75,25 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
         error.filename = str(path)  # the name that the user gave
         raise
     try:
-        yield temporary
-        if target.exists():
-            shutil.copymode(target, temporary)
-        sync_path(temporary)
-        os.replace(temporary, target)
+        with _named(path, temporary):
+            yield temporary
+            if target.exists():
+                shutil.copymode(target, temporary)
+            sync_path(temporary)
+            os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path, temporary=None):
+    """Inside, errors of the system that name no file, as those of a full disk, or a temporary one, name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
 
 
 @contextmanager

@@ -32,6 +32,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         CheckpointError: It cannot be written to, another run writes to it, or something in it leads elsewhere.
     """
     folder = Path(folder)
+    refuse_file(folder)
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +50,13 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
             remove_leftovers(place)
         yield folder
+
+
+def refuse_file(folder: AnyPath) -> None:
+    """Raises `CheckpointError` where a run's folder, or one that it is to be made in, is a file."""
+    for place in (folder := Path(folder), *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise CheckpointError(f"--checkpoint-dir must be a folder. {place} is a file. Name another.")
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +31,11 @@ _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 _VOCABULARY = "vocab.json"
 _LANGUAGE_FIRST = re.compile("([a-z]{2})_")
 """How a voice is called that says what it speaks: those of the model in the box, and of what began from it."""
+
+NEAR = 0.5
+"""Likeness of two names, by `difflib`, from which one may be meant by the other."""
+FEW_NAMES = 5
+"""Speakers that a message names."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +91,18 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
         way_out = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
         raise CheckpointError(f"{rule} {way_out}")
     if name not in speakers:
-        near = ", ".join(difflib.get_close_matches(name, speakers, n=3, cutoff=0.3) or [*speakers][:3])
+        known = {one.casefold(): one for one in speakers}
+        near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=NEAR)]
+        hint = f"Near it: {', '.join(near):.300}." if near else some_names([*speakers])
         rule = f"--speaker must be one of the model's {len(speakers)} voices."
-        raise CheckpointError(f"{rule} Received: {name}. Near it: {near:.300}.")
+        raise CheckpointError(f"{rule} Received: {name}. {hint}")
     return speakers[name]
+
+
+def some_names(names: Sequence[str]) -> str:
+    """A sentence with the first few names of speakers, and how all are had where there are more."""
+    told, rest = f"Speakers: {', '.join(names[:FEW_NAMES]):.300}", len(names) > FEW_NAMES
+    return f"{told}, … (--list-speakers shows all)." if rest else f"{told}."
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:

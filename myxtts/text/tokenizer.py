@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
+from myxtts.config.checks import counted
 from myxtts.storage.files import write_text
 from myxtts.text.g2p import g2p_codes, written
 from myxtts.text.languages import LANGUAGES, get_language
@@ -226,8 +227,7 @@ class XTTSTokenizer:
             return None
         unknown = self._unknown(cleaned, language)
         names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
-        count = f"{len(unknown)} character{'s' * (len(unknown) > 1)} not in the vocabulary"
-        return f"{count}: {names}" + (", ..." if unknown[5:] else "")
+        return f"{counted(len(unknown), 'character')} not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
 
     def _unknown(self, cleaned, language):
         return sorted(set(replace_unknown(cleaned, language, self._characters)) - self._characters)

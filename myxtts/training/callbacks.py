@@ -13,6 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 from tqdm import tqdm
 
+from myxtts.config.checks import counted
 from myxtts.config.config import XTTSConfig
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.storage.files import AnyPath
@@ -137,7 +138,7 @@ class ConsoleProgress(Callback):
 
     def on_start(self, start):
         self._start = start
-        done = f"{start.total_steps} steps, {start.step} done"
+        done = f"{counted(start.total_steps, 'step')}, {start.step} done"
         self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
         self._say(start.placement)
         accumulated = f" x {start.accumulation} accumulated" if start.accumulation > 1 else ""

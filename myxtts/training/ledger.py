@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import ConfigError, counted
 from myxtts.devices.precision import rounds_to_tf32
 from myxtts.training.batching import Batching
 from myxtts.training.graph_facts import attention_forms, nodes, recomputed_blocks
@@ -124,7 +124,7 @@ class LedgerKeeper:
         # A scale may have halved to 1 in time; it is still one that moves.
         scales = ", ".join(f"{float(rule.loss_scale.numpy()):g}" for rule in self.step.rules)
         requested = "dynamic (float16)" if wanted else "off (no float16)"
-        reason = f"{self.step.bad_steps} steps skipped so far"
+        reason = f"{counted(self.step.bad_steps, 'step')} skipped so far"
         effective = f"dynamic, now {scales}" if scaled else "off"
         return LedgerRow("loss scaling", requested, effective, reason, wanted == scaled)
 
@@ -161,7 +161,7 @@ class LedgerKeeper:
         clusters = count_clusters(self.step.graph)
         reason = f"{clusters} compiled clusters in the step"
         if clusters:
-            most = f"at most {self.step.most_compilations(self.num_shapes)} for {self.num_shapes} shapes"
+            most = f"at most {self.step.most_compilations(self.num_shapes)} for {counted(self.num_shapes, 'shape')}"
             reason += f"; {self.step.compilations} programs compiled so far, {most}"
         reason = self.switches.reasons.get("xla", reason)
         return LedgerRow("XLA", requested, _on(clusters > 0), reason, value == (clusters > 0))

@@ -18,6 +18,7 @@ from myxtts.data.corpora import load_corpus
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import read_json
 from myxtts.storage.speakers import read_speakers
+from myxtts.text.languages import DEFAULT_LANGUAGE
 from myxtts.webui.data_sets import DataSets
 from myxtts.webui.processes import process_of, require_free, said, start_training, stop_training
 from myxtts.webui.run_view import RunView, run_folder, runs_in, view_run
@@ -108,7 +109,7 @@ class Studio:
         steps = {training[stage]["max_steps"] for stage in STAGES if stage in training}
         return dict(
             train_data=data["train_data"] or "",
-            language=data["language"],
+            language=data["language"] or DEFAULT_LANGUAGE,
             size=model["size"],
             stage=training["stage"],
             batch_size=data["batch_size"],
@@ -238,8 +239,9 @@ def training_flags(
         switches: By their flags; those that are on are given.
         named: Further flags by their names, such as `init_from`; those that are not empty are given.
     """
-    flags = [f"--train-data={train_data.strip()}"] if train_data and train_data.strip() else []
-    flags += [f"--language={language}", f"--model-size={size}", f"--stage={stage}", f"--batch-size={int(batch_size)}"]
+    has_data = bool(train_data and train_data.strip())
+    flags = [f"--train-data={train_data.strip()}", f"--language={language}"] if has_data else []
+    flags += [f"--model-size={size}", f"--stage={stage}", f"--batch-size={int(batch_size)}"]
     flags += [f"--epochs={int(epochs)}", f"--grad-accum={int(accumulation)}", f"--save-every={int(save_every)}"]
     flags += [f"--max-steps={int(max_steps)}"] if max_steps else []
     flags += ["--g2p=am"] if amharic_g2p else []

@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from myxtts.audio.files import MEDIA_EXTENSIONS
-from myxtts.config.checks import printable
+from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Rejection, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
 from myxtts.data.corpora.nearest import nothing_fits
 from myxtts.text.language_guess import guess_language
+from myxtts.text.languages import DEFAULT_LANGUAGE, get_language
 
 SPEAKER_FOLDERS = "speaker-folders"
 ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".7z", ".rar", ".tgz")
@@ -35,13 +36,16 @@ def find_formats() -> list[CorpusFormat]:
 
 
 def load_corpus(
-    root: str | Path, language: str = "en", format_name: str | None = None, audio_roots: Sequence[str | Path] = ()
+    root: str | Path,
+    language: str | None = DEFAULT_LANGUAGE,
+    format_name: str | None = None,
+    audio_roots: Sequence[str | Path] = (),
 ) -> Corpus:
     """Lists the utterances of a data set in any of the layouts above. Audio is found, not opened.
 
     Args:
         root: A folder, or one list of clips.
-        language: Of every clip for which the data set does not name one.
+        language: Of every clip for which the data set does not name one; None takes English, with a note.
         format_name: Name of the only format to try; by default the content tells.
         audio_roots: Other folders in which lists may name audio.
 
@@ -68,7 +72,7 @@ def load_corpus(
     place_path = root if root.is_dir() else root.parent
     # Within speaker folders each folder may have a format of its own.
     inner = formats if chosen[0].name == SPEAKER_FOLDERS else chosen
-    reading = Reading(CorpusFolder(place_path, audio_roots), language, inner, format_name)
+    reading = Reading(CorpusFolder(place_path, audio_roots), language or "", inner, format_name)
     place_path = reading.folder.root
     place = Place(place_path, "", place_path.name, None if root.is_dir() else place_path / root.name)
     try:
@@ -88,9 +92,13 @@ def load_corpus(
 def _guess_language(reading):
     """Gives the clips whose language nothing tells the only one that their letters allow, with a note."""
     untold = [utterance for utterance in reading.utterances if utterance.language == reading.language]
-    language, note = guess_language((utterance.text for utterance in untold), reading.language)
+    said = reading.language or DEFAULT_LANGUAGE
+    language, note = guess_language((utterance.text for utterance in untold), said)
     if note:
-        reading.notes.append(f"{note} {len(untold)} clips name no language.")
+        reading.notes.append(f"{note} No language is named for {counted(len(untold), 'clip')}.")
+    elif untold and not reading.language:
+        told = f"Clips for which no language is named are read as {get_language(said).name} ({said})"
+        reading.notes.append(f"{told}; --language names another.")
     if language != reading.language:
         changed = {utterance.id for utterance in untold}
         reading.utterances[:] = [

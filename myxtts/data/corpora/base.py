@@ -103,7 +103,8 @@ class Reading:
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat], forced: str | None = None):
         self.folder = folder
-        self.language = language
+        self.language: str = language
+        """Of clips for which nothing names one; empty where the user names none either."""
         self.forced: str | None = forced
         """Name of the format that the user asked for."""
         self.utterances: list[Utterance] = []

@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
-from myxtts.config.checks import printable
+from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import CorpusFormat, Place
 
 _MOST_NAMES = 2_000
@@ -61,7 +61,7 @@ def _fits(name, sign):
 def _summary(names):
     counts = Counter(os.path.splitext(name)[1].lower() or "without suffix" for name in names if name[-1] != "/")
     folders = [name for name in names if name[-1] == "/"]
-    seen = [f"{count} files {ending}" for ending, count in counts.most_common(5)]
+    seen = [f"{counted(count, 'file')} {ending}" for ending, count in counts.most_common(5)]
     seen += [f"folders {', '.join(folders[:5])}{', …' if folders[5:] else ''}"] if folders else []
     few = [name for name in names if name[-1] != "/" and not name.lower().endswith(AUDIO_EXTENSIONS)][:5]
     return printable("; ".join([*seen, *([f"such as {', '.join(few)}"] if few else [])]) or "nothing")

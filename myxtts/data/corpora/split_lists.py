@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from myxtts.config.checks import printable
+from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Place, Reading
 from myxtts.data.corpora.folder import ClipRefused
 from myxtts.data.corpora.tables import Table, find_header, read_table
@@ -64,8 +64,9 @@ def read_split(
         else:
             reading.notes.append(f"{folder.relative(path)} was left for tests: none of its clips is used.")
     if common := len(named & kept_back):
-        also = f"{common} clips of {folder.relative(training)} were left out: another list keeps them from training."
-        reading.notes.append(also)
+        was, it = ("was", "it") if common == 1 else ("were", "them")
+        left_out = f"{counted(common, 'clip')} of {folder.relative(training)} {was} left out"
+        reading.notes.append(f"{left_out}: another list keeps {it} from training.")
     read_header_list(reading, place, table, kept_back)
     return True
 

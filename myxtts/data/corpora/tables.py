@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.config.checks import brief
+from myxtts.config.checks import brief, counted
 from myxtts.data.corpora.base import Place, Reading, Utterance, checked_text
 from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, is_name, parts_to_id
 
@@ -208,5 +208,6 @@ def read_speakers(reading: Reading, path: Path) -> dict[str, tuple[str, str]] | 
             faulty.append(number)
     if faulty:
         why = f"being incomplete or at odds with an earlier line; the first is line {faulty[0]}."
-        reading.notes.append(f"{len(faulty)} lines of {folder.relative(path)} were left out, {why}")
+        left_out = f"{counted(len(faulty), 'line')} of {folder.relative(path)} {'was' if len(faulty) == 1 else 'were'}"
+        reading.notes.append(f"{left_out} left out, {why}")
     return speakers

@@ -13,6 +13,8 @@ from collections.abc import Collection
 
 from myxtts.text.languages.base import Language
 
+DEFAULT_LANGUAGE = "en"
+"""Of what nobody names the language of."""
 LANGUAGES: dict[str, Language] = {}
 """Every language by its code."""
 
