@@ -208,7 +208,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(export, monkeypatch, tmp
 
     monkeypatch.setattr(Builder, "save", full)
     assert export(tmp_path / "new") == 2
-    assert capsys.readouterr().err == "Error: [Errno 28] No space left on device: 'gpt.onnx'\n"
+    told = capsys.readouterr().err
+    assert told.startswith("Error: gpt.onnx cannot be written: No space left on device. Free the disk")
+    assert told.count("\n") == 1
     assert not [*tmp_path.iterdir()]
 
 
