@@ -74,7 +74,7 @@ def test_virtual_devices_are_logical_cpus_and_say_so():
     [
         ({"data_gpu": 0}, ["--data-gpu alone", "Add --model-gpu"]),
         ({"model_gpu": 0}, ["--model-gpu alone", "Add --data-gpu"]),
-        ({"model_gpus": [1, 2]}, ["--model-gpu alone"]),
+        ({"model_gpus": [1, 2]}, ["--model-gpus alone"]),
         ({"data_gpu": 0, "model_gpu": 5}, ["--model-gpu 5 is out of range", "sees 4 GPUs", "0 to 3"]),
         ({"data_gpu": 0, "model_gpus": [1, 4]}, ["--model-gpus 4 is out of range", "0 to 3"]),
         ({"data_gpu": -1, "model_gpu": 1}, ["--data-gpu must be a GPU number", "-1"]),
