@@ -18,8 +18,8 @@ __version__ = "0.1.0"
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _HOMES = {
-    "train": "myxtts.cli.python",
-    "load": "myxtts.cli.python",
+    "train": "myxtts.api",
+    "load": "myxtts.api",
     "Run": "myxtts.runs.run",
     "XTTS": "myxtts.models.xtts",
     "XTTSTrainer": "myxtts.training.trainer",

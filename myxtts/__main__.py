@@ -1,5 +1,81 @@
-"""`python -m myxtts`: the `myxtts` command where it is not installed."""
+"""The `myxtts` command: one subcommand per file of `cli`, and those of the apps."""
 
-from myxtts.cli.main import run
+import importlib
+import signal
+import sys
+import threading
+from typing import NoReturn
 
-run()
+import myxtts
+import myxtts.cli  # noqa: F401  keeps TensorFlow's start-up messages quiet
+from myxtts.devices.process_end import run_to_exit
+
+COMMANDS = {
+    "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
+    "launch": ("myxtts.cli.launch", "start several workers on this machine that train one model"),
+    "prepare": ("myxtts.cli.prepare", "encode the clips of a training set into shards, once for all workers"),
+    "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
+    "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
+    "export": ("myxtts.cli.export", "write a trained model as files that speak without this project"),
+    "evaluate": ("myxtts.apps.evaluation.command", "judge how well models speak, side by side"),
+    "push": ("myxtts.cli.push", "upload a model to the Hugging Face hub, with a model card"),
+    "serve": ("myxtts.apps.server.__main__", "serve a model over HTTP, as OpenAI's clients expect it"),
+    "ui": ("myxtts.apps.studio.__main__", "train and speak in the browser"),
+    "make-dataset": ("myxtts.apps.datasets.command", "cut long recordings into a training set, with texts and checks"),
+    "train-aligner": ("myxtts.cli.train_aligner", "learn from a data set to find transcripts in recordings"),
+    "plan": ("myxtts.cli.plan", "predict the memory of training, and the largest batch for a GPU"),
+    "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),
+}
+
+HEARD_SECONDS = 1.0
+"""After which an exception that a signal raised should have got through."""
+CAN_REPEAT = hasattr(signal, "setitimer")
+"""Whether the system can call a process back; Windows cannot."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the subcommand named first; prints the list for none or `--help`."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: myxtts COMMAND …\n")
+        print("\n".join(f"  {name:14} {help_text}" for name, (_, help_text) in COMMANDS.items()))
+        print("\n`myxtts COMMAND --help` lists its options, `myxtts --version` says which this is.")
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"myxtts {myxtts.__version__}")
+        return 0
+    if argv[0] not in COMMANDS:
+        from myxtts.config.settings import nearest
+
+        print(f"myxtts: {argv[0]} is not a command.{nearest(argv[0], COMMANDS)}", file=sys.stderr)
+        return 2
+    if threading.current_thread() is threading.main_thread():
+        # Commands that can end better have handlers of their own.
+        signal.signal(signal.SIGTERM, _end)
+    try:
+        return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
+    finally:
+        if CAN_REPEAT:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _end(number, frame):
+    """Raises `SystemExit`, so that what is half written goes away; and again for as long as that does not get through.
+
+    Where native code calls Python, as in the middle of an import, an exception may be lost, and the process would go on
+    as if nothing had been.
+    """
+    if CAN_REPEAT:
+        signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
+        signal.setitimer(signal.ITIMER_REAL, HEARD_SECONDS)
+    if not isinstance(sys.exc_info()[1], SystemExit):  # else it is on its way, and clears up
+        sys.exit(128 + number)
+
+
+def run() -> NoReturn:
+    """The `myxtts` command as a process."""
+    run_to_exit(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.sampling import sample
-from myxtts.training.optimizers import AdamW, no_weight_decay
+from myxtts.training.loop.optimizers import AdamW, no_weight_decay
 from myxtts.training.stages.gpt import GPTObjective, conditioning_target_mask
 
 

@@ -212,7 +212,7 @@ def watcher(desk):
 def windows(desk):
     """A system without `fcntl`: training says that it cannot lock its folder, goes through, and the run speaks."""
     make_tiny_corpus(desk.folder / "recordings")
-    script = "import sys; sys.modules['fcntl'] = None; from myxtts.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    script = "import sys; sys.modules['fcntl'] = None; from myxtts.__main__ import main; sys.exit(main(sys.argv[1:]))"
     without, flags = (sys.executable, "-c", script), ("--config", "tiny.yaml", "--checkpoint-dir", "runs/run")
     desk.run(*without, "train", "--train-data", "recordings", *flags, has="cannot be locked on this system")
     spoken = ("--checkpoint", "runs/run", "--text", "one two", "--speaker", "low", "--output", "run.wav")

@@ -12,9 +12,9 @@ from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.cli import train
 from myxtts.devices.device_plan import plan_devices
-from myxtts.training import batching
-from myxtts.training.batching import Batching, OutOfMemory, fit_batch_size, longest_batch
-from myxtts.training.replicas import Replicas
+from myxtts.training.loop import batching
+from myxtts.training.loop.batching import Batching, OutOfMemory, fit_batch_size, longest_batch
+from myxtts.training.loop.replicas import Replicas
 from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
 
@@ -194,7 +194,9 @@ def test_trials_on_a_cpu_stay_in_the_memory_budget(
     dataset = open_run(tiny_corpus, tmp_path, training={"automatic_batch_size": True, "memory_budget_mb": budget_mb})
     trainer = dvae_trainer(dataset)
     monkeypatch.setattr(batching, "resident_bytes", lambda: 0)
-    monkeypatch.setattr("myxtts.training.batching.measured_trial", lambda *_: lambda size, _: taken_mb(size) * 2**20)
+    monkeypatch.setattr(
+        "myxtts.training.loop.batching.measured_trial", lambda *_: lambda size, _: taken_mb(size) * 2**20
+    )
     with caplog.at_level(logging.INFO, "myxtts"):
         fit_batch_size(trainer, dataset)
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (found, 4 // found)

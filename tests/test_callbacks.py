@@ -8,7 +8,14 @@ import pytest
 import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
-from myxtts.training.callbacks import ConsoleProgress, StageEnd, StageStart, TensorBoardWriter, losses_text, timing_text
+from myxtts.training.watching.callbacks import (
+    ConsoleProgress,
+    StageEnd,
+    StageStart,
+    TensorBoardWriter,
+    losses_text,
+    timing_text,
+)
 
 TIMING = {
     "avg_ms": 125.04,

@@ -15,8 +15,8 @@ import soundfile
 from command_helpers import sentence_of
 from tiny import voiced
 
+from myxtts import __main__ as myxtts_command
 from myxtts.audio.encoding import write_audio
-from myxtts.cli import main as myxtts_command
 from myxtts.cli import train
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.stages import STAGES, StageEntry
@@ -283,7 +283,7 @@ def test_terminated_command_leaves_nothing_half_written(tmp_path):
 def test_a_command_ends_though_native_code_lost_what_the_signal_raised():
     script = """
 import ctypes, os, signal, sys, time
-from myxtts.cli import main as entry
+from myxtts import __main__ as entry
 def main(arguments):
     ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGTERM))()
     print("lost", flush=True)
@@ -299,7 +299,7 @@ sys.exit(entry.main(["sleep"]))
 def test_a_command_ends_with_its_code_while_native_code_is_still_busy(end, code):
     script = f"""
 import atexit, sys, time
-from myxtts.utils.process_end import AbandonedThread, run_to_exit
+from myxtts.devices.process_end import AbandonedThread, run_to_exit
 def main():
     AbandonedThread(lambda: time.sleep(600), "busy").start()
     print("done")

@@ -14,13 +14,13 @@ import soundfile
 from released_model import MINIMAL, SETTINGS, assert_same_weights, convert, state_dicts, weights, write_release
 from tiny import untraced, voiced
 
-from myxtts.cli.main import main
+from myxtts.__main__ import main
 from myxtts.config.config import ModelConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.interchange import coqui
-from myxtts.interchange.coqui_config import model_config, read_settings, run_config
-from myxtts.interchange.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
+from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
+from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
+from myxtts.interchange.coqui.weights import weights as coqui
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
 from myxtts.storage.speakers import read_speaker, speaker_names
@@ -214,7 +214,7 @@ def test_a_named_voice_is_read(converted):
 def test_conversion_takes_little_memory_and_no_tensorflow(tmp_path):
     release = write_release(tmp_path / "in", replace(MINIMAL, layers=36, width=256))
     code = (
-        "import re, sys; from myxtts.interchange import coqui, coqui_config; from myxtts.cli.main import main; "
+        "import re, sys; from myxtts.interchange import coqui, coqui_config; from myxtts.__main__ import main; "
         "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; "
         "print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read())[1]); sys.exit(code)"
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from released_model import MINIMAL, convert, state_dicts, write_release
 
-from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
+from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 
 
 def flawed(change):

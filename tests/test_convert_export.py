@@ -9,7 +9,7 @@ from released_model import MINIMAL, assert_same_weights, convert, weights, write
 from tiny import write_run
 
 from myxtts.config.config import XTTSConfig
-from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
+from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointStore, read_json
 from myxtts.storage.files import write_json

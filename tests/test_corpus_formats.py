@@ -17,7 +17,7 @@ from myxtts.data.corpora import CorpusError, find_formats, load_corpus
 from myxtts.data.corpora.tables import find_dialect
 from myxtts.data.doctor import check_data, inspect_corpus, write_report
 from myxtts.data.splits import split_as_kept
-from myxtts.utils.progress import clip_progress
+from myxtts.runs.progress import clip_progress
 
 ROOT = Path(__file__).resolve().parents[1]
 

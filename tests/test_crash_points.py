@@ -18,7 +18,7 @@ from myxtts.config.config import TrainingConfig, XTTSConfig
 from myxtts.data import sample_corpus
 from myxtts.data.doctor import Inspection, Rejection, write_report
 from myxtts.data.sample_corpus import make_sample_corpus
-from myxtts.interchange.torch_checkpoint import write_torch_checkpoint
+from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers, write_json
 from myxtts.storage.run_folder import own_run_folder, set_aside

@@ -21,7 +21,7 @@ from myxtts.runs.run import Run
 from myxtts.runs.samples import SampleSpeaker
 from myxtts.storage.files import remove_leftovers, write_whole
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
-from myxtts.training.callbacks import EventFile
+from myxtts.training.watching.callbacks import EventFile
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from utilities.benchmarks.bench_extra import import_extra
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS_OF_FOLDER = {"myxtts": (), "utilities": ("bench",), "tests": ("test", "datasets")}
 """Extras whose packages the files of a folder may import anywhere, besides the project's `dependencies`."""
-FRONT_ENDS = {"myxtts/server/": "server", "myxtts/webui/": "ui"}
+FRONT_ENDS = {"myxtts/apps/server/": "server", "myxtts/apps/studio/": "ui"}
 """Folders that are imported where their extra is installed, and the extra; their `__main__.py` says so if it is not."""
 OPTIONAL = ("sample", "languages", "datasets", "recordings", "hub", "ui", "server", "ray", "onnx", "eval")
 """Extras that `myxtts/` imports inside functions only, with an error that says what to install."""

@@ -20,8 +20,8 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.spectral_losses import LogMelDistance
 from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, copy_of
+from myxtts.training.stages.spectral_losses import LogMelDistance
 from myxtts.training.trainer import XTTSTrainer
 
 MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from myxtts.apps.server import __main__ as serve
+from myxtts.apps.server import ray_app
 from myxtts.cli import prepare, train
 from myxtts.config.checks import UserError
-from myxtts.server import __main__ as serve
-from myxtts.server import ray_app
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 SCRIPTS = sorted(DEPLOY.glob("slurm/*.sbatch"))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.training import device_pipeline
-from myxtts.training.device_pipeline import DevicePipeline, PipelineStuck, SynchronousPipeline, copy_to
+from myxtts.training.loop import device_pipeline
+from myxtts.training.loop.device_pipeline import DevicePipeline, PipelineStuck, SynchronousPipeline, copy_to
 
 PRODUCER = "myxtts-data-device"
 

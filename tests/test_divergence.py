@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from test_trainer import Recorder, frozen_dvae, open_run
 
-from myxtts.training.divergence import DivergenceGuard, TrainingDiverged, write_divergence
+from myxtts.training.loop.divergence import DivergenceGuard, TrainingDiverged, write_divergence
 from myxtts.training.trainer import XTTSTrainer
 
 pytestmark = pytest.mark.usefixtures("eagerly")

@@ -17,21 +17,21 @@ from tokenizers import Tokenizer
 pytest.importorskip("onnx", reason="the extra export is not installed")
 pytest.importorskip("onnxruntime", reason="the extra export is not installed")
 
+from myxtts.__main__ import main
 from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
-from myxtts.cli.main import main
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.export import checks, tensorflow_graphs
-from myxtts.export.speak import Speaker, Vocabulary, gumbel_noise, read_wav, resampled
 from myxtts.inference.code_engine import CodeEngine
-from myxtts.inference.onnx_steps import OnnxSteps
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
+from myxtts.interchange.onnx import checks, tensorflow_graphs
+from myxtts.interchange.onnx.builder import Builder, quantized
+from myxtts.interchange.onnx.runtime import open_session
+from myxtts.interchange.onnx.sound import build_decoder
+from myxtts.interchange.onnx.speak import Speaker, Vocabulary, gumbel_noise, read_wav, resampled
+from myxtts.interchange.onnx.steps import OnnxSteps
 from myxtts.models import sampling
 from myxtts.models.xtts import XTTS
-from myxtts.onnx_graphs.builder import Builder, quantized
-from myxtts.onnx_graphs.runtime import open_session
-from myxtts.onnx_graphs.sound import build_decoder
 from myxtts.storage.speakers import read_speaker, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 

@@ -18,8 +18,8 @@ from myxtts.runs.opening import adopt, open_run, starting_weights, with_origin
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.training.foundations import load_foundations
-from myxtts.training.lora import LoRA
+from myxtts.training.resuming.foundations import load_foundations
+from myxtts.training.stages.lora import LoRA
 
 TEXTS = [("one two three four five six", "en")]
 

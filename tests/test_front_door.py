@@ -12,8 +12,8 @@ import pytest
 from tiny import tiny_run_config, untraced
 
 import myxtts
-from myxtts.cli import main as command
-from myxtts.cli.python import _settings
+from myxtts import __main__ as command
+from myxtts.api import _settings
 from myxtts.cli.train import build_parser, config_from_arguments
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.config import DataConfig, XTTSConfig
@@ -51,7 +51,7 @@ def test_version_is_told(capsys):
 
 def settings_of(config=None, **flags):
     parser = build_parser()
-    from myxtts.cli.python import _arguments
+    from myxtts.api import _arguments
 
     return _settings(_arguments(parser, flags), config)
 

@@ -17,10 +17,10 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.training.graph_facts import nodes
-from myxtts.training.optimizations import settle_switches
+from myxtts.training.loop.optimizations import settle_switches
+from myxtts.training.loop.step import TrainStep
 from myxtts.training.stages.decoder import DecoderStage
-from myxtts.training.step import TrainStep
+from myxtts.training.watching.graph_facts import nodes
 
 HOST_ONLY = {("Const", "DT_STRING"): "the message of an assertion, read when it fails"}
 """Kinds of operations with one of their types that are in these graphs and on the host alone, and why that is well."""

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from layer_check import check_layer
 
-from myxtts.interchange.coqui import fold_weight_norm
-from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
+from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
+from myxtts.interchange.coqui.weights import fold_weight_norm
 from myxtts.models.hifigan import HifiganGenerator, ResidualStack
 from myxtts.models.waveform_decoder import interpolate_linearly
 

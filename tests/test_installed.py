@@ -21,7 +21,8 @@ import json
 import sys
 
 import myxtts
-from myxtts.cli import main, train
+from myxtts.cli import train
+from myxtts import __main__ as main
 from myxtts.config.recipes import recipe_names
 
 def settings_of(*argv):
@@ -84,7 +85,7 @@ def test_installed_package_finds_its_recipes_from_any_folder(installed, tmp_path
 def test_installed_package_trains_a_step_and_writes_only_where_it_is_told(installed, tiny_corpus, tiny_yaml, tmp_path):
     argv = ["train", "--train-data", str(tiny_corpus), "--config", str(tiny_yaml), "--stage", "dvae"]
     argv += ["--max-steps", "1", "--checkpoint-dir", "run"]
-    code = "import tensorflow as tf; tf.config.run_functions_eagerly(True); from myxtts.cli.main import main; "
+    code = "import tensorflow as tf; tf.config.run_functions_eagerly(True); from myxtts.__main__ import main; "
     done = run_elsewhere(installed, tmp_path, f"{code}raise SystemExit(main({argv!r}))")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/dvae/step_00000001/model.safetensors").is_file()

@@ -12,12 +12,12 @@ from myxtts.config.optimizations import PRESETS, SWITCHES, requested_switches
 from myxtts.devices import precision
 from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
-from myxtts.training import optimizations
-from myxtts.training.averaging import WeightAverages
-from myxtts.training.ledger import LedgerDifference, count_clusters, count_products
-from myxtts.training.optimizations import TrainingOptimizer, settle_switches
+from myxtts.training.loop import optimizations
+from myxtts.training.loop.averaging import WeightAverages
+from myxtts.training.loop.optimizations import TrainingOptimizer, settle_switches
 from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
+from myxtts.training.watching.ledger import LedgerDifference, count_clusters, count_products
 
 FLOAT32 = XTTS
 """The real class, when a test has put another in its place."""

@@ -106,7 +106,7 @@ def test_cache_that_cannot_be_passed_by_gives_no_speed(tmp_path, monkeypatch):
 
 @on_logical_devices
 def measured(folder):
-    from myxtts.training.measurement import measure_training, synthetic_waves
+    from myxtts.training.watching.measurement import measure_training, synthetic_waves
 
     config = tiny_run_config(checkpoint_dir=folder)
     waves = synthetic_waves(config, 1.0, 3)

@@ -17,13 +17,8 @@ from myxtts.config.config import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
 from myxtts.config.training import LORA_TARGETS
-from myxtts.models.discriminators import Discriminators
-from myxtts.models.layers.linear import built
-from myxtts.models.layers.memory_efficient_attention import CHUNK
-from myxtts.models.waveform_decoder import make_decoder
-from myxtts.models.xtts import XTTS, named_weights
-from myxtts.planning.decoder import DIVISORS, count_decoder, count_discriminators, estimate_decoder
-from myxtts.planning.memory import (
+from myxtts.memory.decoder import DIVISORS, count_decoder, count_discriminators, estimate_decoder
+from myxtts.memory.estimates import (
     CHUNK_KEYS,
     Optimizations,
     Shapes,
@@ -34,7 +29,12 @@ from myxtts.planning.memory import (
     estimate_gpt,
     largest_batch,
 )
-from myxtts.training.lora import LoRA
+from myxtts.models.discriminators import Discriminators
+from myxtts.models.layers.linear import built
+from myxtts.models.layers.memory_efficient_attention import CHUNK
+from myxtts.models.waveform_decoder import make_decoder
+from myxtts.models.xtts import XTTS, named_weights
+from myxtts.training.stages.lora import LoRA
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES = Shapes(batch=4, text=40, codes=120, frames=200)
@@ -174,7 +174,7 @@ def test_every_stage_names_its_estimate():
 def test_command_plans_without_tensorflow(stage):
     arguments = ["plan", "--model-size", "big", "--batch-size", "2", "--stage", stage]
     code = (
-        f"import sys; from myxtts.cli.main import main; main({arguments}); "
+        f"import sys; from myxtts.__main__ import main; main({arguments}); "
         "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules), sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -49,8 +49,8 @@ def make_trainer(mode, corpus, folder):
 @on_logical_devices
 def run(mode, corpus, folder):
     """Losses of every step, what validation said, and the trainer's public face after a run."""
-    from myxtts.training.callbacks import Callback
     from myxtts.training.trainer import XTTSTrainer
+    from myxtts.training.watching.callbacks import Callback
 
     trainer, dataset = make_trainer(mode, corpus, folder)
     losses = []

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from test_trainer import Recorder, dvae_trainer, open_run
 
-from myxtts.training.overtraining import WARN_AFTER, OvertrainingDetector
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.watching.overtraining import WARN_AFTER, OvertrainingDetector
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

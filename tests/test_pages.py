@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.cli import convert, doctor, evaluate, export, launch, plan, prepare, push, say, train
+from myxtts.apps.evaluation import command as evaluate
+from myxtts.cli import convert, doctor, export, launch, plan, prepare, push, say, train
 from myxtts.config.config import XTTSConfig
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
 from myxtts.runs.preparing import LOCK, prepare
 from myxtts.storage.files import read_json, temporary_path
-from myxtts.training.foundations import load_foundations
+from myxtts.training.resuming.foundations import load_foundations
 from myxtts.training.stages.gpt import GPTObjective
 
 pytestmark = pytest.mark.usefixtures("eagerly")

@@ -23,13 +23,13 @@ ONE = plan_devices(num_gpus=1)
 
 
 def phases(load=0.05, preprocess=0.30, transfer=0.05, train=0.60):
-    from myxtts.training.measurement import PhaseTimes
+    from myxtts.training.watching.measurement import PhaseTimes
 
     return PhaseTimes(load, preprocess, transfer, train)
 
 
 def pipeline(step_times=(0.6,) * 4, wait_seconds=0.0, spans=()):
-    from myxtts.training.measurement import PipelineTimes
+    from myxtts.training.watching.measurement import PipelineTimes
 
     return PipelineTimes(list(step_times), wait_seconds, list(spans))
 

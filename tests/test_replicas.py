@@ -13,8 +13,8 @@ from tiny import tiny_run_config, train_step_of
 from myxtts.config.config import StageConfig
 from myxtts.devices.kinds import short_name
 from myxtts.models.layers.batch_normalization import BatchNormalization
-from myxtts.training.evaluation import Evaluator
-from myxtts.training.replicas import Replicas, synchronize_statistics
+from myxtts.training.loop.replicas import Replicas, synchronize_statistics
+from myxtts.training.watching.validation import Evaluator
 
 ROWS, WIDTH = 8, 5
 STEPS = 4

@@ -8,7 +8,7 @@ from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
 from myxtts.config.config import SamplingConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
-from myxtts.evaluation.recognizers import Listening
+from myxtts.hearing.recognizers import Listening
 from myxtts.inference import synthesizer as speaking
 from myxtts.inference.code_engine import mark_text
 from myxtts.inference.second_reading import Reading, SecondReading

@@ -9,7 +9,7 @@ from layer_check import check_layer
 
 from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
 from myxtts.config.model import SPEAKER_NUM_MELS
-from myxtts.interchange.torch_checkpoint import read_torch_checkpoint
+from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.speaker_encoder import AttentiveStatisticsPooling, ResidualBlock, SpeakerEncoder, SqueezeExcitation
 

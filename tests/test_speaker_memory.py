@@ -11,10 +11,10 @@ from tiny import tiny_model_config
 from myxtts.config.model import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
+from myxtts.memory.estimates import Optimizations, Shapes
+from myxtts.memory.speaker import count_speaker, estimate_speaker
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.xtts import XTTS
-from myxtts.planning.memory import Optimizations, Shapes
-from myxtts.planning.speaker import count_speaker, estimate_speaker
 
 
 def numbers(variables):
@@ -32,7 +32,7 @@ def test_weights_are_counted_exactly_at_every_size(size):
 
 def test_estimate_holds_the_tensors_that_the_backward_pass_reads(monkeypatch):
     blocks = (2, 1, 1, 1)  # instead of sixteen: they are what takes time to trace
-    monkeypatch.setattr("myxtts.planning.speaker.SPEAKER_BLOCKS", blocks)
+    monkeypatch.setattr("myxtts.memory.speaker.SPEAKER_BLOCKS", blocks)
     monkeypatch.setattr("myxtts.models.xtts.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=blocks))
     config, kept = tiny_model_config(speaker_channels=(8, 8, 16, 16)), {}
     encoder = XTTS(config, parts=("speaker",)).speaker_encoder

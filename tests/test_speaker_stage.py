@@ -26,7 +26,7 @@ from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.parts import TAKEN_FROM, copy_part
 from myxtts.training.stages.speaker import SpeakerPreparation, repeated
-from myxtts.training.verification import equal_error_rate, verification_scores
+from myxtts.training.stages.verification import equal_error_rate, verification_scores
 
 SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1)), {"speaker_channels": (8, 16)}
 VOICES, FRAMES, BANDS = 12, 40, 64

@@ -11,10 +11,10 @@ from myxtts.config.config import TrainingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import plan_for
-from myxtts.evaluation.sources import Source, Spoken
+from myxtts.hearing.sources import Source, Spoken
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.runs.stage import open_stage
-from myxtts.training.state import TrainingState
+from myxtts.training.resuming.state import TrainingState
 from myxtts.training.trainer import XTTSTrainer
 
 pytestmark = pytest.mark.usefixtures("eagerly")

@@ -16,13 +16,13 @@ from myxtts.config.loading import config_from_dict
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, NUM_MELS
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES, StageEntry, register_stage
+from myxtts.memory.estimates import FLOAT, MemoryEstimate
 from myxtts.models.xtts import named_weights
-from myxtts.planning.memory import FLOAT, MemoryEstimate
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.losses import masked_squared_error
-from myxtts.training.preparation import Preparation
 from myxtts.training.stages.base import Objective, Stage, Update
+from myxtts.training.stages.losses import masked_squared_error
+from myxtts.training.stages.preparation import Preparation
 
 STEPS = 6
 

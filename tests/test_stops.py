@@ -20,7 +20,7 @@ def stopped(corpus, folder):
     sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "utilities" / "benchmarks")]
     from stops import Saboteur
 
-    from myxtts.training.measurement import open_trainer
+    from myxtts.training.watching.measurement import open_trainer
 
     config = tiny_run_config(corpus, folder, model={"layers": 1}, data={"num_buckets": 1, "model_start_delay": 0.0})
     with contextlib.redirect_stdout(None):

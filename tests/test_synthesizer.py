@@ -19,8 +19,8 @@ from myxtts.inference import code_engine
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 from myxtts.inference.voices import Voice
+from myxtts.memory.claims import check_claims
 from myxtts.models.xtts import XTTS
-from myxtts.planning.claims import check_claims
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from myxtts.interchange.torch_checkpoint import (
+from myxtts.interchange.coqui.torch_checkpoint import (
     DamagedCheckpointError,
     HostileCheckpointError,
     StubObject,

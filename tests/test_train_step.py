@@ -15,9 +15,9 @@ from tiny import stage_of, tiny_run_config, train_step_of
 
 from myxtts.config.config import StageConfig
 from myxtts.models.xtts import XTTS
-from myxtts.training.optimizers import no_weight_decay
+from myxtts.training.loop.optimizers import no_weight_decay
+from myxtts.training.loop.step import TrainStep
 from myxtts.training.stages.gpt import GPTObjective
-from myxtts.training.step import TrainStep
 
 CONFIG = tiny_run_config()
 BATCHES = {"gpt": gpt_batch, "dvae": dvae_batch}

@@ -11,10 +11,10 @@ from tiny import tiny_run_config
 from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.training.callbacks import Callback
 from myxtts.training.stages.dvae import measure_mel_stats
-from myxtts.training.step_clock import StepClock
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.watching.callbacks import Callback
+from myxtts.training.watching.step_clock import StepClock
 
 
 class Recorder(Callback):

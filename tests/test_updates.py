@@ -7,8 +7,8 @@ import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
 
 from myxtts.config.stages import StageConfig
+from myxtts.training.loop.step import TrainStep
 from myxtts.training.stages.base import Objective, Update
-from myxtts.training.step import TrainStep
 
 ROWS = np.random.default_rng(3).normal(1.0, 0.5, (8, 2)).astype("float32")
 SETTINGS = StageConfig(learning_rate=0.05, weight_decay=0.0, betas=(0.8, 0.99), gradient_clip=0.5)

@@ -13,12 +13,12 @@ import pytest
 from myxtts.config.checks import UserError
 from myxtts.config.config import TrainingConfig
 from myxtts.config.workers import meeting_address, workers_in, workers_of_slurm
-from myxtts.devices.meeting import meet, require_free_port
-from myxtts.devices.workers import LOST_EXIT_CODE, ConnectedWorkers, WorkerLost, Workers
-from myxtts.runs import launching
-from myxtts.runs.launching import free_addresses
+from myxtts.distributed import launching
+from myxtts.distributed.launching import free_addresses
+from myxtts.distributed.meeting import meet, require_free_port
+from myxtts.distributed.workers import LOST_EXIT_CODE, ConnectedWorkers, WorkerLost, Workers
 from myxtts.runs.worker_report import expected_shares
-from myxtts.training.step_clock import timing_of_all
+from myxtts.training.watching.step_clock import timing_of_all
 
 
 def together(count, work, facts=None, indices=None, timeout_seconds=20.0):
@@ -138,7 +138,7 @@ def test_expected_shares_follow_the_bytes_of_a_sum():
 
 WORK = """
 import sys, time
-from myxtts.devices.meeting import meet
+from myxtts.distributed.meeting import meet
 workers = meet(tuple(sys.argv[2:]), int(sys.argv[1]), {}, 30.0, lambda line: None)
 print("met", flush=True)
 workers.gather() if workers.index == 2 else time.sleep(60)
@@ -177,7 +177,7 @@ def test_who_has_left_says_no_good_bye(monkeypatch):
 
 
 def test_who_waits_too_long_in_an_operation_of_all_ends_all(monkeypatch):
-    monkeypatch.setattr("myxtts.devices.workers.BEAT_SECONDS", 0.05)
+    monkeypatch.setattr("myxtts.distributed.workers.BEAT_SECONDS", 0.05)
     told, ended = [], threading.Event()
     monkeypatch.setattr(ConnectedWorkers, "_end", lambda workers, *end: told.append(end) or ended.set())
 

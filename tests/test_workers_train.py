@@ -6,7 +6,7 @@ import pytest
 from tiny import tiny_run_config, untraced
 
 from myxtts.devices.device_plan import plan_devices
-from myxtts.runs.launching import launch
+from myxtts.distributed.launching import launch
 from myxtts.runs.run import Run
 
 STEPS = 2

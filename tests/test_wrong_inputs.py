@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from command_helpers import sentence_of
 
-from myxtts.cli.main import main
+from myxtts.__main__ import main
 from myxtts.devices import configuration
 from myxtts.runs.run import Run
 

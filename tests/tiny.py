@@ -150,15 +150,15 @@ def untraced():
 
 def train_step_of(objective, strategy, settings, *arguments, **options):
     """`TrainStep` with one update."""
+    from myxtts.training.loop.step import TrainStep
     from myxtts.training.stages.base import Update
-    from myxtts.training.step import TrainStep
 
     return TrainStep([Update("", objective, settings)], strategy, settings, *arguments, **options)
 
 
 def stage_of(name, config):
     """A `Stage` with a fresh model of its own, and nothing that it builds on."""
-    from myxtts.training.optimizations import settle_switches
+    from myxtts.training.loop.optimizations import settle_switches
 
     stage = STAGES[name].load()(config, dict.fromkeys(STAGES[name].builds_on))
     stage.build(None, settle_switches(config.training, config.model, "/CPU:0", stage.switches), None, None)

@@ -268,7 +268,7 @@ class DualGPUBottleneckProfiler:
 
     def run(self):
         """Measures; returns a `Profile`."""
-        from myxtts.training.measurement import measure_phases, measure_pipeline
+        from myxtts.training.watching.measurement import measure_phases, measure_pipeline
 
         phases = measure_phases(self.trainer, self.dataset, self.num_steps)
         with self.monitor:
@@ -309,7 +309,7 @@ def _main(argv):
     from myxtts.runs.setup import set_up
 
     config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
-    from myxtts.training.measurement import open_trainer
+    from myxtts.training.watching.measurement import open_trainer
 
     with tempfile.TemporaryDirectory() as folder:
         trainer, dataset = open_trainer(config, plan, folder)

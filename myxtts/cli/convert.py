@@ -7,7 +7,7 @@ from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError
 from myxtts.devices.tensorflow_start import filter_native_errors
-from myxtts.interchange.coqui_import import RELEASED_NAMES
+from myxtts.interchange.coqui.importing import RELEASED_NAMES
 
 _HELD = {
     "dvae": "speech tokenizer; training needs it",
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _to_ours(arguments):
-    from myxtts.interchange.coqui_import import CoquiFiles, import_coqui
+    from myxtts.interchange.coqui.importing import CoquiFiles, import_coqui
 
     files = {"model": arguments.from_coqui}
     for option, released_name in RELEASED_NAMES.items():
@@ -78,7 +78,7 @@ def _to_ours(arguments):
 
 
 def _print_coverage(coverage):
-    from myxtts.interchange.coqui_import import count_reasons
+    from myxtts.interchange.coqui.importing import count_reasons
 
     width = max(len(row.name) for row in coverage)
     for row in coverage:
@@ -92,7 +92,7 @@ def _print_coverage(coverage):
 
 
 def _to_coqui(arguments):
-    from myxtts.interchange.coqui_export import export_coqui
+    from myxtts.interchange.coqui.exporting import export_coqui
 
     given = [option for option in RELEASED_NAMES if getattr(arguments, option) is not None]
     if given:

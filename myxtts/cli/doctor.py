@@ -113,7 +113,7 @@ def report_data(arguments: argparse.Namespace) -> int:
     low, high = arguments.min_seconds, arguments.max_seconds
     require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")
     from myxtts.data.doctor import ClipLimits, check_data, is_foreign, summarize, write_report
-    from myxtts.utils.progress import clip_progress
+    from myxtts.runs.progress import clip_progress
 
     if is_foreign(arguments.report):
         raise UserError(f"--report must be a new file or an earlier report. {arguments.report} is another; it is kept.")

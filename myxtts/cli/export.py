@@ -43,8 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
-    from myxtts.export.exporting import export_model
-    from myxtts.interchange.hub import local_folder
+    from myxtts.interchange.hub.fetching import local_folder
+    from myxtts.interchange.onnx.exporting import export_model
     from myxtts.utils.commons import setup_logging
 
     folder = local_folder(arguments.checkpoint, arguments.accept_licence)

@@ -35,6 +35,6 @@ def main(argv: list[str] | None = None) -> int:
     for flag in ("--workers", "--worker-index"):
         if any(one == flag or one.startswith(f"{flag}=") for one in command):
             raise UserError(f"{flag} of train is given by myxtts launch itself. Leave it out after --.")
-    from myxtts.runs.launching import launch
+    from myxtts.distributed.launching import launch
 
     return launch(arguments.workers, command, arguments.restarts)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from myxtts.cli import train
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
-from myxtts.planning.memory import RESERVED_GB
-from myxtts.planning.report import describe, memory_report
+from myxtts.memory.estimates import RESERVED_GB
+from myxtts.memory.report import describe, memory_report
 from myxtts.storage.files import write_json
 
 GPU_GB = (8, 12, 16, 24, 48, 80)

@@ -31,8 +31,8 @@ def build_parser() -> PlainParser:
 @exits_with_sentence
 def main(argv: Sequence[str] | None = None) -> int:
     """Uploads, or shows the card; returns the exit code."""
-    from myxtts.interchange.hub import import_hub, parse_hub_name
-    from myxtts.interchange.hub_upload import model_card
+    from myxtts.interchange.hub.fetching import import_hub, parse_hub_name
+    from myxtts.interchange.hub.uploading import model_card
     from myxtts.storage.provenance import read_config
 
     arguments = build_parser().parse_args(argv)

@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     """Speaks; everything that can be wrong is looked at before the first sound."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
-    from myxtts.interchange.hub import local_folder
+    from myxtts.interchange.hub.fetching import local_folder
 
     arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
@@ -200,7 +200,7 @@ def _trust(spoken):
 def _check(arguments):
     """Raises `UserError` for what can be seen from the command line alone."""
     from myxtts.audio.encoding import check_suffix
-    from myxtts.interchange.hub import is_hub_name
+    from myxtts.interchange.hub.fetching import is_hub_name
     from myxtts.storage.speakers import read_speakers, some_names
 
     if not arguments.checkpoint:
@@ -225,7 +225,7 @@ def _check(arguments):
         low, high = SOUND_RATES
         require(low <= rate <= high, "--sample-rate", f"{low} to {high} Hz", rate, "Try 24000, 44100 or 48000.")
     if arguments.recognizer is not None:
-        from myxtts.evaluation.recognizers import check_recognizer
+        from myxtts.hearing.recognizers import check_recognizer
 
         _at_most_one(arguments, "recognizer", "stream")
         check_recognizer(arguments.recognizer)
@@ -244,7 +244,7 @@ def _listener(arguments):
     """What the self-check asks, or None."""
     if arguments.recognizer is None:
         return None
-    from myxtts.evaluation.recognizers import Listening, open_recognizer
+    from myxtts.hearing.recognizers import Listening, open_recognizer
 
     return Listening(open_recognizer(arguments.recognizer))
 

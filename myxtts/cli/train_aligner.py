@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
-    from myxtts.corpora_tools.letter_training import NETWORK_FILE, train_aligner
+    from myxtts.apps.datasets.letter_training import NETWORK_FILE, train_aligner
 
     tell = lambda line: print(line, flush=True)
     outcome = train_aligner(arguments.data, output, arguments.language, arguments.seed, tell=tell)

@@ -120,7 +120,7 @@ register_stage(
         learning_rates=dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=3e-4, big=3e-4),
         defaults=dict(betas=(0.9, 0.99), weight_decay=0.0),
         can_crop=True,
-        memory="myxtts.planning.memory:estimate_dvae",
+        memory="myxtts.memory.estimates:estimate_dvae",
     )
 )
 register_stage(
@@ -131,7 +131,7 @@ register_stage(
         learning_rates=dict(nano=1.5e-3, tiny=8e-4, small=4e-4, normal=3e-4, big=2e-4),
         conditioned=True,
         codes=True,
-        memory="myxtts.planning.memory:estimate_gpt",
+        memory="myxtts.memory.estimates:estimate_gpt",
     )
 )
 register_stage(
@@ -142,7 +142,7 @@ register_stage(
         defaults=dict(max_steps=2000, crop_seconds=2.0, betas=(0.9, 0.99)),
         can_crop=True,
         speakers=True,
-        memory="myxtts.planning.speaker:estimate_speaker",
+        memory="myxtts.memory.speaker:estimate_speaker",
     )
 )
 register_stage(
@@ -155,6 +155,6 @@ register_stage(
         defaults=dict(max_steps=20000, batch_size=16, betas=(0.8, 0.99), gradient_clip=10.0),
         conditioned=True,
         targets=True,
-        memory="myxtts.planning.decoder:estimate_decoder",
+        memory="myxtts.memory.decoder:estimate_decoder",
     )
 )

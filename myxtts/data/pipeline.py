@@ -14,7 +14,7 @@ from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, c
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.conditioning import ConditioningRule, fill, known_frames, windows
 from myxtts.data.shards import PreparedClips, PreparedSound
-from myxtts.utils.process_end import AbandonedThread
+from myxtts.devices.process_end import AbandonedThread
 
 _FULL_SCALE = 32767.0
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from myxtts.config.config import ModelConfig, SamplingConfig
 from myxtts.inference.advancing import MOST_CODES, Advance, Repack, Request, RowState
 from myxtts.inference.compilation import Compilation
-from myxtts.inference.onnx_steps import OnnxSteps
+from myxtts.interchange.onnx.steps import OnnxSteps
 from myxtts.models.gpt import GPT
 from myxtts.models.sampling import SamplingValues, gumbel_noise
 

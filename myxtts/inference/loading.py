@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.config.config import XTTSConfig
+from myxtts.memory.claims import check_claims
 from myxtts.models.xtts import PARTS, XTTS
-from myxtts.planning.claims import check_claims
 from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.parts import MEL_STATS, chosen_step, part_store, read_part

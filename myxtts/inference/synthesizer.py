@@ -18,7 +18,6 @@ from myxtts.inference.attention import text_attention
 from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
 from myxtts.inference.loading import load_model
-from myxtts.inference.onnx_steps import OnnxSteps
 from myxtts.inference.second_reading import SecondReading
 from myxtts.inference.self_check import DOUBT, Listener, judge
 from myxtts.inference.speech import Speech, faded, silence
@@ -26,6 +25,7 @@ from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F
 from myxtts.inference.text_stream import EndedPiece, SpeechStream, TextStream, tell_of
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
+from myxtts.interchange.onnx.steps import OnnxSteps
 from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.xtts import LAYERS, XTTS
 from myxtts.storage.base_model import default_speaker

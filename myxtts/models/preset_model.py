@@ -9,7 +9,7 @@ import keras
 
 from myxtts.config.model import ModelConfig
 
-PRESETS, HUB, UPLOAD = "myxtts.inference.presets", "myxtts.interchange.hub", "myxtts.interchange.hub_upload"
+PRESETS, HUB, UPLOAD = "myxtts.inference.presets", "myxtts.interchange.hub.fetching", "myxtts.interchange.hub.uploading"
 """Modules that read and write folders; imported when they are needed, as files are not the business of models."""
 
 

@@ -11,10 +11,10 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.storage.parts import TAKEN_FROM, part_store
 from myxtts.storage.saved_state import refusing_damage
-from myxtts.training.batching import with_batch
-from myxtts.training.overtraining import has_stopped
-from myxtts.training.schedules import total_steps
-from myxtts.training.state import changed_settings, data_digest
+from myxtts.training.loop.batching import with_batch
+from myxtts.training.loop.schedules import total_steps
+from myxtts.training.resuming.state import changed_settings, data_digest
+from myxtts.training.watching.overtraining import has_stopped
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.runs.agenda import Agenda, listed
 from myxtts.runs.figures import CURVES
+from myxtts.runs.progress import clip_progress
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.callbacks import ConsoleProgress, console_log
+from myxtts.training.watching.callbacks import ConsoleProgress, console_log
 from myxtts.utils.commons import folded_on_terminal
-from myxtts.utils.progress import clip_progress
 
 
 class RunConsole(ConsoleProgress, RunListener):

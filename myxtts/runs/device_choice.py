@@ -123,7 +123,7 @@ def measure_here(path: str | Path):
     """Body of the measuring process: reads what `measure` wrote, prints one line of JSON last."""
     request = read_json(path)
     config, plan = set_up(config_from_dict(request["config"]), **request["options"])
-    from myxtts.training.measurement import measure_pipeline, open_trainer
+    from myxtts.training.watching.measurement import measure_pipeline, open_trainer
 
     with tempfile.TemporaryDirectory() as folder:
         times = measure_pipeline(*open_trainer(config, plan, folder), MEASURED_STEPS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.storage.files import append_line
-from myxtts.training.callbacks import Callback
+from myxtts.training.watching.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from myxtts.config.optimizations import requested_switches
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DevicePlan
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus, nvml
 from myxtts.devices.machine import BYTES_PER_GB, probe_disk, probe_files, read_memory, read_processor
-from myxtts.planning.memory import RESERVED_GB, Optimizations, Shapes, largest_batch
+from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, largest_batch
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
@@ -48,7 +48,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
     plan = early_gpu_configuration()
     found |= {"plan": plan.describe(), "tensorflow": tensorflow_build(plan.model_device)}
-    from myxtts.training.measurement import PRODUCT_SIZE, product_rates
+    from myxtts.training.watching.measurement import PRODUCT_SIZE, product_rates
 
     found["precision"] = {"size": PRODUCT_SIZE, "flops": product_rates(plan.model_device)}
     found["automatic"] = automatic(config, plan, found, seconds > 0)
@@ -88,7 +88,7 @@ def tensorflow_build(device: str) -> Findings:
     """What TensorFlow is built for, which GPUs it can use, and why XLA does not compile for `device`, or None."""
     import tensorflow as tf
 
-    from myxtts.training.optimizations import xla_refusal
+    from myxtts.training.loop.optimizations import xla_refusal
 
     build = tf.sysconfig.get_build_info()
     details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")]
@@ -106,7 +106,7 @@ def automatic(config: XTTSConfig, plan: DevicePlan, found: Findings, measures: b
     policy, reason = choose_precision("auto", plan.model_device)
     chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
     if measures:
-        from myxtts.training.attention_choice import choose_attention
+        from myxtts.training.stages.attention_choice import choose_attention
 
         attention = choose_attention(config.model, policy, plan.model_device)
         chosen.update(attention=attention.form, attention_reason=attention.reason)
@@ -128,7 +128,7 @@ def _with_vocabulary(config):
 def training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
     """Steps per second of the GPT stage on this machine, on clips of `CLIP_SECONDS` of noise."""
     from myxtts.devices.precision import choose_precision
-    from myxtts.training.measurement import measure_training
+    from myxtts.training.watching.measurement import measure_training
 
     config = _with_vocabulary(config)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):

@@ -17,10 +17,10 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.workers import Workers
-from myxtts.interchange.hub import full_name, is_hub_name, local_folder
+from myxtts.distributed.workers import Workers
+from myxtts.interchange.hub.fetching import full_name, is_hub_name, local_folder
+from myxtts.memory.claims import check_claims
 from myxtts.models.xtts import PARTS
-from myxtts.planning.claims import check_claims
 from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
 from myxtts.runs.setup import holds_run
 from myxtts.storage.base_model import is_base, require_model_folder
@@ -31,8 +31,8 @@ from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.run_folder import RUN_FILES, set_aside
 from myxtts.storage.saved_state import config_of
 from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
-from myxtts.training.prerequisites import write_settings
-from myxtts.training.state import data_digest
+from myxtts.training.resuming.prerequisites import write_settings
+from myxtts.training.resuming.state import data_digest
 
 logger = logging.getLogger(__name__)
 

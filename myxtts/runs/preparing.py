@@ -27,7 +27,7 @@ from myxtts.data.shards import (
 )
 from myxtts.storage.locks import claimed
 from myxtts.storage.provenance import read_config
-from myxtts.training.foundations import load_foundations
+from myxtts.training.resuming.foundations import load_foundations
 from myxtts.training.stages.gpt import GPTPreparation
 
 LOCK = "shards.lock"

@@ -17,7 +17,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.gpu_monitor import GPUMonitor
-from myxtts.devices.workers import current_workers, leaving_together
+from myxtts.distributed.workers import current_workers, leaving_together
 from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
@@ -165,7 +165,7 @@ class Run:
             self._stop.clear()
 
     def _train(self, guard, workers):
-        from myxtts.evaluation.recognizers import check_recognizer
+        from myxtts.hearing.recognizers import check_recognizer
         from myxtts.runs.opening import open_together
 
         if recognizer := self.config.training.evaluation_recognizer:

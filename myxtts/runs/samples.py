@@ -20,10 +20,10 @@ from myxtts.data.pipeline import Clip
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.runs.last_words import reference_of
 from myxtts.runs.pictures import draw_sounds
-from myxtts.training.batching import with_batch
-from myxtts.training.callbacks import Callback, EventFile
-from myxtts.training.device_pipeline import copy_to
+from myxtts.training.loop.batching import with_batch
+from myxtts.training.loop.device_pipeline import copy_to
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.watching.callbacks import Callback, EventFile
 
 logger = logging.getLogger(__name__)
 

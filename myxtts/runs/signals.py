@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from myxtts.devices.workers import current_workers
+from myxtts.distributed.workers import current_workers
 
 
 def leave_in_order(code: int):

@@ -10,14 +10,14 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.workers import Workers, current_workers
-from myxtts.evaluation.figures import Comparison, Row, ends_well
-from myxtts.evaluation.judging import Judge, Judged, Tools
-from myxtts.evaluation.likeness import find_encoder
-from myxtts.evaluation.metrics import BY_NAME
-from myxtts.evaluation.recognizers import open_recognizer
-from myxtts.evaluation.sentences import Sentence, spread
-from myxtts.evaluation.sources import Spoken, recordings, sources_of_model
+from myxtts.distributed.workers import Workers, current_workers
+from myxtts.hearing.figures import Comparison, Row, ends_well
+from myxtts.hearing.judging import Judge, Judged, Tools
+from myxtts.hearing.metrics import BY_NAME
+from myxtts.hearing.recognizers import open_recognizer
+from myxtts.hearing.sentences import Sentence, spread
+from myxtts.hearing.sources import Spoken, recordings, sources_of_model
+from myxtts.hearing.speaker_similarity import find_encoder
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.runs.last_words import reference_of
 

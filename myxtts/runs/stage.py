@@ -9,17 +9,17 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.interchange.hub import local_folder
+from myxtts.interchange.hub.fetching import local_folder
 from myxtts.models.xtts import XTTS
 from myxtts.runs.agenda import tuned_stages
 from myxtts.runs.figures import MetricsFile
 from myxtts.runs.opening import starting_weights
 from myxtts.runs.samples import Copier, SampleSpeaker
 from myxtts.runs.speech_judge import SpeechJudge
-from myxtts.training.callbacks import TensorBoardWriter
-from myxtts.training.foundations import load_foundations
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+from myxtts.training.resuming.foundations import load_foundations
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.watching.callbacks import TensorBoardWriter
 
 
 def open_stage(

@@ -8,9 +8,9 @@ from myxtts.config.model import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.data.corpora import load_corpus
 from myxtts.devices.configuration import early_gpu_configuration
-from myxtts.devices.meeting import join_workers
-from myxtts.devices.workers import Workers, leaving_together
-from myxtts.planning.memory import count_gpt
+from myxtts.distributed.meeting import join_workers
+from myxtts.distributed.workers import Workers, leaving_together
+from myxtts.memory.estimates import count_gpt
 from myxtts.storage.files import new_hasher
 
 SIZES_MB = (1, 4, 16, 64, 256)
@@ -80,7 +80,7 @@ def _messages(workers):
 
 def _sums(workers, seconds_at_most):
     """A line for each size of what is summed over all workers."""
-    from myxtts.training.measurement import seconds_of_sum
+    from myxtts.training.watching.measurement import seconds_of_sum
 
     measured = {}
     workers.watch(seconds_at_most)

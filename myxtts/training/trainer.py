@@ -21,21 +21,21 @@ from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.batching import Batching, fit_batch_size, longest_batch, shortest_batch, with_batch
-from myxtts.training.checkpointer import Checkpointer
-from myxtts.training.device_pipeline import DevicePipeline, SynchronousPipeline
-from myxtts.training.divergence import DivergenceGuard, TrainingDiverged
-from myxtts.training.evaluation import Evaluator, mean_losses
-from myxtts.training.ledger import LedgerKeeper
-from myxtts.training.optimizations import settle_switches
-from myxtts.training.overtraining import OvertrainingDetector
-from myxtts.training.prerequisites import gather, train_missing
-from myxtts.training.replicas import Replicas
-from myxtts.training.schedules import learning_rate, total_steps
-from myxtts.training.stage_reports import end_report, report_divergence, start_report
-from myxtts.training.state import TrainingState
-from myxtts.training.step import TrainStep
-from myxtts.training.step_clock import StepClock, timing_of_all
+from myxtts.training.loop.batching import Batching, fit_batch_size, longest_batch, shortest_batch, with_batch
+from myxtts.training.loop.device_pipeline import DevicePipeline, SynchronousPipeline
+from myxtts.training.loop.divergence import DivergenceGuard, TrainingDiverged
+from myxtts.training.loop.optimizations import settle_switches
+from myxtts.training.loop.replicas import Replicas
+from myxtts.training.loop.schedules import learning_rate, total_steps
+from myxtts.training.loop.step import TrainStep
+from myxtts.training.resuming.checkpointer import Checkpointer
+from myxtts.training.resuming.prerequisites import gather, train_missing
+from myxtts.training.resuming.state import TrainingState
+from myxtts.training.watching.ledger import LedgerKeeper
+from myxtts.training.watching.overtraining import OvertrainingDetector
+from myxtts.training.watching.stage_reports import end_report, report_divergence, start_report
+from myxtts.training.watching.step_clock import StepClock, timing_of_all
+from myxtts.training.watching.validation import Evaluator, mean_losses
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.data.espeak_ng import SpeechJob  # noqa: E402
 from myxtts.data.sample_corpus import unheard_sentences  # noqa: E402
-from myxtts.evaluation.recognizers import Whisper  # noqa: E402
-from myxtts.evaluation.text_errors import character_errors  # noqa: E402
+from myxtts.hearing.recognizers import Whisper  # noqa: E402
+from myxtts.hearing.text_errors import character_errors  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import stored_voice  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402

@@ -66,7 +66,7 @@ def step_seconds(asked: argparse.Namespace) -> dict[str, float]:
     """Median CPU seconds of a step of each case on the same batches, one after the other in this process."""
     from myxtts.devices.configuration import plan_devices
     from myxtts.storage.provenance import read_config
-    from myxtts.training.measurement import open_trainer, sync, synthetic_waves, take_step
+    from myxtts.training.watching.measurement import open_trainer, sync, synthetic_waves, take_step
 
     steps = {}
     for case, rank in CASES.items():

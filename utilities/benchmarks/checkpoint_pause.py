@@ -5,7 +5,7 @@ from statistics import median
 
 from myxtts.config.config import DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
 from myxtts.devices.configuration import plan_devices
-from myxtts.training.measurement import open_trainer, sync, take_step
+from myxtts.training.watching.measurement import open_trainer, sync, take_step
 
 STEPS_ALONE = 3
 STEPS_WHILE_WRITING = 2

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from myxtts.cli.main import main as myxtts
+from myxtts.__main__ import main as myxtts
 from myxtts.data.corpora import load_corpus
 
 PART_SECONDS, GAP_SECONDS, PAUSE_SECONDS = 2.5, 0.15, 0.8

@@ -21,7 +21,7 @@ from memory_estimate import full_batch, training_step  # noqa: E402
 from myxtts.config.config import ModelConfig  # noqa: E402
 from myxtts.config.model import DECODER_TYPES  # noqa: E402
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES  # noqa: E402
-from myxtts.planning.memory import Shapes  # noqa: E402
+from myxtts.memory.estimates import Shapes  # noqa: E402
 from myxtts.training.stages.decoder import ADVERSARIAL, SPECTRAL  # noqa: E402
 
 HEADER = ["size", "decoder", "phase", "step, s", "steps a second", "seconds of sound a second"]

@@ -20,8 +20,8 @@ from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.audio.griffin_lim import log_mel_to_wav  # noqa: E402
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.evaluation.dnsmos import DNSMOS  # noqa: E402
-from myxtts.evaluation.sources import copy_speech  # noqa: E402
+from myxtts.hearing.dnsmos import DNSMOS  # noqa: E402
+from myxtts.hearing.sources import copy_speech  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 

@@ -20,7 +20,7 @@ from digit_judge import HELD_OUT_INDICES, TRAIN_INDICES, DigitJudge
 from digit_stages import TABLE_HEAD, WORDS, Stages, listen, table_line
 
 from myxtts.audio.files import write_wav
-from myxtts.evaluation.dnsmos import DNSMOS
+from myxtts.hearing.dnsmos import DNSMOS
 from myxtts.inference.synthesizer import Synthesizer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 from fault_runs import SETTINGS, TrainingRun, fork, write_corpus
 from released_model import write_release
 
-from myxtts.cli.main import main as myxtts
+from myxtts.__main__ import main as myxtts
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_file
 from myxtts.storage.run_folder import own_run_folder

@@ -17,7 +17,7 @@ from tiny import tiny_run_config  # noqa: E402  of the tests
 from myxtts.cli import train  # noqa: E402
 from myxtts.runs import stage as run_stage  # noqa: E402  brings TensorFlow, which takes most of a start
 from myxtts.storage.checkpoint import CheckpointStore  # noqa: E402
-from myxtts.training.callbacks import TensorBoardWriter  # noqa: E402
+from myxtts.training.watching.callbacks import TensorBoardWriter  # noqa: E402
 
 STAGES = ("dvae", "gpt")
 SAMPLE_RATE = 22050

@@ -19,7 +19,7 @@ NUM_FULL_RUNS = 3
 SAME_MOMENT_SECONDS = 1e-3
 LEAD_SECONDS = 0.05
 """Between the start of the processes and the moment at which all of them begin."""
-MYXTTS = "import sys; from myxtts.cli.main import main; sys.exit(main(sys.argv[1:]))"
+MYXTTS = "import sys; from myxtts.__main__ import main; sys.exit(main(sys.argv[1:]))"
 
 
 def do_together(work, rounds):

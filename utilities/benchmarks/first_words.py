@@ -18,8 +18,8 @@ from myxtts.audio.files import load_samples
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import load_corpus
 from myxtts.data.sample_corpus import unheard_sentences
-from myxtts.evaluation.recognizers import Whisper
-from myxtts.evaluation.text_errors import character_errors
+from myxtts.hearing.recognizers import Whisper
+from myxtts.hearing.text_errors import character_errors
 from myxtts.inference.synthesizer import Synthesizer
 
 SENTENCES = 32

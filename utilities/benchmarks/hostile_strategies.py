@@ -19,8 +19,8 @@ from myxtts.audio.files import read_audio
 from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.data import download
 from myxtts.data.corpora import load_corpus
-from myxtts.interchange.coqui_config import read_settings
-from myxtts.interchange.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
+from myxtts.interchange.coqui.settings import read_settings
+from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore, write_manifest
 from myxtts.storage.files import digest_file, read_json
 from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers

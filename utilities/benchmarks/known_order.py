@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.evaluation.evaluate import choose_sentences, compare, rows_to_speak, subjects
-from myxtts.evaluation.judging import Tools
-from myxtts.evaluation.metrics import METRICS
-from myxtts.evaluation.sources import Source, Spoken
-from myxtts.evaluation.tables import as_csv
+from myxtts.apps.evaluation.evaluate import choose_sentences, compare, rows_to_speak, subjects
+from myxtts.apps.evaluation.tables import as_csv
+from myxtts.hearing.judging import Tools
+from myxtts.hearing.metrics import METRICS
+from myxtts.hearing.sources import Source, Spoken
 from myxtts.storage.files import write_text
 
 NOISE_DB = 5.0

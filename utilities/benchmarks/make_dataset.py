@@ -36,7 +36,7 @@ PAUSE_SECONDS = (0.3, 1.2)
 ODD_EVERY = 9
 """After so many sentences comes something that is in no text."""
 CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript", "no pauses")
-CHILD = "import sys\nfrom myxtts.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+CHILD = "import sys\nfrom myxtts.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
 
 @dataclass

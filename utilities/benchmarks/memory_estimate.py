@@ -28,7 +28,7 @@ from myxtts.config.model import DECODER_TYPES  # noqa: E402
 from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.config.stages import STAGES  # noqa: E402
 from myxtts.devices.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
-from myxtts.planning.memory import Optimizations, Shapes  # noqa: E402
+from myxtts.memory.estimates import Optimizations, Shapes  # noqa: E402
 
 VOCABULARY = 512
 LARGEST_ERROR = 0.15
@@ -62,12 +62,12 @@ def training_step(stage, model_config, shapes, optimizations=CASES["none"]):
     import tensorflow as tf
 
     from myxtts.models.xtts import XTTS
-    from myxtts.training.gradient_order import recompute
+    from myxtts.training.loop.gradient_order import recompute
+    from myxtts.training.loop.step import TrainStep
     from myxtts.training.stages.base import Update
     from myxtts.training.stages.decoder import ADVERSARIAL
     from myxtts.training.stages.dvae import DVAEObjective
     from myxtts.training.stages.gpt import GPTObjective
-    from myxtts.training.step import TrainStep
 
     config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
     settings = config.stage(stage)

@@ -67,7 +67,7 @@ def remat():
     """What recomputes a segment: with TensorFlow as training does."""
     if keras.backend.backend() != "tensorflow":
         return keras.remat
-    from myxtts.training.gradient_order import recompute
+    from myxtts.training.loop.gradient_order import recompute
 
     return recompute
 

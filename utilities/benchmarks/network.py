@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402  from the folder just named
 
-from myxtts.devices.workers import FAREWELL_SECONDS, LOST_EXIT_CODE, LOST_SECONDS  # noqa: E402
+from myxtts.distributed.workers import FAREWELL_SECONDS, LOST_EXIT_CODE, LOST_SECONDS  # noqa: E402
 
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
 PORT = 23000
@@ -66,7 +66,7 @@ def main():
 
 MESSAGES = """
 import sys, time
-from myxtts.devices.meeting import meet
+from myxtts.distributed.meeting import meet
 workers = meet(tuple(sys.argv[3:]), int(sys.argv[1]), {}, 60.0, lambda line: None)
 began = time.monotonic()
 for number in range(int(sys.argv[2])):

@@ -191,11 +191,11 @@ class Step:
 
         from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
         from myxtts.models.xtts import XTTS
-        from myxtts.training.gradient_order import recompute
-        from myxtts.training.optimizations import settle_switches
+        from myxtts.training.loop.gradient_order import recompute
+        from myxtts.training.loop.optimizations import settle_switches
+        from myxtts.training.loop.step import TrainStep
         from myxtts.training.stages.base import Update
         from myxtts.training.stages.gpt import GPTObjective
-        from myxtts.training.step import TrainStep
 
         self.tf, self.rss_before = tf, resident_bytes()
         device = (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
@@ -261,8 +261,8 @@ class Step:
 
     def seen(self):
         """What the traced step shows of the switches."""
-        from myxtts.training.graph_facts import attention_forms, recomputed_blocks
-        from myxtts.training.ledger import count_clusters, count_products
+        from myxtts.training.watching.graph_facts import attention_forms, recomputed_blocks
+        from myxtts.training.watching.ledger import count_clusters, count_products
 
         graph = self.step.graph
         products = count_products(graph)

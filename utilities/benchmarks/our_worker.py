@@ -35,15 +35,15 @@ from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa
 from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
-from myxtts.inference.onnx_steps import OnnxSteps  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 from myxtts.inference.waveforms import LatentDecoder  # noqa: E402
+from myxtts.interchange.onnx.steps import OnnxSteps  # noqa: E402
 from myxtts.models.layers.convolution import set_fewer_products  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
+from myxtts.training.loop.step import TrainStep  # noqa: E402
 from myxtts.training.stages.base import Update  # noqa: E402
 from myxtts.training.stages.gpt import GPTObjective, GPTPreparation  # noqa: E402
-from myxtts.training.step import TrainStep  # noqa: E402
 from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
 RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))

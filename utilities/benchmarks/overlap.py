@@ -67,7 +67,7 @@ class OnOneCore:
 
 def one_core_trainer(config, plan, folder):
     """A GPT trainer whose devices compute on one core each, with an untrained DVAE; and its data set."""
-    from myxtts.training.measurement import open_trainer
+    from myxtts.training.watching.measurement import open_trainer
 
     trainer, dataset = open_trainer(config, plan, folder)
     trainer.preparation = OnOneCore(trainer.preparation)
@@ -90,8 +90,8 @@ def fitting_width(config, plan, folder, share):
     import tensorflow as tf
 
     from myxtts.models.xtts import XTTS
-    from myxtts.training.measurement import measure_phases
     from myxtts.training.stages.gpt import GPTPreparation
+    from myxtts.training.watching.measurement import measure_phases
 
     trainer, dataset = one_core_trainer(config, plan, folder)
     phases = measure_phases(trainer, dataset, CALIBRATION_STEPS)
@@ -135,7 +135,7 @@ class Neighbor:
 
 def train_beside_parent(config, plan, folder):
     """What a `Neighbor` does."""
-    from myxtts.training.measurement import take_step
+    from myxtts.training.watching.measurement import take_step
 
     parent, step = os.getppid(), 0
     trainer, dataset = one_core_trainer(config, plan, folder)
@@ -151,7 +151,7 @@ def train_beside_parent(config, plan, folder):
 def measure(case, config, plan, folder, num_steps):
     """Figures of one case as a dictionary; times in milliseconds. The measurements take turns, so that a machine that
     slows down slows all of them down."""
-    from myxtts.training.measurement import PipelineTimes, measure_phases, measure_pipeline
+    from myxtts.training.watching.measurement import PipelineTimes, measure_phases, measure_pipeline
 
     share, config = CASES[case][0], of_case(config, case)
     width = fitting_width(config, plan, folder, share)

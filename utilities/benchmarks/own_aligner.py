@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from myxtts.corpora_tools.aligners import CtcAligner, Recording
-from myxtts.corpora_tools.ctc_network import CtcNetwork
-from myxtts.corpora_tools.decoding import LongAudio
-from myxtts.corpora_tools.letter_training import NETWORK_FILE, train_aligner
-from myxtts.corpora_tools.pieces import Piece
-from myxtts.corpora_tools.voice_activity import Stretch
+from myxtts.apps.datasets.aligners import CtcAligner, Recording
+from myxtts.apps.datasets.ctc_network import CtcNetwork
+from myxtts.apps.datasets.decoding import LongAudio
+from myxtts.apps.datasets.letter_training import NETWORK_FILE, train_aligner
+from myxtts.apps.datasets.pieces import Piece
+from myxtts.apps.datasets.voice_activity import Stretch
 
 PAUSE_SECONDS = (0.3, 1.2)
 ROOM_NOISE = 5e-4

@@ -117,7 +117,7 @@ def main(argv=None):
     from myxtts.runs.setup import set_up
 
     config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
-    from myxtts.training.measurement import open_trainer
+    from myxtts.training.watching.measurement import open_trainer
 
     gpt = dataclasses.replace(config.training.gpt, max_steps=arguments.steps or 10**9)
     training = dataclasses.replace(config.training, gpt=gpt, log_every_steps=200)

@@ -290,7 +290,7 @@ def main(argv=None):
     config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
     from hardware import append_table
 
-    from myxtts.training.measurement import open_trainer
+    from myxtts.training.watching.measurement import open_trainer
 
     training = dataclasses.replace(config.training, log_every_steps=200)
     with tempfile.TemporaryDirectory() as folder:

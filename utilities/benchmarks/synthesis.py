@@ -26,9 +26,9 @@ import tensorflow as tf  # noqa: E402, I001
 import myxtts  # noqa: E402, F401  settles what TensorFlow reads when it is imported
 from myxtts.config.config import ModelConfig, SamplingConfig  # noqa: E402
 from myxtts.inference.code_engine import CodeEngine, CodeStream, mark_text  # noqa: E402
-from myxtts.inference.onnx_steps import OnnxSteps  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 from myxtts.inference.waveforms import LatentDecoder  # noqa: E402
+from myxtts.interchange.onnx.steps import OnnxSteps  # noqa: E402
 from myxtts.models.gpt import GPT  # noqa: E402
 from myxtts.models.sampling import EXCLUDED, SamplingValues, gumbel_noise, sample  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402

@@ -31,9 +31,9 @@ from myxtts.data.corpora import load_corpus  # noqa: E402
 from myxtts.data.doctor import inspect_corpus  # noqa: E402
 from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, wave_dataset  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
+from myxtts.training.loop.step import TrainStep  # noqa: E402
 from myxtts.training.stages.base import Update  # noqa: E402
 from myxtts.training.stages.gpt import GPTObjective  # noqa: E402
-from myxtts.training.step import TrainStep  # noqa: E402
 
 REPEATED_CLIPS = 500
 

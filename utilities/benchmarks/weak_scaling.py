@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tiny import voiced  # noqa: E402  from the folder just named
 
-from myxtts.runs.launching import free_addresses  # noqa: E402
+from myxtts.distributed.launching import free_addresses  # noqa: E402
 
 CLIPS, UNCOUNTED_STEPS = 40, 4
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402  from the folder just named
 
-from myxtts.devices.workers import LOST_EXIT_CODE, LOST_SECONDS  # noqa: E402
-from myxtts.runs.launching import LOST_FAREWELL_SECONDS  # noqa: E402
+from myxtts.distributed.launching import LOST_FAREWELL_SECONDS  # noqa: E402
+from myxtts.distributed.workers import LOST_EXIT_CODE, LOST_SECONDS  # noqa: E402
 from myxtts.storage.checkpoint import CheckpointStore  # noqa: E402
 from myxtts.storage.files import digest_file  # noqa: E402
 

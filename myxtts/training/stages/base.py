@@ -18,7 +18,7 @@ from myxtts.data.batch import WaveBatch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
-from myxtts.training.optimizations import Switches
+from myxtts.training.loop.optimizations import Switches
 
 
 class Objective(ABC):

@@ -19,10 +19,10 @@ from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.waveform_decoder import WaveformDecoder, make_decoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
-from myxtts.training import adversarial
-from myxtts.training.spectral_losses import LogMelDistance, stft_distance
+from myxtts.training.stages import adversarial
 from myxtts.training.stages.base import Objective, Stage, Update, arrays_of
 from myxtts.training.stages.gpt import GPTPreparation
+from myxtts.training.stages.spectral_losses import LogMelDistance, stft_distance
 
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """By which the discriminators of a model size are narrower than in the papers; of others they are as wide."""

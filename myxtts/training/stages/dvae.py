@@ -10,9 +10,9 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.data.batch import DVAEBatch, WaveBatch
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.training.losses import masked_squared_error
-from myxtts.training.preparation import Preparation
 from myxtts.training.stages.base import Objective, Stage, Update
+from myxtts.training.stages.losses import masked_squared_error
+from myxtts.training.stages.preparation import Preparation
 
 DEAD_CODE_SHARE = 0.03
 """A code chosen less often than this share of the average is moved to where vectors are."""

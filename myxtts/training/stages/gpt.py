@@ -13,11 +13,11 @@ from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.layers.dropout import site_offset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
-from myxtts.training.gradient_order import recompute
-from myxtts.training.lora import LoRA
-from myxtts.training.losses import masked_cross_entropy
-from myxtts.training.preparation import Preparation
+from myxtts.training.loop.gradient_order import recompute
 from myxtts.training.stages.base import Objective, Stage, Update
+from myxtts.training.stages.lora import LoRA
+from myxtts.training.stages.losses import masked_cross_entropy
+from myxtts.training.stages.preparation import Preparation
 
 
 class GPTStage(Stage):

@@ -18,10 +18,10 @@ from myxtts.models.layers.linear import built
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError, assign_by_name
 from myxtts.storage.files import digest_bytes
-from myxtts.training.preparation import Preparation
-from myxtts.training.replicas import synchronize_statistics
+from myxtts.training.loop.replicas import synchronize_statistics
 from myxtts.training.stages.base import Objective, Stage, Update, arrays_of
-from myxtts.training.verification import equal_error_rate, verification_scores
+from myxtts.training.stages.preparation import Preparation
+from myxtts.training.stages.verification import equal_error_rate, verification_scores
 
 logger = logging.getLogger(__name__)
 

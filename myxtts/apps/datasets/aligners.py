@@ -1,0 +1,231 @@
+"""When the sentences of a transcript are spoken: by the words that a recognizer hears, or by a CTC network.
+
+What comes out are pieces with times, as subtitles have them: they choose sentences and never cuts. Sentences that were
+heard otherwise come with a fault.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from myxtts.apps.datasets.ctc import Trellis, best_path
+from myxtts.apps.datasets.ctc_network import CtcNetwork
+from myxtts.apps.datasets.decoding import LongAudio
+from myxtts.apps.datasets.pieces import Piece
+from myxtts.apps.datasets.voice_activity import Stretch
+from myxtts.apps.datasets.word_match import match_words
+from myxtts.config.checks import UserError
+from myxtts.hearing.recognizers import Recognizer, Word, open_recognizer
+from myxtts.hearing.text_errors import normalized
+
+NOT_HEARD = "heard otherwise"
+"""Fault of a sentence that is not, or not so, in the sound."""
+
+_WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
+_WINDOW_PAD_SECONDS = 0.1
+_LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # of a sentence's letters: poor recognizers hear little of every one
+_HEARS_WELL = 0.8
+_GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
+_MISHEARD_LETTERS = 15
+_LENGTH_OVER_EXPECTED = (0.4, 2.5)
+LEAST_LOG_PROBABILITY = -2.5
+"""Mean over the letters of a sentence of each one's best frame, below which a network has not heard it."""
+_LEAST_PLACED = 0.25
+_REACH_SHARE, _REACH_SECONDS = 0.1, 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A recording as an aligner takes it: its sound, where somebody speaks, and in which language."""
+
+    audio: LongAudio
+    channel: int | None
+    stretches: Sequence[Stretch]
+    frame_samples: int
+    language: str
+
+    @property
+    def sample_rate(self) -> int:
+        return self.audio.sample_rate
+
+
+class Aligner(Protocol):
+    """Finds the sentences of a transcript in the sound.
+
+    One that listens with a recognizer has it as `recognizer`, so that what it hears can be kept.
+    """
+
+    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
+        """Start and end of each piece, in seconds of the recording; None for one that was not heard."""
+
+
+def open_aligner(asked: str) -> Aligner:
+    """The aligner that `--aligner` names: an `.onnx` file, or a recognizer."""
+    is_network = asked.lower().endswith(".onnx") and "{wav}" not in asked
+    return CtcAligner(CtcNetwork(Path(asked))) if is_network else WordAligner(open_recognizer(asked, thorough=True))
+
+
+def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
+    """The pieces with their times; those that were not heard lie between their neighbors and have a fault.
+
+    Raises:
+        UserError: So few were heard that the text is that of another recording.
+    """
+    heard = [one for one in times if one is not None]
+    if len(heard) < _LEAST_PLACED * len(pieces):
+        found = f"{len(heard)} of {len(pieces)} sentences were heard"
+        raise UserError(f"{found}: the transcript is of another recording. Name another with --transcript.")
+    found, latest = [], 0.0
+    for index, (piece, time) in enumerate(zip(pieces, times)):
+        if time is None:
+            following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)
+            start, end, fault = latest, max(latest, min(following, seconds)), NOT_HEARD
+        else:
+            start, end, fault = max(latest, time[0]), time[1], piece.fault
+        latest = max(start + 0.05, end)
+        found.append(replace(piece, start=start, end=latest, fault=fault))
+        # A sentence that is not there takes no time from the next.
+        latest = start if time is None else latest
+    return found
+
+
+class WordAligner:
+    """Matches the words of a transcript with those that a recognizer hears.
+
+    Of a recognizer that tells no times, words are spread over the speech of a few seconds.
+    """
+
+    def __init__(self, recognizer: Recognizer):
+        self.recognizer = recognizer
+
+    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
+        """See `Aligner`."""
+        heard = [
+            replaced
+            for word in self._hear(recording)
+            for replaced in _spread(normalized(word.text, recording.language).split(), [(word.start, word.end)])
+        ]
+        texts = [normalized(piece.text, recording.language).split() for piece in pieces]
+        matched = match_words([word.text for word in heard], [word for text in texts for word in text])
+        pace = np.median([(word.end - word.start) / len(word.text) for word in heard]) if heard else 0.0
+        ends = np.cumsum([len(text) for text in texts])
+        places = [matched[end - len(text) : end] for text, end in zip(texts, ends)]
+        shares = [_share_heard(*pair) for pair in zip(texts, places)]
+        usual = float(np.median([share for share in shares if share > 0] or [1.0]))
+        least = max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
+        times = [
+            _time_of(text, place, heard, pace) if share >= least else None
+            for text, place, share in zip(texts, places, shares)
+        ]
+        # A recognizer that usually hears everything tells that something else is said; but for a word, or a poor one.
+        most = _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf
+        return _fill_gaps(times, [sum(map(len, text)) for text in texts], pace, most)
+
+    def _hear(self, recording) -> Iterator[Word]:
+        has_times = hasattr(self.recognizer, "words")
+        most = _WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES
+        rate, size = recording.sample_rate, recording.frame_samples
+        groups = _windows(recording.stretches, most * rate / size)
+        pad = round(_WINDOW_PAD_SECONDS * rate)
+        spans = [(max(0, group[0].start * size - pad), group[-1].end * size + pad) for group in groups]
+        for group, (start, _), samples in zip(groups, spans, recording.audio.spans(spans, recording.channel)):
+            if has_times:
+                for word in self.recognizer.words(samples, rate, recording.language):
+                    yield Word(word.text, word.start + start / rate, word.end + start / rate)
+            else:
+                said = self.recognizer(samples, rate, recording.language).split()
+                yield from _spread(said, [(one.start * size / rate, one.end * size / rate) for one in group])
+
+
+class CtcAligner:
+    """Forced alignment with a CTC network's probabilities of letters."""
+
+    def __init__(self, network: CtcNetwork):
+        self._network = network
+
+    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
+        """See `Aligner`."""
+        texts = [self._network.ids(normalized(piece.text, recording.language)) for piece in pieces]
+        if not any(texts):
+            raise UserError("--aligner: its vocabulary has none of the letters of the text.")
+        log_probabilities, step = self._network.hear(recording.audio, recording.channel)
+        trellis = Trellis.of(texts, self._network.blank)
+        size = len(trellis.symbols)
+        speech = np.zeros(len(log_probabilities))
+        for one in recording.stretches:
+            bounds = np.array([one.start, one.end]) * recording.frame_samples / recording.sample_rate / step
+            speech[int(bounds[0]) : int(bounds[1])] = 1
+        total = max(1.0, speech.sum())
+        reach = min(1.0, max(_REACH_SHARE, _REACH_SECONDS / step / total))
+        first = ((np.cumsum(speech) / total - reach) * size).astype(int)
+        path = best_path(log_probabilities, trellis, first, int(2 * reach * size) + 2)
+        if not len(path):
+            return [None] * len(pieces)
+        own = log_probabilities[np.arange(len(path)), trellis.symbols[path]]
+        times, position = [], 1
+        for text in texts:
+            last = position + 2 * len(text) - 2
+            frames = np.flatnonzero((path >= position) & (path <= last))
+            position = last + 2
+            sure = [own[frames[path[frames] == state]].max() for state in range(last - 2 * len(text) + 2, last + 1, 2)]
+            is_heard = bool(text) and np.mean(sure) >= LEAST_LOG_PROBABILITY
+            times.append((float(frames[0] * step), float((frames[-1] + 1) * step)) if is_heard else None)
+        return times
+
+
+def _windows(stretches, most):
+    """Stretches that follow each other, of at most `most` frames together where they are not longer alone."""
+    groups: list[list[Stretch]] = []
+    for one in stretches:
+        if groups and one.end - groups[-1][0].start <= most:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+def _spread(words, spans):
+    """Words with times in proportion to their lengths over the spans `(start, end)`."""
+    starts, ends = np.array(spans, float).T
+    spoken = np.concatenate([[0], np.cumsum(ends - starts)])
+    places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
+    places = places / max(1, sum(len(word) for word in words))
+
+    def at(place, shift):
+        # A word begins after a pause and ends before it, whatever rounding makes of the boundary.
+        span = min(max(int(np.searchsorted(spoken, place + shift)) - 1, 0), len(starts) - 1)
+        return float(starts[span] + place - spoken[span])
+
+    return [Word(word, at(places[k], 1e-6), at(places[k + 1], -1e-6)) for k, word in enumerate(words)]
+
+
+def _share_heard(text, places):
+    """Share of a sentence's letters in words that were heard."""
+    return sum(len(word) for word, place in zip(text, places) if place >= 0) / max(1, sum(map(len, text)))
+
+
+def _fill_gaps(times, letters, pace, most):
+    """Gives sentences between two that were heard, of `most` letters together, their share of the time between them,
+    where it is about as long as they are."""
+    filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
+    for left, right in zip(known, known[1:]):
+        start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
+        whole = sum(counts)
+        least, longest = (share * whole * pace for share in _GAP_OVER_EXPECTED)
+        if 0 < whole <= most and least <= end - start <= longest + _PAUSES_SECONDS:
+            edges = start + (end - start) * np.concatenate([[0], np.cumsum(counts)]) / whole
+            filled[left + 1 : right] = [(float(a), float(b)) for a, b in zip(edges, edges[1:])]
+    return filled
+
+
+def _time_of(text, places, heard, pace):
+    """When a sentence is spoken, from those of its words that were heard; None where they are too far apart for it."""
+    known = [(k, place) for k, place in enumerate(places) if place >= 0]
+    (first, begin), (last, finish) = known[0], known[-1]
+    before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))
+    start, end = heard[begin].start - before * pace, heard[finish].end + after * pace
+    least, most = (share * sum(map(len, text)) * pace for share in _LENGTH_OVER_EXPECTED)
+    return (float(start), float(end)) if least <= end - start <= most + 0.5 else None

@@ -1,0 +1,151 @@
+"""`myxtts make-dataset`: a training set from long recordings, with every second of them accounted for."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from myxtts.cli.arguments import PlainParser
+from myxtts.cli.errors import exits_with_sentence
+from myxtts.config.checks import UserError, counted, require
+
+EXAMPLES = """examples:
+  myxtts make-dataset talk.mp3 --subtitles talk.srt --output set
+  myxtts make-dataset audiobook/ --language de --speaker anna --output set
+  myxtts make-dataset book.wav --transcript book.txt --recognizer whisper-base --output set
+  myxtts make-dataset notes.flac --recognizer "whisper-cli --file {wav}" --output set
+  myxtts doctor data set
+  myxtts train --train-data set
+
+Text lies beside each recording (the same name with .srt, .vtt, .ass, .txt or .lab), is named, or comes from a
+recognizer, which also finds a transcript in the sound and checks subtitles. segments.csv
+says what became of every second, report.html shows it.
+"""
+
+
+def build_parser() -> PlainParser:
+    """The command line of `myxtts make-dataset`."""
+    description = "Cut long recordings in their pauses into clips with their texts, and check them."
+    parser = PlainParser(prog="myxtts make-dataset", description=description, epilog=EXAMPLES)
+    add, file = parser.add_argument, dict(metavar="FILE")
+    add("recordings", nargs="+", metavar="LONG", help="audio or video files, or folders of them")
+    add("--output", required=True, metavar="DIR", help="new folder, or an earlier set that is added to")
+    texts = parser.add_mutually_exclusive_group()
+    texts.add_argument("--subtitles", **file, help=".srt, .vtt or .ass of the recording")
+    texts.add_argument("--transcript", **file, help="plain text of the recording")
+    hears = "folder of a Whisper model, pocketsphinx, or a command with {wav} in it that prints what it hears"
+    add("--recognizer", metavar="WHAT", help=hears)
+    finds = "finds a transcript in the sound: an .onnx file of a CTC network, or a recognizer (default: --recognizer)"
+    add("--aligner", metavar="WHAT", help=finds)
+    add("--language", default="en", help="of the speech")
+    add("--speaker", metavar="NAME", help="who speaks (default: the name of the output folder)")
+    add("--vad", choices=("auto", "silero", "energy"), default="auto", help="detector of speech")
+    add("--vad-model", **file, help="Silero's .onnx file (default: that of an installed package)")
+    add("--min-seconds", type=float, default=1.0, help="length of the shortest clip")
+    add("--max-seconds", type=float, default=11.5, help="length of the longest clip")
+    add("--min-snr", type=float, default=15.0, metavar="DB", help="speech must stand so far over the pauses")
+    add("--one-voice", action="store_true", help="leave out clips with other voices; takes a tenth of their length")
+    encoder = "for --one-voice: pretrained.pt of resemblyzer or an .onnx (default: the installed package's)"
+    add("--speaker-encoder", **file, help=encoder)
+    add("--min-dnsmos", type=float, metavar="SCORE", help="leave out clips that DNSMOS (1 to 5) scores lower; slow")
+    add("--force-cut", action="store_true", help="cut speech without pauses where it is quietest")
+    add("--loudness", type=float, default=-23.0, metavar="LUFS", help="of each recording")
+    add("--validation-share", type=float, default=0.05, help="share of the time that is kept for validation")
+    add("--seed", type=int, default=0, help="chooses what is kept for validation")
+    return parser
+
+
+@exits_with_sentence
+def main(argv: Sequence[str] | None = None) -> int:
+    """Makes the set, or adds to it; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    options = _options(arguments)
+    from myxtts.apps.datasets.make import make_dataset
+    from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
+
+    output = Path(arguments.output)
+    listeners, aligner = _ears(arguments)
+    tell = lambda line: print(line, flush=True)
+    ears = dict(listeners=listeners, aligner=aligner, model=_speech_model(arguments))
+    try:
+        records = make_dataset(arguments.recordings, output, options, **ears, tell=tell)
+    except KeyboardInterrupt:
+        print("Recordings that are done are in the set. Repeat the command to go on.", file=sys.stderr)
+        raise
+    rows = [(row, record["sample_rate"]) for record in records for row in record["rows"] if row["clip"]]
+    if not rows:
+        raise UserError(f"No clip could be made. {output / SEGMENTS} and {output / REPORT} say why.")
+    minutes = sum((row["end"] - row["start"]) / rate for row, rate in rows) / 60
+    held = sum(row["validation"] for row, _ in rows)
+    lists = f"{TRAINING} {len(rows) - held}, {VALIDATION} {held}"
+    made = f"{counted(len(rows), 'clip')} of {minutes:.1f} min ({lists})"
+    print(f"{output}: {made}. What was left out and why: {output / REPORT}")
+    return 0
+
+
+def _options(arguments):
+    low, high = arguments.min_seconds, arguments.max_seconds
+    require(
+        0.2 <= low < high <= 30, "--min-seconds", "0.2 or more, below --max-seconds of at most 30", f"{low:g}, {high:g}"
+    )
+    require(
+        0 <= arguments.validation_share < 1, "--validation-share", "0 or more and below 1", arguments.validation_share
+    )
+    require(-60 <= arguments.loudness <= -5, "--loudness", "from -60 to -5 LUFS", arguments.loudness)
+    speaker = arguments.speaker or Path(arguments.output).resolve().name
+    if not speaker.strip() or any(mark in speaker for mark in "|\n\r"):
+        raise UserError(f"--speaker must be a name without | and line breaks. Received: {speaker!r}.")
+    from myxtts.apps.datasets.make import DatasetOptions
+    from myxtts.apps.datasets.source import CutOptions
+    from myxtts.text.languages import get_language
+
+    try:
+        language = get_language(arguments.language).code
+    except ValueError as error:
+        raise UserError(f"--language: {error}") from None
+    text = arguments.subtitles or arguments.transcript
+    cutting = CutOptions(language, low, high, arguments.min_snr, arguments.force_cut)
+    rest = dict(loudness=arguments.loudness, validation_share=arguments.validation_share, seed=arguments.seed)
+    rest |= dict(
+        recognizer_name=arguments.recognizer or "", aligner_name=arguments.aligner or arguments.recognizer or ""
+    )
+    return DatasetOptions(cutting, speaker, Path(text) if text else None, **rest)
+
+
+def _speech_model(arguments):
+    """Silero's model where it is asked for or found; None for levels alone."""
+    from myxtts.hearing.silero import SileroModel, find_model
+
+    if arguments.vad == "energy":
+        return None
+    path = Path(arguments.vad_model) if arguments.vad_model else find_model()
+    if path is None and arguments.vad == "silero":
+        way_out = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
+        raise UserError(f"--vad silero needs onnxruntime and Silero's model: {way_out}.")
+    return SileroModel(path) if path else None
+
+
+def _ears(arguments):
+    """Who listens to clips, and what finds a transcript."""
+    from myxtts.apps.datasets.aligners import WordAligner, open_aligner
+    from myxtts.apps.datasets.listening import Listeners
+    from myxtts.hearing import dnsmos
+    from myxtts.hearing.recognizers import open_recognizer
+    from myxtts.hearing.speaker_similarity import HOW_TO_GET, find_encoder
+
+    recognizer = open_recognizer(arguments.recognizer, thorough=True) if arguments.recognizer else None
+    encoder = find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
+    if arguments.speaker_encoder and not arguments.one_voice:
+        raise UserError("--speaker-encoder is for --one-voice, which is not there.")
+    if arguments.one_voice and encoder is None:
+        raise UserError(f"--one-voice needs an encoder of voices: {HOW_TO_GET}.")
+    scorer, least = None, arguments.min_dnsmos
+    if least is not None:
+        require(1 <= least <= 5, "--min-dnsmos", "from 1 to 5", least)
+        scorer = dnsmos.DNSMOS.load()
+        if scorer is None:
+            raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
+    if arguments.aligner:
+        aligner = open_aligner(arguments.aligner)
+    else:
+        aligner = WordAligner(recognizer) if recognizer else None
+    return Listeners(recognizer, encoder, scorer, least or 0.0), aligner

@@ -1,0 +1,255 @@
+"""`make_dataset`: long recordings in, a set that `--train-data` takes out."""
+
+import wave
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from myxtts.apps.datasets.aligners import Aligner
+from myxtts.apps.datasets.checks import TELEPHONE_BAND_HZ, Bandwidth
+from myxtts.apps.datasets.decoding import LongAudio
+from myxtts.apps.datasets.heard_before import remembering
+from myxtts.apps.datasets.listening import Listeners, listen
+from myxtts.apps.datasets.pieces import TRANSCRIPT_EXTENSIONS
+from myxtts.apps.datasets.report import write_report
+from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
+from myxtts.apps.datasets.source import CutOptions, Plan, find_text, plan_source
+from myxtts.apps.datasets.survey import SpeechModel
+from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
+from myxtts.config.checks import UserError, counted
+from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
+
+HIGHEST_PEAK = 10 ** (-1 / 20)
+"""-1 dB of full scale."""
+
+_FADE_SECONDS = 0.005
+_ENVELOPE_SECONDS = 0.05
+_BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """What `make_dataset` does.
+
+    Attributes:
+        cutting: Where recordings are cut.
+        speaker: Name of who speaks in them.
+        text: Subtitles or transcript of the only recording; None: what lies beside each.
+        loudness: Of each source, in LUFS.
+        validation_share: Share of the time that is kept for validation.
+        seed: Chooses which.
+        recognizer_name, aligner_name: Tell recognizers from others that heard the same.
+    """
+
+    cutting: CutOptions = CutOptions()
+    speaker: str = "speaker"
+    text: Path | None = None
+    loudness: float = -23.0
+    validation_share: float = 0.05
+    seed: int = 0
+    recognizer_name: str = ""
+    aligner_name: str = ""
+
+
+def make_dataset(
+    recordings: Sequence[Path],
+    output: Path,
+    options: DatasetOptions = DatasetOptions(),
+    *,
+    listeners: Listeners = Listeners(),
+    model: SpeechModel | None = None,
+    aligner: Aligner | None = None,
+    tell: Callable[[str], None] = print,
+) -> list[dict[str, Any]]:
+    """Adds recordings to a set; those in it already stay as they are.
+
+    Args:
+        recordings: Files, or folders of them.
+        output: The set's folder: a new one, or an earlier set.
+        listeners: Who hears the clips. A recognizer gives the text of recordings that have none, and checks the others.
+        model: Tells speech from other sound; levels alone do without.
+        aligner: Finds the sentences of a transcript in the sound; their lengths alone do without.
+        tell: Called with a line for each source.
+
+    Returns:
+        The records of all sources of the set.
+
+    Raises:
+        UserError: Something cannot be used; sources before it are in the set.
+    """
+    files = _find_recordings(recordings)
+    texts = {path: options.text or find_text(path) for path in files}
+    if options.text and len(files) > 1:
+        raise UserError(f"--subtitles and --transcript are for one recording. {len(files)} were given.")
+    without = [path for path in files if texts[path] is None]
+    if without and listeners.recognizer is None:
+        way_out = (
+            "Put subtitles or a .txt of the same name beside it, or name --subtitles, --transcript or --recognizer"
+        )
+        raise UserError(f"{without[0]} has no text. {way_out}.")
+    with open_set(output) as folder:
+        for path in files:
+            identity = source_id(path.name, digest := digest_file(path))
+            if folder.is_done(identity):
+                tell(f"{path.name}: in the set already")
+                continue
+            say = lambda note: tell(f"{path.name}: {note}")
+            if texts[path] and not options.text:
+                say(f"its text is taken from {texts[path].name}, which lies beside it")
+            mine, finds = _ears_of(texts[path], folder.memory_path(identity), options, listeners, aligner)
+            plan = plan_source(audio := LongAudio(path), texts[path], options.cutting, model, say, finds)
+            record = _write_source(folder, identity, audio, plan, options, mine, texts[path] is None, say)
+            record |= {"id": identity, "name": path.name, "digest": digest}
+            _hold_back(folder, record, options)
+            folder.add(record)
+            tell(describe(record))
+        records = folder.records()
+        write_report(folder.path, records)
+    return records
+
+
+def _ears_of(text, memory, options, listeners, aligner):
+    """Listeners and aligner of one source: their recognizers keep what they hear until it is done.
+
+    A recognizer that has found a transcript in the sound does not check it again.
+    """
+    recognizer, finder = listeners.recognizer, getattr(aligner, "recognizer", None)
+    if finder is not None and finder is recognizer and text and text.suffix.lower() in TRANSCRIPT_EXTENSIONS:
+        recognizer = None
+    if finder is not None:
+        aligner = copy(aligner)
+        aligner.recognizer = remembering(finder, memory, options.aligner_name)
+    if recognizer is not None:
+        recognizer = remembering(recognizer, memory, options.recognizer_name)
+    return replace(listeners, recognizer=recognizer), aligner
+
+
+def describe(record: dict[str, Any]) -> str:
+    """A source in one line: its length, what was kept, and how much was left out for which reason."""
+    rate, kept, left = record["sample_rate"], 0, defaultdict(int)
+    for row in record["rows"]:
+        if row["clip"]:
+            kept += row["end"] - row["start"]
+        else:
+            left[row["reason"]] += row["end"] - row["start"]
+    count = sum(bool(row["clip"]) for row in record["rows"])
+    parts = [f"{reason} {_span(samples / rate)}" for reason, samples in sorted(left.items(), key=lambda one: -one[1])]
+    whole = _span(record["num_samples"] / rate)
+    clips = f"{counted(count, 'clip')} of {_span(kept / rate)}"
+    return f"{record['name']}: {whole}, {clips}; left out: {', '.join(parts) or 'nothing'}"
+
+
+def _span(seconds):
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+
+
+def _find_recordings(paths):
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(one for one in path.iterdir() if one.suffix.lower() in MEDIA_EXTENSIONS)
+            if not inside:
+                raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
+            files += inside
+        else:
+            files.append(path)
+    for path in files:
+        if not path.exists():
+            raise AudioError(path, "missing file", "it is not there.")
+    return list(dict.fromkeys(files))
+
+
+def _write_source(folder, identity, audio, plan: Plan, options, listeners, needs_text, tell):
+    """Writes the clips of a source as one folder; returns its record."""
+    surveyed = plan.survey
+    peak, gain, notes = float(surveyed.peaks.max()), 1.0, list(plan.notes)
+    if np.isfinite(surveyed.loudness) and peak > 0:
+        gain = 10 ** ((options.loudness - surveyed.loudness) / 20)
+        if gain * peak > HIGHEST_PEAK:
+            gain = HIGHEST_PEAK / peak
+            notes.append(f"{20 * np.log10(gain):+.1f} dB is the most its peaks allow")
+    bandwidth = Bandwidth(surveyed.sample_rate)
+    with write_whole_folder(folder.wav_folder(identity)) as temporary:
+        names = [f"{number:05d}.wav" for number in range(1, len(plan.cuts) + 1)]
+        kept = [(cut, name) for cut, name in zip(plan.cuts, names) if not cut.verdict]
+        spans = [(cut.start, cut.end) for cut, _ in kept]
+        for (_, name), samples in zip(kept, audio.spans(spans, surveyed.channel)):
+            bandwidth.add(samples)
+            samples = _finish(samples * np.float32(gain), surveyed.sample_rate)
+            # Not by libsndfile, which does not say that a disk is full.
+            with open(temporary / name, "wb") as whole, wave.open(whole, "wb") as file:
+                file.setparams((1, 2, surveyed.sample_rate, 0, "NONE", "not compressed"))
+                file.writeframes(to_pcm16(samples))
+        files, cutting = [temporary / name for name in names], options.cutting
+        cuts = listen(plan.cuts, files, listeners, cutting.language, cutting.min_snr_db, needs_text, tell)
+        for cut, name in zip(cuts, names):
+            if cut.verdict:
+                (temporary / name).unlink(missing_ok=True)
+    if 0 < bandwidth.highest_hz < TELEPHONE_BAND_HZ:
+        notes.append(f"nothing above {bandwidth.highest_hz / 1000:.1f} kHz: it sounds like a telephone")
+    for note in notes[len(plan.notes) :]:
+        tell(note)
+    rows = [_clip_row(cut, clip_name(identity, number)) for number, cut in enumerate(cuts, 1)]
+    rows += [{**_row(span.start, span.end, "left out", span.reason), "text": span.text} for span in plan.spans]
+    step = max(1, round(_ENVELOPE_SECONDS / surveyed.frame_seconds))
+    padded = np.pad(surveyed.peaks, (0, -len(surveyed.peaks) % step)).reshape(-1, step).max(axis=1)
+    return {
+        "speaker": options.speaker,
+        "language": options.cutting.language,
+        "sample_rate": surveyed.sample_rate,
+        "num_samples": surveyed.num_samples,
+        "loudness": round(surveyed.loudness, 2) if np.isfinite(surveyed.loudness) else None,
+        "gain_db": round(20 * float(np.log10(gain)), 2),
+        "notes": notes,
+        "rows": sorted(rows, key=lambda row: row["start"]),
+        "envelope_seconds": step * surveyed.frame_seconds,
+        "envelope": bytes(np.minimum(99, 100 * padded / max(peak, 1e-9)).astype(np.uint8)).hex(),
+    }
+
+
+def _finish(samples, sample_rate):
+    """Fades the ends, which lie in pauses, so that no step is heard."""
+    count = min(round(_FADE_SECONDS * sample_rate), len(samples) // 2)
+    ramp = np.linspace(0, 1, count, endpoint=False, dtype=np.float32)
+    samples[:count] *= ramp
+    samples[len(samples) - count :] *= ramp[::-1]
+    return samples
+
+
+def _clip_row(cut, name):
+    reason, _, detail = cut.verdict.partition(": ")
+    row = _row(cut.start, cut.end, "left out" if reason else "kept", reason, detail)
+    return {**row, "clip": "" if reason else name, "text": cut.text, "facts": vars(cut.facts)}
+
+
+def _row(start, end, verdict, reason="", detail=""):
+    row = {"start": start, "end": end, "verdict": verdict, "reason": reason, "detail": detail}
+    return {**row, "clip": "", "text": "", "validation": False}
+
+
+def _hold_back(folder: SetFolder, record, options):
+    """Marks the clips of some blocks of time for validation: neighbors sound alike, and would leak one by one.
+
+    Which blocks follows from seed and content alone, but that the first source of two blocks or more gives one.
+    """
+    rate, clips = record["sample_rate"], [row for row in record["rows"] if row["clip"]]
+    length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
+    blocks = defaultdict(list)
+    for row in clips:
+        blocks[int(row["start"] / rate / length)].append(row)
+
+    def chance(key):
+        return int(digest_bytes(f"{options.seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
+
+    count = int(len(blocks) * options.validation_share + chance("count"))
+    if options.validation_share > 0 and not folder.has_clips(VALIDATION, record["id"]):
+        count = max(count, 1)
+    most = len(blocks) if folder.has_clips(TRAINING, record["id"]) else len(blocks) - 1
+    for key in sorted(blocks, key=chance)[: max(0, min(count, most))]:
+        for row in blocks[key]:
+            row["validation"] = True

@@ -1,0 +1,183 @@
+"""`report.html`: a set to look at and to listen to, in one file that needs no network."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from myxtts.apps.datasets.set_folder import REPORT
+from myxtts.apps.datasets.source import PAUSE
+from myxtts.storage.files import write_text
+
+_ROW_SECONDS = 60
+_MOST_ROWS = 240
+_WIDTH, _HEIGHT = 1200, 56
+_WORST = 10
+_MOST_LEFT_OUT = 300
+_USUAL_SNR_DB, _USUAL_SECONDS = 40.0, 6.0
+_STYLE = """
+:root { color-scheme: light dark; --kept: #2a7de1; --held: #2e9d57; --left: #d9822b; --line: #8885; }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 1240px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.2em; margin-top: 2em; } h3 { font-size: 1em; margin-bottom: .3em; }
+table { border-collapse: collapse; width: 100%; } td, th { text-align: start; padding: .25em .6em .25em 0;
+  vertical-align: top; border-bottom: 1px solid var(--line); } td.n, th.n { text-align: right; white-space: nowrap; }
+svg { width: 100%; height: auto; display: block; } .wave path { fill: currentColor; opacity: .75; }
+.wave .kept { fill: var(--kept); opacity: .3; } .wave .held { fill: var(--held); opacity: .35; }
+.wave .left { fill: var(--left); opacity: .45; } .wave text, .bars text { font-size: 11px; fill: currentColor; }
+.bars rect { fill: var(--kept); } .key span { padding: 0 .5em; border-radius: 3px; color: #fff; margin-right: .6em; }
+audio { height: 32px; max-width: 260px; } p.note { margin: .2em 0; }
+"""
+
+
+def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Writes the page of a set from the records of its sources."""
+    clips = [(record, row) for record in records for row in record["rows"] if row["clip"]]
+    body = [
+        "<h1>Data set</h1>",
+        _totals(records, clips),
+        "<h2>Length of clips</h2>",
+        _histogram([_seconds(*clip) for clip in clips]),
+        f"<h2>The {_WORST} most doubtful clips</h2>",
+        _worst(clips),
+        "<h2>Left out, and why</h2>",
+        _left_out(records),
+        "<h2>Recordings</h2>",
+        '<p class="key"><span style="background:var(--kept)">training</span><span style="background:var(--held)">'
+        'validation</span><span style="background:var(--left)">speech left out</span> the rest are pauses</p>',
+        *_recordings(records),
+    ]
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Data set</title>'
+    write_text(folder / REPORT, f"<!doctype html>\n{head}<style>{_STYLE}</style>\n" + "\n".join(body) + "\n")
+
+
+def doubtfulness(facts: dict[str, float], usual_rate: float) -> float:
+    """How much speaks against a clip that is kept; larger is worse.
+
+    Adds up how far its rate is from the usual one, how little speech stands over the pauses, and how loud its ends are.
+    """
+    rate = abs(facts["characters_per_second"] / usual_rate - 1) if usual_rate and facts["characters_per_second"] else 0
+    noise = max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20
+    ends = max(0.0, facts["end_db"] + 40) / 20
+    return 3 * rate + noise + ends
+
+
+def _seconds(record, row):
+    return (row["end"] - row["start"]) / record["sample_rate"]
+
+
+def _minutes(seconds):
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+
+
+def _totals(records, clips):
+    whole = sum(record["num_samples"] / record["sample_rate"] for record in records)
+    kept = sum(_seconds(*clip) for clip in clips)
+    held = [clip for clip in clips if clip[1]["validation"]]
+    share = f" ({100 * kept / whole:.0f} %)" if whole else ""
+    count = f"{len(records)} recording{'s' * (len(records) != 1)}"
+    first = f"{count} of {_minutes(whole)}: {len(clips)} clips of {_minutes(kept)}{share}."
+    are = "is" if len(held) == 1 else "are"
+    validation = f"{len(held)} of them, {_minutes(sum(_seconds(*clip) for clip in held))}, {are} kept for validation."
+    return f"<p>{first} {validation} <code>segments.csv</code> lists every second.</p>"
+
+
+def _histogram(lengths):
+    if not lengths:
+        return "<p>There are no clips.</p>"
+    counts = [0] * (int(max(lengths)) + 1)
+    for length in lengths:
+        counts[int(length)] += 1
+    step, most = 60, max(counts)
+    bars = []
+    for second, count in enumerate(counts):
+        height, x = 100 * count / most, second * step
+        bars.append(f'<rect x="{x + 4}" y="{120 - height:.1f}" width="{step - 8}" height="{height:.1f}"/>')
+        bars.append(f'<text x="{x + step / 2}" y="{114 - height:.1f}" text-anchor="middle">{count or ""}</text>')
+        bars.append(f'<text x="{x + step / 2}" y="136" text-anchor="middle">{second}–{second + 1} s</text>')
+    size = f'viewBox="0 0 {step * len(counts)} 144" style="max-width:{step * len(counts)}px"'
+    return f'<svg class="bars" {size} role="img" aria-label="histogram">{"".join(bars)}</svg>'
+
+
+def _worst(clips):
+    rates = defaultdict(list)
+    for record, row in clips:
+        rates[record["id"]].append(row["facts"]["characters_per_second"])
+    usual = {source: median(found) for source, found in rates.items()}
+    ranked = sorted(clips, key=lambda clip: -doubtfulness(clip[1]["facts"], usual[clip[0]["id"]]))[:_WORST]
+    rows = []
+    for record, row in ranked:
+        facts, name = row["facts"], escape(row["clip"], quote=True)
+        player = f'<td><audio controls preload="none" src="{name}"></audio><br>{name}</td>'
+        cells = f"{player}<td dir=auto>{escape(row['text'])}</td>"
+        values = (_seconds(record, row), facts["characters_per_second"], facts["snr_db"], facts["end_db"])
+        rows.append(f"<tr>{cells}{''.join(f'<td class=n>{value:.1f}</td>' for value in values)}</tr>")
+    names = "seconds", "letters a second", "over noise, dB", "loudest end, dB"
+    head = f"<th>clip</th><th>text</th>{''.join(f'<th class=n>{name}</th>' for name in names)}"
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _left_out(records):
+    totals, listed = defaultdict(lambda: [0, 0.0]), []
+    for record in records:
+        for row in record["rows"]:
+            if not row["clip"]:
+                totals[row["reason"]][0] += 1
+                totals[row["reason"]][1] += _seconds(record, row)
+                if row["reason"] != PAUSE:
+                    listed.append((record, row))
+    rows = [
+        f"<tr><td>{escape(reason)}</td><td class=n>{count}</td><td class=n>{_minutes(seconds)}</td></tr>"
+        for reason, (count, seconds) in sorted(totals.items(), key=lambda one: -one[1][1])
+    ]
+    table = f"<table><tr><th>why</th><th class=n>times</th><th class=n>together</th></tr>{''.join(rows)}</table>"
+    details = [
+        f"<tr><td>{escape(record['name'])}</td><td class=n>{_clock(row['start'] / record['sample_rate'])}</td>"
+        f"<td class=n>{_seconds(record, row):.1f} s</td><td>{escape(row['reason'])}. {escape(row['detail'])}</td>"
+        f"<td dir=auto>{escape(row['text'])}</td></tr>"
+        for record, row in listed[:_MOST_LEFT_OUT]
+    ]
+    more = f"<p>{len(listed) - _MOST_LEFT_OUT} more are in segments.csv.</p>" if len(listed) > _MOST_LEFT_OUT else ""
+    return f"{table}<details><summary>each of them</summary><table>{''.join(details)}</table>{more}</details>"
+
+
+def _recordings(records):
+    rows_left = _MOST_ROWS
+    for record in records:
+        seconds = record["num_samples"] / record["sample_rate"]
+        loudness = "silent" if record["loudness"] is None else f"{record['loudness']:.1f} LUFS"
+        facts = f"{_minutes(seconds)}, {record['sample_rate']} Hz, {loudness}, changed by {record['gain_db']:+.1f} dB"
+        yield f"<h3>{escape(record['name'])}</h3><p class=note>{facts}</p>"
+        yield "".join(f"<p class=note>{escape(note)}</p>" for note in record["notes"])
+        count = min(rows_left, -int(-seconds // _ROW_SECONDS))
+        rows_left -= count
+        if count:
+            waves = "".join(_wave(record, number * _ROW_SECONDS) for number in range(count))
+            more = "" if count * _ROW_SECONDS >= seconds else "<p>The rest is not drawn.</p>"
+            yield f"<details open><summary>waveform, a minute a line</summary>{waves}{more}</details>"
+
+
+def _wave(record, start):
+    """One minute as a waveform, its clips and what was left out of speech behind it."""
+    rate, step = record["sample_rate"], record["envelope_seconds"]
+    peaks = bytes.fromhex(record["envelope"])[int(start / step) : int((start + _ROW_SECONDS) / step) + 1]
+    scale, middle = _WIDTH / _ROW_SECONDS, _HEIGHT / 2
+    shapes = []
+    for row in record["rows"]:
+        low, high = row["start"] / rate - start, row["end"] / rate - start
+        if high > 0 and low < _ROW_SECONDS and row["reason"] != PAUSE:
+            kind = ("held" if row["validation"] else "kept") if row["clip"] else "left"
+            low, high = max(low, 0), min(high, _ROW_SECONDS)
+            title = escape(row["text"] or row["reason"])
+            box = f'x="{low * scale:.1f}" width="{(high - low) * scale - 1:.1f}" height="{_HEIGHT}"'
+            shapes.append(f'<rect class="{kind}" {box}><title>{title}</title></rect>')
+    tops = [f"{k * step * scale:.1f},{middle - peak * middle / 100:.1f}" for k, peak in enumerate(peaks)]
+    bottoms = [f"{k * step * scale:.1f},{middle + peak * middle / 100:.1f}" for k, peak in enumerate(peaks)]
+    shapes.append(f'<path d="M{" ".join([*tops, *reversed(bottoms)])}Z"/>')
+    shapes.append(f'<text x="2" y="11">{_clock(start)}</text>')
+    return f'<svg class="wave" viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join(shapes)}</svg>'
+
+
+def _clock(seconds):
+    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"

@@ -1,0 +1,224 @@
+"""One recording: its text, its stretches of speech, which of them become clips, and why the others do not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from myxtts.apps.datasets.aligners import Aligner, Recording, with_times
+from myxtts.apps.datasets.alignment import align, fits_better_than_chance
+from myxtts.apps.datasets.checks import ClipFacts, is_steady, judge, measure_clip
+from myxtts.apps.datasets.cuts import Atom, choose_clips, find_edges, force_cuts
+from myxtts.apps.datasets.decoding import LongAudio
+from myxtts.apps.datasets.pieces import (
+    SUBTITLE_EXTENSIONS,
+    TRANSCRIPT_EXTENSIONS,
+    Piece,
+    read_subtitles,
+    read_transcript,
+)
+from myxtts.apps.datasets.survey import SpeechModel, Survey, survey
+from myxtts.apps.datasets.timing import belong_together, fit_timing
+from myxtts.apps.datasets.voice_activity import Stretch, find_speech, to_stretches
+from myxtts.config.checks import UserError, counted
+
+PAUSE = "pause"
+_SENTENCE_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """How recordings are cut.
+
+    Attributes:
+        language: Of the speech, a code.
+        min_seconds, max_seconds: Of a clip.
+        min_snr_db: Speech must stand so far over the pauses.
+        force_cut: Whether speech without pauses is cut where it is quietest.
+    """
+
+    language: str = "en"
+    min_seconds: float = 1.0
+    max_seconds: float = 11.5
+    min_snr_db: float = 15.0
+    force_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A clip, samples `[start, end)`; `verdict` is `"reason: sentence"` where it is left out, else ""."""
+
+    start: int
+    end: int
+    text: str
+    facts: ClipFacts
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Samples `[start, end)` that are no clip, why, and their text as far as it is known."""
+
+    start: int
+    end: int
+    reason: str
+    text: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is to be made of a recording. `cuts` and `spans` together cover every sample once."""
+
+    survey: Survey
+    cuts: list[Cut]
+    spans: list[Span]
+    notes: list[str] = field(default_factory=list)
+
+
+def find_text(recording: Path) -> Path | None:
+    """The subtitles or the transcript beside a recording: the same name with another ending, also `talk.en.srt`."""
+    for extension in (*SUBTITLE_EXTENSIONS, *TRANSCRIPT_EXTENSIONS):
+        for path in (recording.with_suffix(extension), *sorted(recording.parent.glob(f"*{extension}"))):
+            named = path.stem == recording.stem or path.stem.rpartition(".")[0] == recording.stem
+            if named and path.is_file():
+                return path
+    return None
+
+
+def read_text(path: Path, language: str) -> list[Piece]:
+    """Pieces of a file of subtitles, or of a transcript; told by its name."""
+    is_subtitles = path.suffix.lower() in SUBTITLE_EXTENSIONS
+    return read_subtitles(path) if is_subtitles else read_transcript(path, language)
+
+
+def plan_source(
+    audio: LongAudio,
+    text: Path | None,
+    options: CutOptions,
+    model: SpeechModel | None,
+    tell: Callable[[str], None],
+    aligner: Aligner | None = None,
+) -> Plan:
+    """Surveys a recording and decides where it is cut. Without `text` the cuts' texts are empty.
+
+    Args:
+        aligner: For texts without times; None goes by the lengths of sentences and pauses.
+
+    Raises:
+        UserError: The recording or its text cannot be used, or they do not belong together.
+    """
+    pieces = read_text(text, options.language) if text else []
+    surveyed = survey(audio, model)
+    speech = find_speech(surveyed)
+    seconds = surveyed.frame_seconds
+    stretches = to_stretches(speech, seconds)
+    if options.force_cut:
+        stretches = force_cuts(stretches, surveyed.levels_db, seconds, options.max_seconds)
+    steady = [one for one in stretches if is_steady(surveyed, speech, one.start, one.end)]
+    stretches = [one for one in stretches if one not in steady]
+    if not stretches:
+        reason = "no speech was found"
+        return Plan(surveyed, [], [Span(0, surveyed.num_samples, reason)], [reason])
+    notes: list[str] = []
+    if pieces and pieces[0].start is None and aligner is not None:
+        frames = surveyed.frame_samples
+        recording = Recording(audio, surveyed.channel, stretches, frames, options.language)
+        pieces = with_times(pieces, aligner.times(recording, pieces), surveyed.seconds)
+        atoms = _aligned_atoms(stretches, seconds, pieces, text, notes)
+    elif pieces:
+        atoms = _to_atoms(stretches, seconds, pieces, text, notes)
+    else:
+        atoms = _plain_atoms(stretches, seconds)
+    for note in notes:
+        tell(note)
+    edges = find_edges(stretches, surveyed.levels_db, seconds)
+    clips = choose_clips(atoms, edges, seconds, options.min_seconds, options.max_seconds)
+    cuts, used = [], set()
+    for clip in clips:
+        members = atoms[clip.first : clip.last]
+        start, end = clip.start, clip.end
+        words = " ".join(atom.text for atom in members).strip()
+        facts = measure_clip(surveyed, speech, start, end, sum(map(str.isalnum, words)))
+        end_sample = min(end * surveyed.frame_samples, surveyed.num_samples)
+        cuts.append(Cut(start * surveyed.frame_samples, end_sample, words, facts))
+        used.update(range(clip.first, clip.last))
+    verdicts = judge([cut.facts for cut in cuts], options.min_snr_db, [cut.text for cut in cuts])
+    cuts = [replace(cut, verdict=verdict) for cut, verdict in zip(cuts, verdicts)]
+    left = [_unused_span(atom, stretches, edges, surveyed, options) for k, atom in enumerate(atoms) if k not in used]
+    size = surveyed.frame_samples
+    left += [Span(one.start * size, one.end * size, "not like speech") for one in steady]
+    return Plan(surveyed, cuts, _fill(cuts, left, surveyed.num_samples), notes)
+
+
+def _to_atoms(stretches, frame_seconds, pieces, text, notes):
+    """Stretches with the pieces that they certainly hold."""
+    starts, ends = (np.array([getattr(one, side) for one in stretches]) * frame_seconds for side in ("start", "end"))
+    if pieces[0].start is not None:
+        timing = fit_timing(pieces, starts, ends)
+        if not belong_together(timing, len(pieces)):
+            shares = (
+                f"{100 * timing.matched:.0f} % of its cues begin with speech, by chance {100 * timing.chance:.0f} %"
+            )
+            raise UserError(f"{text} does not belong to the recording: {shares}. Name another with --subtitles.")
+        if described := timing.describe():
+            notes.append(described)
+        pieces = [timing.move(piece) for piece in pieces]
+    else:
+        notes.append("the text was aligned by lengths alone, which keeps less; --aligner or --recognizer hears it")
+    return _aligned_atoms(stretches, frame_seconds, pieces, text, notes)
+
+
+def _aligned_atoms(stretches, frame_seconds, pieces, text, notes):
+    """As `_to_atoms`, of pieces whose times, if they have any, are those of the recording."""
+    starts, ends = (np.array([getattr(one, side) for one in stretches]) * frame_seconds for side in ("start", "end"))
+    if not fits_better_than_chance(starts, ends, pieces):
+        raise UserError(f"{text} does not belong to the recording: its texts in another order would fit as well.")
+    atoms, unspoken = [], []
+    for group in align(starts, ends, pieces):
+        members = pieces[group.first_piece : group.last_piece]
+        if group.first == group.last:
+            unspoken += [piece.text for piece in members]
+            continue
+        faults = [piece.fault for piece in members if piece.fault]
+        reason = group.doubt or (faults[0] if faults else "" if members else "speech without text")
+        words = " ".join(piece.text for piece in members)
+        atoms.append(Atom(group.first, group.last, words, bool(members) and members[-1].ends_sentence, reason))
+    if unspoken:
+        notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
+    return atoms
+
+
+def _plain_atoms(stretches: Sequence[Stretch], frame_seconds: float) -> list[Atom]:
+    """Every stretch alone, to be understood by a recognizer; long pauses are taken for ends of sentences."""
+    following = [*stretches[1:], None]
+    pauses = [(after.start - one.end) * frame_seconds if after else np.inf for one, after in zip(stretches, following)]
+    return [Atom(k, k + 1, "", pause >= _SENTENCE_PAUSE_SECONDS) for k, pause in enumerate(pauses)]
+
+
+def _unused_span(atom, stretches, edges, surveyed, options):
+    """The samples of an atom that is in no clip, with the reason."""
+    seconds = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * surveyed.frame_seconds
+    reason = atom.reason
+    if not reason and seconds < options.min_seconds:
+        reason = "too short"
+    elif not reason:
+        known = "where the text is known " if atom.last - atom.first > 1 else ""
+        reason = f"no pause {known}for {options.max_seconds:g} s" if seconds > options.max_seconds else "fits no clip"
+    size = surveyed.frame_samples
+    return Span(stretches[atom.first].start * size, stretches[atom.last - 1].end * size, reason, atom.text)
+
+
+def _fill(cuts, left, num_samples):
+    """Spans between and beside the cuts, pauses included, so that every sample is in one of all."""
+    spans, position = [], 0
+    for one in sorted([*cuts, *left], key=lambda one: one.start):
+        start, end = max(position, one.start), min(one.end, num_samples)
+        if start > position:
+            spans.append(Span(position, start, PAUSE))
+        if isinstance(one, Span) and end > start:
+            spans.append(replace(one, start=start, end=end))
+        position = max(position, end)
+    if position < num_samples:
+        spans.append(Span(position, num_samples, PAUSE))
+    return spans

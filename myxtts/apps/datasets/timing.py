@@ -1,0 +1,205 @@
+"""How the clock of subtitles runs against that of a recording: offset, drift, and whether they belong together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.ndimage import gaussian_filter1d
+from scipy.signal import correlate
+
+from myxtts.apps.datasets.pieces import Piece
+
+FRAME_RATE_RATIOS = (1.0, 25 / 24, 24 / 25, 25 * 1.001 / 24, 24 / 25 / 1.001)
+"""Ratios of clocks to try: the same, and 25 against 24 and 23.976 pictures a second. Nearer ones are found as drift."""
+
+_RATE = 20  # steps a second of the signals that are correlated
+_WINDOW_SECONDS, _MAX_WINDOWS = 240.0, 14
+_MAX_OFFSET_SECONDS = 600.0
+_MAX_DRIFT = 0.006
+_PEAKS = 4  # of a window, each a hypothesis
+_NEAR_SECONDS = 0.2
+_TELLING_CUES = 10
+_OVER_CHANCE, _OVER_CHANCE_OF_FEW = 0.12, 0.6
+_LEAST_TOLD_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Timing:
+    """`recording = cue * (1 + drift) + offset`, all in seconds.
+
+    Attributes:
+        offset: Seconds to add to the time of a cue at 0.
+        drift: How much faster the recording's clock runs, as a share.
+        end_lag: How long cues stay after the speech, in seconds.
+        matched: Share of cues that begin where speech begins.
+        chance: That share for the same cues in reverse order, at their best.
+        length_seconds: Time of the last cue's end.
+    """
+
+    offset: float = 0.0
+    drift: float = 0.0
+    end_lag: float = 0.0
+    matched: float = 1.0
+    chance: float = 0.0
+    length_seconds: float = 0.0
+
+    def apply(self, seconds: np.ndarray) -> np.ndarray:
+        """Times of cues in the recording."""
+        return seconds * (1 + self.drift) + self.offset
+
+    def move(self, piece: Piece) -> Piece:
+        """The piece with times in the recording."""
+        start, end = float(self.apply(piece.start)), float(self.apply(piece.end)) - self.end_lag
+        return replace(piece, start=start, end=max(end, start + 0.1))
+
+    def describe(self) -> str:
+        """What was corrected, as a sentence; "" for nothing worth telling."""
+        parts = []
+        if abs(self.offset) >= _LEAST_TOLD_SECONDS:
+            parts.append(f"{abs(self.offset):.2f} s {'early' if self.offset > 0 else 'late'}")
+        if abs(self.drift) * self.length_seconds >= _LEAST_TOLD_SECONDS:
+            direction = "fast" if self.drift > 0 else "slow"
+            parts.append(f"{100 * abs(self.drift):.3f} % too {direction}")
+        return f"the subtitles are {' and '.join(parts)}; corrected" if parts else ""
+
+
+def fit_timing(cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray) -> Timing:
+    """Estimates offset and drift of cues against speech that begins at `starts` and ends at `ends`, in seconds.
+
+    Windows of four minutes are correlated with the speech, activity with activity and beginnings with beginnings; a
+    line through their peaks is then fitted to the beginnings, robustly. The same is done for the cues in reverse,
+    whose share of matches is what chance gives.
+    """
+    times = np.array([[cue.start, cue.end] for cue in cues])
+    fitted = _fit(times, starts, ends)
+    length = times.max()
+    mirrored = np.sort(length - times[:, ::-1], axis=0)
+    return replace(fitted, chance=_fit(mirrored, starts, ends).matched, length_seconds=float(length))
+
+
+def belong_together(timing: Timing, num_cues: int) -> bool:
+    """Whether cues fit the speech better than chance; too few cues cannot tell, and are believed."""
+    least = timing.chance + _OVER_CHANCE + _OVER_CHANCE_OF_FEW / np.sqrt(num_cues)
+    return num_cues < _TELLING_CUES or timing.matched > least
+
+
+def _fit(times, starts, ends):
+    found = [_fit_line(times, starts, *line) for line in _lines(times, starts, ends)]
+    best = max(found or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
+    offset, drift, matched = best
+    late = _nearest(times[:, 1] * (1 + drift) + offset, ends)
+    lag = -np.median(late[np.abs(late) < 1.0]) if (np.abs(late) < 1.0).any() else 0.0
+    return Timing(float(offset), float(drift), float(np.clip(lag, -0.5, 1.0)), float(matched))
+
+
+def _lines(times, starts, ends):
+    """Candidates for (offset, drift): lines on which most peaks of windows lie, one for each ratio of clocks."""
+    seconds = max(times.max() * max(FRAME_RATE_RATIOS), ends.max()) + 1
+    speech = _signals(starts, ends, seconds)
+    for ratio in FRAME_RATE_RATIOS:
+        moved = times * ratio
+        peaks = [peak for part in _windows(moved) for peak in _window_peaks(part, speech)]
+        if not peaks:
+            continue
+        centers, offsets, scores = np.array(peaks).T
+        best, line = -1.0, (0.0, 0.0)
+        for slope in np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121) if np.ptp(centers) > 0 else [0.0]:
+            at_zero = offsets - slope * centers
+            near = np.abs(at_zero[:, np.newaxis] - at_zero) < 0.4
+            support = near @ scores
+            if support.max() > best:
+                chosen = support.argmax()
+                best, line = support.max(), (np.average(at_zero[near[chosen]], weights=scores[near[chosen]]), slope)
+        yield line[0], ratio * (1 + line[1]) - 1
+
+
+def _windows(times):
+    count = max(1, round(np.ptp(times) / _WINDOW_SECONDS))
+    edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
+    for chosen in np.unique(np.linspace(0, count - 1, _MAX_WINDOWS).astype(int)):
+        low, high = edges[chosen : chosen + 2]
+        part = times[(times[:, 0] >= low) & (times[:, 0] < high)]
+        if len(part) > 1:
+            yield part
+
+
+def _signals(starts, ends, seconds):
+    """Activity, with a mean of 0, and beginnings, blurred; `(T,)` each at `_RATE`."""
+    size = int(np.ceil(seconds * _RATE)) + 1
+    steps = np.zeros(size + 1)
+    begins = np.clip((starts * _RATE).astype(int), 0, size)
+    np.add.at(steps, begins, 1)
+    np.add.at(steps, np.clip((ends * _RATE).astype(int), 0, size), -1)
+    active = (np.cumsum(steps)[:size] > 0).astype(float)
+    onsets = np.bincount(begins, minlength=size + 1)[:size].astype(float)
+    return active - active.mean(), gaussian_filter1d(onsets, 2.0)
+
+
+def _window_peaks(part, speech):
+    """The best offsets of one window of cues, as (center, offset, score)."""
+    origin = part.min()
+    own = _signals(part[:, 0] - origin, part[:, 1] - origin, np.ptp(part) + 0.5)
+    first = int(max(0.0, origin - _MAX_OFFSET_SECONDS) * _RATE)
+    last = int((part.max() + _MAX_OFFSET_SECONDS) * _RATE)
+    total = 0.0
+    for mine, theirs in zip(own, speech):
+        found = correlate(theirs[first:last], mine - mine.mean(), "full", "fft") if first < len(theirs) else np.zeros(1)
+        total = total + found / (found.std() or 1.0)
+    offsets = (first + np.arange(len(total)) - (len(own[0]) - 1)) / _RATE - origin
+    peaks = []
+    for _ in range(_PEAKS):
+        best = int(total.argmax())
+        if not np.isfinite(total[best]) or total[best] <= 0:
+            break
+        peaks.append((part.mean(), offsets[best], total[best] ** 2))
+        total[max(0, best - _RATE // 2) : best + _RATE // 2 + 1] = -np.inf
+    return peaks
+
+
+def _fit_line(times, starts, offset, drift):
+    """Fits offset and drift to beginnings within ever narrower limits; returns them and the share that matched."""
+    cues = times[:, 0]
+    for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):
+        late = _nearest(cues * (1 + drift) + offset, starts)
+        used = np.abs(late - np.median(late[np.abs(late) < near])) < near if (np.abs(late) < near).any() else []
+        if np.count_nonzero(used) < 2:
+            break
+        x, y = cues[used], late[used]
+        slope = _theil_sen(x, y) if np.count_nonzero(used) >= _TELLING_CUES else 0.0
+        offset, drift = offset + np.median(y - slope * x), drift + slope
+    drift = drift if _is_certain(cues, _nearest(cues * (1 + drift) + offset, starts), drift) else 0.0
+    late = _nearest(cues * (1 + drift) + offset, starts)
+    if drift != 0.0 and np.count_nonzero(near := np.abs(late) < 0.15) >= _TELLING_CUES:
+        slope, shift = np.polyfit(cues[near], late[near], 1)  # the least squares of what is near are finer than medians
+        offset, drift = offset + shift, drift + slope
+        late = _nearest(cues * (1 + drift) + offset, starts)
+    if drift == 0.0 and (np.abs(late) < 0.5).any():
+        offset += np.median(late[np.abs(late) < 0.5])
+        late = _nearest(cues + offset, starts)
+    return offset, drift, np.mean(np.abs(late) < _NEAR_SECONDS)
+
+
+def _is_certain(x, late, drift):
+    """Whether a drift is larger than twice its standard error."""
+    near = np.abs(late) < _NEAR_SECONDS
+    if np.count_nonzero(near) < _TELLING_CUES:
+        return False
+    spread = 1.5 * np.median(np.abs(late[near])) + 0.005
+    return abs(drift) > 2 * spread / (np.std(x[near]) * np.sqrt(np.count_nonzero(near)) + 1e-9)
+
+
+def _theil_sen(x, y):
+    """The median slope between points far apart, `x` ascending."""
+    half = len(x) // 2
+    gaps = x[half:] - x[: len(x) - half]
+    slopes = (y[half:] - y[: len(y) - half])[gaps > 0] / gaps[gaps > 0]
+    return float(np.median(slopes)) if len(slopes) else 0.0
+
+
+def _nearest(times, edges):
+    """From each time to the nearest edge, in seconds."""
+    right = np.clip(np.searchsorted(edges, times), 1, max(1, len(edges) - 1))
+    if len(edges) == 1:
+        return edges[0] - times
+    left, right = edges[right - 1] - times, edges[right] - times
+    return np.where(np.abs(left) < np.abs(right), left, right)

@@ -1,0 +1,64 @@
+"""`myxtts ui`: the page to train and speak without a terminal."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from myxtts.cli import train
+from myxtts.cli.arguments import PlainParser
+from myxtts.cli.errors import exits_with_sentence
+from myxtts.config.checks import UserError, require
+
+PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
+EXTRA = 'The page needs the packages of the extra "ui". Install them with: pip install "myxtts[ui]"'
+SWITCHES = ("--gradient-checkpointing", "--attention", "--precision", "--xla", "--tf32", "--strict", "--accept-licence")
+VALUES = {"--attention": "memory-efficient", "--precision": "auto"}
+"""What a check box asks of a switch that has more than two values."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `myxtts ui`."""
+    parser = PlainParser(prog="myxtts ui", description="Train and speak in the browser, on this machine.")
+    parser.add_argument("--runs", metavar="FOLDER", default="runs", help="each run is a folder in it")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help=f"another than this machine's own needs {PASSWORD_VARIABLE}"
+    )
+    parser.add_argument("--port", type=int, default=7860)
+    return parser
+
+
+def switches() -> dict[str, str]:
+    """Training switches as flags with their values, and their lines of help, from the command itself."""
+    help_of = {flag: action.help for action in train.build_parser()._actions for flag in action.option_strings}
+    return {f"{flag}={VALUES[flag]}" if flag in VALUES else flag: help_of[flag] for flag in SWITCHES}
+
+
+@exits_with_sentence
+def main(argv: list[str] | None = None) -> int:
+    """Serves the page until it is told to stop; runs that it started go on."""
+    arguments = build_parser().parse_args(argv)
+    password = os.environ.get(PASSWORD_VARIABLE) or None
+    require(0 <= arguments.port <= 65535, "--port", "0 to 65535", arguments.port)
+    try:
+        import uvicorn
+
+        from myxtts.apps.studio.app import make_page_app
+        from myxtts.apps.studio.studio import Studio
+    except ModuleNotFoundError as error:
+        raise UserError(f"{EXTRA} ({error.name} is missing.)") from error
+    if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
+        risk = (
+            f"--host {arguments.host} can be reached from other machines, and without a password everybody could train"
+        )
+        raise UserError(f"{risk} there. Set {PASSWORD_VARIABLE}.")
+    home = Path(arguments.runs)
+    home.mkdir(parents=True, exist_ok=True)
+    app = make_page_app(Studio(home), switches(), password)
+    print(f"Open http://{arguments.host}:{arguments.port}/ (Ctrl-C ends the page; runs go on)", flush=True)
+    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

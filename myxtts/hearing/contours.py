@@ -1,0 +1,95 @@
+"""What two recordings of one text are compared by: mel cepstra and pitch, frame by frame."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.fft
+import soxr
+
+from myxtts.audio.mel import MelSpec, MelSpectrogram
+from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.hearing.alignment import align
+from myxtts.hearing.pitch import track_pitch
+
+HOP_SAMPLES = 220
+"""10 ms at `MODEL_SAMPLE_RATE`."""
+SILENT_DB = -40.0
+"""Frames so far below the loudest one are silence."""
+FIRST_CEPSTRUM, LAST_CEPSTRUM = 1, 24
+"""Of those compared; number 0 is the level."""
+TO_DECIBELS = 10 * np.sqrt(2) / np.log(10)
+_MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=HOP_SAMPLES, num_mels=NUM_MELS)
+
+
+class Contour(NamedTuple):
+    """A recording without the silence at its ends."""
+
+    cepstra: np.ndarray
+    """`(F, 24)`, in 10 ms steps."""
+    f0: np.ndarray
+    """`(F,)` in Hz, 0 where there is no voice."""
+    seconds: float
+    longest_pause: float
+    """Seconds of the longest silence inside it."""
+
+
+class PitchFigures(NamedTuple):
+    """Of one recording; without a voiced frame `median_hz` and `spread_semitones` are None."""
+
+    median_hz: float | None
+    spread_semitones: float | None
+    voiced_share: float
+
+
+def listen(samples: np.ndarray, sample_rate: int) -> Contour:
+    """Analyzes `(S,)` float32 samples; of a recording without sound, one frame is left."""
+    sound = np.asarray(samples, np.float32)
+    sound = sound if sample_rate == MODEL_SAMPLE_RATE else soxr.resample(sound, sample_rate, MODEL_SAMPLE_RATE)
+    sound = np.pad(sound, (0, max(0, _MEL.win_length - len(sound))))
+    log_mel = np.asarray(MelSpectrogram(_MEL)(sound[None]))[0]
+    f0 = track_pitch(sound, MODEL_SAMPLE_RATE, HOP_SAMPLES)
+    loud = _loud(sound, len(log_mel))
+    first, last = (loud[0], loud[-1]) if len(loud) else (0, 0)
+    pause = max(np.diff(loud), default=1) - 1
+    kept, hop_seconds = slice(first, last + 1), HOP_SAMPLES / MODEL_SAMPLE_RATE
+    return Contour(
+        mel_cepstra(log_mel[kept]), f0[kept], float((last + 1 - first) * hop_seconds), float(pause * hop_seconds)
+    )
+
+
+def _loud(sound, count):
+    """Places of frames that are not silent."""
+    padded = np.pad(sound, HOP_SAMPLES).astype(np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(padded**2)])
+    starts = np.minimum(np.arange(count) * HOP_SAMPLES, len(padded) - 2 * HOP_SAMPLES)
+    power = sums[starts + 2 * HOP_SAMPLES] - sums[starts]
+    decibels = 10 * np.log10(power + 1e-12)
+    return np.flatnonzero((decibels > decibels.max() + SILENT_DB) & (power > 1e-6))
+
+
+def mel_cepstra(log_mel: np.ndarray) -> np.ndarray:
+    """Coefficients 1 to 24 of the cosine series of the log amplitude over the mel bands, `(F, 80)` to `(F, 24)`."""
+    series = scipy.fft.dct(0.5 * log_mel.astype(np.float64), type=2, axis=1) / log_mel.shape[1]
+    return series[:, FIRST_CEPSTRUM : LAST_CEPSTRUM + 1]
+
+
+def pitch_figures(contour: Contour) -> PitchFigures:
+    """Median and spread of the pitch, and the share of frames that have one."""
+    voiced = contour.f0[contour.f0 > 0]
+    if not len(voiced):
+        return PitchFigures(None, None, 0.0)
+    return PitchFigures(float(np.median(voiced)), float(np.std(12 * np.log2(voiced))), len(voiced) / len(contour.f0))
+
+
+def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
+    """Mel-cepstral distortion in dB and F0 RMSE in semitones between two recordings of a text, frames aligned.
+
+    The distortion is Kubichek's (1993), `10 / ln 10 * sqrt(2 * sum of squared differences)` of coefficients 1 to 24,
+    the mean over the path. Cepstra are here those of an 80-band log-mel spectrogram and not of SPTK's all-pass warped
+    spectrum, so that figures compare with each other only. F0 counts where both are voiced; None where nothing is.
+    """
+    rows, columns, distances = align(spoken.cepstra, recorded.cepstra)
+    ours, theirs = spoken.f0[rows], recorded.f0[columns]
+    both = (ours > 0) & (theirs > 0)
+    rmse = float(np.sqrt(np.mean((12 * np.log2(ours[both] / theirs[both])) ** 2))) if both.any() else None
+    return float(TO_DECIBELS * distances.mean()), rmse

@@ -1,0 +1,185 @@
+"""What writes down what it hears: Whisper, pocketsphinx, or any command."""
+
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import soxr
+
+from myxtts.audio.files import write_wav
+from myxtts.config.checks import UserError, printable
+from myxtts.hearing.text_errors import character_errors
+
+SAMPLE_RATE = 16000
+WAV, LANGUAGE = "{wav}", "{language}"
+"""What in a command stands for the file and for the code of the language."""
+TIMEOUT_SECONDS = 600
+POCKETSPHINX = "pocketsphinx"
+LOOP_RATIO = 2.4
+"""Bytes of a text over compressed ones; above it Whisper has got into a loop (Radford et al. 2022, section 4.5). It
+would draw again at random; here it may not repeat itself in a second reading, so a sound always gives the same text."""
+LOOP_WORDS = 4
+"""Tokens in a row that are then not written twice."""
+WHISPER_FILES = ("model.bin", "config.json", "tokenizer.json")
+
+Recognizer = Callable[[np.ndarray, int, str], str]
+"""Samples `(S,)`, their rate in Hz and a language's code -> text. Some have `words`, too, which gives `Word`s."""
+
+
+class Word(NamedTuple):
+    """A word that was heard, from `start` to `end`, in seconds of the samples."""
+
+    text: str
+    start: float
+    end: float
+
+
+class Listening:
+    """A recognizer as the self-check of speech takes it: `inference.self_check.Listener`."""
+
+    def __init__(self, recognizer: Recognizer):
+        self.recognizer = recognizer
+
+    def __call__(self, samples: np.ndarray, sample_rate: int, text: str, language: str) -> float:
+        """Wrong characters over those of the text, at most 1."""
+        wrong, expected = character_errors(text, self.recognizer(samples, sample_rate, language), language)
+        return min(1.0, wrong / max(1, expected))
+
+
+def open_recognizer(asked: str, thorough: bool = False) -> Recognizer:
+    """A folder with a Whisper model for CTranslate2, `pocketsphinx`, or a command in which `{wav}` stands for a file.
+
+    Args:
+        thorough: Whether Whisper searches for the best text and may use a GPU; else the same model gives the same
+            figures everywhere.
+
+    Raises:
+        UserError: It is none of them, or what it needs is not installed.
+    """
+    check_recognizer(asked)
+    if WAV in asked:
+        return Command(asked)
+    return Pocketsphinx() if asked == POCKETSPHINX else Whisper(Path(asked), thorough)
+
+
+def check_recognizer(asked: str) -> None:
+    """Raises as `open_recognizer`, as far as it can be seen without opening it."""
+    if WAV in asked or Path(asked).is_dir() or asked == POCKETSPHINX:
+        return
+    rule = f"--recognizer must be the folder of a Whisper model, {POCKETSPHINX}, or a command with {WAV} in it"
+    raise UserError(f'{rule}. Received: {asked}. Try --recognizer whisper-base or --recognizer "./hear.sh {WAV}".')
+
+
+class Whisper:
+    """Whisper through faster-whisper, at temperature 0 and without memory of what it heard before.
+
+    On one thread without search, or thoroughly.
+    """
+
+    def __init__(self, folder: Path, thorough: bool = False):
+        if missing := [name for name in WHISPER_FILES if not (folder / name).is_file()]:
+            rule = f"--recognizer {folder} must hold a Whisper model as faster-whisper takes it"
+            raise UserError(f"{rule}; {', '.join(missing)} is not there.")
+        try:
+            from faster_whisper import WhisperModel
+        except ModuleNotFoundError as error:
+            if error.name != "faster_whisper":
+                raise
+            raise UserError('Whisper needs faster-whisper. Install it with: pip install "myxtts[eval]"') from None
+        try:
+            how = dict(device="auto") if thorough else dict(device="cpu", compute_type="int8", cpu_threads=1)
+            self._model = WhisperModel(str(folder), local_files_only=True, **how)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"--recognizer {folder} cannot be opened: {str(error).splitlines()[0]}.") from None
+        self._beam_size = 5 if thorough else 1
+
+    def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
+        """See `Recognizer`; English where the model knows no other language."""
+        return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
+
+    def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
+        """Each word with its time, about a tenth of a second off."""
+        found = self._hear(samples, sample_rate, language, word_timestamps=True)
+        return [Word(one.word.strip(), one.start, one.end) for segment in found for one in segment.words or ()]
+
+    def _hear(self, samples, sample_rate, language, **more):
+        language = language.partition("-")[0] if self._model.model.is_multilingual else "en"
+        if language not in self._model.supported_languages:
+            raise UserError(f"The recognizer does not know the language {language}. Take another, or a command.")
+        options = dict(language=language, beam_size=self._beam_size, temperature=0.0, condition_on_previous_text=False)
+        heard = at_rate(samples, sample_rate)
+        segments = list(self._model.transcribe(heard, **options, **more)[0])
+        if any(segment.compression_ratio > LOOP_RATIO for segment in segments):
+            segments = list(self._model.transcribe(heard, no_repeat_ngram_size=LOOP_WORDS, **options, **more)[0])
+        return segments
+
+
+class Pocketsphinx:
+    """CMU's recognizer with the English model that its package brings: small, quick, and wrong in every fourth word."""
+
+    def __init__(self):
+        try:
+            from pocketsphinx import Decoder
+        except ModuleNotFoundError:
+            raise UserError('--recognizer pocketsphinx needs it: pip install "myxtts[recordings]"') from None
+        self._decoder = Decoder(samprate=SAMPLE_RATE, loglevel="FATAL")
+
+    def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
+        """See `Recognizer`; English only."""
+        return " ".join(word.text for word in self.words(samples, sample_rate, language))
+
+    def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
+        """Each word with its time."""
+        if language.partition("-")[0] != "en":
+            raise UserError(f"pocketsphinx knows English only, not {language}. Take another recognizer.")
+        heard = at_rate(samples, sample_rate)
+        self._decoder.start_utt()
+        self._decoder.process_raw((heard * 32767).astype("<i2").tobytes(), full_utt=True)
+        self._decoder.end_utt()
+        found = []
+        for one in self._decoder.seg() or ():
+            # `<sil>` and `[NOISE]` are no words; `read(2)` is the second way to say one.
+            if one.word[0] not in "<[":
+                word = one.word.partition("(")[0]
+                found.append(Word(word, one.start_frame / 100, (one.end_frame + 1) / 100))
+        return found
+
+
+class Command:
+    """A program that is given a WAV file of 16 kHz and prints what it hears; no shell is between."""
+
+    def __init__(self, command: str):
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            raise UserError(f"--recognizer must be a command that can be taken apart: {error}.") from None
+        if shutil.which(self._words[0]) is None:
+            raise UserError(f"--recognizer: the command {self._words[0]} is not there. Install it or give its path.")
+
+    def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
+        """See `Recognizer`."""
+        with tempfile.TemporaryDirectory() as folder:
+            wav = Path(folder, "speech.wav")
+            write_wav(wav, at_rate(samples, sample_rate), SAMPLE_RATE)
+            words = [word.replace(WAV, str(wav)).replace(LANGUAGE, language) for word in self._words]
+            try:
+                done = subprocess.run(words, capture_output=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL)
+            except OSError as error:
+                raise UserError(f"The recognizer {words[0]} cannot be run: {error.strerror}.") from None
+            except subprocess.TimeoutExpired:
+                raise UserError(f"The recognizer {words[0]} did not end within {TIMEOUT_SECONDS} s.") from None
+        if done.returncode:
+            said = printable((done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"])[-1][:200])
+            raise UserError(f"The recognizer {words[0]} ended with code {done.returncode} and said: {said}")
+        return " ".join(done.stdout.decode(errors="replace").split())
+
+
+def at_rate(samples: np.ndarray, sample_rate: int, wanted: int = SAMPLE_RATE) -> np.ndarray:
+    """Samples `(S,)` float32 at another rate in Hz, within full scale."""
+    samples = np.asarray(samples, np.float32)
+    return np.clip(samples if sample_rate == wanted else soxr.resample(samples, sample_rate, wanted), -1, 1)

@@ -1,0 +1,143 @@
+"""A trained model -> a folder that speaks without this project."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from myxtts.config.checks import UserError, require
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
+from myxtts.interchange.onnx import speak
+from myxtts.interchange.onnx.builder import FLOAT32, WEIGHTS, import_package
+from myxtts.interchange.onnx.checks import Finding, compare
+from myxtts.interchange.onnx.gpt import build_drawing, build_reading
+from myxtts.interchange.onnx.sound import build_decoder
+from myxtts.interchange.onnx.tensorflow_graphs import SAVED_MODEL, save_model
+from myxtts.interchange.onnx.voice import build_conditioning, build_speaker
+from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
+from myxtts.storage.speakers import read_speakers
+from myxtts.text.languages import get_language
+
+logger = logging.getLogger(__name__)
+
+ONNX, TENSORFLOW = "onnx", "savedmodel"
+FORMATS = (ONNX, TENSORFLOW)
+SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
+MODEL_NUMBERS = (
+    *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
+    *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
+)
+"""Settings and numbers of a model that `speak.py` needs."""
+
+
+def export_model(
+    folder: str | Path,
+    output: str | Path,
+    form: str = ONNX,
+    weights: str = FLOAT32,
+    which: str = "best",
+    tell: Callable[[Finding], None] = lambda finding: None,
+) -> list[Finding]:
+    """Writes graphs, vocabulary, voices, `config.json` and `speak.py`, and compares them with the model.
+
+    Args:
+        folder: Of a training run, or of `myxtts convert`.
+        output: Appears whole, after the comparison, or not at all.
+        form: One of `FORMATS`.
+        weights: `float32`, or `int8` for the GPT's matrices.
+        which: Checkpoint, as of `load_model`.
+        tell: Called with each finding as soon as there is one.
+
+    Raises:
+        UserError: The model cannot be exported so, a package is missing, or a graph is not what the model is.
+    """
+    require(form in FORMATS, "--format", f"one of {', '.join(FORMATS)}", form)
+    require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
+    output = Path(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"--output must be a folder that is empty or not there. Received: {output}.")
+    if form == ONNX:
+        import_package("onnx")
+        import_package("onnxruntime")
+    elif weights != FLOAT32:
+        raise UserError(
+            f"--format {form} has weights of 32 bits only. Received: --weights {weights}. Try --format onnx."
+        )
+    synthesizer = Synthesizer.load(folder, which, compiled=False)
+    if "decoder" not in synthesizer.model.parts:
+        lack = f"{folder} has no trained waveform decoder, and Griffin-Lim, which needs none, is not exported"
+        way_out = f"Train one with: python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
+        raise UserError(f"{lack}. {way_out}")
+    voices = _voices(folder, synthesizer)
+    with write_whole_folder(output) as new:
+        synthesizer.tokenizer.save(new / "vocab.json")
+        write_json(new / "config.json", settings(synthesizer, form, weights))
+        np.savez(new / "voices.npz", **voices)
+        shutil.copyfile(speak.__file__, new / "speak.py")
+        if form == ONNX:
+            _save_onnx(synthesizer.model, weights, new)
+        else:
+            save_model(synthesizer.model, new / SAVED_MODEL)
+        findings = []
+        for finding in compare(new, synthesizer, weights):
+            findings.append(finding)
+            tell(finding)
+        if wrong := [finding for finding in findings if not finding.holds]:
+            told = "; ".join(map(str, wrong))
+            raise UserError(f"Nothing is written: what was exported does not do what the model does. {told}.")
+    return findings
+
+
+def _save_onnx(model, weights, folder):
+    reading, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
+    for graph in (reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)):
+        graph.save(folder / f"{graph.name}.onnx")
+
+
+def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
+    """What `speak.py` reads in `config.json`."""
+    config, data = synthesizer.config, synthesizer.config.data
+    seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
+    listening = {
+        "sample_rate": MODEL_SAMPLE_RATE,
+        "speaker_sample_rate": SPEAKER_SAMPLE_RATE,
+        "most_samples": int(config.sampling.reference_seconds * MODEL_SAMPLE_RATE),
+        "piece_samples": int(seconds * MODEL_SAMPLE_RATE),
+        "least_samples": SHORTEST_CHUNK_SAMPLES,
+        "repeats": data.conditioning_padding == "repeat",
+    }
+    return {
+        "format": form,
+        "weights": weights,
+        "sample_rate": DECODER_SAMPLE_RATE,
+        "languages": {code: get_language(code).char_limit for code in synthesizer.tokenizer.languages},
+        "written_as_it_sounds": list(synthesizer.tokenizer.g2p),
+        "sampling": {name: asdict(config.sampling)[name] for name in SAMPLING},
+        "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
+        "listening": listening,
+    }
+
+
+def _voices(folder, synthesizer):
+    """Names, latents `(V, num_latents, width)` and speaker vectors `(V, speaker_width)` of the model's own voices."""
+    config, names, latents, speakers = synthesizer.model.config, [], [], []
+    for name in read_speakers(folder):
+        try:
+            voice = stored_voice(folder, name, synthesizer.voice)
+        except CheckpointError as error:
+            raise UserError(f"The voice {name} of {folder} cannot be read: {error}") from error
+        names.append(name)
+        latents.append(voice.latents)
+        speakers.append(voice.speaker)
+    if not names:
+        logger.warning("%s has no voices of its own: speak.py will need a WAV file for --voice.", folder)
+    return {
+        "names": np.array(names, np.str_),
+        "latents": np.concatenate([np.zeros((0, config.num_latents, config.width), np.float32), *latents]),
+        "speakers": np.concatenate([np.zeros((0, config.speaker_width), np.float32), *speakers]),
+    }

@@ -1,0 +1,98 @@
+"""Reading prompts and drawing codes in ONNX Runtime with weights of 8 bits, for CPUs."""
+
+import numpy as np
+
+from myxtts.config.model import ModelConfig
+from myxtts.inference.advancing import MOST_CODES, Request, RowState
+from myxtts.interchange.onnx.builder import INT8
+from myxtts.interchange.onnx.gpt import build_drawing, build_reading
+from myxtts.interchange.onnx.runtime import open_session
+from myxtts.models.gpt import GPT
+
+
+class OnnxSteps:
+    """What `Advance` and `Repack` do, on arrays, with the GPT as it was when this was made.
+
+    Here the keys of a `RowState` are `(B, heads, D, S)`, as the graph takes them, and new rows of the cache are written
+    into its arrays: a state that was drawn from is used up.
+
+    Args:
+        weights: `int8` or `float32`; only the latter gives TensorFlow's codes throughout.
+        threads: Of ONNX Runtime; 0 takes all cores.
+    """
+
+    def __init__(self, gpt: GPT, config: ModelConfig, weights: str = INT8, threads: int = 0):
+        self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
+        self._reading = open_session(build_reading(gpt, config, weights), threads)
+        # One thread: sorting a thousand scores is over before another one has woken up.
+        self._drawing = open_session(build_drawing(config), 1)
+        self.shapes: set[tuple[int, int]] = set()
+        """Always empty: nothing is compiled."""
+
+    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
+        """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
+        config, rows = self.config, len(text)
+        depth = config.width // config.heads
+        keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
+        values = [np.zeros((rows, config.heads, 1, depth), np.float32)] * config.layers
+        mask = np.pad(text_mask, ((0, 0), (config.num_latents, 1)), constant_values=True)
+        mask = np.pad(mask, ((0, 0), (1, 0)))  # the cache's only row is empty
+        code, index = np.full(rows, config.start_audio_token, np.int32), np.zeros(rows, np.int32)
+        logits, hidden, *new = self._read(latents, text, code, index, mask, keys, values)
+        seen = np.zeros(logits.shape, bool)
+        return RowState(tuple(new[0::2]), tuple(new[1::2]), logits, hidden, seen)
+
+    def _read(self, latents, text, code, index, mask, keys, values):
+        arrays = {f"keys_{number}": one for number, one in enumerate(keys)}
+        arrays |= {f"values_{number}": one for number, one in enumerate(values)}
+        arrays |= dict(latents=latents, text=text, code=code[:, None], index=index, mask=mask)
+        return self._reading.run(None, arrays)
+
+    def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
+        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
+
+        def moved(layer, axis):
+            part = np.take(layer, rows, axis=0)
+            part = part[..., start:end] if axis == 3 else part[:, :, start:end]
+            return np.pad(part, [(before, after) if one == axis else (0, 0) for one in range(4)])
+
+        keys = tuple(moved(layer, 3) for layer in state.keys)
+        values = tuple(moved(layer, 2) for layer in state.values)
+        return RowState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))
+
+    def join(self, state: RowState, other: RowState) -> RowState:
+        """The rows of both, which have caches of one size."""
+        join = lambda one, two: np.concatenate([one, two])
+        caches = (tuple(map(join, *layers)) for layers in zip(state[:2], other[:2]))
+        return RowState(*caches, *map(join, state[2:], other[2:]))
+
+    def __call__(
+        self, state: RowState, request: Request, compiled: bool
+    ) -> tuple[np.ndarray, np.ndarray, int, RowState]:
+        """As `Advance`; `compiled` changes nothing."""
+        sampling = {name: np.asarray(value) for name, value in request.sampling._asdict().items()}
+        arrays = {name: np.asarray(getattr(request, name)) for name in Request._fields if name != "sampling"}
+        request = request._replace(**arrays)
+        config, stop = self.config, self.config.stop_audio_token
+        rows, position = len(request.key_mask), int(request.position)
+        keys, values, logits, hidden, seen = state
+        codes = np.full((MOST_CODES, rows), stop, np.int32)
+        states = np.zeros((MOST_CODES + 1, rows, config.width), np.float32)
+        mask = np.pad(request.key_mask, ((0, 0), (0, 1)), constant_values=True)
+        nothing = np.zeros((rows, 0, config.width), np.float32), np.zeros((rows, 0), np.int32)
+        stopped, taken = request.left <= 0, 0
+        while taken < request.steps and not stopped.all():
+            noise = np.ascontiguousarray(request.noise[:, taken])
+            code, seen = self._drawing.run(None, dict(logits=logits, noise=noise, seen=seen, **sampling))
+            code = np.where(stopped | (taken >= request.left), np.int32(stop), code)
+            codes[taken], states[taken] = code, hidden
+            stopped = stopped | (code == stop)
+            index = np.minimum(request.index + taken + 1, self._longest)
+            logits, hidden, *new = self._read(*nothing, code, index, mask, keys, values)
+            row = position + taken
+            for layer in range(config.layers):
+                keys[layer][..., row], values[layer][:, :, row] = new[2 * layer][..., 0], new[2 * layer + 1][:, :, 0]
+            mask[:, row] = True
+            taken += 1
+        states[taken] = hidden
+        return codes, states, taken, RowState(keys, values, logits, hidden, seen)

@@ -1,0 +1,142 @@
+"""The devices that train, as one: where variables are made, and how a batch gets there."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from myxtts.config.checks import ConfigError, require
+from myxtts.devices.device_plan import DevicePlan
+from myxtts.devices.kinds import short_name
+from myxtts.distributed.workers import Workers, current_workers
+from myxtts.models.layers.batch_normalization import BatchNormalization
+from myxtts.training.loop.device_pipeline import copy_to
+
+
+class Replicas:
+    """The model devices of a plan, and those of other workers, under their `tf.distribute` strategy."""
+
+    def __init__(self, plan: DevicePlan):
+        self.data_device, self.devices = plan.data_device, plan.model_devices
+        """Of this process."""
+        self.workers: Workers = current_workers()
+        self.strategy: tf.distribute.Strategy = self.workers.strategy or (
+            tf.distribute.OneDeviceStrategy(self.devices[0])
+            if len(self.devices) == 1
+            else tf.distribute.MirroredStrategy(list(self.devices), tf.distribute.ReductionToOneDevice())
+        )
+
+    @property
+    def count(self) -> int:
+        """Of all workers together."""
+        return self.strategy.num_replicas_in_sync
+
+    def joined(self, addresses: tuple[str, ...]) -> Workers:
+        """The workers, or this process alone; raises `ConfigError` unless they are those that the settings name."""
+        joined = self.workers.addresses if self.workers.count > 1 else ()
+        way_out = "They join in a whole run: myxtts.train(config)."
+        require(addresses == joined, "training.workers", "those that this process has joined", addresses, way_out)
+        return self.workers
+
+    def scope(self) -> ExitStack:
+        """Context in which variables are made on the model devices."""
+        stack = ExitStack()
+        stack.enter_context(self.strategy.scope())
+        if self.count == 1:
+            stack.enter_context(tf.device(self.devices[0]))
+        return stack
+
+    def adopt(self, model: keras.Model) -> None:
+        """Takes in a model that was made outside of `scope`, on the model device.
+
+        Raises:
+            ConfigError: It is elsewhere; or there are several devices, and it has no copy of its weights on each.
+        """
+        if self.count > 1:
+            way_out = "Keep it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()"
+            raise ConfigError(f"model= is for training on one device. Received: {self.count} devices. {way_out}.")
+        strays = {short_name(variable.value.device) for variable in model.variables} - set(self.devices)
+        if strays:
+            way_out = f"Make it within tf.device({self.devices[0]!r})"
+            raise ConfigError(f"model= must be on {self.devices[0]}. It is on {', '.join(sorted(strays))}. {way_out}.")
+        for variable in model.variables:
+            # TensorFlow refuses optimizer variables beside one that is of no strategy, though it lives where they do.
+            variable.value._distribute_strategy = self.strategy
+
+    def transfer(self, batch: NamedTuple) -> NamedTuple:
+        """A prepared batch, of this worker, on the model device; on several, split into equal shards."""
+        if len(self.devices) == 1:
+            return copy_to(batch, self.devices[0])
+        with tf.device(self.data_device):
+            shards = zip(*(tf.split(field, len(self.devices)) for field in batch))
+        return self.distribute([copy_to(type(batch)(*shard), device) for shard, device in zip(shards, self.devices)])
+
+    def distribute(self, shards: list):
+        """One value per replica, as the strategy takes it."""
+        if len(shards) == 1:
+            return shards[0]
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: shards[context.replica_id_in_sync_group % len(shards)]
+        )
+
+    def share(self, variables: Iterable[tf.Variable], seconds: float) -> None:
+        """Gives variables the chief's values, which another worker's processor may have rounded otherwise.
+
+        `seconds` is the most time to wait for the others for one.
+        """
+        for variable in variables:
+            self.workers.watch(seconds)
+            variable.assign(self._of_chief(variable.numpy()))
+        self.workers.watch(None)
+
+    def _of_chief(self, value):
+        """The first replica's value of an array that all have."""
+        with tf.device(self.strategy.extended.worker_devices[0]):
+            return self.local(self._send(tf.constant(value)))[0].numpy()
+
+    @tf.function(reduce_retracing=True)
+    def _send(self, value):
+        def replica(own):
+            context = tf.distribute.get_replica_context()
+            sent = tf.where(context.replica_id_in_sync_group == 0, own, tf.zeros_like(own))
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, sent)
+
+        return self.strategy.run(replica, (value,))
+
+    @contextmanager
+    def naming_who_is_lost(self) -> Iterator[None]:
+        """Inside, an operation of all that fails because a worker is gone ends with its name; see `Workers.part_of`."""
+        errors = tf.errors
+        kinds = errors.UnavailableError, errors.DeadlineExceededError, errors.AbortedError, errors.CancelledError
+        try:
+            yield
+        except (*kinds, errors.InternalError) as error:
+            self.workers.part_of(error)
+            raise
+
+    def local(self, batch) -> tuple:
+        """The shards of a batch, one per replica of this worker."""
+        return self.strategy.experimental_local_results(batch)
+
+    def split(self, batch, parts: int) -> list:
+        """A batch in so many equal parts, each distributed as the batch is."""
+        if parts == 1:
+            return [batch]
+        pieces = []
+        for local, device in zip(self.local(batch), self.devices):
+            with tf.device(device):
+                pieces.append([type(batch)(*piece) for piece in zip(*(tf.split(field, parts) for field in local))])
+        return [self.distribute([shard[part] for shard in pieces]) for part in range(parts)]
+
+
+def synchronize_statistics(model: keras.Model) -> None:
+    """Lets batch normalization take its statistics of the whole batch, all replicas' rows of it, as on one device."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, BatchNormalization):
+            layer.over_replicas = _over_replicas
+
+
+def _over_replicas(value):
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)

@@ -1,0 +1,279 @@
+"""The one train step, the same for every stage, for one replica or several, for one batch or an accumulated group.
+
+Gradients are sums over the items of all replicas and micro-batches, divided by the number of those items; they are
+reduced once, then checked, clipped and applied. Keras's own shortcuts do not fit: its global-norm clipping and its loss
+scaling look at one replica, and its accumulation averages micro-batches whatever their number of tokens.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import tensorflow as tf
+
+from myxtts.config.stages import StageConfig
+from myxtts.training.loop.updates import UpdateRule
+from myxtts.training.stages.base import Update
+
+
+class TrainStep:
+    """Takes optimizer steps: every update of a stage in turn, each on the weights that the one before left.
+
+    To be made in the strategy's scope and on the model device, since every variable stays where it is made.
+
+    Args:
+        accumulation: Batches per update.
+        precision: Dtype policy of the model; `mixed_float16` turns dynamic loss scaling on.
+        xla: Compile the gradients, and on one device the updates. XLA compiles once per shape of batch.
+        ema: Decay of the weight averages; 0 for none.
+    """
+
+    def __init__(
+        self,
+        updates: list[Update],
+        strategy: tf.distribute.Strategy,
+        stage_config: StageConfig,
+        accumulation: int = 1,
+        precision: str = "float32",
+        *,
+        xla: bool = False,
+        ema: float = 0.0,
+    ):
+        self.strategy = strategy
+        rule = dict(scaled=precision == "mixed_float16", ema=ema, stage_learning_rate=stage_config.learning_rate)
+        self.rules = [UpdateRule(update, strategy, **rule) for update in updates]
+        """What is updated, in the order in which the updates take turns."""
+        if accumulation > 1:
+            self.make_accumulators()
+        self.phase = ""
+        """Of the stage's phases the one that the next steps belong to; each is traced once."""
+        self.micro_batches = 0
+        """Batches whose gradients went into the last update."""
+        self.xla, self._begun = xla, 0
+        self.forget_traces()
+
+    def forget_traces(self) -> None:
+        """Traces anew from here on, as if no batch had been seen."""
+        self.traces = 0
+        self.graph = None
+        """The graph that was traced last, of a function that computes gradients."""
+        self._compiled_shapes = set()
+        for rule in self.rules:
+            rule.compile(self.xla)
+        # XLA compiles for each shape in any case; with the shape known when traced, loops over it can be unrolled.
+        self._whole = tf.function(self._whole_step, reduce_retracing=not self.xla)
+        self._accumulate = self._traced(self._accumulate_step, not self.xla)
+        self._counts, self._finish = self._traced(self._counts_step), self._traced(self._finish_step)
+
+    def _traced(self, function, reduce_retracing=True):
+        return [tf.function(partial(function, rule), reduce_retracing=reduce_retracing) for rule in self.rules]
+
+    def trace_for(self, examples: list) -> None:
+        """Traces for all shapes of batch that lie between those of the examples, which are batches or micro-batches.
+
+        Left to itself, a traced function is for the shapes that come first, and for any shapes from the second ones on.
+        A resumed run, where others come first, would take the same steps in other graphs, which round otherwise. XLA
+        compiles for each shape anyway.
+        """
+        if self.xla or tf.config.functions_run_eagerly():
+            return
+        specs = [tf.nest.map_structure(tf.type_spec_from_value, example) for example in examples]
+        if all(spec == specs[0] for spec in specs):
+            return  # there is but one shape
+        batch = tf.nest.map_structure(lambda one, *more: one.most_specific_common_supertype(more), *specs)
+        for phase in dict.fromkeys(phase for rule in self.rules for phase in rule.phases or ("",)):
+            with tf.device(self.strategy.extended.worker_devices[0]):
+                self._trace_phase(batch, tf.TensorSpec((2,), tf.int32), phase)
+
+    def _trace_phase(self, batch, seed, phase):
+        if not self.accumulators():
+            self._whole.get_concrete_function(batch, seed, phase)
+            return
+        for rule, count, accumulate in zip(self.rules, self._counts, self._accumulate):
+            if rule.has_turn(phase):
+                counts = count.get_concrete_function(batch).structured_outputs
+                counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
+                accumulate.get_concrete_function(batch, counts, seed, phase)
+
+    def _of_rules(self, variables):
+        return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
+
+    def state_variables(self) -> dict[str, tf.Variable]:
+        """Everything a checkpoint needs besides the weights, by name."""
+        return self._of_rules(UpdateRule.state_variables)
+
+    def accumulators(self) -> dict[str, tf.Variable]:
+        """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""
+        return self._of_rules(UpdateRule.accumulators)
+
+    def averages(self) -> dict[str, tf.Variable]:
+        """Averages of the weights by name; empty where none are kept."""
+        return self._of_rules(lambda rule: rule.averages.variables() if rule.averages else {})
+
+    def trainable(self) -> dict[str, tf.Variable]:
+        """Weights that the updates change, by name."""
+        return self._of_rules(lambda rule: dict(zip(rule.names, rule.variables)))
+
+    def averaged(self) -> dict[str, tf.Variable]:
+        """Those of them that averages are kept of."""
+        return self._of_rules(lambda rule: dict(zip(rule.names, rule.variables)) if rule.averages else {})
+
+    def restart_averages(self) -> None:
+        """Lets them begin at the weights as they are."""
+        for averages in filter(None, (rule.averages for rule in self.rules)):
+            averages.restart()
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Within the block the model has the weights that are validated and spoken with: their averages, if any."""
+        with ExitStack() as stack:
+            for averages in filter(None, (rule.averages for rule in self.rules)):
+                stack.enter_context(averages.in_place_of_weights())
+            yield
+
+    @property
+    def learning_rate(self) -> tf.Variable:
+        """Of the first update."""
+        return self.rules[0].optimizer.learning_rate.value
+
+    @property
+    def bad_steps(self) -> int:
+        """Updates so far that were left out because they were not finite."""
+        return sum(int(rule.bad_steps.numpy()) for rule in self.rules)
+
+    @property
+    def bad_steps_in_row(self) -> int:
+        """The most that any update has been left out in a row, just now."""
+        return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
+
+    @property
+    def compilations(self) -> int:
+        """Programs that XLA has made for the batches so far."""
+        return self.most_compilations(len(self._compiled_shapes)) if self._compiled_shapes else 0
+
+    def most_compilations(self, num_shapes: int) -> int:
+        """Programs that XLA makes for so many shapes of batch: gradients on each replica, and on one the update."""
+        replicas = self.strategy.num_replicas_in_sync
+        return len(self.rules) * (num_shapes * replicas + (replicas == 1))
+
+    def make_accumulators(self) -> None:
+        """Makes what sums of gradients over several batches need; to be called in the strategy's scope."""
+        for rule in self.rules:
+            rule.make_accumulators()
+
+    def drop_accumulators(self) -> None:
+        """Frees what sums of gradients took, before a first step."""
+        for rule in self.rules:
+            rule.drop_accumulators()
+        self.forget_traces()
+
+    def forget_partial_step(self) -> bool:
+        """Readies the step for being taken again after an error within it.
+
+        Returns:
+            False when the error struck after weights had begun to change, so that they are of no step.
+        """
+        for rule in self.rules:
+            rule.clear_accumulators()
+        before, self._begun = self._begun, sum(int(rule.begun.numpy()) for rule in self.rules)
+        return before == self._begun
+
+    def __call__(self, batches: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
+        """Takes one optimizer step.
+
+        Args:
+            batches: One batch, or several to sum the gradients of, on the model devices.
+            seed: `(2,)` int32, of dropout; the second number may grow by one per micro-batch.
+
+        Returns:
+            Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. Where
+            several updates take turns, the figures of each come under its name (`generator/loss`), `loss` and
+            `gradient_norm` are those of the last, and `finite` says whether all of them were applied.
+        """
+        # What is outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which is
+        # the data device where there are two.
+        with tf.device(self.strategy.extended.worker_devices[0]):
+            for rule in self.rules:
+                rule.set_learning_rate(learning_rate)
+            figures = self._step(batches, tf.constant(seed, tf.int32))
+        self.micro_batches = len(batches)
+        self._begun += sum(rule.has_turn(self.phase) for rule in self.rules)
+        if self.xla:
+            fields = (tf.nest.flatten(self.rules[0].first(batch)) for batch in batches)
+            self._compiled_shapes.update(tuple(tuple(field.shape) for field in batch) for batch in fields)
+        return self._together(figures)
+
+    def _together(self, figures):
+        together = {"loss": figures[-1]["loss"]}
+        for rule, own in zip(self.rules, figures):
+            rule.clip_factor = own.pop("clip_factor")
+            together |= rule.named(own)
+        if len(figures) > 1:
+            finite = tf.reduce_all([own["finite"] for own in figures])
+            together |= {"gradient_norm": figures[-1]["gradient_norm"], "finite": finite}
+        return together
+
+    def _step(self, batches, seed):
+        if len(batches) == 1:
+            return self._whole(batches[0], seed, self.phase)
+        return [self._accumulated(place, batches, seed) for place in range(len(self.rules))]
+
+    def _accumulated(self, place, batches, seed):
+        if not self.rules[place].has_turn(self.phase):
+            return self._no_turn()
+        counts = [self._counts[place](batch) for batch in batches]
+        counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
+        sums, statistics = None, None
+        for micro, batch in enumerate(batches):
+            more = self._accumulate[place](batch, counts, seed + [0, micro << 16], self.phase)
+            sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
+        return self._finish[place](sums, counts, statistics)
+
+    def _trace(self):
+        """Called when a function that computes gradients is traced."""
+        self.traces += 1
+        self.graph = tf.compat.v1.get_default_graph()
+
+    @staticmethod
+    def _seed(seed):
+        """The replica's own seed."""
+        return seed + tf.stack([tf.distribute.get_replica_context().replica_id_in_sync_group, 0])
+
+    @staticmethod
+    def _no_turn():
+        """Figures of an update that waits for its phase."""
+        zero = tf.zeros(())
+        return {"loss": zero, "gradient_norm": zero, "finite": tf.constant(True), "clip_factor": tf.ones(())}
+
+    def _whole_step(self, batch, seed, phase):
+        self._trace()
+        turns = [rule.has_turn(phase) for rule in self.rules]
+        return [
+            self._whole_update(rule, batch, seed, phase) if turn else self._no_turn()
+            for rule, turn in zip(self.rules, turns)
+        ]
+
+    def _whole_update(self, rule, batch, seed, phase):
+        def replica(batch, seed):
+            counts = rule.all_reduce(rule.objective.counts(batch))
+            return rule.all_reduce(rule.gradients(batch, counts, self._seed(seed), phase)), counts
+
+        (gradients, sums, statistics), counts = self.strategy.run(replica, (batch, seed))
+        return rule.update(gradients, rule.first(sums), rule.first(counts), statistics)
+
+    def _counts_step(self, rule, batch):
+        return rule.first(self.strategy.run(lambda b: rule.all_reduce(rule.objective.counts(b)), (batch,)))
+
+    def _accumulate_step(self, rule, batch, counts, seed, phase):
+        self._trace()
+
+        def replica(batch, seed):
+            gradients, sums, statistics = rule.gradients(batch, counts, self._seed(seed), phase)
+            rule.accumulate(gradients)
+            return rule.all_reduce((sums, statistics))
+
+        return rule.first(self.strategy.run(replica, (batch, seed)))
+
+    def _finish_step(self, rule, sums, counts, statistics):
+        gradients = self.strategy.run(rule.take_accumulated)
+        return rule.update(gradients, sums, counts, statistics)

@@ -1,0 +1,151 @@
+"""A run's checkpoints: written while it trains, taken up when it is resumed, returned to when it goes wrong."""
+
+import logging
+from collections.abc import Callable
+
+from myxtts.config.config import XTTSConfig
+from myxtts.distributed.workers import current_workers
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.checkpoint_writer import CheckpointWriter
+from myxtts.training.loop.divergence import DivergenceGuard, last_good_step
+from myxtts.training.loop.optimizations import Switches
+from myxtts.training.loop.step import TrainStep
+from myxtts.training.resuming.state import TrainingState, differences, versions
+from myxtts.training.stages.base import Stage, arrays_of
+from myxtts.training.watching.clip_record import CLIPS, ClipRecord
+
+logger = logging.getLogger(__name__)
+
+TRAINED = "trained"
+"""Tensor file of a run with weight averages: the weights that training continues with. `model`, which everything else
+reads, then holds the averages: what was validated and what speaks."""
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of one stage of a run.
+
+    `config` is called for the settings of the moment: the batch size may change. `switches` are those that are applied.
+    Of several workers the chief alone writes and decides what is read; all read it.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        stage: Stage,
+        train_step: TrainStep,
+        config: Callable[[], XTTSConfig],
+        switches: Switches,
+    ):
+        self.state, self.stage, self.train_step, self._config = state, stage, train_step, config
+        self.switches, self.workers = switches, current_workers()
+        training = config().training
+        self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
+        self.writer = CheckpointWriter(self.store)
+        self.companions: dict[str, bytes] = {}
+        """Files that the weights of what speaks mean something with, by name, once they are known."""
+
+    def save(self, last: bool, finished: bool, ledger: list | None) -> None:
+        """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
+
+        The `last` one is on the disk when this returns, after several tries if need be. Else training waits only for
+        the copy to the host, and a write that fails is reported by the next call. `finished` says whether the stage's
+        last step has been taken; `ledger` has the rows of the switches' ledger.
+        """
+        self.writer.wait()  # before the copy: no more than one is held
+        self.state.finished = finished
+        if self.workers.is_chief:
+            self._write(last, ledger)
+        if last:
+            self.workers.gather()  # what comes next may read it
+
+    def _write(self, last, ledger):
+        best = self.state.best is not None and self.state.best[1] == self.state.step
+        copies = self.companions if self.stage.speaks else {}
+        (self.writer.write_last if last else self.writer.start)(self.state.step, *self.snapshot(ledger), best, copies)
+
+    def snapshot(self, ledger: list | None) -> tuple[dict, dict]:
+        """Copies the run's tensors and state to the host, between two steps, for `CheckpointStore.write`."""
+        tensors = {"optimizer": arrays_of(self.train_step.state_variables())}
+        with self.train_step.averaged_weights():
+            tensors |= self.stage.weight_arrays()
+        keeps_averages = bool(self.train_step.averages())
+        if keeps_averages:
+            tensors[TRAINED] = arrays_of(self.train_step.averaged())
+        saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": keeps_averages, "ledger": ledger}
+        saved |= {"bad_steps_in_row": self.train_step.bad_steps_in_row, "versions": versions()}
+        saved["switches"] = self.switches.applied()
+        if self.state.clips is not None:
+            record = self.state.clips.record(self.state.position)
+            tensors[CLIPS], saved["order"] = record.arrays(), record.state()
+        return tensors, {**saved, "config": self._config().to_dict()}
+
+    def resume(self, folder: str | None = None) -> None:
+        """Takes up the newest sound checkpoint, if there is one.
+
+        `folder` is of another run, which must have one; None for the run's own. A checkpoint of another model, or one
+        trained on the codes of another DVAE, raises a `CheckpointError`.
+        """
+        store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
+        step = self.workers.ask(lambda: store.newest_sound(logger.warning))
+        if step is not None:
+            self._restore(store, step)
+            logger.info("Resumed the %s stage at step %d from %s", self.stage.name, step, store.path(step))
+        elif folder:
+            raise CheckpointError(f"{folder} has no checkpoint of the {self.stage.name} stage to resume from.")
+
+    def _restore(self, store, step):
+        saved, where = store.read_state(step), str(store.path(step))
+        self.state.restore(step, saved, where)
+        trained, clips = [TRAINED] if saved.get("averaged") else [], [CLIPS] if "order" in saved else []
+        tensors, _ = store.read(step, (*self.stage.weight_files(), "optimizer", *trained, *clips))
+        kept = (tensors[CLIPS], saved["order"], self.state.position, where) if clips else None
+        self.state.record = kept and ClipRecord.restore(*kept)
+        self.stage.assign_weights(tensors, where)
+        assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
+        self.train_step.restart_averages()
+        if trained:
+            # Averages may have been turned off since.
+            averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}
+            assign_by_name(averaged, tensors[TRAINED], where)
+        for line in differences(saved, self._config(), where):
+            logger.info("%s", line)
+
+    def go_back(self, error: Exception, guard: DivergenceGuard) -> None:
+        """Takes a run that has diverged back to its last good checkpoint, with a lower learning rate.
+
+        `error` is raised where there is no way back, or no further one is allowed; `guard` counts the returns.
+        """
+        settings = self._config().training
+        self.writer.wait()
+        returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate
+        may = guard.returns < settings.divergence_returns
+        step = self.workers.ask(lambda: last_good_step(self.store) if may else None)
+        if step is None:
+            raise error
+        self._restore(self.store, step)
+        guard.returns, guard.rate_scale = returns, rate_scale
+        logger.error(
+            "%s Going back to the checkpoint of step %d with %g times the learning rate; time %d of %d.",
+            *(error, step, rate_scale, returns, settings.divergence_returns),
+        )
+
+    def go_back_to_best(self) -> None:
+        """Takes a run back to its best checkpoint, with its history; later ones are renamed to `overtrained_step_…`.
+
+        Where nothing was judged best yet, it stays where it is.
+        """
+        self.writer.wait()
+        history, stale = self.state.history, self.state.stale_evaluations
+        best = self.workers.ask(self._leave_best)
+        if best is None:
+            return
+        self._restore(self.store, best)
+        self.state.history, self.state.stale_evaluations = history, stale
+
+    def _leave_best(self):
+        """Puts away what is newer than the best checkpoint; returns the best one's step, None where there is none."""
+        best = self.store.best_step()
+        for step in self.store.steps() if best is not None else ():
+            if step > best:
+                self.store.put_away(step, "overtrained")
+        return best

@@ -1,0 +1,300 @@
+"""What a run shows while it trains: progress bar or lines, TensorBoard, the final report."""
+
+import json
+import logging
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from myxtts.config.checks import counted
+from myxtts.config.config import XTTSConfig
+from myxtts.devices.gpu_monitor import GPUMonitor
+from myxtts.storage.files import AnyPath
+from myxtts.training.watching.ledger import Ledger
+from myxtts.training.watching.step_clock import STALL_WARNING, VARIATION_WARNING
+from myxtts.utils.commons import CONSOLE_LOGGER_NAME, folded, folded_on_terminal
+
+ALWAYS_TOLD = ("loss", "gradient_norm", "learning_rate")
+"""Figures of a log line that say something at zero, too."""
+console_log = logging.getLogger(CONSOLE_LOGGER_NAME)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StageStart:
+    """A stage whose training begins or is taken up again, after `step` optimizer steps.
+
+    `num_weights` numbers are trained, `batch_size` is in clips and `accumulation` in batches per optimizer step;
+    `preset` is that of the training switches, `placement` the line of the placement audit.
+    """
+
+    stage: str
+    step: int
+    total_steps: int
+    model_size: str
+    num_weights: int
+    batch_size: int
+    accumulation: int
+    preset: str
+    placement: str
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """What the training of a stage was like.
+
+    `timing` is `StepClock.report` of the whole run, empty where no step was timed. `traces` are of the train step,
+    `compilations` programs compiled by XLA; `skipped_steps` updates were left out because they were not finite.
+    """
+
+    stage: str
+    step: int
+    timing: dict
+    traces: int
+    compilations: int
+    loss_scale: float | None
+    skipped_steps: int
+
+
+class Callback:
+    """Methods that a trainer calls; a callback has those that it needs."""
+
+    def on_start(self, start: StageStart) -> None:
+        """Before the first step."""
+
+    def on_waiting(self, seconds: float) -> None:
+        """Multi-GPU Mode: the data pipeline gets a head start of at least so long."""
+
+    def on_running(self) -> None:
+        """Multi-GPU Mode: the pipeline is filled, and training starts."""
+
+    def on_ledger(self, ledger: Ledger) -> None:
+        """After the first step that was applied; `ledger` says what the training switches do."""
+
+    def on_step(self, step: int) -> None:
+        """After every step."""
+
+    def on_log(self, step: int, losses: dict, timing: dict) -> None:
+        """Every `training.log_every_steps`: mean losses and `StepClock.report` since the last time."""
+
+    def on_validation(self, step: int, losses: dict, is_best: bool) -> None:
+        """After each validation, while the model has the weights that were validated."""
+
+    def on_evaluation(self, step: int, figures: dict, is_best: bool) -> None:
+        """After each evaluation of speech; `figures` has the `score`, lower is better, first."""
+
+    def on_sample(self, step: int) -> None:
+        """Every `training.sample_every_steps`, while the model has the weights that speak."""
+
+    def on_end(self, end: StageEnd) -> None:
+        """After the last step."""
+
+
+def losses_text(losses: dict[str, float]) -> str:
+    """`loss 3.1234 | text 1.2000 | codes 3.1000` and so on."""
+    shown = []
+    for name, value in losses.items():
+        if name == "learning_rate":
+            shown.append(f"lr {value:.1e}")
+        elif name != "skipped_steps":
+            shown.append(f"{name} {value:.4f}")
+        elif value:
+            shown.append(f"skipped {value:d}")
+    return " | ".join(shown)
+
+
+def timing_text(timing: dict[str, float]) -> str:
+    """The timing part of a log line; empty before the first timed step."""
+    if not timing:
+        return ""
+    waited = f"stall {100 * timing['stall']:.1f}% | buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}"
+    return " | ".join([*_pace(timing), waited])
+
+
+def _pace(timing):
+    """How long steps take, as log lines and the final report have it."""
+    yield f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms"
+    yield f"Throughput: {timing['steps_per_second']:.2f} steps/sec"
+    yield f"Variation: {100 * timing['variation']:.1f}%"
+
+
+class ConsoleProgress(Callback):
+    """A progress bar with stage, step, losses, steps/s and time left; plain lines where output is no terminal.
+
+    `monitor` is running, and `roles` are those of its GPUs, for its figures; without roles nothing is said of GPUs.
+    """
+
+    def __init__(self, monitor: GPUMonitor | None = None, roles: Sequence[str] = ()):
+        self.monitor, self.roles, self._bar = monitor, roles, None
+        self._tells_of_gpus = monitor is not None and len(roles) > 0
+
+    def on_start(self, start):
+        self._start = start
+        done = f"{counted(start.total_steps, 'step')}, {start.step} done"
+        self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
+        self._say(start.placement)
+        accumulated = f" x {start.accumulation} accumulated" if start.accumulation > 1 else ""
+        self._say(f"Batch size: {start.batch_size}{accumulated}")
+        if sys.stdout.isatty() and start.step < start.total_steps:
+            look = dict(unit="step", dynamic_ncols=True, smoothing=0.05)
+            self._bar = tqdm(total=start.total_steps, initial=start.step, desc=start.stage, **look)
+
+    def on_waiting(self, seconds):
+        self._say(f"Multi-GPU Mode: Waiting {seconds}s for data pipeline to warm up...")
+
+    def on_running(self):
+        self._say("Model training starting now")
+
+    def on_ledger(self, ledger):
+        preset = self._start.preset
+        self._say(f"{self._start.stage} optimizations (preset {preset}), as seen in the first step:\n{ledger}")
+
+    def on_step(self, step):
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)  # a run that went back counts anew
+
+    def _say(self, text):
+        """Prints, above the bar if there is one, and lets the run's log have it too, a step in one line."""
+        shown = text
+        if "\n" not in text:
+            shown = folded(text) if " | " in text else folded_on_terminal(text, sys.stdout)
+        if self._bar is not None:
+            self._bar.write(shown)
+        else:
+            print(shown, flush=True)
+        console_log.info("%s", text.lstrip("\n"))
+
+    def on_log(self, step, losses, timing):
+        if self._bar is not None:
+            self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
+        total = self._start.total_steps
+        # A loss that is nothing at all had no turn, as those of discriminators before they begin.
+        seen = {name: value for name, value in losses.items() if value or name in ALWAYS_TOLD}
+        parts = [f"step {step}/{total}", losses_text(seen), timing_text(timing)]
+        if timing:
+            parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
+        if self._tells_of_gpus:
+            parts.append(self.monitor.report().log_fields(self.roles))
+        self._say(f"{self._start.stage} " + " | ".join(part for part in parts if part))
+        # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data tells.
+        if timing and timing["variation"] > VARIATION_WARNING and (self.roles or timing["stall"] > STALL_WARNING):
+            self._say(
+                "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
+                "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase."
+            )
+
+    def on_validation(self, step, losses, is_best):
+        best = " (best so far)" if is_best else ""
+        self._say(f"{self._start.stage} validation at step {step}: {losses_text(losses)}{best}")
+
+    def on_evaluation(self, step, figures, is_best):
+        best = " (best so far)" if is_best else ""
+        self._say(f"{self._start.stage} speech at step {step}: {losses_text(figures)}{best}")
+
+    def on_end(self, end):
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        self._say("\n".join([f"FINAL REPORT, stage {end.stage}", *(f"  {line}" for line in self._final(end))]))
+
+    def _final(self, end):
+        """Lines of the final report."""
+        timing = end.timing
+        if timing:
+            yield from _pace(timing)
+            yield f"Stall: {100 * timing['stall']:.1f}%"
+            yield f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average"
+        yield f"Traces of the train step: {end.traces}"
+        if end.compilations:
+            yield f"Programs compiled by XLA: {end.compilations}"
+        if end.loss_scale is not None:
+            yield f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}"
+        if self._tells_of_gpus:
+            yield self.monitor.report().log_fields(self.roles)
+
+
+class EventFile:
+    """Writes figures for TensorBoard into a folder, whose parent is there, and makes the folder.
+
+    What a disk does not take is lost; that is told once, and nothing ends. A file whose last record was cut cannot be
+    read beyond it, so a new one is begun as soon as the disk takes one.
+    """
+
+    def __init__(self, folder: AnyPath):
+        self.folder: Path = Path(folder)
+        self._writer, self._told = None, False
+
+    def write(self, step: int, write: Callable[[], None]) -> None:
+        """Calls `write`, which uses `tf.summary`, for a step."""
+        with self._survives():
+            if self._writer is None:
+                # Not its parents: a run's folder is not made anew where it was moved.
+                self.folder.mkdir(exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.folder) as file:  # no empty file for each try on a full disk
+                    file.write(bytes(4096))
+                self._writer = tf.summary.create_file_writer(str(self.folder))
+            with self._writer.as_default(step=step):
+                write()
+
+    def flush(self) -> None:
+        """Hands what was written to the operating system."""
+        with self._survives():
+            if self._writer is not None:
+                self._writer.flush()
+
+    @contextmanager
+    def _survives(self):
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            self._writer = None
+            if not self._told:
+                first_line = getattr(error, "message", str(error)).partition("\n")[0]
+                reason = re.sub(r"^\{\{.*?\}\} *", "", first_line)  # TensorFlow's name of the operation
+                logger.error(
+                    "TensorBoard's figures cannot be written to %s: %s. Training goes on.", self.folder, reason
+                )
+            self._told = True
+
+
+class TensorBoardWriter(Callback):
+    """Writes losses, learning rate and timing to TensorBoard, by stage: a folder each in `folder`, which is there.
+
+    The settings stand with them as text.
+    """
+
+    def __init__(self, folder: AnyPath, config: XTTSConfig):
+        self.folder: Path = Path(folder)
+        self._settings = f"```\n{json.dumps(config.to_dict(), indent=1, ensure_ascii=False)}\n```"
+
+    def on_start(self, start):
+        self._file = EventFile(self.folder / start.stage)
+        self._file.write(start.step, lambda: tf.summary.text("settings", self._settings))
+
+    def _write(self, step, values, group):
+        def write():
+            for name, value in values.items():
+                tf.summary.scalar(f"{group}/{name}", value)
+
+        self._file.write(step, write)
+
+    def on_log(self, step, losses, timing):
+        self._write(step, losses, "train")
+        self._write(step, timing, "timing")
+
+    def on_validation(self, step, losses, is_best):
+        self._write(step, losses, "validation")
+
+    def on_evaluation(self, step, figures, is_best):
+        self._write(step, figures, "evaluation")
+
+    def on_end(self, end):
+        self._file.flush()

@@ -1,0 +1,247 @@
+"""What a training step is made of: each phase timed alone, then the pipeline with its phases overlapping."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from statistics import fmean, median, pstdev
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.data.batch import WaveBatch, noise_batch
+from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.device_plan import DevicePlan
+from myxtts.memory.estimates import TOKENS_PER_SECOND
+from myxtts.models.xtts import XTTS
+from myxtts.training.trainer import XTTSTrainer
+
+PHASES = ("load", "preprocess", "transfer", "train")
+WARMUP_STEPS = 5
+"""Steps left out at the start of each measurement: they trace and fill caches."""
+KEPT_BATCHES = 8
+"""Batches that the phases after loading are timed on, in turn."""
+PRODUCT_SIZE = 1024
+"""Rows and columns of the matrices whose product is timed in each number format."""
+PRODUCT_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """Mean seconds per step of each phase, nothing else running."""
+
+    load: float
+    """Reading, decoding and padding on the host, and the copy to the data device."""
+    preprocess: float
+    """Mel spectrograms, codes and augmentation on the data device."""
+    transfer: float
+    """The copy to the model device."""
+    train: float
+    """Forward, backward and update on the model device."""
+
+    @property
+    def data(self) -> float:
+        """Seconds of data work per step."""
+        return self.load + self.preprocess + self.transfer
+
+    @property
+    def total(self) -> float:
+        """Seconds of a step without overlap."""
+        return self.data + self.train
+
+    @property
+    def ceiling(self) -> float:
+        """The greatest speed-up that overlapping can bring."""
+        return self.total / max(self.data, self.train)
+
+
+@dataclass
+class PipelineTimes:
+    """Steps of the pipeline as a whole."""
+
+    step_times: list[float] = field(default_factory=list)
+    """Seconds of each step."""
+    wait_seconds: float = 0.0
+    """Time that the model device waited for data in those steps."""
+    spans: list[tuple[str, float, float]] = field(default_factory=list)
+    """`(phase, start, end)` in seconds since the first step: when `preprocess`, `transfer` and `train` ran."""
+
+    @property
+    def mean(self) -> float:
+        """Mean seconds of a step."""
+        return fmean(self.step_times)
+
+    @property
+    def variation(self) -> float:
+        """Standard deviation over mean of the step times."""
+        return pstdev(self.step_times) / self.mean
+
+    @property
+    def stall(self) -> float:
+        """Share of the time that the model device waited for data."""
+        return min(1.0, self.wait_seconds / sum(self.step_times))
+
+    def busy(self, phases: Sequence[str]) -> float:
+        """Share of the time in which one of `phases` ran."""
+        whole = sum(self.step_times)
+        spans = ((max(start, 0.0), min(end, whole)) for phase, start, end in self.spans if phase in phases)
+        return sum(max(0.0, end - start) for start, end in spans) / whole
+
+
+def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[XTTSTrainer, SpeechDataset]:
+    """A fresh GPT trainer, without accumulation, and its data set, for measurements; what a run writes is in `folder`.
+
+    The DVAE is untrained, which costs the same time.
+    """
+    dataset = SpeechDataset.open(_without_history(config, folder))
+    return _trainer(dataset.config, plan), dataset
+
+
+def _without_history(config, folder):
+    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
+    return replace(config, training=training)
+
+
+def _trainer(config, plan):
+    with tf.device(plan.data_device):
+        dvae_model = XTTS(config.model, parts=("dvae",))
+    return XTTSTrainer(config, stage="gpt", foundations={"dvae": dvae_model}, plan=plan)
+
+
+def measure_phases(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
+    """Times every phase alone, with the devices synchronized after each call. Trains the model.
+
+    `WARMUP_STEPS` come before the `num_steps` that count; the trainer must not accumulate.
+    """
+    times, kept = {phase: [] for phase in PHASES}, []
+    for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
+        pass  # the first reads import what decodes and resamples
+    # Readers work in parallel and ahead: the time of one read says little, the rate of all how long a step waits.
+    began = time.perf_counter()
+    for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
+        kept = [*kept, wave][-KEPT_BATCHES:]
+    sync()
+    load = (time.perf_counter() - began) / num_steps
+    for position in range(WARMUP_STEPS + num_steps):
+        batch = _timed(times["preprocess"], trainer.preparation, kept[position % len(kept)], position)
+        batch = _timed(times["transfer"], trainer.replicas.transfer, batch)
+        _timed(times["train"], take_step, trainer, batch, position)
+    return PhaseTimes(load, *(fmean(times[phase][WARMUP_STEPS:]) for phase in PHASES[1:]))
+
+
+def measure_pipeline(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
+    """Times the pipeline as a run has it, overlapping if `trainer.enable_async_pipeline`; trains the model."""
+    spans, found = [], PipelineTimes()
+
+    def recorded(phase, call):
+        def timed(*arguments):
+            began = time.perf_counter()
+            result = call(*arguments)
+            spans.append((phase, began, time.perf_counter()))
+            return result
+
+        return timed
+
+    step = recorded("train", take_step)
+    with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, recorded) as batches:
+        batches.wait_until_filled()
+        for position, batch in enumerate(batches):
+            if position == WARMUP_STEPS:
+                origin = began = time.perf_counter()
+                waited = batches.wait_seconds
+            step(trainer, batch, position)
+            sync()
+            if position >= WARMUP_STEPS:
+                now = time.perf_counter()
+                found.step_times.append(now - began)
+                began = now
+                # Not after the last step: what the end of the data takes is no stall.
+                found.wait_seconds = batches.wait_seconds - waited
+    found.spans = [(phase, start - origin, end - origin) for phase, start, end in spans]
+    return found
+
+
+def take_step(trainer: XTTSTrainer, batch: NamedTuple, position: int) -> dict[str, tf.Tensor]:
+    """One step of the trainer's own train step, at a learning rate that changes next to nothing."""
+    return trainer.train_step([batch], 1e-6, (0, position))
+
+
+def sync() -> None:
+    """Waits until every device has done what it was given."""
+    tf.test.experimental.sync_devices()
+
+
+def _timed(times, call, *arguments):
+    began = time.perf_counter()
+    result = call(*arguments)
+    sync()
+    times.append(time.perf_counter() - began)
+    return result
+
+
+def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
+    """Clips of noise, `seconds` long or as long as the model takes, with the text that goes with so much speech."""
+    samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
+    tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
+    conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
+    noise = noise_batch(batch_size, samples, tokens, conditioning, config.model.num_text_tokens)
+    return tf.nest.map_structure(tf.constant, noise)
+
+
+def measure_training(
+    config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
+) -> list[float]:
+    """Times whole training steps on noise, data work included, one after the other: seconds of each, at least one.
+
+    It ends after the step in which `budget_seconds` have passed since the first one, which traces and does not count.
+    """
+    trainer = _trainer(_without_history(config, folder), plan)
+    waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
+
+    def step(position):
+        take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, position)), position)
+
+    _timed([], step, 0)
+    times, ends = [], time.perf_counter() + budget_seconds
+    while not times or time.perf_counter() < ends:
+        _timed(times, step, len(times))
+    return times
+
+
+def product_rates(device: str) -> dict[str, float]:
+    """Floating-point operations per second of a product of square matrices on a device, by number format."""
+    rates = {}
+    product = tf.function(tf.matmul)
+    with tf.device(device):
+        for dtype in ("float32", "bfloat16", "float16"):
+            x = tf.cast(tf.random.stateless_normal((PRODUCT_SIZE, PRODUCT_SIZE), (0, 0)), dtype)
+            product(x, x)
+            sync()
+            count, began = 0, time.perf_counter()
+            while time.perf_counter() - began < PRODUCT_SECONDS:
+                product(x, x)
+                sync()
+                count += 1
+            rates[dtype] = 2 * PRODUCT_SIZE**3 * count / (time.perf_counter() - began)
+    return rates
+
+
+def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: int) -> float:
+    """Median time of adding up so many bytes of float32 over all replicas, as gradients are; on all workers at once."""
+    with tf.device(strategy.extended.worker_devices[0]):
+        values = tf.ones((num_bytes // 4,))
+
+        @tf.function
+        def total():
+            sums = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", values))
+            return strategy.experimental_local_results(sums)[0][0]
+
+        total()  # traced, and connections made
+        seconds = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            float(total())
+            seconds.append(time.perf_counter() - began)
+    return median(seconds)

@@ -1,0 +1,327 @@
+"""`myxtts make-dataset` on planted recordings: where it cuts, whose text a clip gets, what becomes of each second."""
+
+import csv
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+from planted_talk import RATE, plant, syllables
+from tiny import voiced
+
+from myxtts import __main__ as command
+from myxtts.apps.datasets.aligners import WordAligner
+from myxtts.apps.datasets.checks import ClipFacts
+from myxtts.apps.datasets.listening import Listeners, listen
+from myxtts.apps.datasets.make import DatasetOptions, make_dataset
+from myxtts.apps.datasets.source import Cut
+from myxtts.config.checks import UserError
+from myxtts.data.corpora import load_corpus
+
+
+def has_pysubs2():
+    try:
+        import pysubs2  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+needs_pysubs2 = pytest.mark.skipif(not has_pysubs2(), reason="pysubs2 (extra dataset) is not installed")
+
+
+def make(*words):
+    return command.main(["make-dataset", *map(str, words), "--vad", "energy"])
+
+
+def read_segments(folder):
+    with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def clip_bounds(folder):
+    """`(start, end, text)` of each clip, in seconds of the recording."""
+    rows = [row for row in read_segments(folder) if row["verdict"] == "kept"]
+    return [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows]
+
+
+def right_share(planted, folder):
+    """Share of the planted speech that lies whole in a clip with exactly the texts spoken in it."""
+    good = 0.0
+    for start, end, text in clip_bounds(folder):
+        inside = [k for k, (a, b) in enumerate(planted.spoken) if a >= start - 0.01 and b <= end + 0.01]
+        touched = [k for k, (a, b) in enumerate(planted.spoken) if a < end and b > start]
+        if inside == touched and text == " ".join(planted.texts[k] for k in inside):
+            good += sum(planted.spoken[k][1] - planted.spoken[k][0] for k in inside)
+    return good / sum(b - a for a, b in planted.spoken)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return plant(tmp_path_factory.mktemp("planted") / "talk.wav")
+
+
+@pytest.fixture(scope="module")
+def made(planted, tmp_path_factory):
+    """A set made of a transcript. Not to be changed."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "talk.txt").write_text("\n".join(planted.texts), encoding="utf-8")
+    assert make(planted.path, "--transcript", folder / "talk.txt", "--output", folder / "set", "--speaker", "emma") == 0
+    return folder
+
+
+def test_transcript_reaches_the_speech_it_belongs_to(planted, made):
+    assert right_share(planted, made / "set") >= 0.98
+
+
+def test_no_cut_lies_in_speech(planted, made):
+    for start, end, _ in clip_bounds(made / "set"):
+        assert all(not a < cut < b for cut in (start, end) for a, b in planted.spoken)
+
+
+def test_every_sample_is_in_one_row_of_segments(planted, made):
+    rows = read_segments(made / "set")
+    assert rows[0]["start_seconds"] == "0.000000"
+    assert all(before["end_seconds"] == after["start_seconds"] for before, after in zip(rows, rows[1:]))
+    assert float(rows[-1]["end_seconds"]) == pytest.approx(planted.seconds, abs=1e-6)
+    assert all(row["clip"] if row["verdict"] == "kept" else row["reason"] for row in rows)
+
+
+def test_set_is_what_training_takes(made):
+    corpus = load_corpus(made / "set")
+    held = [one for one in corpus.utterances if one.validation]
+    assert corpus.format == "finetune-webui" and not corpus.rejections
+    assert held and len(held) < len(corpus.utterances)
+    assert {(one.speaker, one.language) for one in corpus.utterances} == {("emma", "en")}
+    for one in corpus.utterances:
+        assert 1 <= soundfile.info(one.wav_path).duration <= 11.5 and soundfile.info(one.wav_path).samplerate == RATE
+
+
+def test_two_runs_are_equal_byte_for_byte_and_a_second_changes_nothing(planted, made):
+    again = made / "again"
+    words = (planted.path, "--transcript", made / "talk.txt", "--speaker", "emma", "--output", again)
+    assert make(*words) == 0
+    before = contents(again)
+    assert before == contents(made / "set")
+    assert make(*words) == 0
+    assert contents(again) == before
+
+
+def test_second_recording_adds_and_keeps_edited_lines(made, tmp_path):
+    folder = tmp_path / "set"
+    shutil.copytree(made / "set", folder)
+    training = folder / "metadata_train.csv"
+    training.write_text(training.read_text().replace("Bd", "Edited by hand "))
+    before, wavs = training.read_text(), contents(folder / "wavs")
+    other = plant(tmp_path / "other.wav", 8, seed=1)
+    (tmp_path / "other.txt").write_text("\n".join(other.texts))
+    assert make(other.path, "--output", folder) == 0
+    assert training.read_text().startswith(before) and wavs.items() <= contents(folder / "wavs").items()
+    assert len(load_corpus(folder).utterances) > len(load_corpus(made / "set").utterances)
+
+
+def test_killed_run_is_gone_on_with(planted, made, tmp_path):
+    folder = tmp_path / "set"
+    shutil.copytree(made / "set", folder)
+    whole = contents(folder)
+    for record in (folder / "sources").iterdir():
+        record.unlink()  # written last: a kill just before leaves this
+    (folder / "report.html").unlink()
+    assert make(planted.path, "--transcript", made / "talk.txt", "--speaker", "emma", "--output", folder) == 0
+    assert contents(folder) == whole
+
+
+def test_report_shows_the_clips_and_needs_no_network(made):
+    page = (made / "set" / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"(?:src|href)=\"(?!wavs/)|https?://|@import|url\(", page)
+    for name in re.findall(r'src="(wavs/[^"]+)"', page):
+        assert (made / "set" / name).is_file()
+    assert page.count("<audio") == min(10, len(clip_bounds(made / "set"))) and page.count('class="wave"') >= 1
+
+
+def test_speech_is_at_the_loudness_asked_for(made):
+    record = json.loads(next((made / "set" / "sources").glob("*.json")).read_text())
+    gain = 10 ** (record["gain_db"] / 20)
+    assert record["gain_db"] == pytest.approx(-23 - record["loudness"], abs=0.02)
+    row = next(row for row in record["rows"] if row["clip"])
+    samples, _ = soundfile.read(made / "set" / row["clip"])
+    assert len(samples) == row["end"] - row["start"] and 0 < np.abs(samples).max() < 0.9 and gain > 0
+
+
+def test_shuffled_transcript_is_refused(planted, tmp_path, capsys):
+    order = np.random.default_rng(3).permutation(len(planted.texts))
+    (tmp_path / "talk.txt").write_text("\n".join(planted.texts[k] for k in order))
+    assert make(planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set") == 2
+    assert "does not belong to the recording" in capsys.readouterr().err
+
+
+@needs_pysubs2
+def test_late_and_drifting_subtitles_are_corrected_and_told(planted, tmp_path, capsys):
+    planted.write_srt(tmp_path / "talk.srt", 1.4, 0.001)
+    assert make(planted.path, "--subtitles", tmp_path / "talk.srt", "--output", tmp_path / "set") == 0
+    told = re.search(r"the subtitles are ([\d.]+) s late", capsys.readouterr().out)
+    assert float(told[1]) == pytest.approx(1.4, abs=0.05)
+    assert right_share(planted, tmp_path / "set") >= 0.98
+
+
+@needs_pysubs2
+def test_subtitles_of_another_recording_are_refused(planted, tmp_path, capsys):
+    plant(tmp_path / "other.wav", 30, seed=9).write_srt(tmp_path / "other.srt")
+    assert make(planted.path, "--subtitles", tmp_path / "other.srt", "--output", tmp_path / "set") == 2
+    assert "does not belong to the recording" in capsys.readouterr().err
+
+
+@needs_pysubs2
+def test_speech_that_is_in_no_subtitle_is_left_out_and_the_subtitles_are_named(tmp_path, capsys):
+    remark = voiced(2.0, 200, 3, 3, RATE)
+    remark *= syllables(remark)
+    planted = plant(tmp_path / "talk.wav", 12, seed=4, extra=(5, remark))
+    planted.write_srt(tmp_path / "talk.srt")
+    assert make(planted.path, "--output", tmp_path / "set") == 0
+    assert "talk.wav: its text is taken from talk.srt, which lies beside it" in capsys.readouterr().out
+    assert right_share(planted, tmp_path / "set") >= 0.98
+    left = [row for row in read_segments(tmp_path / "set") if row["reason"] == "speech without text"]
+    assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)
+
+
+def test_recognizer_command_gives_the_texts(planted, tmp_path):
+    script = tmp_path / "hear.py"
+    script.write_text("import sys, soundfile\nprint('a' * round(14 * soundfile.info(sys.argv[1]).duration))\n")
+    words = ("--recognizer", f"{sys.executable} {script} {{wav}}", "--output", tmp_path / "set")
+    short = plant(tmp_path / "short.wav", 4, seed=2)
+    assert make(short.path, *words) == 0
+    assert {letter for _, _, text in clip_bounds(tmp_path / "set") for letter in text} == {"a"}
+
+
+class Counts:
+    """A recognizer that hears the same in everything, and may be interrupted."""
+
+    def __init__(self, stop_after=10**9):
+        self.calls, self.stop_after = 0, stop_after
+
+    def __call__(self, samples, sample_rate, language):
+        if self.calls == self.stop_after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        return "some words"
+
+
+def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
+    options = DatasetOptions(recognizer_name="counts")
+    whole, first, second = Counts(), Counts(stop_after=3), Counts()
+    make_dataset([planted.path], tmp_path / "whole", options, listeners=Listeners(whole), tell=list)
+    with pytest.raises(KeyboardInterrupt):
+        make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(first), tell=list)
+    make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(second), tell=list)
+    assert first.calls == 3 and second.calls == whole.calls - 3
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+class HearsNothing:
+    """A recognizer that hears no word, which counts how often it is asked."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, samples, sample_rate, language):
+        self.calls += 1
+        return ""
+
+
+def test_transcript_of_which_nothing_is_heard_is_refused(planted, made, tmp_path):
+    ear, options = HearsNothing(), DatasetOptions(text=made / "talk.txt")
+    with pytest.raises(UserError, match="0 of 24 sentences were heard"):
+        make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(ear), aligner=WordAligner(ear))
+    assert ear.calls < 24  # of a few seconds each, and no clip was listened to
+
+
+class ByPitch:
+    """An encoder of voices: one vector for high, another for low, of every 1.6 s."""
+
+    def parts(self, samples, sample_rate):
+        size = int(1.6 * sample_rate)
+        starts = range(0, max(1, len(samples) - size + 1), size // 2)
+        return np.stack([self.vector(samples[start : start + size], sample_rate) for start in starts])
+
+    @staticmethod
+    def vector(samples, sample_rate):
+        spectrum = np.abs(np.fft.rfft(samples, 16 * sample_rate // 10)) ** 2
+        low, high = spectrum[: 320 * 16 // 10].sum(), spectrum[320 * 16 // 10 :].sum()
+        return np.array([low, high]) / np.hypot(low, high)
+
+
+def test_clips_with_other_voices_are_told(tmp_path):
+    def said(*hertz):
+        time = np.arange(5 * RATE // 2) / RATE
+        return np.concatenate([np.sin(2 * np.pi * hz * time) for hz in hertz]).astype(np.float32)
+
+    files = [tmp_path / f"{number}.wav" for number in range(7)]
+    for number, path in enumerate(files):
+        sound = {5: said(150, 600), 6: said(600, 600)}.get(number, said(150, 160))
+        soundfile.write(path, 0.3 * sound, RATE)
+    facts = ClipFacts(4.0, -20.0, 40.0, -40.0, 5.0, 30.0, 14.0)
+    cuts = [Cut(k, k + 1, "A text.", facts) for k in range(7)]
+    heard = listen(cuts, files, Listeners(encoder=ByPitch()), "en", 15.0, False, list)
+    assert [cut.verdict.partition(":")[0] for cut in heard] == [""] * 5 + ["several voices", "another voice"]
+    scores = iter([2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0])
+    scorer = lambda samples, rate: SimpleNamespace(overall=next(scores))
+    heard = listen(cuts, files, Listeners(dnsmos=scorer, min_dnsmos=2.5), "en", 15.0, False, list)
+    assert [k for k, cut in enumerate(heard) if cut.verdict.startswith("poor sound")] == [0, 3]
+    assert heard[1].facts.dnsmos == 3.0
+
+
+def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):
+    sound = np.concatenate([np.zeros(RATE), *(voiced(0.8, 120, k, k, RATE) for k in range(20)), np.zeros(RATE)])
+    soundfile.write(tmp_path / "talk.wav", sound + 1e-4 * np.random.default_rng(0).standard_normal(len(sound)), RATE)
+    words = (tmp_path / "talk.wav", "--recognizer", "echo {wav} some words that are said", "--min-snr", "0")
+    assert make(*words, "--output", tmp_path / "set") == 2
+    assert any(row["reason"] == "no pause for 11.5 s" for row in read_segments(tmp_path / "set"))
+    assert make(*words, "--output", tmp_path / "forced", "--force-cut") == 0
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["missing.wav"], "missing.wav: it is not there"),
+        (["empty.wav"], "empty.wav: it is an empty file"),
+        (["talk.wav"], "talk.wav has no text"),
+        (["film.mp4"], "Install ffmpeg"),
+        (["talk.wav", "--transcript", "none.txt"], "none.txt cannot be read"),
+        (["talk.wav", "--transcript", "blank.txt"], "holds no letter"),
+        (["talk.wav", "--transcript", "talk.wav"], "is not UTF-8 text"),
+        (["talk.wav", "--recognizer", "no-such-command {wav}"], "no-such-command is not there"),
+        (["talk.wav", "--recognizer", "echo"], "a command with {wav} in it"),
+        (["talk.wav", "--recognizer", "false {wav}"], "ended with code 1"),
+        (["talk.wav", "--recognizer", "echo {wav}", "--output", "full"], "full holds something else"),
+        (["talk.wav", "--recognizer", "echo {wav}", "--min-seconds", "12"], "--min-seconds must be"),
+        (["talk.wav", "--recognizer", "echo {wav}", "--language", "xx"], "Language 'xx' is not supported"),
+    ],
+)
+def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr("myxtts.apps.datasets.decoding.shutil.which", lambda name: None)
+    shutil.copy(planted.path, "talk.wav")
+    Path("empty.wav").touch()
+    Path("film.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(100))
+    Path("film.txt").write_text("A text.")
+    Path("empty.txt").write_text("A text.")
+    Path("blank.txt").write_text(" - \n")
+    Path("full").mkdir()
+    Path("full", "thesis.tex").touch()
+    words = words if "--output" in words else [*words, "--output", "set"]
+    if "no-such-command" not in " ".join(words) and "--recognizer" in words:
+        monkeypatch.undo()
+        monkeypatch.chdir(tmp_path)
+    assert make(*words) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and len(error.splitlines()) == 1

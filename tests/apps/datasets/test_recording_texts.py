@@ -1,0 +1,130 @@
+"""Texts of recordings: what is kept of a cue, whose clock runs how, and which speech holds which sentence."""
+
+import numpy as np
+import pytest
+
+from myxtts.apps.datasets.alignment import align
+from myxtts.apps.datasets.checks import is_same_text
+from myxtts.apps.datasets.pieces import Piece, clean_cue, read_subtitles, read_transcript
+from myxtts.apps.datasets.timing import belong_together, fit_timing
+
+
+@pytest.mark.parametrize(
+    "cue, text, fault",
+    [
+        ("<i>Good</i> morning.", "Good morning.", ""),
+        ("{\\an8}Up here\nand there", "Up here and there", ""),
+        ("[door slams] Who is it?", "Who is it?", ""),
+        ("(LAUGHS)\nStop it.", "Stop it.", ""),
+        ("It (the house) is old.", "It (the house) is old.", ""),
+        ("MARY ANN: Come in.", "Come in.", ""),
+        (">> NARRATOR: Once &amp; for all.", "Once & for all.", ""),
+        ("Note: this stays.", "Note: this stays.", ""),
+        ("- Who?\n- Me.", "Who? Me.", "two speakers"),
+        ("♪ Happy birthday ♪", "Happy birthday", "sung or music"),
+        ("سلام. [موسیقی]", "سلام.", ""),
+        ("a | b", "a b", ""),
+        ("[music]", "", ""),
+    ],
+)
+def test_cue_keeps_what_is_said(cue, text, fault):
+    assert clean_cue(cue) == (text, fault)
+
+
+SRT = "1\n00:00:01,000 --> 00:00:02,500\nOne.\n\n2\n00:00:03,000 --> 00:00:04,000\n[noise]\n"
+VTT = "WEBVTT\n\n00:01.000 --> 00:02.500\n<v Mary>One.</v>\n"
+ASS = (
+    "[Script Info]\nScriptType: v4.00+\n\n[Events]\nFormat: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, "
+    "Effect, Text\nComment: 0,0:00:00.00,0:00:09.00,D,,0,0,0,,no\n"
+    "Dialogue: 0,0:00:01.00,0:00:02.50,D,,0,0,0,,{\\i1}One.\n"
+)
+
+
+@pytest.mark.parametrize("name, content", [("a.srt", SRT), ("a.vtt", VTT), ("a.ass", ASS)])
+def test_formats_of_subtitles_give_the_same_piece(name, content, tmp_path):
+    pytest.importorskip("pysubs2", reason="pysubs2 (extra dataset) is not installed")
+    (tmp_path / name).write_text(content)
+    assert read_subtitles(tmp_path / name) == [Piece("One.", 1.0, 2.5)]
+
+
+def test_overlapping_cues_are_marked_and_rolling_ones_taken_apart(tmp_path):
+    pytest.importorskip("pysubs2", reason="pysubs2 (extra dataset) is not installed")
+    spans = [(0, 2, "One two"), (2, 4, "One two three four"), (6, 8, "Five."), (6.5, 8.5, "Six.")]
+    spans += [(20, 22, "Seven."), (20.5, 29, "Eight, at much greater length.")]  # most of the short one
+    blocks = [f"{k}\n00:00:{a:06.3f} --> 00:00:{b:06.3f}\n{text}\n" for k, (a, b, text) in enumerate(spans)]
+    (tmp_path / "a.srt").write_text("\n".join(blocks).replace(".000", ",000").replace(".500", ",500"))
+    found = [(piece.text, piece.fault) for piece in read_subtitles(tmp_path / "a.srt")]
+    overlap = "overlapping cues"
+    assert found[:4] == [("One two", ""), ("three four", ""), ("Five.", overlap), ("Six.", overlap)]
+    assert [fault for _, fault in found[4:]] == [overlap] * 2
+
+
+def test_transcript_falls_into_sentences_and_long_ones_into_clauses(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("Dr. No sat down. He smiled,\nand left.\n\n—\n\n" + "A long clause that goes on for a while, " * 3)
+    texts = [piece.text for piece in read_transcript(path, "en")]
+    assert texts[:2] == ["Dr. No sat down.", "He smiled, and left. —"] and len(texts) == 5
+    path.write_text("one line\nanother line")
+    assert [piece.text for piece in read_transcript(path, "en")] == ["one line", "another line"]
+
+
+def speech_of(count, seed):
+    """Starts and ends of sentences, in seconds."""
+    random = np.random.default_rng(seed)
+    lengths, pauses = random.uniform(1.5, 6, count), random.uniform(0.3, 1.2, count)
+    starts = np.cumsum(pauses + np.concatenate([[0], lengths[:-1]]))
+    return starts, starts + lengths
+
+
+@pytest.mark.parametrize("offset, drift", [(0.0, 0.0), (-1.4, -0.001), (12.0, 0.001), (2.0, 25 / 24 - 1)])
+def test_offset_and_drift_are_found(offset, drift):
+    starts, ends = speech_of(160, 1)
+    early = np.random.default_rng(2).normal(0, 0.05, (2, 160))
+    cues = [Piece("x", *pair) for pair in ((np.array([starts, ends]) + early - offset) / (1 + drift)).T]
+    timing = fit_timing(cues, starts, ends)
+    assert timing.offset == pytest.approx(offset, abs=0.05) and timing.drift == pytest.approx(drift, abs=2e-4)
+    assert belong_together(timing, 160)
+    assert bool(timing.describe()) == bool(offset)
+
+
+def test_cues_of_another_recording_do_not_belong():
+    cues = [Piece("x", *pair) for pair in np.array(speech_of(80, 5)).T]
+    assert not belong_together(fit_timing(cues, *speech_of(80, 1)), 80)
+
+
+def letters(count):
+    return Piece(count * "a" + ".")
+
+
+def groups(starts, ends, pieces):
+    return [
+        (one.first, one.last, one.first_piece, one.last_piece) for one in align(starts, ends, pieces) if not one.doubt
+    ]
+
+
+def test_sentences_find_their_speech_by_length_alone():
+    starts, ends = speech_of(40, 3)
+    pieces = [letters(round(14 * seconds)) for seconds in ends - starts]
+    assert groups(starts, ends, pieces) == [(k, k + 1, k, k + 1) for k in range(40)]
+
+
+def test_pause_within_a_sentence_is_no_boundary():
+    starts, ends = speech_of(12, 4)
+    middle = (starts[6] + ends[6]) / 2
+    split_starts, split_ends = np.insert(starts, 7, middle + 0.12), np.insert(ends, 6, middle - 0.12)
+    found = groups(split_starts, split_ends, [letters(round(14 * seconds)) for seconds in ends - starts])
+    assert (6, 8, 6, 7) in found and found[-1] == (12, 13, 11, 12)
+
+
+def test_cues_tell_speech_that_is_in_none_and_text_that_is_not_spoken():
+    starts, ends = speech_of(20, 5)
+    pieces = [Piece(round(14 * (end - start)) * "a", start, end) for start, end in zip(starts, ends)]
+    found = groups(starts, ends, pieces[:8] + pieces[9:])
+    assert (8, 9, 8, 8) in found and (9, 10, 8, 9) in found
+    found = groups(np.delete(starts, 8), np.delete(ends, 8), pieces)
+    assert (8, 8, 8, 9) in found and (8, 9, 9, 10) in found
+
+
+def test_recognized_text_may_differ_in_spelling_only():
+    assert is_same_text("It's nine o'clock, Mary!", "its 9 oclock mary")
+    assert not is_same_text("It's nine o'clock, Mary!", "The train has left.")

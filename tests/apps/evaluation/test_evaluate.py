@@ -1,0 +1,247 @@
+"""`myxtts evaluate`: the same sentences for all, the pages whole, and a sentence for everything that can be wrong."""
+
+import csv
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from tiny import WORDS, make_tiny_corpus, tiny_run_config, write_run
+
+from myxtts.__main__ import main
+from myxtts.apps.evaluation.tables import as_text
+from myxtts.hearing import judging, statistics
+from myxtts.hearing.figures import Comparison, Row
+from myxtts.hearing.judging import Judged, Tools
+from myxtts.hearing.sentences import Sentence, sentences_of_data
+from myxtts.hearing.sources import Spoken
+from myxtts.storage.base_model import BASE_FOLDER
+
+HEARS_ONE = f"{sys.executable} -S -c \"print('One.')\" {{wav}}"
+
+
+@pytest.fixture(autouse=True)
+def quick_intervals(monkeypatch):
+    monkeypatch.setattr(statistics, "RESAMPLES", 300)
+
+
+@pytest.fixture(scope="module")
+def run(tiny_corpus, tmp_path_factory):
+    """Folder of an untrained run on `tiny_corpus`, which says that it had ten of the twelve clips."""
+    from myxtts.models.xtts import XTTS
+    from myxtts.text.tokenizer import XTTSTokenizer
+
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    tokenizer = XTTSTokenizer.train([(word, "en") for word in WORDS])
+    model = {"num_text_tokens": tokenizer.num_tokens, "layers": 1, "max_audio_tokens": 28}
+    config = tiny_run_config(tiny_corpus, folder, model=model, data={"max_seconds": 1.15})
+    keras.utils.set_random_seed(0)
+    write_run(folder, XTTS(config.model, parts=("dvae", "gpt")), tokenizer, config)
+    rows = [f"{speaker}_{word},accepted" for speaker in ("low", "high") for word in WORDS]
+    (folder / "clips_train.csv").write_text("\n".join(["id,verdict", *rows]) + "\n")
+    return folder
+
+
+@pytest.fixture
+def by_color(monkeypatch):
+    """A stand-in for the speaker encoder, which is not installed here: the mean spectrum."""
+
+    def encode(samples, sample_rate):
+        spectrum = np.abs(np.fft.rfft(np.resize(samples, 4096)))[:64]
+        return spectrum / np.linalg.norm(spectrum)
+
+    monkeypatch.setattr(judging, "find_encoder", lambda path: encode)
+    monkeypatch.setattr(judging.DNSMOS, "load", lambda: None)
+
+
+def validation_ids(run, corpus):
+    return [one.id for one in sentences_of_data(corpus, [run], "en", 100)]
+
+
+def test_judges_the_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):
+    from myxtts.data.corpora import load_corpus
+    from myxtts.data.splits import split_by_hash
+
+    held = {one.id for one in split_by_hash(load_corpus(tiny_corpus).utterances, 0.2)[1]}
+    found = sentences_of_data(tiny_corpus, [run], "en", 100)
+    assert {one.id for one in found} == held and all(one.seen for one in found)
+    assert all(Path(one.voice).stem not in held for one in found)
+    # What has come since was not trained on, whoever says it.
+    more = make_tiny_corpus(tmp_path / "more")
+    (more / "metadata.csv").open("a").write("new_one|one|one\n")
+    (more / "speakers.csv").open("a").write("new_one,new\n")
+    shutil.copy(more / "wavs" / "low_six.wav", more / "wavs" / "new_one.wav")
+    later = {one.id: one for one in sentences_of_data(more, [run], "en", 100)}
+    assert set(later) == held | {"new_one"} and later["new_one"].seen is False
+    # Another data set is new to the run as a whole.
+    (more / "metadata.csv").write_text("new_one|one|one\n")
+    assert [one.seen for one in sentences_of_data(more, [run], "en", 100)] == [None]
+
+
+def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
+    others = tmp_path / "others"
+    shutil.copytree(tiny_corpus, others)
+    output = tmp_path / "judged"
+    flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
+    assert main(["evaluate", str(run), str(others), *flags, "--recognizer", HEARS_ONE]) == 0
+    told = capsys.readouterr().out
+    written = json.loads((output / "evaluation.json").read_text())
+    rows = {row["name"]: row for row in written["rows"]}
+    assert list(rows) == ["recordings", "mine, copy", "mine", "others"]
+    count = min(2, len(validation_ids(run, tiny_corpus)))
+    assert [rows[name]["figures"]["all"]["mcd"]["sentences"] for name in rows] == [count] * 4
+    mcd = {name: row["figures"]["all"]["mcd"]["value"] for name, row in rows.items()}
+    assert mcd["recordings"] == mcd["others"] == 0 < mcd["mine"]
+    assert len([one for one in written["spoken"] if one["row"] == "mine"]) == 2 * count
+    assert written["differences"][0]["to"] == "others"
+    # The recognizer hears "one" in everything, so that its figures say nothing of the model.
+    assert "not judged" in told and rows["mine"]["figures"]["all"]["cer"]["value"] > 15
+    assert "Not available: DNSMOS" in told and "pip install" in told
+    with open(output / "evaluation.csv", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["row"] == "mine" and line["metric"] == "cer"]
+    assert lines[0]["judged"] == "no"
+    page = (output / "report.html").read_text()
+    assert "http" not in page and "<script" not in page
+    files = {path.name for path in (output / "sounds").iterdir()}
+    assert {Path(name).name for name in re.findall('src="(sounds/[^"]+)"', page)} == files != set()
+
+
+def test_texts_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("# two sentences\none two\n\nthree\n", encoding="utf-8")
+    voice = str(tiny_corpus / "wavs" / "low_six.wav")
+    flags = ["--texts", str(texts), "--voices", voice, "--seeds", "1", "--output", str(tmp_path / "out")]
+    assert main(["evaluate", str(run), *flags]) == 0
+    told = capsys.readouterr().out
+    assert "2 sentences" in told and "likeness of voice" in told
+    assert "mel-cepstral distortion" in told and "--data" in told  # not available, and how to get it
+
+
+@pytest.fixture
+def spoken(tmp_path, by_color):
+    """Folder of two spoken files."""
+    folder = make_tiny_corpus(tmp_path / "spoken")
+    lines = (folder / "metadata.csv").read_text().splitlines()[:2]
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+WRONG = {
+    "nothing is named": ([], "Name what is to be evaluated"),
+    "no such folder": (["nowhere"], "nowhere is not a folder"),
+    "not a data set": (["empty"], "empty"),
+    "no texts": (["spoken", "--texts", "none.txt"], "--texts must be a file"),
+    "empty texts": (["spoken", "--texts", "empty.txt"], "holds no sentence"),
+    "other texts": (["spoken", "--texts", "lines.txt"], "it says none of them"),
+    "no voice": (["spoken", "--voices", "none.wav"], "none.wav is not a file"),
+    "no recognizer": (["spoken", "--recognizer", "whisper-none"], "--recognizer must be the folder"),
+    "not a recognizer": (["spoken", "--recognizer", "empty"], "model.bin"),
+    "failing recognizer": (["spoken", "--recognizer", "false {wav}"], "ended with code 1"),
+    "missing recognizer": (["spoken", "--recognizer", "no-such-program {wav}"], "no-such-program is not there"),
+    "output that is used": (["spoken", "--output", "spoken"], "holds something else"),
+    "no encoder": (["spoken", "--speaker-encoder", "none.onnx"], "none.onnx is not there"),
+    "no sentence": (["spoken", "--sentences", "0"], "--sentences must be 1 to"),
+}
+
+
+@pytest.mark.parametrize("arguments, sentence", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_one_sentence(spoken, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.undo()
+    monkeypatch.chdir(spoken.parent)
+    (spoken.parent / "empty").mkdir()
+    (spoken.parent / "empty.txt").write_text("# nothing\n")
+    (spoken.parent / "lines.txt").write_text("nobody says this\n")
+    assert main(["evaluate", *arguments]) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert sentence in told[-1] and told[-1].startswith("Error: ")
+    assert not (spoken.parent / "evaluation").exists()
+
+
+def test_run_without_gpt_is_one_sentence(run, tiny_corpus, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "early")
+    shutil.rmtree(tmp_path / "early" / "gpt")
+    asked = ["evaluate", str(tmp_path / "early"), "--data", str(tiny_corpus), "--output", str(tmp_path / "out")]
+    assert main(asked) == 2
+    assert "has no trained gpt" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_model_in_the_box_is_called_base_wherever_the_package_lies(spoken, monkeypatch, capsys):
+    monkeypatch.chdir(spoken.parent)
+    assert main(["evaluate", "base"]) == 2
+    told = capsys.readouterr().err
+    assert "that base was trained on is not known" in told and str(BASE_FOLDER) not in told
+    kept = []
+    monkeypatch.setattr(
+        "myxtts.apps.evaluation.evaluate.evaluate_into", lambda *arguments: kept.append(arguments) or ""
+    )
+    assert main(["evaluate", "base", "base", "base@last", "--data", "spoken"]) == 0
+    _, sources, _, _, settings, _ = kept[0]
+    assert [one.name for one in sources if one.kind == "model"] == ["base", "base (2)", "base@last"]
+    assert set(settings["folders"].values()) == {"base"}
+    assert str(BASE_FOLDER) not in capsys.readouterr().out
+
+
+def test_second_evaluation_replaces_the_first_and_is_equal(spoken):
+    output = spoken.parent / "out"
+    contents = []
+    for _ in range(2):
+        assert main(["evaluate", str(spoken), "--data", str(spoken), "--output", str(output)]) == 0
+        contents.append({path.name: path.read_bytes() for path in output.rglob("*") if path.is_file()})
+    assert contents[0] == contents[1] and {"report.html", "evaluation.csv", "00000.flac"} <= contents[0].keys()
+
+
+def test_full_disk_leaves_what_was_there(spoken, monkeypatch, capsys):
+    output = spoken.parent / "out"
+    assert main(["evaluate", str(spoken), "--output", str(output)]) == 0
+    before = (output / "evaluation.json").read_bytes()
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("myxtts.apps.evaluation.evaluate.write_text", full)
+    assert main(["evaluate", str(spoken), "--output", str(output)]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert (output / "evaluation.json").read_bytes() == before
+    assert sorted(path.name for path in spoken.parent.iterdir()) == ["out", "spoken"]
+
+
+def judged(sentence, seed, **parts):
+    said = Spoken(sentence, seed, np.zeros(10, np.float32), 22050, doubts=())
+    return Judged(said, parts)
+
+
+def comparison(**rows):
+    """Rows of 30 sentences; each value gives the parts of the figures for a random generator."""
+    sentences = [Sentence(f"s{number}", "text", "en", "ann", "a.wav", "b.wav") for number in range(30)]
+    made = []
+    for name, parts in rows.items():
+        generator = np.random.default_rng(len(made))
+        kind = "recordings" if name == "recordings" else "model"
+        made.append(Row(name, kind, [judged(one, 0, **parts(generator)) for one in sentences]))
+    return Comparison(made, sentences, Tools(recognizer=object()))
+
+
+def test_best_has_the_lowest_error_of_those_that_end():
+    errors = lambda mean, limit=0: lambda random: {"cer": (random.poisson(mean), 40.0), "limit": (float(limit), 1.0)}
+    found = comparison(recordings=errors(1), a=errors(6), b=errors(2), endless=errors(1, 1))
+    rows, why = found.best()
+    assert [row.name for row in rows] == ["b"] and "wrong characters" in why
+    assert "Best: b" in as_text(found) and "endless − a" in as_text(found)
+    same = comparison(a=errors(4), b=errors(4))
+    assert "None is better" in as_text(same)
+    assert as_text(found, 60).count("wrong characters, %") > as_text(found, 200).count("wrong characters, %") == 2
+    two = comparison(a=errors(2), b=errors(2), c=errors(9)).best()[0]
+    assert [row.name for row in two] == ["a", "b"]
+    spoken = lambda mean, seconds: lambda random: {**errors(mean)(random), "length": (seconds, 2.0)}
+    rows, why = comparison(recordings=spoken(1, 2.0), short=spoken(3, 1.0), whole=spoken(6, 1.9)).best()
+    assert [row.name for row in rows] == ["whole"] and "end where they should" in why
+
+
+def test_recognizer_that_errs_on_recordings_judges_nothing():
+    bad = lambda random: {"cer": (random.poisson(9), 40.0)}
+    found = comparison(recordings=bad, a=bad, b=lambda random: {"cer": (0.0, 40.0)})
+    assert found.not_judged() and "not judged" in as_text(found) and "Best: b" not in as_text(found)

@@ -1,0 +1,215 @@
+"""Figures of evaluation against independent computations and in known order; intervals against what they claim."""
+
+import zlib
+from types import SimpleNamespace
+
+import librosa
+import numpy as np
+import pytest
+import scipy.fft
+from tiny import voiced
+
+from myxtts.hearing import speaker_similarity as likeness
+from myxtts.hearing import statistics
+from myxtts.hearing.alignment import align
+from myxtts.hearing.contours import HOP_SAMPLES, differences, listen, pitch_figures
+from myxtts.hearing.judging import repeated_groups
+from myxtts.hearing.pitch import track_pitch
+from myxtts.hearing.recognizers import Whisper, at_rate
+from myxtts.hearing.speaker_similarity import DVector, slaney_filters
+from myxtts.hearing.text_errors import character_errors, word_errors
+
+RATE = 22050
+
+
+def sentence(words, pitch_hz, seed=0):
+    """A buzz that takes another color for each of the `words`, numbers up to 3, with gaps between them."""
+    parts = []
+    for place, word in enumerate(words):
+        parts += [voiced(0.22, pitch_hz * (1 - 0.03 * place), word, seed=seed + place), np.zeros(RATE // 25)]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def noisy(samples, snr_db, seed=0):
+    noise = np.random.default_rng(seed).standard_normal(len(samples))
+    return (samples + noise * np.sqrt(np.mean(samples**2)) * 10 ** (-snr_db / 20)).astype(np.float32)
+
+
+def test_alignment_is_librosas():
+    generator = np.random.default_rng(0)
+    first, second = generator.standard_normal((31, 4)), generator.standard_normal((44, 4))
+    rows, columns, distances = align(first, second)
+    total, path = librosa.sequence.dtw(first.T, second.T, metric="euclidean")
+    assert distances.sum() == pytest.approx(total[-1, -1])
+    assert np.array_equal(np.stack([rows, columns], axis=1), path[::-1])
+
+
+def test_mel_cepstral_distortion_is_that_of_librosas_mel_and_alignment():
+    spoken, recorded = sentence([0, 3, 1], 120), noisy(sentence([0, 2, 1], 130, seed=9), 20)
+    sounds = []
+    for samples in (spoken, recorded):
+        mel = librosa.feature.melspectrogram(
+            y=samples, sr=RATE, n_fft=1024, hop_length=HOP_SAMPLES, n_mels=80, fmax=8000, htk=True, pad_mode="reflect"
+        )
+        amplitude = 0.5 * np.log(np.maximum(mel, 1e-5))
+        edges = librosa.effects.trim(samples, top_db=40, frame_length=2 * HOP_SAMPLES, hop_length=HOP_SAMPLES)[1]
+        first, end = edges[0] // HOP_SAMPLES, -(-edges[1] // HOP_SAMPLES)
+        sounds.append(scipy.fft.dct(amplitude, axis=0)[1:25, first:end] / 80)
+    total, path = librosa.sequence.dtw(*sounds, metric="euclidean")
+    expected = 10 * np.sqrt(2) / np.log(10) * total[-1, -1] / len(path)
+    assert differences(listen(spoken, RATE), listen(recorded, RATE))[0] == pytest.approx(expected, rel=0.03)
+
+
+def test_pitch_is_that_of_the_buzz_and_of_pyin():
+    time = np.arange(RATE) / RATE
+    hertz = 110 * 2 ** (0.5 * np.sin(2 * np.pi * time))
+    phase = 2 * np.pi * np.cumsum(hertz) / RATE
+    samples = sum(np.sin(k * phase) / k for k in range(1, 12)) * 0.1
+    samples = np.concatenate([samples, 0.01 * np.random.default_rng(0).standard_normal(RATE // 2)]).astype(np.float32)
+    found = track_pitch(samples, RATE, HOP_SAMPLES)
+    voiced_frames = slice(3, RATE // HOP_SAMPLES - 3)
+    truth = hertz[np.arange(len(found))[voiced_frames] * HOP_SAMPLES]
+    assert np.abs(12 * np.log2(found[voiced_frames] / truth)).max() < 0.2
+    assert (found[RATE // HOP_SAMPLES + 5 :] > 0).mean() < 0.1
+    other = librosa.pyin(samples, fmin=60, fmax=500, sr=RATE, frame_length=1024, hop_length=HOP_SAMPLES)[0]
+    both = (found > 0) & np.isfinite(other[: len(found)])
+    assert np.median(np.abs(12 * np.log2(found[both] / other[: len(found)][both]))) < 0.1
+    assert ((found > 0) == np.isfinite(other[: len(found)])).mean() > 0.88
+
+
+def test_figures_fall_as_speech_gets_worse():
+    words, pitch_hz = [0, 2.4, 1.2, 0.6, 1.8, 2.4], 120
+    recorded = listen(sentence(words, pitch_hz), RATE)
+    sounds = {
+        "copy": noisy(sentence(words, pitch_hz, seed=1), 25),
+        "trained": noisy(sentence(words, pitch_hz * 1.05, seed=2), 18),
+        "noise": noisy(sentence(words, pitch_hz, seed=3), 0),
+        "shuffled": noisy(sentence([2.4, 0.6, 0, 1.8, 2.4, 1.2], pitch_hz, seed=4), 18),
+        "other voice": noisy(sentence([0.5 + word for word in words], 1.8 * pitch_hz, seed=5), 18),
+        "truncated": noisy(sentence(words[:3], pitch_hz, seed=6), 18),
+    }
+    heard = {name: listen(samples, RATE) for name, samples in sounds.items()}
+    found = {name: differences(contour, recorded) for name, contour in heard.items()}
+    assert differences(recorded, recorded) == (0, 0)
+    assert 0 < found["copy"][0] < found["trained"][0]
+    for broken in ("noise", "shuffled", "other voice", "truncated"):
+        assert found[broken][0] > 1.2 * found["trained"][0], broken
+    assert found["copy"][1] < found["trained"][1] < 1.5 < found["other voice"][1]
+    assert heard["truncated"].seconds < 0.6 * recorded.seconds < 0.65 * heard["trained"].seconds
+    assert pitch_figures(heard["other voice"]).median_hz > 1.5 * pitch_figures(recorded).median_hz
+
+
+def test_silence_has_figures():
+    silent = listen(np.zeros(RATE // 2, np.float32), RATE)
+    assert silent.seconds < 0.02 and pitch_figures(silent) == (None, None, 0.0)
+    assert differences(silent, listen(sentence([0, 3], 120), RATE))[0] > 3
+    assert len(listen(np.zeros(1, np.float32), RATE).cepstra) == 1
+
+
+def test_longest_pause_is_inside_the_speech():
+    word, gap = sentence([2], 120), lambda seconds: np.zeros(int(seconds * RATE), np.float32)
+    contour = listen(np.concatenate([gap(1.5), word, gap(1.2), word, gap(2)]), RATE)
+    assert contour.longest_pause == pytest.approx(1.24, abs=0.06)
+
+
+def test_text_is_compared_as_it_sounds():
+    assert character_errors("Dr. Who has 3 dogs!", "doctor who has three dogs", "en") == (0, 25)
+    assert word_errors("It's a cat.", "its a hat", "en") == (1, 3)
+    assert character_errors("kitten", "sitting", "en") == (3, 6)
+    assert character_errors("سلام", "سلم", "fa")[0] == 1
+    assert word_errors("one two", "", "en") == (2, 2)
+
+
+def test_repeated_groups_of_codes():
+    assert repeated_groups(np.arange(10)) == (0, 7)
+    assert repeated_groups(np.tile([1, 2, 3, 4], 3)) == (5, 9)
+
+
+def planted_sentences(kind, generator, count):
+    """Sums and sizes of sentences said three times, whose errors differ from sentence to sentence."""
+    if kind == "share":
+        return generator.binomial(3, generator.beta(0.2, 5, count)).astype(float), np.full(count, 3.0)
+    size = 3.0 * generator.integers(20, 90, count)
+    return generator.binomial(size.astype(int), generator.beta(2, 18, count)).astype(float), size
+
+
+@pytest.mark.parametrize(
+    "kind, truth, estimate", [("ratio", 0.1, statistics.ratio), ("share", 0.2 / 5.2, statistics.share)]
+)
+def test_interval_holds_the_truth_as_often_as_it_says(monkeypatch, kind, truth, estimate):
+    monkeypatch.setattr(statistics, "RESAMPLES", 500)
+    found = [estimate(*planted_sentences(kind, np.random.default_rng([run, 5]), 30)) for run in range(300)]
+    held = np.mean([one.low <= truth <= one.high for one in found])
+    assert 0.91 <= held <= 0.99
+
+
+def test_paired_difference_is_narrower_than_the_figures_and_finds_what_there_is(monkeypatch):
+    monkeypatch.setattr(statistics, "RESAMPLES", 500)
+    generator, held = np.random.default_rng(0), []
+    for _ in range(150):
+        share = generator.beta(2, 8, 30)
+        size = generator.integers(20, 90, 30).astype(float)
+        first = generator.binomial(size.astype(int), share).astype(float), size
+        second = generator.binomial(size.astype(int), 0.8 * share).astype(float), size
+        found = statistics.ratio_difference(first, second)
+        held.append(found.low <= -0.04 <= found.high)
+        alone = statistics.ratio(*first)
+        assert found.high - found.low < 1.2 * (alone.high - alone.low)
+    assert 0.89 <= np.mean(held) <= 0.99
+
+
+def test_nothing_that_went_wrong_is_not_certainty():
+    none = statistics.share(np.zeros(30), np.full(30, 3.0))
+    assert none.low == 0 and 0.1 < none.high < 0.13  # of 30 independent trials (Clopper and Pearson)
+    assert statistics.share_difference((np.zeros(30), np.ones(30)), (np.zeros(30), np.ones(30))).high > 0.1
+    assert statistics.ratio(np.array([2.0]), np.array([4.0])) == (0.5, None, None)
+
+
+def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch):
+    import keras
+
+    generator = np.random.default_rng(0)
+    layers, ours = [], []
+    for width in (40, 6, 6):
+        w, u = generator.standard_normal((24, width)) * 0.2, generator.standard_normal((24, 6)) * 0.2
+        b = generator.standard_normal(24) * 0.1
+        ours.append(tuple(one.astype(np.float32) for one in (w, u, b)))
+        layer = keras.layers.LSTM(6, return_sequences=True)
+        layer.build((None, None, width))
+        layer.set_weights([w.T, u.T, b])  # both have the gates in this order: input, forget, cell, output
+        layers.append(layer)
+    projection = generator.standard_normal((5, 6)).astype(np.float32), generator.random(5).astype(np.float32)
+    encoder = DVector(ours, projection)
+    samples = at_rate(sentence([0, 4, 2, 5], 140), RATE)[:20000]  # shorter than one part of 1.6 s
+    samples *= 10 ** (-30 / 20) / np.sqrt(np.mean(samples**2))  # as loud as the encoder wants it
+    padded = np.pad(samples, (0, 160 * 160 - len(samples)))
+    mel = librosa.feature.melspectrogram(y=padded, sr=16000, n_fft=400, hop_length=160, n_mels=40)[None, :, :160]
+    x = np.swapaxes(mel, 1, 2)
+    for layer in layers:
+        x = layer(x)
+    expected = np.maximum(np.array(x)[0, -1] @ projection[0].T + projection[1], 0)
+    assert encoder(samples, 16000) == pytest.approx(expected / np.linalg.norm(expected), abs=2e-4)
+    several = generator.random((5, 20, 40)).astype(np.float32)
+    whole = encoder.embed(several)
+    monkeypatch.setattr(likeness, "_ROWS", 2)
+    monkeypatch.setattr(likeness, "_COLUMNS", 5)
+    np.testing.assert_allclose(encoder.embed(several), whole, atol=1e-6)
+    filters = librosa.filters.mel(sr=16000, n_fft=400, n_mels=40)
+    assert np.allclose(slaney_filters().T, filters, atol=1e-6)
+
+
+class LoopingModel:
+    """As faster-whisper's, one that loops where it may repeat itself."""
+
+    model, supported_languages = SimpleNamespace(is_multilingual=True), ["en"]
+
+    def transcribe(self, samples, no_repeat_ngram_size=0, **options):
+        text = "a cup of tea" if no_repeat_ngram_size else "papa, " * 60
+        ratio = len(text) / len(zlib.compress(text.encode()))
+        return iter([SimpleNamespace(text=text, compression_ratio=ratio)]), None
+
+
+def test_recognizer_in_a_loop_reads_again_without_repeating_itself():
+    whisper = Whisper.__new__(Whisper)
+    whisper._model, whisper._beam_size = LoopingModel(), 1
+    assert whisper(np.zeros(16000, np.float32), 16000, "en") == "a cup of tea"

@@ -1,0 +1,101 @@
+"""A server with a tiny random model, on a free port of this machine."""
+
+import http.client
+import json
+import logging
+import threading
+import time
+from contextlib import contextmanager
+
+import keras
+import numpy as np
+from tiny import WORDS, tiny_run_config, voiced
+
+from myxtts.audio.files import write_wav
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.models.xtts import XTTS
+from myxtts.text.tokenizer import XTTSTokenizer
+
+
+def talkative_synthesizer():
+    """A random model with a waveform decoder that seldom stops before its limit of codes."""
+    keras.utils.set_random_seed(0)
+    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
+    settings = dict(num_text_tokens=tokenizer.num_tokens, max_audio_tokens=63, max_text_tokens=60)
+    config = tiny_run_config(model=settings)
+    model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
+    random = np.random.default_rng(0)
+    for part in model.parts:
+        for variable in model.part_weights(part).values():
+            noise = random.standard_normal(variable.shape).astype("float32")
+            variable.assign(variable + (0.05 if part == "decoder" else 0.1) * noise)
+    stop = np.arange(config.model.num_audio_tokens) == config.model.stop_audio_token
+    model.gpt.audio_head.bias.assign(np.where(stop, -3.0, 0.0))
+    return Synthesizer(model, tokenizer, config, compiled=False)
+
+
+def write_voices(folder):
+    """Two recordings; returns the folder."""
+    folder.mkdir()
+    for name, pitch_hz in (("low", 110), ("high", 220)):
+        write_wav(folder / f"{name}.wav", voiced(1.0, pitch_hz, 1), 22050)
+    return folder
+
+
+class Live:
+    """A running server, and a plain client of it."""
+
+    def __init__(self, serving, speaker, port):
+        self.serving, self.speaker, self.port = serving, speaker, port
+        self.url = f"http://127.0.0.1:{port}"
+
+    def ask(self, method, path, body=None, headers=(), timeout=900):
+        """Returns status, headers and body of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        if not isinstance(body, bytes | None):
+            body = json.dumps(body).encode()
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json", **dict(headers)})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def speech(self, text="one two.", voice="low", **fields):
+        """Status, headers and body of a speech, PCM unless another format is asked for."""
+        fields = {"response_format": "pcm", **fields}
+        return self.ask("POST", "/v1/audio/speech", dict(model="tts-1", input=text, voice=voice, **fields))
+
+    def wait_until(self, condition, seconds=900):
+        """Polls; fails when it never holds."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "it did not happen"
+            time.sleep(0.005)
+
+
+@contextmanager
+def live_server(synthesizer, run, voices=None, max_waiting=32, queue_seconds=600.0, besides=lambda *_: (), **settings):
+    """Runs a server in a thread until the block ends; stops it as a signal does."""
+    from myxtts.apps.server.app import ServerSettings, make_app
+    from myxtts.apps.server.metrics import Metrics
+    from myxtts.apps.server.serving import Serving
+    from myxtts.apps.server.speaker import Speaker
+    from myxtts.apps.server.voices import VoiceBook
+
+    speaker = Speaker(synthesizer, Metrics(), max_waiting, queue_seconds, warm="none")
+    book = VoiceBook(synthesizer, run, voices)
+    app = make_app(speaker, book, ServerSettings("tiny", **settings))
+    serving = Serving(app, speaker, "127.0.0.1", 0, 10, besides(speaker, book))
+    thread = threading.Thread(target=serving.run, name="serving")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    thread.start()
+    try:
+        while not (serving.started and speaker.ready):
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield Live(serving, speaker, serving.servers[0].sockets[0].getsockname()[1])
+    finally:
+        serving.should_exit = True
+        thread.join(120)
+        assert not thread.is_alive() and not speaker.alive

@@ -1,0 +1,275 @@
+"""The HTTP server as its clients see it: a live one on this machine, with a tiny random model."""
+
+import base64
+import http.client
+import io
+import json
+import logging
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import soundfile
+
+pytest.importorskip("uvicorn", reason="needs the extra server")
+openai = pytest.importorskip("openai", reason="needs the extra test")
+
+from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
+from tiny import voiced  # noqa: E402
+
+from myxtts.apps.server.__main__ import main  # noqa: E402
+from myxtts.audio.files import to_pcm16, write_wav  # noqa: E402
+from myxtts.inference.code_engine import MOST_ROWS  # noqa: E402
+from myxtts.storage.speakers import write_speaker_clips  # noqa: E402
+
+LONG = "one two three four. " * 40
+
+
+@pytest.fixture(scope="module")
+def synthesizer():
+    return talkative_synthesizer()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A run with a trained speaker, and a folder of voices."""
+    home = tmp_path_factory.mktemp("server")
+    run, clip = home / "run", io.BytesIO()
+    run.mkdir()
+    soundfile.write(clip, voiced(1.0, 180, 2), 22050, format="FLAC")
+    write_speaker_clips(run, {"emma": (clip.getvalue(), "en", ("a",))})
+    return run, write_voices(home / "voices")
+
+
+@pytest.fixture(scope="module")
+def live(synthesizer, folders):
+    with live_server(synthesizer, *folders, max_waiting=4, max_characters=2000, body_seconds=0.5) as live:
+        yield live
+
+
+@pytest.fixture
+def client(live):
+    return openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
+
+
+def idle(live):
+    return live.speaker.load == (0, 0, 0) and not live.speaker.synthesizer.engine._rows
+
+
+def test_openai_client_gets_every_format(live, client):
+    read = {}
+    for sound_format in ("wav", "flac", "mp3", "opus"):
+        asked = dict(model="tts-1", voice="low", input="one two.", response_format=sound_format)
+        samples, rate = soundfile.read(io.BytesIO(client.audio.speech.create(**asked).read()))
+        read[sound_format] = len(samples) / rate
+    pcm = client.audio.speech.create(model="tiny", voice={"id": "low"}, input="one two.", response_format="pcm").read()
+    assert len(pcm) > 10_000 and np.frombuffer(pcm, "<i2").any()
+    assert read["wav"] == read["flac"] == len(pcm) / 48_000
+    assert all(abs(seconds - read["wav"]) < 0.1 for seconds in read.values())
+
+
+def is_alike(pcm, other):
+    """Whether two sounds of 16 bits differ by one step at most: rounding depends on what is computed together."""
+    samples, others = (np.frombuffer(sound, "<i2").astype(int) for sound in (pcm, other))
+    return len(samples) == len(others) and np.abs(samples - others).max() <= 1
+
+
+def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, synthesizer, folders):
+    text = "one two three. four five."
+    whole = synthesizer.speak(text, folders[1] / "low.wav", "en", seed=3)
+    _, _, pcm = live.speech(text, seed=3)
+    assert is_alike(pcm, to_pcm16(whole.samples))
+    assert is_alike(live.speech(text, seed=3, response_format="wav")[2][44:], pcm)
+    is_open = live.speech(text, seed=3, response_format="wav", stream=True)
+    assert is_alike(is_open[2][44:], pcm) and is_open[2][40:44] == b"\xff" * 4 and "content-length" not in is_open[1]
+    asked = dict(model="tts-1", voice="low", input=text, response_format="pcm", extra_body={"seed": 3})
+    with client.audio.speech.with_streaming_response.create(**asked) as answer:
+        parts = list(answer.iter_bytes(4096))
+    assert is_alike(b"".join(parts), pcm)
+    status, headers, events = live.speech(text, seed=3, stream_format="sse")
+    told = [json.loads(event.removeprefix("data: ")) for event in events.decode().split("\n\n")[:-1]]
+    sound = b"".join(base64.b64decode(one["audio"]) for one in told if one["type"] == "speech.audio.delta")
+    assert headers["content-type"] == "text/event-stream" and is_alike(sound, pcm) and len(told) > 3
+    assert told[-1]["type"] == "speech.audio.done" and told[-1]["usage"]["output_tokens"] > 0
+
+
+def test_first_bytes_come_before_the_codes_are_drawn(live):
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=300)
+    body = dict(model="tts-1", input=LONG, voice="low", response_format="pcm")
+    connection.request("POST", "/v1/audio/speech", json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    assert answer.read(1000) and live.speaker.load[1] == 1
+    connection.close()
+    live.wait_until(lambda: idle(live))
+
+
+def test_nobody_hears_anybody_else(live, synthesizer):
+    asked = [dict(text=f"{word} two.", voice=voice, seed=seed) for word, voice, seed in zip(
+        ("one", "three", "four", "five", "six", "two", "one six", "four two"), ("low", "high", "emma") * 3, range(8)
+    )]  # fmt: skip
+    alone = [live.speech(**one)[2] for one in asked]
+    assert len(set(alone)) == len(alone)
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda one: live.speech(**one)[2], asked))
+    for mine, ours in zip(alone, together):
+        assert len(mine) == len(ours)
+        assert np.abs(np.frombuffer(mine, "<i2").astype(int) - np.frombuffer(ours, "<i2")).max() <= 1
+
+
+def begin(live, text=LONG):
+    """Asks, and does not read."""
+    body = json.dumps(dict(model="tts-1", input=text, voice="low", response_format="pcm")).encode()
+    connection = socket.create_connection(("127.0.0.1", live.port), timeout=300)
+    head = ["POST /v1/audio/speech HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+    connection.sendall("\r\n".join([*head, f"Content-Length: {len(body)}", "", ""]).encode() + body)
+    return connection
+
+
+def test_queue_has_an_end_and_those_that_leave_free_their_places(live):
+    assert live.speech()[0] == 200  # after which the thread for sound is there
+    threads = threading.active_count()
+    listeners = [begin(live) for _ in range(MOST_ROWS)]
+    live.wait_until(lambda: live.speaker.load[1] == MOST_ROWS)
+    listeners += [begin(live) for _ in range(4)]
+    live.wait_until(lambda: live.speaker.load[0] == 4)
+    status, headers, body = live.speech()
+    assert status == 429 and int(headers["Retry-After"]) >= 1
+    assert json.loads(body)["error"]["type"] == "rate_limit_error"
+    calls = []
+    advance = live.speaker.synthesizer.engine.advance
+    live.speaker.synthesizer.engine.advance = lambda: calls.append(None) or advance()
+    try:
+        for one in listeners:
+            one.close()
+        live.wait_until(lambda: idle(live))
+    finally:
+        del live.speaker.synthesizer.engine.advance
+    assert len(calls) <= 2 * MOST_ROWS  # not the hundreds that the texts would take
+    assert live.speech()[0] == 200 and threading.active_count() <= threads + 2
+
+
+def test_text_that_waits_too_long_is_told_so(synthesizer, folders):
+    with live_server(synthesizer, *folders) as live:
+        listeners = [begin(live) for _ in range(MOST_ROWS)]
+        live.wait_until(lambda: live.speaker.load[1] == MOST_ROWS)
+        live.speaker._queue_seconds = 0.05  # from here on, or these could wait too long themselves
+        status, headers, body = live.speech()
+        assert status == 503 and headers["Retry-After"] and json.loads(body)["error"]["code"] == "queue_timeout"
+        for one in listeners:
+            one.close()
+
+
+def test_stop_finishes_what_is_spoken_and_refuses_what_waits(synthesizer, folders):
+    with ThreadPoolExecutor(MOST_ROWS + 1) as pool, live_server(synthesizer, *folders) as live:
+        text = "one two three four. " * 3
+        spoken = [pool.submit(live.speech, text) for _ in range(MOST_ROWS)]
+        live.wait_until(lambda: live.speaker.load[1] == MOST_ROWS)
+        waiting = pool.submit(live.speech, text)
+        live.wait_until(lambda: live.speaker.load[0] == 1)
+        live.serving.should_exit = True
+        assert waiting.result()[0] == 503
+        answers = [one.result() for one in spoken]
+    assert {status for status, *_ in answers} == {200} and len({len(body) for *_, body in answers}) == 1
+
+
+@pytest.mark.parametrize("call", [1, 20], ids=["before the first sound", "after it"])
+def test_error_of_the_model_ends_its_texts_and_not_the_server(live, monkeypatch, call):
+    engine, left = live.speaker.synthesizer.engine, [call]
+    draw = engine.draw
+
+    def fails_once(*given):
+        left[0] -= 1
+        if not left[0]:
+            raise MemoryError("no room")
+        return draw(*given)
+
+    monkeypatch.setattr(engine, "draw", fails_once)
+    if call == 1:
+        status, _, body = live.speech(LONG)
+        assert status == 500 and "no room" not in body.decode() and "error" in json.loads(body)
+    else:
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):  # what has begun gets no proper end
+            live.speech(LONG)
+    live.wait_until(lambda: idle(live))
+    assert live.speech()[0] == 200
+
+
+def test_lists_are_those_that_clients_read(live, client):
+    assert {"tiny", "tts-1"} <= {one.id for one in client.models.list()}
+    assert client.models.retrieve("tiny").id == "tiny"
+    voices = json.loads(live.ask("GET", "/v1/audio/voices")[2])["voices"]
+    assert [(one["id"], one["name"]) for one in voices] == [("emma", "emma"), ("high", "high"), ("low", "low")]
+    assert {one["id"] for one in json.loads(live.ask("GET", "/v1/audio/models")[2])["models"]} >= {"tiny"}
+
+
+def test_state_and_figures_are_told(live):
+    assert live.ask("GET", "/health")[0] == 200 and live.ask("GET", "/ready")[0] == 200
+    before, said = live.ask("GET", "/metrics")[2].decode(), live.speech()
+    after = live.ask("GET", "/metrics")[2].decode()
+    figure = lambda text, name: next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name))
+    assert figure(after, "myxtts_texts_total") == figure(before, "myxtts_texts_total") + 1
+    assert figure(after, "myxtts_first_sound_seconds_count") > figure(before, "myxtts_first_sound_seconds_count")
+    assert figure(after, "myxtts_codes_total") > figure(before, "myxtts_codes_total") and said[1]["x-request-id"]
+    schema = json.loads(live.ask("GET", "/openapi.json")[2])
+    assert "/v1/audio/speech" in schema["paths"]
+    page = live.ask("GET", "/docs")[2].decode()
+    assert "response_format" in page and "//" not in page.replace("<!doctype", "")
+
+
+def test_log_line_has_the_id_and_not_the_text(live, caplog):
+    logging.getLogger("myxtts").propagate = True
+    with caplog.at_level(logging.INFO, "myxtts.apps.server.access"):
+        live.ask(
+            "POST", "/v1/audio/speech", dict(model="tts-1", input="one six.", voice="low"), {"X-Request-ID": "mine-1"}
+        )
+        told_of = lambda: {one.told["request_id"]: one.told for one in caplog.records if hasattr(one, "told")}
+        live.wait_until(lambda: "mine-1" in told_of())  # what an earlier test cut off may be told in between
+    told = told_of()["mine-1"]
+    assert told["codes"] > 0 and told["first_sound"] > 0 and not told["cancelled"]
+    assert "one six" not in str(told)
+
+
+def test_key_is_asked_for(synthesizer, folders):
+    with live_server(synthesizer, *folders, api_key="a secret".replace(" ", "-")) as live:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic a-secret"}):
+            status, _, body = live.ask("GET", "/v1/models", headers=headers)
+            assert status == 401 and json.loads(body)["error"]["code"] == "invalid_api_key"
+        assert live.ask("GET", "/metrics")[0] == 401 and live.ask("GET", "/health")[0] == 200
+        assert live.ask("GET", "/v1/models", headers={"Authorization": "Bearer a-secret"})[0] == 200
+
+
+def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path):
+    voices = tmp_path / "voices"
+    voices.mkdir()
+    write_wav(tmp_path / "me.wav", voiced(1.0, 140, 1), 22050)
+    recording = (tmp_path / "me.wav").read_bytes()
+    with live_server(synthesizer, folders[0], voices, allow_uploads=True) as live:
+        assert live.ask("PUT", "/v1/audio/voices/me", recording)[0] == 201
+        assert [path.name for path in voices.iterdir()] == ["me.voice"] and live.speech(voice="me")[0] == 200
+        for name, content, status in [
+            ("me", recording, 409), ("other", b"no sound", 400), ("..%2Fup", recording, 404),
+            (".hidden", recording, 400),
+            ("a%00b", recording, 400),
+        ]:  # fmt: skip
+            assert live.ask("PUT", f"/v1/audio/voices/{name}", content)[0] == status, name
+        assert [path.name for path in voices.iterdir()] == ["me.voice"]
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--host", "0.0.0.0"], "without a key"),
+        (["--host", "::"], "without a key"),
+        (["--port", "70000"], "--port must be"),
+        (["--allow-uploads"], "needs --voices"),
+        (["--api-key", "short"], "8 or more"),
+        (["--language", "xx"], "--language"),
+        (["--queue", "-1"], "--queue must be"),
+    ],
+)
+def test_command_refuses_in_a_sentence(flags, said, capsys, monkeypatch):
+    monkeypatch.delenv("MYXTTS_API_KEY", raising=False)
+    assert main(["--checkpoint", "nowhere", *flags]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,107 @@
+"""The Wyoming protocol as Home Assistant speaks it: a live server, the official client."""
+
+import asyncio
+import json
+import socket
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra server")
+pytest.importorskip("wyoming", reason="needs the extra test")
+
+from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
+from wyoming.client import AsyncTcpClient  # noqa: E402
+from wyoming.info import Describe, Info  # noqa: E402
+from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeVoice  # noqa: E402
+
+from myxtts.apps.server.wyoming_protocol import WyomingServer  # noqa: E402
+from myxtts.audio.files import to_pcm16  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    home, servers = tmp_path_factory.mktemp("wyoming"), []
+    (home / "run").mkdir()
+
+    def besides(speaker, voices):
+        servers.append(WyomingServer(speaker, voices, "en", 400))
+        return [servers[0].serve("127.0.0.1", 0)]
+
+    with live_server(talkative_synthesizer(), home / "run", write_voices(home / "voices"), besides=besides) as live:
+        live.wait_until(lambda: servers[0].port)
+        live.wyoming_port, live.voices = servers[0].port, home / "voices"
+        yield live
+
+
+def talk(live, *events, last):
+    """Sends events; returns those that come, up to one of type `last`."""
+
+    async def conversation():
+        found = []
+        async with AsyncTcpClient("127.0.0.1", live.wyoming_port) as client:
+            for event in events:
+                await client.write_event(event.event())
+            while not found or found[-1].type not in (last, "error"):
+                found.append(await asyncio.wait_for(client.read_event(), 900))
+        return found
+
+    return asyncio.run(conversation())
+
+
+def sound(events):
+    return b"".join(event.payload for event in events if event.type == "audio-chunk")
+
+
+def test_description_names_the_voices(live):
+    (info,) = talk(live, Describe(), last="info")
+    (program,) = Info.from_event(info).tts
+    assert [voice.name for voice in program.voices] == ["high", "low"] and program.supports_synthesize_streaming
+    assert all("en" in voice.languages and voice.installed for voice in program.voices)
+
+
+def test_text_becomes_the_sound_that_the_model_makes_of_it(live):
+    events = talk(live, Synthesize("one two.", SynthesizeVoice("low")), last="audio-stop")
+    assert events[0].type == "audio-start" and events[0].data["rate"] == 24000 and events[0].data["width"] == 2
+    expected = live.speaker.synthesizer.speak("one two.", live.voices / "low.wav", "en").samples
+    given = np.frombuffer(sound(events), "<i2").astype(int)
+    assert np.abs(given - np.frombuffer(to_pcm16(expected), "<i2")).max() <= 1
+
+
+def test_text_that_comes_in_parts_is_spoken_by_sentences(live):
+    parts = [SynthesizeChunk(part) for part in ("one ", "two. thr", "ee four")]
+    voice = SynthesizeVoice("low")
+    events = talk(live, SynthesizeStart(voice=voice), *parts, SynthesizeStop(), last="synthesize-stopped")
+    assert [event.type for event in events].count("audio-start") == 2
+    alone = [sound(talk(live, Synthesize(text, voice), last="audio-stop")) for text in ("one two. ", "three four")]
+    given = np.frombuffer(sound(events), "<i2").astype(int)
+    assert np.abs(given - np.frombuffer(b"".join(alone), "<i2")).max() <= 1
+
+
+@pytest.mark.parametrize("text, voice", [("one.", "../low"), ("", "low"), ("one " * 200, "low")])
+def test_what_cannot_be_spoken_is_told(live, text, voice):
+    (error,) = talk(live, Synthesize(text, SynthesizeVoice(voice)), last="error")
+    assert error.data["text"] and "Traceback" not in error.data["text"]
+
+
+@pytest.mark.parametrize("content", [b"\x00\xff" * 50_000, b"{}\n", b"[" * 60_000 + b"\n", b'{"type": 5}\n'])
+def test_bytes_of_another_protocol_end_the_conversation(live, content):
+    with socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=900) as connection:
+        try:
+            connection.sendall(content)
+            assert connection.recv(100) == b""
+        except ConnectionError:
+            pass
+    huge = json.dumps({"type": "synthesize", "data_length": 2**40}).encode() + b"\n"
+    with socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=900) as connection:
+        connection.sendall(huge)
+        assert connection.recv(100) == b""
+
+
+def test_client_that_leaves_frees_its_row(live):
+    connection = socket.create_connection(("127.0.0.1", live.wyoming_port), timeout=900)
+    data = json.dumps({"text": "one two three four. " * 15, "voice": {"name": "low"}}).encode()
+    connection.sendall(json.dumps({"type": "synthesize", "data_length": len(data)}).encode() + b"\n" + data)
+    assert connection.recv(10)
+    connection.close()
+    live.wait_until(lambda: live.speaker.load == (0, 0, 0) and not live.speaker.synthesizer.engine._rows)

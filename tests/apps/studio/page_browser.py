@@ -1,0 +1,206 @@
+"""The page in a real browser: a server of its own, and what a user does with eyes, mouse and keyboard."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from myxtts.apps.studio.texts import TEXTS
+
+ROOT = Path(__file__).resolve().parents[3]
+CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
+
+
+def free_port():
+    """One that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def page_server(home, port):
+    """`myxtts ui` as a process of its own, until the block ends; what it started lives on."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "myxtts", "ui", "--runs", str(home), "--port", str(port)]
+    with open(home.parent / "ui.log", "a") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 300
+        while True:
+            assert process.poll() is None and time.monotonic() < end, (home.parent / "ui.log").read_text()[-2000:]
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def chromium(flags=(), size=(1100, 1400)):
+    """A window of Chromium without a screen, to be told to `quit`."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    usual = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={size[0]},{size[1]}"]
+    for flag in (*usual, *flags):
+        options.add_argument(flag)
+    return webdriver.Chrome(options=options, service=Service(DRIVER))
+
+
+class Page:
+    """One window of Chromium at the page.
+
+    Args:
+        heard: WAV file that its microphone hears.
+        pictures: Folder for screenshots; None for none.
+    """
+
+    def __init__(self, port, language="en", heard=None, pictures=None, size=(1100, 1400)):
+        flags = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
+        flags += [f"--use-file-for-fake-audio-capture={heard}"] if heard else []
+        self.driver = chromium(flags, size)
+        self.driver.set_page_load_timeout(300)
+        self.address, self.pictures = f"http://127.0.0.1:{port}/{'ui' if language == 'en' else 'ui-fa'}/", pictures
+        self.language = language
+        self.open()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.driver.quit()
+
+    def open(self):
+        """Loads the page anew."""
+        self.driver.get(self.address)
+        self.wait(lambda: self.find("data_check").is_displayed(), "the page")
+
+    def wait(self, condition, what, seconds=90):
+        """Returns what `condition` gives once it is true."""
+        from selenium.common.exceptions import WebDriverException
+
+        end, last = time.monotonic() + seconds, None
+        while time.monotonic() < end:
+            try:
+                if found := condition():
+                    return found
+            except WebDriverException as error:
+                last = error
+            time.sleep(0.2)
+        self.picture("failed")
+        raise AssertionError(f"{what} did not come: {last or self.toast()}")
+
+    def find(self, elem_id, inside=""):
+        """The element, or what is inside it."""
+        wanted = ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
+        return self.driver.find_element("css selector", wanted)
+
+    def find_all(self, elem_id, inside):
+        """All that is inside an element."""
+        return self.driver.find_elements("css selector", f"#{elem_id} {inside}")
+
+    def tab(self, name):
+        """Opens a tab, which a narrow window has in a menu."""
+        if not self.driver.find_elements("css selector", f"#tab_{name}-button"):
+            self.driver.find_element("css selector", ".overflow-menu > button").click()
+            hidden = self.driver.find_elements("css selector", ".overflow-dropdown button")
+            next(one for one in hidden if one.text.strip() == TEXTS[self.language][name]).click()
+            return
+        self.click(f"tab_{name}-button")
+
+    def click(self, elem_id, inside=""):
+        """Clicks once it is there."""
+
+        def clicked():
+            element = self.find(elem_id, inside)
+            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+            element.click()
+            return True
+
+        self.wait(clicked, f"{elem_id} to click", 60)
+
+    def value(self, elem_id):
+        """What a box holds."""
+        return self.find(elem_id, "textarea, input").get_property("value")
+
+    def write(self, elem_id, text):
+        """Replaces what a box holds, as a keyboard does."""
+        from selenium.webdriver.common.keys import Keys
+
+        self.click(elem_id, "textarea, input")
+        box = self.find(elem_id, "textarea, input")
+        box.send_keys(Keys.CONTROL, "a")
+        box.send_keys(text)
+        self.driver.execute_script("arguments[0].blur()", box)
+
+    def choose(self, elem_id, text):
+        """Chooses from a list that opens; again where the list was looked up anew meanwhile."""
+        from selenium.webdriver.common.keys import Keys
+
+        def chosen():
+            self.click(elem_id, "input")
+            box = self.find(elem_id, "input")
+            box.send_keys(Keys.CONTROL, "a")
+            box.send_keys(text)
+            box.send_keys(Keys.ENTER)
+            self.driver.execute_script("arguments[0].blur()", box)
+            time.sleep(0.5)
+            return self.value(elem_id) == text
+
+        self.wait(chosen, f"{text} in {elem_id}", 60)
+
+    def drop(self, elem_id, files):
+        """Gives files to a box for them."""
+        box = self.driver.find_element("css selector", f"#{elem_id} input[type=file]")
+        box.send_keys("\n".join(map(str, files)))
+
+    def record(self, elem_id, seconds):
+        """Records with the microphone."""
+        if not self.driver.find_elements("css selector", f"#{elem_id} .record-button"):
+            self.click(elem_id, "[aria-label='Record audio']")
+        self.click(elem_id, ".record-button")
+        time.sleep(seconds)
+        self.click(elem_id, ".stop-button")
+
+    def wait_value(self, elem_id, *words, seconds=90):
+        """Waits for words in a box, and returns all of it."""
+        self.wait(lambda: all(word in self.value(elem_id) for word in words), f"{words} in {elem_id}", seconds)
+        return self.value(elem_id)
+
+    def toast(self):
+        """What the page's error says now."""
+        return " ".join(one.text for one in self.driver.find_elements("css selector", ".toast-body"))
+
+    def wait_toast(self, *words, seconds=90):
+        """Waits for an error with these words, and closes it."""
+        told = self.wait(
+            lambda: all(word in self.toast() for word in words) and self.toast(), f"{words} as an error", seconds
+        )
+        for button in self.driver.find_elements("css selector", ".toast-close"):
+            button.click()
+        return told
+
+    def seconds_of(self, elem_id):
+        """Length of the sound in a player; 0 for none."""
+        found = self.driver.find_elements("css selector", f"#{elem_id} audio, #{elem_id} #duration")
+        return len(found) and (found[-1].text or 1)
+
+    def picture(self, name):
+        """Keeps a screenshot."""
+        if self.pictures:
+            self.driver.save_screenshot(str(Path(self.pictures) / f"{name}.png"))
+
+    def foreign_hosts(self):
+        """Whom the page asked for anything, but this machine."""
+        script = "return performance.getEntriesByType('resource').map((entry) => new URL(entry.name).host)"
+        return {host for host in self.driver.execute_script(script) if host and not host.startswith("127.0.0.1:")}

@@ -1,0 +1,86 @@
+"""docs/finetune.md and the README's section on it: every command runs as written, on a hub with a minimal release."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from released_model import write_release
+from small_hub import SmallHub
+from test_convert_export import RELEASED_SHAPE
+from test_hub import use_hub
+from test_run import untraced
+
+from myxtts.__main__ import main
+from myxtts.config.recipes import find_recipe
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.text.tokenizer import XTTSTokenizer
+
+pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def commands(page):
+    """The commands of a page, as lists of arguments."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines if line.startswith("myxtts ")]
+
+
+@pytest.fixture
+def home(tiny_corpus, tmp_path, monkeypatch):
+    """A folder with what the page takes for granted: recordings, a voice, a release, and a recipe for a tiny model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recordings").mkdir()
+    (tmp_path / "recordings/wavs").symlink_to(tiny_corpus / "wavs", target_is_directory=True)
+    names = sorted(path.stem for path in (tiny_corpus / "wavs").glob("*.wav"))
+    lines = [f"{name}|{word}|{word}" for name, word in zip(names, 3 * ("سلام،", "حال شما", "چطور", "است؟"))]
+    (tmp_path / "recordings/metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "voice.wav").write_bytes((tiny_corpus / "wavs/low_six.wav").read_bytes())
+    known = XTTSTokenizer.from_file(write_release(tmp_path / "XTTS-v2") / "vocab.json").num_tokens
+    release = write_release(tmp_path / "XTTS-v2", replace(RELEASED_SHAPE, num_text_tokens=known))
+    recipe = yaml.safe_load(find_recipe("finetune_xtts_v2.yaml").read_text())
+    del recipe["include"]
+    recipe["data"] |= {"max_text_length": 12, "max_seconds": 1.2, "num_workers": 1, "num_buckets": 1}
+    recipe["training"] |= {"max_validation_batches": 1, "num_samples": 1, "sample_every_steps": 0}
+    recipe["training"]["gpt"]["max_steps"] = 1
+    (tmp_path / "finetune_xtts_v2.yaml").write_text(json.dumps(recipe))
+    adapters = find_recipe("finetune_xtts_v2_lora.yaml").read_text()
+    (tmp_path / "finetune_xtts_v2_lora.yaml").write_text(adapters)  # which includes the one above
+    small = yaml.safe_load(find_recipe("finetune_base.yaml").read_text())
+    del small["include"]
+    small["training"] |= {stage: {"max_steps": 1, "batch_size": 2} for stage in ("dvae", "gpt", "decoder")}
+    small["training"] |= {"max_validation_batches": 1, "num_samples": 1, "sample_every_steps": 0}
+    (tmp_path / "finetune_base.yaml").write_text(json.dumps(small))
+    with SmallHub() as server:
+        server.add("coqui/XTTS-v2", release)
+        use_hub(monkeypatch, server.url, tmp_path / "hf")
+        yield server
+
+
+def test_every_command_of_the_page_runs(home, tmp_path, capsys):
+    said = {}
+    for command in commands("docs/finetune.md"):
+        with untraced():
+            assert main(command[1:]) == 0, (command, capsys.readouterr().err)
+        said[" ".join(command[1:3])] = capsys.readouterr().out
+    assert "Ana Ruiz" in said["say --checkpoint"] or "Wrote hello.wav" in said["say --checkpoint"]
+    for run in ("persian", "persian_lora"):
+        assert CheckpointStore(tmp_path / "runs" / run / "gpt").steps() == [1]
+    assert all(CheckpointStore(tmp_path / "runs/mine" / stage).steps() == [1] for stage in ("dvae", "gpt", "decoder"))
+    assert (tmp_path / "hello.wav").is_file() and (tmp_path / "for_coqui/model.pth").is_file()
+    there = home.repositories["emma/persian-voice"]
+    assert "base_model: coqui/XTTS-v2" in there["README.md"].decode()
+
+
+def test_translation_and_readme_show_the_same_commands():
+    page, readme = commands("docs/finetune.md"), commands("README.md")
+    assert commands("docs/finetune.fa.md") == page
+    without = lambda command: [one for one in command if one != "--accept-licence"]
+    assert without(page[4]) in readme and page[7] in readme
+    flags = {word for command in readme for word in command if word.startswith("--")}
+    assert flags <= {word for command in page for word in command} | {"--stream", "--voices", "--format", "--weights"}

@@ -1,0 +1,238 @@
+"""What stands behind the page: the ordinary commands as processes, and the run folder as the state."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from myxtts.apps.studio import tasks
+from myxtts.apps.studio.data_sets import DataSets
+from myxtts.apps.studio.player import REPEATED_PARTS, Messages
+from myxtts.apps.studio.processes import output_path, sentence_of, start_training, stop_training, trainer_of
+from myxtts.apps.studio.run_view import run_folder, runs_in, view_run
+from myxtts.apps.studio.studio import Studio, training_flags
+from myxtts.apps.studio.tasks import Tasks
+from myxtts.apps.studio.votes import Votes
+from myxtts.config.checks import UserError
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
+from myxtts.storage.files import write_json
+from myxtts.storage.run_folder import own_run_folder
+
+LINE = "17:23:43 INFO dvae step {step}/800 | loss {loss} | reconstruction 0.81 | lr 1.3e-03 | Avg: 96.9ms, Std: 10.8ms"
+LINE += " | Throughput: 10.32 steps/sec | Variation: 11.2% | stall 2.0% | buffer 1/1 | 01:12 left"
+
+
+def test_log_of_a_run_tells_losses_times_and_progress(tmp_path):
+    lines = [LINE.format(step=step, loss=loss) for step, loss in ((50, "0.8227"), (100, "0.4361"))]
+    (tmp_path / "train.log").write_text("17:23:33 INFO Stage dvae: steps 1 to 800\n" + "\n".join(lines) + "\n")
+    view = view_run(tmp_path)
+    assert view.progress == {"dvae": (100, 800)} and not view.running and view.failed is None
+    assert [(one["step"], one["loss"], one["step_ms"], one["stall_percent"]) for one in view.losses] == [
+        (50, 0.8227, 96.9, 2.0),
+        (100, 0.4361, 96.9, 2.0),
+    ]
+    assert view.summary == "not training · dvae 100/800 · loss 0.4361 · 97 ms a step · stall 2 %"
+
+
+def test_log_line_of_a_loss_that_is_not_a_number_breaks_nothing(tmp_path):
+    (tmp_path / "train.log").write_bytes(b"\xff\xfe\n" + LINE.format(step=50, loss="nan").encode() + b"\nINFO x step")
+    assert view_run(tmp_path).progress == {"dvae": (50, 800)}
+
+
+def test_folder_that_is_not_there_tells_nothing(tmp_path):
+    assert view_run(tmp_path / "none").summary == "not training" and runs_in(tmp_path / "none") == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
+def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
+    folder = tmp_path / "run"
+    # A suite that was started in the background has its children ignore what stops them.
+    holds = "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    holds += "from myxtts.storage.run_folder import own_run_folder\n"
+    holds += f"with own_run_folder({str(folder)!r}):\n"
+    holds += " print('held', flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n" and trainer_of(folder) == process.pid
+        assert view_run(folder).running
+        with pytest.raises(UserError, match="trains in .* already"):
+            start_training(folder, [])
+        stop_training(folder)
+        process.wait(60)
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+    assert trainer_of(folder) is None
+    with pytest.raises(UserError, match="Nothing trains"):
+        stop_training(folder)
+    with own_run_folder(folder):
+        assert trainer_of(folder) is not None
+
+
+def test_training_that_fails_says_the_sentence_of_the_command(tmp_path):
+    folder = tmp_path / "run"
+    start_training(folder, ["--train-data", str(tmp_path / "nothing")])
+    end = time.monotonic() + 300
+    while not (failed := view_run(folder).failed):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert "nothing" in failed and "Traceback" not in failed and not failed.startswith("Error:")
+
+
+def test_failure_is_known_to_a_server_that_did_not_see_it(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    output_path(folder).write_text("Stage dvae\nError: The disk is full.\nFree some.\n")
+    assert view_run(folder).failed == "The disk is full.\nFree some." and view_run(folder).state == "failed"
+    (folder / "train.log").write_text("")
+    later = output_path(folder).stat().st_mtime + 5
+    os.utime(folder / "train.log", (later, later))
+    assert view_run(folder).failed is None  # somebody went on by hand
+
+
+def test_dropped_files_become_a_data_set(tmp_path):
+    (tmp_path / "up").mkdir()
+    given = [tmp_path / "up" / name for name in ("a.wav", "a.txt", "b.WAV", "b.txt")]
+    for file in given:
+        file.write_bytes(b"sound or text")
+    data = DataSets(tmp_path / "home")
+    folder = data.keep("mine", list(map(str, given)))
+    assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "a.wav", "b.WAV", "b.txt"]
+    assert data.names() == ["mine"] and runs_in(tmp_path / "home") == [] and data.cuts(folder) == ([], [])
+    listed = tmp_path / "up" / "metadata.csv"
+    listed.write_text("a|one")
+    assert (data.keep("listed", [str(listed), str(given[0])]) / "wavs/a.wav").read_bytes() == b"sound or text"
+    recordings, made = data.keep_long("talk", [str(given[0]), str(given[1])])
+    assert recordings.is_dir() and not made.exists() and recordings.parent == made.parent
+    for number in (1, 2):
+        data.add_recording("mine", str(given[0]), " one two. ")
+        assert (folder / f"recorded_000{number}.txt").read_text() == "one two.\n"
+    for files, said in (([str(given[1])], "Drop recordings"), ([str(given[0]), "/x/a.exe"], "a.exe")):
+        with pytest.raises(UserError, match=said):
+            data.keep("mine", files)
+    with pytest.raises(UserError, match="A data set's name"):
+        data.keep("../up", [str(given[0])])
+    with pytest.raises(UserError, match="Write what is said"):
+        data.add_recording("mine", str(given[0]), " ")
+
+
+def test_votes_are_kept_and_counted_by_pair(tmp_path):
+    votes = Votes(tmp_path)
+    assert votes.counts() == []
+    votes.add(("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
+    votes.add(("a@last", "b@best"), 1, True, "x", 3)
+    votes.add(("a@last", "b@best"), None, False, "x", 3)
+    assert Votes(tmp_path).counts() == [["a@last", "b@best", 0, 2, 1]]
+    assert len((tmp_path / "_votes.csv").read_text().splitlines()) == 4
+
+
+def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
+    # A suite that was started in the background has its children ignore what stops them.
+    ready = "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    monkeypatch.setattr(tasks, "command", lambda *given: [sys.executable, "-c", ready + given[0]])
+    monkeypatch.setattr(tasks, "POLL_SECONDS", 0.02)
+    known = Tasks()
+    assert list(known.follow("a", "print('10 %\\r20 %'); print('done')"))[-1] == "20 %\ndone"
+    with pytest.raises(UserError, match="^It is wrong.$"):
+        list(known.follow("a", "print('Error: It is wrong.'); sys.exit(2)"))
+    following = known.follow("a", "print('begun', flush=True); time.sleep(600)")
+    assert next(following) == "begun"
+    with pytest.raises(UserError, match="already"):
+        next(known.follow("a", "pass"))
+    known.cancel("a")
+    with pytest.raises(UserError, match="cancelled"):
+        list(following)
+    with pytest.raises(UserError, match="nothing to cancel"):
+        known.cancel("a")
+
+
+def test_messages_of_a_speech_hold_every_part_in_order():
+    messages, parts = Messages("1", 24000), [np.arange(n, n + 5, dtype=np.int16) for n in range(20)]
+    heard = {}
+    for told in [json.loads(messages.add(part)) for part in parts][::REPEATED_PARTS]:  # those between are missed
+        heard |= {told["first"] + n: base64.b64decode(part) for n, part in enumerate(told["parts"])}
+    assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
+
+
+def test_form_shows_what_a_run_was_asked_for(tmp_path):
+    config = XTTSConfig(data=DataConfig(train_data="recordings", batch_size=3, g2p=("am",)), model=ModelConfig("nano"))
+    (tmp_path / "run").mkdir()
+    write_json(tmp_path / "run/config.json", asdict(config))
+    found = Studio(tmp_path).settings("run")
+    assert (found["train_data"], found["batch_size"], found["size"], found["amharic_g2p"]) == (
+        "recordings",
+        3,
+        "nano",
+        True,
+    )
+    assert training_flags(**found, switches={}, init_from=" ", model_gpu="1")[-1] == "--model-gpu=1"
+    assert Studio(tmp_path).settings("new") == {}
+
+
+def test_sentence_is_found_in_what_a_command_printed():
+    assert sentence_of("INFO a\nError: It is wrong.\nTry again.\n") == "It is wrong.\nTry again."
+    assert sentence_of("Segmentation fault\n") == "Segmentation fault" and sentence_of("")
+
+
+@pytest.mark.parametrize("name", ["", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
+def test_name_of_a_run_is_no_path(tmp_path, name):
+    with pytest.raises(UserError, match="A run's name"):
+        run_folder(tmp_path, name)
+
+
+def test_flags_are_those_of_the_command():
+    from myxtts.cli.train import build_parser, config_from_arguments
+
+    switches = {"--gradient-checkpointing": True, "--attention=memory-efficient": True, "--xla": False}
+    flags = training_flags(" --odd name", "am", "nano", "gpt", 4, 3, 20, 2, 50, True, switches)
+    config = config_from_arguments(build_parser().parse_args(flags))
+    assert config.data.train_data == "--odd name" and config.data.language == "am" and tuple(config.data.g2p) == ("am",)
+    training = config.training
+    assert (config.model.size, training.stage, config.data.batch_size) == ("nano", "gpt", 4)
+    assert (training.epochs, training.gpt.max_steps, training.gradient_accumulation) == (3, 20, 2)
+    assert training.checkpoint_every_steps == 50 and training.gradient_checkpointing and not training.xla
+    assert training.attention == "memory-efficient"
+
+
+def test_language_of_recordings_goes_with_recordings():
+    flags = training_flags(" ", "am", "nano", "gpt", 4, 3, 20, 2, 50, False, {})
+    assert not [flag for flag in flags if flag.startswith(("--train-data", "--language"))]
+
+
+def test_plan_and_data_are_told_by_the_commands(tmp_path, tiny_corpus):
+    studio = Studio(tmp_path)
+    assert "GB" in studio.plan(["--model-size=nano", "--batch-size=2"])
+    assert "accepted: 12" in studio.check_data(str(tiny_corpus), "en") and not list(tmp_path.iterdir())
+    for bad in (str(tmp_path / "none"), "--help", ""):
+        with pytest.raises(UserError) as told:
+            studio.check_data(bad, "en")
+        assert "Traceback" not in str(told.value)
+
+
+def test_texts_of_both_languages_are_complete():
+    from myxtts.apps.studio.texts import TEXTS
+
+    assert set(TEXTS["en"]) == set(TEXTS["fa"]) and all(all(texts.values()) for texts in TEXTS.values())
+
+
+@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
+def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys, monkeypatch):
+    from myxtts.apps.studio.__main__ import main, switches
+    from myxtts.apps.studio.page import build_page
+
+    for language in ("en", "fa"):
+        page = build_page(Studio(tmp_path), language, switches())
+        names = {function.api_name for function in page.fns.values()}
+        assert {"make_data_set", "add_recording", "check_data", "plan", "start", "stop", "state", "speak"} <= names
+        assert {"compare", "evaluate", "models", "export", "import"} <= names
+    monkeypatch.delenv("MYXTTS_UI_PASSWORD", raising=False)
+    assert main(["--host", "0.0.0.0", "--runs", str(tmp_path)]) == 2
+    assert "Set MYXTTS_UI_PASSWORD" in capsys.readouterr().err
