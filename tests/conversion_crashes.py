@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from crash_points import crash_everywhere
 
+from myxtts.interchange.coqui import exporting as coqui_export
+from myxtts.interchange.coqui import importing as coqui_import
 from myxtts.interchange.coqui.exporting import export_coqui
 from myxtts.interchange.coqui.importing import CoquiFiles, import_coqui
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
-from myxtts.interchange.coqui.weights import exporting as coqui_export
-from myxtts.interchange.coqui.weights import importing as coqui_import
 from myxtts.storage.files import remove_leftovers
 
 

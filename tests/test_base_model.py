@@ -18,7 +18,7 @@ from myxtts.config.sampling import SamplingConfig
 from myxtts.config.stages import STAGES
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import stored_voice
-from myxtts.interchange.hub.fetching import fetching as hub
+from myxtts.interchange.hub import fetching as hub
 from myxtts.models.xtts import XTTS
 from myxtts.runs import opening
 from myxtts.storage import base_model

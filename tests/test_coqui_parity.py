@@ -14,8 +14,8 @@ from parity_helpers import ReferenceObjective, channels_last, difference, greedy
 from myxtts.config.config import SamplingConfig
 from myxtts.data.batch import DVAEBatch, GPTBatch
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.importing import CoquiFiles, import_coqui
-from myxtts.interchange.coqui.weights import weights as coqui
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.sampling import filter_logits, penalize_repetition
 from myxtts.training.stages.dvae import DVAEObjective

@@ -14,8 +14,8 @@ from tiny import tiny_run_config
 
 from myxtts.cli import push, say
 from myxtts.inference import presets
+from myxtts.interchange.hub import fetching as hub
 from myxtts.interchange.hub.fetching import HubError, local_folder
-from myxtts.interchange.hub.fetching import fetching as hub
 from myxtts.interchange.hub.uploading import model_card, push_model, without_places
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import adopt

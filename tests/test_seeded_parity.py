@@ -16,8 +16,8 @@ from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
 from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.data.batch import DVAEBatch, GPTBatch
+from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.exporting import speaker_front_end
-from myxtts.interchange.coqui.weights import weights as coqui
 from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.sampling import filter_logits, penalize_repetition
 from myxtts.training.stages.dvae import DVAEObjective

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import keras
 import numpy as np
 
-from myxtts.interchange.coqui.weights import weights as coqui
+from myxtts.interchange.coqui import weights as coqui
 from myxtts.models.xtts import XTTS
 from utilities.parity.seeded_weights import seeded_tensor
 

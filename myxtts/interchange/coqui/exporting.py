@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.audio.mel import SPEAKER_MEL
+from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
-from myxtts.interchange.coqui.weights import weights as coqui
 from myxtts.storage.files import CheckpointError, write_json, write_whole
 from myxtts.storage.parts import MEL_STATS, chosen_step, part_store, read_part
 from myxtts.storage.provenance import read_config, vocabulary_path

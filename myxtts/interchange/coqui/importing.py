@@ -12,9 +12,9 @@ import numpy as np
 from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
+from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
-from myxtts.interchange.coqui.weights import weights as coqui
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
 from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
 from myxtts.storage.parts import MEL_STATS
