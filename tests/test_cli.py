@@ -262,7 +262,7 @@ def test_terminated_command_leaves_nothing_half_written(tmp_path):
     """A made-up command that is told to end while it writes."""
     (tmp_path / "writing.py").write_text(
         "import os, signal, sys, time\n"
-        "from myxtts.cli import main as entry\n"
+        "from myxtts import __main__ as entry\n"
         "from myxtts.storage.files import write_whole\n"
         "def main(arguments):\n"
         "    with write_whole(sys.argv[1]) as temporary:\n"

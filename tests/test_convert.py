@@ -214,7 +214,7 @@ def test_a_named_voice_is_read(converted):
 def test_conversion_takes_little_memory_and_no_tensorflow(tmp_path):
     release = write_release(tmp_path / "in", replace(MINIMAL, layers=36, width=256))
     code = (
-        "import re, sys; from myxtts.interchange import coqui, coqui_config; from myxtts.__main__ import main; "
+        "import re, sys; from myxtts.interchange.coqui import settings, weights; from myxtts.__main__ import main; "
         "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; "
         "print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read())[1]); sys.exit(code)"
     )

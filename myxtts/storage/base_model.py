@@ -8,7 +8,7 @@ from myxtts.storage.speakers import speaker_names
 
 BASE_NAME = "base"
 """What it is called where the folder of a model is asked for; a folder of that name is `./base`."""
-BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled"
+BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 
 
 MODEL_FORMS = "the folder of a training run or of `myxtts convert`, base, or hf://owner/name"

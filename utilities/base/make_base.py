@@ -3,7 +3,7 @@
     pip install -e ".[bench,sample]"
     python utilities/base/make_base.py --work runs/base
 
-Started again, it goes on where it stopped, as every run does. `myxtts/bundled/CARD.md` says what came of it.
+Started again, it goes on where it stopped, as every run does. `myxtts/bundled/base/CARD.md` says what came of it.
 """
 
 import argparse

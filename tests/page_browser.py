@@ -11,7 +11,7 @@ from pathlib import Path
 
 from myxtts.apps.studio.texts import TEXTS
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 
 
