@@ -166,7 +166,7 @@ class DigitRecognizer:
             words += [int(digit)] * len(waves)
         if not spectra:
             raise FileNotFoundError(f"{data} must have wavs/DIGIT_SPEAKER_INDEX.wav. None was found.")
-        network, size = build_network(), min(BATCH_SIZE, len(spectra))
+        network, size = build_network(), min(BATCH_SIZE, max(1, len(spectra) // 6))
         steps = len(spectra) // size
         schedule = keras.optimizers.schedules.CosineDecay(
             1e-4, max(1, (epochs - 2) * steps), warmup_target=3e-3, warmup_steps=2 * steps

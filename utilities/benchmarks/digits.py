@@ -1,13 +1,13 @@
 """Learning on real recordings: trains on spoken digits, speaks every digit in every voice, and scores what is heard.
 
     python utilities/benchmarks/digits.py --data FSDD_FOLDER
-    python utilities/benchmarks/digits.py --data FSDD_FOLDER --hold-out      # two digits of each voice are left out
-    python utilities/benchmarks/digits.py --data FSDD_FOLDER --check         # how far the digit recognizer can be trusted
-    python utilities/benchmarks/digits.py --data FSDD_FOLDER --steps 3       # smallest case: a minute
+    python utilities/benchmarks/digits.py --data FSDD_FOLDER --hold-out    # two digits of each voice are left out
+    python utilities/benchmarks/digits.py --data FSDD_FOLDER --check       # how far the digit recognizer can be trusted
+    python utilities/benchmarks/digits.py --data FSDD_FOLDER --steps 3     # smallest case: a minute
 
 Recordings 10 to 14 of each digit and voice are kept from the model and from the recognizer. The table has a row for the
-recordings and one for what each stage leaves of them, then free speech. Digits are recognized by a small network of this
-file that can also answer "no word"; voices by Resemblyzer's nearest voice, word by word, which knows nothing of this data.
+recordings and one for what each stage leaves of them, then free speech. Digits are recognized by `digit_recognizer.py`,
+which can also answer "no word"; voices by Resemblyzer's nearest voice, word by word, which knows nothing of this data.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from myxtts.audio.griffin_lim import log_mel_to_wav  # noqa: E402
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.hearing.dnsmos import DNSMOS  # noqa: E402
+from myxtts.hearing.sources import copy_speech  # noqa: E402
 from myxtts.hearing.speaker_similarity import find_encoder  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from utilities.benchmarks.digit_recognizer import DigitRecognizer, damaged  # noqa: E402
@@ -171,14 +172,8 @@ class Stages:
     def _resynthesis(self, name, wave):
         """A recording's codes through the waveform decoder, with the voice of another recording of the speaker."""
         voice = self._reference(name[0], np.random.default_rng([name[1], 11]))
-        return resynthesize(self.synthesizer, wave, voice, self.synthesizer.text_front.ids(WORDS[name[1]], "en"))
-
-
-def resynthesize(synthesizer, wave, voice, ids):
-    """Imported late: its place is the evaluation's."""
-    from myxtts.hearing.sources import copy_speech
-
-    return copy_speech(synthesizer, wave, voice, ids)[0]
+        ids = self.synthesizer.text_front.ids(WORDS[name[1]], "en")
+        return copy_speech(self.synthesizer, wave, voice, ids)[0]
 
 
 class NearestVoice:

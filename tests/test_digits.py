@@ -1,0 +1,85 @@
+"""The digits benchmark: what it trains on, what its recognizer answers, and what its figures count."""
+
+import numpy as np
+import pytest
+
+from myxtts.audio.files import write_wav
+from utilities.benchmarks.digit_recognizer import NO_WORD, DigitRecognizer, damaged, power_spectrum, spoilt
+from utilities.benchmarks.digits import HELD_OUT_INDICES, Clip, Row, Scores, figures, table_line, training_folder
+
+RATE = 22050
+
+
+def tone(digit, number, seconds=0.4):
+    """A tone whose pitch glides, in a way of its own for each digit."""
+    rng, time = np.random.default_rng(number), np.arange(int(seconds * RATE)) / RATE
+    pitch = 300 + 250 * digit + (200 if digit % 2 else -200) * time / seconds + rng.normal(0, 10)
+    return (0.4 * np.sin(2 * np.pi * np.cumsum(pitch) / RATE) * np.hanning(len(time))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def tones(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tones")
+    (folder / "wavs").mkdir()
+    for digit in range(4):
+        for index in range(24):
+            write_wav(folder / "wavs" / f"{digit}_ann_{index}.wav", tone(digit, 100 * digit + index), RATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recognizer(tones):
+    return DigitRecognizer.train(tones, range(20), epochs=12)
+
+
+def test_recognizer_names_held_out_digits_and_no_word_in_noise_or_silence(recognizer):
+    clips = [tone(digit, 900 + digit) for digit in range(4)]
+    assert recognizer(clips, RATE) == [0, 1, 2, 3]
+    noise = [np.random.default_rng(seed).normal(0, 0.1, RATE // 2) for seed in range(4)]
+    assert sum(heard is None for heard in recognizer([*noise, np.zeros(RATE)], RATE)) >= 4
+
+
+def test_weights_are_kept_and_used_again(tones, tmp_path):
+    path = tmp_path / "kept" / "recognizer.weights.h5"
+    first = DigitRecognizer.load_or_train(tones, path, range(4), epochs=1)
+    again = DigitRecognizer.load_or_train(tones / "nowhere", path, range(4))
+    for one, other in zip(first.network.get_weights(), again.network.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_folder_without_recordings_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=tmp_path.name):
+        DigitRecognizer.train(tmp_path, range(3))
+
+
+def test_damage_keeps_spectra_in_the_window():
+    rng, spectra = np.random.default_rng(0), [power_spectrum(tone(digit, digit), RATE) for digit in range(4)]
+    for _ in range(60):
+        damaged_one = spoilt(spectra[0], spectra, rng)
+        assert 0 < len(damaged_one) <= 80 and np.isfinite(damaged_one).all()
+    assert NO_WORD == 10 and len(list(damaged([tone(1, 1)], RATE))) == 13
+
+
+def test_training_folder_leaves_out_what_is_scored(tmp_path):
+    data = tmp_path / "fsdd"
+    (data / "wavs").mkdir(parents=True)
+    clips = ["3_theo_10", "3_theo_20", "4_theo_20"]
+    for clip in clips:
+        write_wav(data / "wavs" / f"{clip}.wav", tone(1, 1), RATE)
+    (data / "metadata.csv").write_text("".join(f"{clip}|three|three\n" for clip in clips))
+    (data / "speakers.csv").write_text("id,speaker\n" + "".join(f"{clip},theo\n" for clip in clips))
+    folder = training_folder(data, tmp_path, {("theo", 4)})
+    assert [path.stem for path in (folder / "wavs").iterdir()] == ["3_theo_20"]
+    assert (folder / "metadata.csv").read_text() == "3_theo_20|three|three\n" and 10 in HELD_OUT_INDICES
+
+
+def test_table_names_the_worst_and_figures_count_the_signal_only_with_a_decoder():
+    clips = [Clip("ann", 1, np.zeros(8)), Clip("bob", 2, np.zeros(8))]
+    scores = Scores(np.array([True, False]), np.array([False, True]), 2.5)
+    assert "50.0 % (two 0 %)" in table_line(Row("free speech", clips, RATE), scores)
+    assert "not available" in table_line(Row("free speech", clips, RATE), scores._replace(voices=None))
+    results = {"free speech": scores}
+    assert set(figures(results, False)) == {"digits, %", "voices, %"}
+    results["free speech, Griffin-Lim"] = scores._replace(signal=2.0)
+    assert figures(results, False)["DNSMOS signal above Griffin-Lim's"][0] == 0.5
+    assert figures({"free speech": scores}, True) == {"left-out pairs, digit and voice, %": (0.0, 75.0)}
