@@ -171,7 +171,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
         training={**SETTINGS["training"], "gradient_accumulation": 2},
     )
     recorders = Recorder(trainer, 2), Recorder(), Recorder()
-    monkeypatch.setattr("myxtts.training.trainer.fit_batch_size", lambda *_: fitted)
+    monkeypatch.setattr("myxtts.training.stage_trainer.fit_batch_size", lambda *_: fitted)
     trainer.train(dataset, [recorders[0]])
     again = open_run(tiny_corpus, tmp_path, **settings)
     dvae_trainer(again).train(again, [recorders[1]])

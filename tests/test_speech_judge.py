@@ -15,6 +15,7 @@ from myxtts.hearing.sources import Source, Spoken
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.runs.stage import open_stage
 from myxtts.training.resuming.state import TrainingState
+from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.trainer import XTTSTrainer
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -33,7 +34,7 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     # The DVAE stands in for the GPT, which takes longer to train.
     monkeypatch.setattr(STAGES["dvae"].load(), "speaks", True)
     losses = lambda trainer, loader: {"reconstruction": 9.0 - trainer.step, "commitment": 0.0}
-    monkeypatch.setattr(XTTSTrainer, "evaluate", losses)
+    monkeypatch.setattr(StageTrainer, "evaluate", losses)
     training = {"evaluate_every_steps": 1, "best_by": "evaluation", "evaluation_patience": 2}
     every = {"validate_every_steps": 1, "checkpoint_every_steps": 50}
     dataset = open_run(

@@ -17,6 +17,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.speaker_clips import keep_speakers
 from myxtts.distributed.workers import Workers
 from myxtts.interchange.hub.fetching import full_name, is_hub_name, local_folder
 from myxtts.memory.claims import check_claims
@@ -25,13 +26,12 @@ from myxtts.runs.agenda import Agenda, make_agenda, tuned_stages
 from myxtts.runs.setup import holds_run
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import digest_file, write_whole
+from myxtts.storage.files import digest_file, write_json, write_whole
 from myxtts.storage.parts import FORMER_HOMES, copy_part, part_store, read_part
 from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.run_folder import RUN_FILES, set_aside
 from myxtts.storage.saved_state import config_of
 from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
-from myxtts.training.resuming.prerequisites import write_settings
 from myxtts.training.resuming.state import data_digest
 
 logger = logging.getLogger(__name__)
@@ -93,6 +93,14 @@ def open_run(
         copy_part(home, home, part)  # a folder of its own, so that it can be built on and trained like the others
     write_settings(dataset)
     return dataset, agenda
+
+
+def write_settings(dataset: SpeechDataset) -> None:
+    """Writes what a run's folder needs besides checkpoints: vocabulary, recordings of the speakers, settings."""
+    home = Path(dataset.config.training.checkpoint_dir)
+    dataset.tokenizer.save(home / VOCABULARY)
+    keep_speakers(home, dataset.train)
+    write_json(home / "config.json", dataset.config.to_dict())
 
 
 def open_together(config: XTTSConfig, workers: Workers, *tells: Callable) -> tuple[SpeechDataset, list]:

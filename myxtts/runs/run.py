@@ -81,7 +81,7 @@ class Run:
         self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids or None)
         """Of the plan's GPUs; samples while stages are trained."""
         self.trainer = None
-        """`XTTSTrainer` of the stage that is trained, or was trained last."""
+        """`StageTrainer` of the stage that is trained, or was trained last."""
         self.finished: bool = False
         """Whether the last `train` trained all that was asked for, rather than being stopped."""
         self._stop = threading.Event()

@@ -22,7 +22,7 @@ from myxtts.runs.last_words import reference_of
 from myxtts.runs.pictures import draw_sounds
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.device_pipeline import copy_to
-from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.watching.callbacks import Callback, EventFile
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class SampleSpeaker(Callback):
 class Copier(Callback):
     """Lets a stage that rebuilds recordings do so with validation clips, after each validation."""
 
-    def __init__(self, dataset: SpeechDataset, trainer: XTTSTrainer, folder: str | Path, log_folder: str | Path):
+    def __init__(self, dataset: SpeechDataset, trainer: StageTrainer, folder: str | Path, log_folder: str | Path):
         self._trainer, self._stage = trainer, trainer.stage
         name = self._stage.name
         self._folder = SampleFolder(dataset, folder, log_folder, trainer.config, name, f"{name} copies")

@@ -16,15 +16,14 @@ from myxtts.runs.figures import MetricsFile
 from myxtts.runs.opening import starting_weights
 from myxtts.runs.samples import Copier, SampleSpeaker
 from myxtts.runs.speech_judge import SpeechJudge
-from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from myxtts.training.resuming.foundations import load_foundations
-from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.watching.callbacks import TensorBoardWriter
 
 
 def open_stage(
     config: XTTSConfig, stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool
-) -> tuple[XTTSTrainer, list]:
+) -> tuple[StageTrainer, list]:
     """Makes the trainer of a stage, resumed or fresh, and the callbacks that write logs and samples, on the chief.
 
     A `fresh` stage has no checkpoint to resume; it starts from `training.init_from`, if it can, or from scratch.
@@ -36,11 +35,7 @@ def open_stage(
         weights = starting_weights(source, stage, config.model.num_text_tokens, settings.seed)
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     start = dict(measured=kind.measure(dataset) if fresh else None, starting_weights=weights)
-    options = dict(stage=stage, plan=plan, foundations=foundations, lineage=lineage, **start)
-    if plan.mode == "isolated":
-        trainer = MemoryIsolatedDualGPUTrainer(config, plan.data_gpu, plan.model_gpus[0], **options)
-    else:
-        trainer = XTTSTrainer(config, **options)
+    trainer = StageTrainer(config, stage, plan, foundations, lineage, **start)
     make_synthesizer = _synthesizer_of(trainer, foundations, dataset) if kind.speaks else None
     if kind.speaks and settings.evaluate_every_steps:
         trainer.speech_judge = SpeechJudge(dataset, make_synthesizer, trainer.model_device, config)

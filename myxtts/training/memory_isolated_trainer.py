@@ -1,8 +1,8 @@
-"""The trainer under memory isolation: data and model work each within a hard memory limit of its own."""
+"""The trainer under memory isolation, data and model work each within a hard limit: a door, which no room imports."""
 
 import tensorflow as tf
 
-from myxtts.data.pipeline import prefetch_to, wave_dataset
+from myxtts.data.pipeline import prefetch_to
 from myxtts.devices.configuration import current_plan, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.training.trainer import XTTSTrainer
@@ -75,11 +75,6 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
             setattr(options.experimental_optimization, optimization, True)
         options.autotune.enabled = True
         return prefetch_to(dataset.with_options(options), self.data_device, prefetch_buffer_size)
-
-    def stream(self, dataset, start, stop):
-        """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
-        host = wave_dataset(dataset.train_loader(self.stage.name), start, stop, self.config.data.num_workers)
-        return self.optimize_dataset_for_dual_gpu(host, self.config.data.pipeline_buffer_size)
 
 
 def isolated_plan(data_gpu: int, model_gpu: int, data_gpu_memory: int, model_gpu_memory: int) -> DevicePlan:

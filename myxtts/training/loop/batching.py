@@ -24,7 +24,7 @@ from myxtts.training.loop.step import TrainStep
 from myxtts.training.stages.base import Stage
 
 if TYPE_CHECKING:
-    from myxtts.training.trainer import XTTSTrainer
+    from myxtts.training.stage_trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ def measured_trial(batching: Batching, stage: Stage, make_batch: Callable[[int],
     return trial
 
 
-def fit_batch_size(trainer: "XTTSTrainer", dataset: SpeechDataset) -> SpeechDataset:
+def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
     """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
     name, batching, stage = trainer.stage.name, trainer.batching, trainer.stage
     if trainer.step == 0:

@@ -16,7 +16,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.memory.estimates import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
-from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.stage_trainer import StageTrainer
 
 PHASES = ("load", "preprocess", "transfer", "train")
 WARMUP_STEPS = 5
@@ -90,7 +90,7 @@ class PipelineTimes:
         return sum(max(0.0, end - start) for start, end in spans) / whole
 
 
-def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[XTTSTrainer, SpeechDataset]:
+def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
     """A fresh GPT trainer, without accumulation, and its data set, for measurements; what a run writes is in `folder`.
 
     The DVAE is untrained, which costs the same time.
@@ -107,10 +107,10 @@ def _without_history(config, folder):
 def _trainer(config, plan):
     with tf.device(plan.data_device):
         dvae_model = XTTS(config.model, parts=("dvae",))
-    return XTTSTrainer(config, stage="gpt", foundations={"dvae": dvae_model}, plan=plan)
+    return StageTrainer(config, "gpt", plan, {"dvae": dvae_model})
 
 
-def measure_phases(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
+def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
     """Times every phase alone, with the devices synchronized after each call. Trains the model.
 
     `WARMUP_STEPS` come before the `num_steps` that count; the trainer must not accumulate.
@@ -131,7 +131,7 @@ def measure_phases(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int)
     return PhaseTimes(load, *(fmean(times[phase][WARMUP_STEPS:]) for phase in PHASES[1:]))
 
 
-def measure_pipeline(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
+def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
     """Times the pipeline as a run has it, overlapping if `trainer.enable_async_pipeline`; trains the model."""
     spans, found = [], PipelineTimes()
 
@@ -163,7 +163,7 @@ def measure_pipeline(trainer: XTTSTrainer, dataset: SpeechDataset, num_steps: in
     return found
 
 
-def take_step(trainer: XTTSTrainer, batch: NamedTuple, position: int) -> dict[str, tf.Tensor]:
+def take_step(trainer: StageTrainer, batch: NamedTuple, position: int) -> dict[str, tf.Tensor]:
     """One step of the trainer's own train step, at a learning rate that changes next to nothing."""
     return trainer.train_step([batch], 1e-6, (0, position))
 

@@ -10,10 +10,10 @@ from myxtts.training.loop.divergence import write_divergence
 from myxtts.training.watching.callbacks import StageEnd, StageStart
 
 if TYPE_CHECKING:
-    from myxtts.training.trainer import XTTSTrainer
+    from myxtts.training.stage_trainer import StageTrainer
 
 
-def start_report(trainer: "XTTSTrainer", total: int) -> StageStart:
+def start_report(trainer: "StageTrainer", total: int) -> StageStart:
     """Of a stage of `total` steps; raises unless every variable lives where the plan has it."""
     placement = require_placement(trainer.placed_variables().items(), trainer.plan)
     weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
@@ -22,7 +22,7 @@ def start_report(trainer: "XTTSTrainer", total: int) -> StageStart:
     return StageStart(*progress, *sizes, training.optimizations, placement)
 
 
-def end_report(trainer: "XTTSTrainer") -> StageEnd:
+def end_report(trainer: "StageTrainer") -> StageEnd:
     """Of the steps taken."""
     step, scaled = trainer.train_step, [rule for rule in trainer.train_step.rules if rule.scaled]
     scale = float(scaled[0].loss_scale.numpy()) if scaled else None
@@ -30,7 +30,7 @@ def end_report(trainer: "XTTSTrainer") -> StageEnd:
     return StageEnd(trainer.stage.name, trainer.step, timing, step.traces, step.compilations, scale, step.bad_steps)
 
 
-def report_divergence(trainer: "XTTSTrainer", bad_steps: list[dict], dataset: SpeechDataset) -> str:
+def report_divergence(trainer: "StageTrainer", bad_steps: list[dict], dataset: SpeechDataset) -> str:
     """Writes what is known of the steps that diverged into the run's folder; returns in words where it is."""
     named = [{**bad, "clips": [dataset.train[index].id for index in bad["clips"]]} for bad in bad_steps]
     step, home = trainer.train_step, trainer.config.training.checkpoint_dir
