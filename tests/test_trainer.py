@@ -9,8 +9,10 @@ import pytest
 from tiny import tiny_run_config
 
 from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.training.watching.callbacks import Callback
@@ -236,7 +238,7 @@ def test_resuming_from_a_folder_without_the_stage_is_an_error(gpt_run, dvae_run,
 
 def test_gpt_stage_without_recordings_needs_the_dvae_that_it_builds_on(tmp_path):
     with pytest.raises(ValueError, match="builds on a trained DVAE"):
-        XTTSTrainer(tiny_run_config(None, tmp_path))
+        StageTrainer(tiny_run_config(None, tmp_path), "gpt", plan_devices(num_gpus=0), {})
 
 
 def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_checkpoint(
