@@ -1,156 +1,273 @@
-"""Pulls the plug, damages files, feeds rubbish: is anything lost, and does anything bad get in?
+"""Kills runs, damages files, starts things twice: is anything lost, and does anything damaged get in?
 
-    python utilities/benchmarks/faults.py                       all parts, the numbers of the goals
-    python utilities/benchmarks/faults.py --only kills --kills 10
+    python utilities/benchmarks/faults.py --kills 3                      smallest case, a minute
+    python utilities/benchmarks/faults.py --kills 100                    all parts
+    python utilities/benchmarks/faults.py --only kills --workers 2 --hangs 5
 
-- `kills`: training runs are ended by `kill -9` at random moments (at start-up, between and in steps, in validation,
-  while a sample is spoken or a checkpoint written) and resumed by the same command until they are done. Every loss of
-  every step must be, bit for bit, that of a run left alone, and so must the weights and optimizer state at the end.
-  After each kill every checkpoint must be whole, and at the end no other file may be there. Conversions and runs that
-  are set aside are killed as well: all of it must be there, or nothing. One thread computes, unless
-  TF_NUM_INTRAOP_THREADS says more; then differing losses are counted and are no fault.
-- `conversions`: both directions of `myxtts convert` are stopped at every operation on the file system, in every way
-  that tests/crash_points.py knows; of these the suite takes a part.
-- `folders`: the folder of a run of the real command is made read-only (permissions, and as root a mount), for a while
-  and for good, moved away and back, and copied, while it trains. What happens must be told in a sentence, and the run,
-  resumed, and each of its copies must come to the weights of a run left alone.
-- `together`: two processes begin in one folder within a millisecond, a hundred times; the training command is started
-  twice in one folder, and `myxtts say` twice with one model. One begins, the other is refused; speech is as of one.
-- `threads`: a model of size nano is trained with several threads, unbroken and resumed: losses, weights and optimizer
-  must be equal, bit for bit.
-- `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; it must be noticed and set
-  aside, and the one before used.
-- `inputs`: generated lists and WAV headers; accepted and rejected clips together must be those given.
-- `corpus`: losses on a corpus with two per cent bad clips must be those on the corpus without them.
-- `pause`: the share of the time that training waits for checkpoints at size `small` at the default frequency.
+- `kills`: a run is ended at random moments by SIGKILL, SIGTERM or Ctrl-C (`--hangs`: with several workers also by
+  SIGSTOP of one) and resumed by the same command until it is done. Every loss, and the weights and optimizers at the
+  end, must be those of a run that was left alone, bit for bit; no temporary file and no process may be left. Ctrl-C and
+  SIGTERM must end a run within 5 s, workers within a minute of the loss of one.
+- `folders`: the run's folder is moved or copied while it trains; run and copy must resume and end with the same weights.
+- `together`: the training command is started twice in one folder; one trains, the other is refused.
+- `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; the one before must be used.
 
-Each run is a fork of this process, which has imported TensorFlow and not started it; that spares each of them the
-import and nothing else. Ends with exit code 1 when a goal is missed. `--append` adds the tables to docs/benchmarks.md.
+Exit code 1 if a goal is missed.
 """
 
 import argparse
+import json
 import os
+import random
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
-import soundfile  # noqa: E402
-import yaml  # noqa: E402
-from fault_crashes import sweep_conversions  # noqa: E402
-from fault_folders import trouble_folders  # noqa: E402
-from fault_inputs import damage_checkpoints, judge_inputs  # noqa: E402
-from fault_kills import kill_runs  # noqa: E402
-from fault_runs import SAMPLE_RATE, SETTINGS, STAGES, TrainingRun, write_corpus  # noqa: E402
-from fault_threads import compare_threads  # noqa: E402
-from fault_together import do_together  # noqa: E402
-from hardware import append_table  # noqa: E402
+from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402  of the tests
 
-DEFAULT_CHECKPOINT_STEPS = 1000
-LARGEST_PAUSE_SHARE = 0.02
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
+from myxtts.storage.files import digest_file  # noqa: E402
+
+STAGES = ("dvae", "gpt")
+LONGEST_RUN_SECONDS = 900.0
+LONGEST_STOP_SECONDS = 5.0
+LONGEST_LOSS_SECONDS = 75.0
+"""A minute for the others to notice that a worker is gone, and the launcher's patience."""
+LOST_WORKER = 75
+"""Exit code of a run that lost a worker (docs/scaling.md)."""
+STARTING_SHARE = 0.3
+"""Of the kills, those that come while the run starts."""
 
 
-def train_on_bad_corpus(work):
-    """The part `corpus`: 150 clips and three more that are bad. Returns rows and whether the goal is met."""
-    good, bad = write_corpus(work / "good", 150), write_corpus(work / "bad", 150)
-    lines = (bad / "metadata.csv").read_text().splitlines()
-    samples = soundfile.read(bad / "wavs" / "0000.wav")[0]
-    soundfile.write(
-        bad / "wavs" / "nan.wav", np.where(np.arange(len(samples)) == 99, np.nan, samples), SAMPLE_RATE, "FLOAT"
-    )
-    (bad / "wavs" / "cut.wav").write_bytes((bad / "wavs" / "0001.wav").read_bytes()[:5000])
-    soundfile.write(bad / "wavs" / "silent.wav", 0 * samples, SAMPLE_RATE)
-    for place, name in ((150, "silent"), (70, "cut"), (0, "nan")):
-        lines.insert(place, f"{name}|one two|")
-    (bad / "metadata.csv").write_text("\n".join(lines) + "\n")
-    stages = {stage: {**SETTINGS["training"][stage], "max_steps": 20} for stage in STAGES}
-    settings = {**SETTINGS, "training": {**SETTINGS["training"], **stages}}
+class TrainingRun:
+    """The training command on a tiny corpus, as a process; `home` is its folder."""
+
+    def __init__(self, work: Path, name: str, workers: int = 1):
+        self.work, self.home, self.workers = work, work / name, workers
+        self.log, self.process = work / f"{name}.log", None
+
+    def start(self) -> "TrainingRun":
+        """Starts or resumes it."""
+        launch = ["launch", "--workers", str(self.workers), "--"] if self.workers > 1 else []
+        command = [sys.executable, "-m", "myxtts", *launch, "train", "--config", str(self.work / "settings.json")]
+        with open(self.log, "ab") as log:
+            command += ["--checkpoint-dir", str(self.home)]
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        return self
+
+    def finish(self) -> int:
+        """Waits for its exit code."""
+        return self.process.wait(LONGEST_RUN_SECONDS)
+
+    def wait_for_step(self, step: int) -> bool:
+        """Waits until it has logged `step` more steps; returns whether it still runs."""
+        metrics = self.home / "metrics.jsonl"
+        before = metrics.read_bytes().count(b'"training"') if metrics.exists() else 0
+        while self.process.poll() is None:
+            if metrics.exists() and metrics.read_bytes().count(b'"training"') >= before + step:
+                return True
+            time.sleep(0.005)
+        return False
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+
+
+def prepare(work: Path, steps: int) -> None:
+    """Writes the corpus and the settings of two small stages, a checkpoint at every step."""
+    every = dict(log_every_steps=1, validate_every_steps=steps, checkpoint_every_steps=1, sample_every_steps=0)
+    stages = {name: {"max_steps": steps} for name in STAGES}
+    shape, data = dict(layers=1, num_latents=2), dict(augment=True, num_workers=1, num_buckets=1)
+    corpus = make_tiny_corpus(work / "corpus")
+    config = tiny_run_config(corpus, model=shape, data=data, training=every, **stages).to_dict()
+    config["training"]["leave_out"] = ["speaker", "decoder"]
+    (work / "settings.json").write_text(json.dumps(config))
+
+
+def differences(whole: Path, other: Path) -> Iterator[str]:
+    """What differs between two finished runs: losses, weights, optimizers, files left over."""
+    yield from (f"{path} is left over" for path in other.rglob("*.tmp"))
+    for stage in STAGES:
+        stores = [CheckpointStore(home / stage) for home in (whole, other)]
+        ends = [store.steps()[-1:] for store in stores]
+        if ends[0] != ends[1]:
+            yield f"{other.name}: {stage} ended at {ends[1]}, not at {ends[0]}"
+            continue
+        if len({json.dumps(store.read_state(ends[0][0])["history"]) for store in stores}) != 1:
+            yield f"{other.name}: losses of the {stage} differ"
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            if len({digest_file(path) for store in stores for path in store.path(ends[0][0]).glob(name)}) != 1:
+                yield f"{other.name}: {name} of the {stage} differs"
+
+
+def worker_processes(launcher: int) -> list[int]:
+    """Process ids of the workers that a launcher started."""
+    try:
+        return [int(one) for one in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def left_over(home: Path) -> list[str]:
+    """Processes that name a run's folder in their command line."""
     found = []
-    for name, corpus in (("on_good", good), ("on_bad", bad)):
-        training = TrainingRun(work, name, corpus, settings)
-        training.finish(training.start())
-        found.append((training.losses(), training.ends()))
-    report = (work / "on_bad" / "clips_train.csv").read_text().splitlines()
-    named = sum(",rejected," in line for line in report)
-    same = sum(found[0][0].get(key) == values for key, values in found[1][0].items())
-    ok = found[0] == found[1] and named == 3
-    return [
-        [
-            "corpus with 2 % bad clips",
-            f"153 clips, {named} rejected by name",
-            f"{same} of {len(found[0][0])} losses equal, end {'equal' if found[0][1] == found[1][1] else 'different'}",
-            "all",
-        ]
-    ], ok
-
-
-def measure_pause(work):
-    """The part `pause`, in a process of its own. Returns rows and whether the goal is met."""
-    reader, writer = os.pipe()
-    if not (process := os.fork()):
-        code = 70
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            from checkpoint_pause import measure
-
-            share, row = measure(write_corpus(work / "pause_corpus", 20), work / "pause", DEFAULT_CHECKPOINT_STEPS)
-            os.write(writer, yaml.safe_dump([share, row]).encode())
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as file:
-        answer = file.read()
-    _, status = os.waitpid(process, 0)
-    if status:
-        raise RuntimeError("The pause could not be measured; see above.")
-    share, row = yaml.safe_load(answer)
-    return [[*row, "2 %"]], share <= LARGEST_PAUSE_SHARE
+            if str(home).encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
 
 
-def main(argv=None):
-    """Runs the parts that were asked for; returns the exit code."""
+def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: float, steps: int) -> Iterator[str]:
+    """Ends a started run by one signal at a random moment; yields what was not as it should be."""
+    if draw.random() < STARTING_SHARE:
+        time.sleep(draw.uniform(0, start_seconds))
+    elif run.wait_for_step(draw.randint(1, 2 * steps)):
+        time.sleep(draw.uniform(0, 0.3))
+    several = run.workers > 1
+    victims = worker_processes(run.process.pid) if several else [run.process.pid]
+    if run.process.poll() is not None or not victims:
+        return
+    began = time.monotonic()
+    os.kill(draw.choice(victims), kind)
+    limit = LONGEST_LOSS_SECONDS if several else LONGEST_STOP_SECONDS + start_seconds
+    try:
+        code = run.process.wait(limit)
+    except subprocess.TimeoutExpired:
+        run.process.kill()
+        yield f"{signal.Signals(kind).name}: still there after {limit:.0f} s"
+        return
+    seconds = time.monotonic() - began
+    print(f"{run.home.name}: {signal.Signals(kind).name}, ended after {seconds:.1f} s with {code}", flush=True)
+    stopped = (0, 130, 128 + kind, -kind)
+    allowed = (*stopped, LOST_WORKER) if several else stopped
+    if code not in allowed:
+        yield f"{signal.Signals(kind).name}: exit code {code}: {run.last_words()}"
+    yield from (f"process {pid} is left over" for pid in left_over(run.home))
+
+
+def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start_seconds: float) -> Iterator[str]:
+    """The part `kills`."""
+    draw = random.Random(options.seed)
+    kinds = [draw.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)) for _ in range(options.kills)]
+    kinds += [signal.SIGSTOP] * (options.hangs if options.workers > 1 else 0)
+    draw.shuffle(kinds)
+    number = 0
+    while kinds:
+        run = TrainingRun(work, f"killed_{number}", options.workers)
+        number += 1
+        for _ in range(draw.randint(1, 4)):
+            if kinds:
+                yield from kill_once(run.start(), kinds.pop(), draw, start_seconds, options.steps)
+        if code := run.start().finish():
+            yield f"{run.home.name} ended with {code}: {run.last_words()}"
+        yield from differences(whole.home, run.home)
+    print(f"{number} runs to their end", flush=True)
+
+
+def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
+    """The part `folders`."""
+    moved = TrainingRun(work, "moved").start()
+    moved.wait_for_step(3)
+    moved.home.rename(work / "elsewhere")
+    if moved.finish() != 2 or moved.home.exists():
+        yield f"moved: exit code {moved.process.returncode}, {moved.last_words()}"
+    moved.home = work / "elsewhere"
+    copied = TrainingRun(work, "copied").start()
+    copied.wait_for_step(4)
+    copy = TrainingRun(work, "copy")
+    # `cp` continues after a file that has gone meanwhile.
+    subprocess.run(["cp", "-a", copied.home, copy.home], stderr=subprocess.DEVNULL)
+    for run in (moved.start(), copied, copy.start()):
+        if code := run.finish():
+            yield f"{run.home.name} ended with {code}: {run.last_words()}"
+        yield from differences(whole.home, run.home)
+
+
+def start_twice(work: Path, whole: TrainingRun) -> Iterator[str]:
+    """The part `together`."""
+    runs = [TrainingRun(work, "twice").start() for _ in range(2)]
+    codes = sorted(run.finish() for run in runs)
+    if codes != [0, 2]:
+        yield f"started twice: exit codes {codes}: {runs[0].last_words()}"
+    yield from differences(whole.home, runs[0].home)
+
+
+def damage_checkpoints(folder: Path, count: int, seed: int) -> Iterator[str]:
+    """The part `damage`."""
+    draw, numbers = random.Random(seed), np.random.default_rng(seed)
+    sound = CheckpointStore(folder / "sound")
+    for step in (1, 2):
+        arrays = {f"model/{i}": numbers.standard_normal(size).astype(np.float32) for i, size in enumerate((3, 700))}
+        sound.write(step, {"model": arrays, "optimizer": arrays}, {"finished": False, "history": [{"step": step}]})
+    for number in range(count):
+        store = CheckpointStore(folder / "damaged")
+        shutil.rmtree(store.folder, ignore_errors=True)
+        shutil.copytree(sound.folder, store.folder)
+        file = draw.choice(sorted(store.path(2).iterdir()))
+        content = bytearray(file.read_bytes())
+        place = draw.randrange(len(content))
+        if number % 3 == 0:
+            file.unlink()
+        elif number % 3 == 1:
+            file.write_bytes(content[:place])
+        else:
+            content[place] ^= 1 << draw.randrange(8)
+            file.write_bytes(content)
+        try:
+            CheckpointStore(store.folder).read(2, ("model", "optimizer"))
+            yield f"{file.name}, damage {number % 3} at {place}: loaded"
+        except CheckpointError:
+            pass
+        if store.newest_sound(lambda _: None) != 1 or store.steps() != [1]:
+            yield f"{file.name}, damage {number % 3} at {place}: the checkpoint before was not used"
+
+
+def main() -> int:
+    """Runs the parts and prints their faults; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("kills", "conversions", "folders", "together", "threads", "damage", "inputs", "corpus", "pause")
+    parts = ("kills", "folders", "together", "damage")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help=", ".join(parts))
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=100, help="within a millisecond, of the part together")
-    parser.add_argument("--threads", type=int, default=4, help="of the part threads")
-    parser.add_argument("--repeats", type=int, default=3, help="of the part threads")
+    parser.add_argument("--hangs", type=int, default=0, help="workers stopped by SIGSTOP")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=12, help="of each of two stages")
     parser.add_argument("--damages", type=int, default=300)
-    parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--append", action="store_true", help="add the table to docs/benchmarks.md")
-    arguments = parser.parse_args(argv)
-    rows, missed = [], []
+    options = parser.parse_args()
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}
+    missed = 0
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
+        prepare(work, options.steps)
+        whole, began = TrainingRun(work, "whole", options.workers).start(), time.monotonic()
+        whole.wait_for_step(1)
+        start_seconds = time.monotonic() - began
+        if code := whole.finish():
+            raise RuntimeError(f"The run left alone ended with {code}:\n{whole.last_words()}")
         calls = {
-            "kills": lambda: kill_runs(work, arguments.kills, arguments.seed),
-            "conversions": lambda: sweep_conversions(work / "conversions_swept"),
-            "folders": lambda: trouble_folders(work / "folders", arguments.seed),
-            "together": lambda: do_together(work / "together", arguments.rounds),
-            "threads": lambda: compare_threads(work / "threads", arguments.threads, arguments.repeats),
-            "damage": lambda: damage_checkpoints(work / "damage", arguments.damages, arguments.seed),
-            "inputs": lambda: judge_inputs(work / "inputs", arguments.lines, arguments.seed),
-            "corpus": lambda: train_on_bad_corpus(work),
-            "pause": lambda: measure_pause(work),
+            "kills": kill_runs(work, whole, options, start_seconds),
+            "folders": trouble_folders(work, whole),
+            "together": start_twice(work, whole),
+            "damage": damage_checkpoints(work / "damage", options.damages, options.seed),
         }
-        for part in arguments.only:
-            began = time.monotonic()
-            found, ok = calls[part]()
-            rows += [[*row, f"{time.monotonic() - began:.0f} s"] for row in found]
-            missed += [] if ok else [part]
-            print(f"{part}: {'as it should be' if ok else 'NOT AS IT SHOULD BE'}: {found}", flush=True)
-    command = "python " + " ".join(["utilities/benchmarks/faults.py", *(sys.argv[1:] if argv is None else argv)])
-    append_table("Faults", command, ["fault", "given", "found", "goal", "took"], rows, arguments.append)
+        for part in options.only:
+            began, faults = time.monotonic(), list(calls[part])
+            missed += len(faults)
+            told = "; ".join(faults) or "as it should be"
+            print(f"{part}, {time.monotonic() - began:.0f} s: {len(faults)} faults: {told}", flush=True)
     return 1 if missed else 0
 
 
