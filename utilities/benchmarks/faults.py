@@ -8,7 +8,7 @@
   SIGSTOP of one) and resumed by the same command until it is done. Every loss, and the weights and optimizers at the
   end, must be those of a run that was left alone, bit for bit; no temporary file and no process may be left. Ctrl-C and
   SIGTERM must end a run within 5 s, workers within a minute of the loss of one.
-- `folders`: the run's folder is moved or copied while it trains; run and copy must resume and end with the same weights.
+- `folders`: the folder of a run is moved or copied while it trains; run and copy must end with the same weights.
 - `together`: the training command is started twice in one folder; one trains, the other is refused.
 - `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; the one before must be used.
 

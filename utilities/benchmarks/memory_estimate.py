@@ -23,6 +23,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import numpy as np  # noqa: E402
+
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.config.model import DECODER_TYPES  # noqa: E402
 from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE  # noqa: E402
@@ -136,7 +138,6 @@ def measure(stage, size, decoder_type, shapes, optimizations):
 def full_batch(stage, model_config, shapes):
     """A batch of random numbers, without padding."""
     import tensorflow as tf
-    from throughput import gpt_batch
 
     from myxtts.data.batch import DVAEBatch
 
@@ -147,6 +148,24 @@ def full_batch(stage, model_config, shapes):
     frames = MEL_FRAMES_PER_CODE * shapes.codes
     mel = tf.random.stateless_normal((shapes.batch, frames, model_config.num_mels), (0, 0))
     return DVAEBatch(tf.range(shapes.batch), mel, tf.fill((shapes.batch,), frames))
+
+
+def gpt_batch(config, batch, num_text, num_codes, conditioning_frames):
+    """A full batch of random numbers, without padding."""
+    import tensorflow as tf
+
+    from myxtts.data.batch import GPTBatch
+
+    rng = np.random.default_rng(0)
+    return GPTBatch(
+        tf.range(batch),
+        tf.constant(rng.integers(4, config.num_text_tokens, (batch, num_text)), tf.int32),
+        tf.fill((batch,), num_text),
+        tf.constant(rng.normal(size=(batch, conditioning_frames, 80)), tf.float32),
+        tf.constant(rng.integers(0, config.num_codes, (batch, num_codes)), tf.int32),
+        tf.fill((batch,), num_codes),
+        tf.zeros((batch, 2), tf.int32),
+    )
 
 
 def decoder_batch(model_config, shapes):
@@ -186,7 +205,6 @@ def build_parser():
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=6.0, help="length of the clips (default: 6)")
     parser.add_argument("--append", action="store_true", help="append the table to docs/benchmarks.md")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     parser.add_argument("--here", help=argparse.SUPPRESS)
     return parser
 
@@ -227,8 +245,6 @@ def main():
         [cells(one) for one in found],
         append=arguments.append,
     )
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 1 if any(abs(one["error"]) > LARGEST_ERROR for one in found) else 0
 
 

@@ -187,7 +187,7 @@ class Step:
     def __init__(self, case, shape, tokens, batch):
         import keras
         import tensorflow as tf
-        from throughput import gpt_batch
+        from memory_estimate import gpt_batch
 
         from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
         from myxtts.models.xtts import XTTS

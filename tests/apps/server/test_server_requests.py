@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra server")
 
 from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
-
-from utilities.benchmarks.malformed_requests import requests, send  # noqa: E402
+from malformed_requests import requests, send  # noqa: E402
 
 GOOD = dict(model="tts-1", input="one.", voice="low", response_format="pcm")
 VOICES = ["../low", "voices/low", "/etc/passwd", "low.wav", "..", ".", "low\x00", "C:\\low", "~", "", " low", "a" * 201]

@@ -1,20 +1,11 @@
-"""Malformed requests to a running server: each must be answered with 4xx in bounded time, and write nothing.
+"""Malformed requests, of which a server must answer each with 4xx in bounded time, without writing anything."""
 
-myxtts serve --checkpoint runs/mine --voices voices --allow-uploads
-python utilities/benchmarks/malformed_requests.py --port 8000 --voice me --watch runs/mine voices
-"""
-
-import argparse
 import json
 import random
 import socket
 import string
-import sys
 import time
-from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from urllib.parse import quote
 
 ALPHABET = string.printable + "\x00\x7f\u200f\ud7ff\U0001f600漢یé"
@@ -157,40 +148,3 @@ def send(port: int, data: bytes, seconds: float) -> tuple[str, float]:
     except ConnectionError:
         status = [b"closed"]
     return (status[0] if status else b"closed").decode("latin-1"), time.monotonic() - began
-
-
-def files_of(folders: list[str]) -> dict[Path, int]:
-    """When each file was written."""
-    return {path: path.stat().st_mtime_ns for folder in folders for path in Path(folder).rglob("*")}
-
-
-def main() -> int:
-    """Sends, and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--voice", default="low", help="one that the server has (default: low)")
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--seconds", type=float, default=30, help="an answer may take (default: 30, of a slow body 20)")
-    parser.add_argument("--watch", nargs="*", default=[], metavar="FOLDER", help="in which nothing may be written")
-    arguments = parser.parse_args()
-    good = dict(model="tts-1", input="one.", voice=arguments.voice, response_format="pcm")
-    before, made = files_of(arguments.watch), list(requests(arguments.count, good))
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda one: send(arguments.port, one[1], arguments.seconds), made))
-    told, longest, wrong = defaultdict(Counter), defaultdict(float), 0
-    for (kind, _), (status, seconds) in zip(made, answers):
-        told[kind][status] += 1
-        longest[kind] = max(longest[kind], seconds)
-        wrong += not status.startswith("4")
-    for kind, statuses in told.items():
-        print(f"{kind:16s} {dict(statuses)}, longest {longest[kind]:.2f} s")
-    same = before == files_of(arguments.watch)
-    health = send(arguments.port, b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n", 10)[0]
-    print(
-        f"{len(made)} sent, {wrong} not answered with 4xx; files {'as before' if same else 'CHANGED'}; then: {health}"
-    )
-    return int(bool(wrong) or not same or health != "200")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
