@@ -4,13 +4,14 @@
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
 Takes the flags of train_main.py; without --train-data, the sample corpus. Every case is a process of its own: the
-profiler (dual_gpu_bottleneck_profiler.py) with other flags, a run that is resumed, a long run (benchmarks/soak.py,
-which needs `pip install "myxtts[bench]"`). Writes gpu_report.md and gpu_report.json into --report, fit to be sent to
+profiler (dual_gpu_bottleneck_profiler.py) with other flags, a run that is resumed, a long run,
+whose memory and threads are watched. Writes gpu_report.md and gpu_report.json into --report, fit to be sent to
 us: they name hardware, versions and figures, and no path or recording. Ends with exit code 1 where a target is missed.
 """
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,13 +19,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from myxtts.config.checks import ConfigError, require  # noqa: E402  the repository must be on the path first
 
-PROFILER, SOAK = "utilities/dual_gpu_bottleneck_profiler.py", "utilities/benchmarks/soak.py"
+PROFILER = "utilities/dual_gpu_bottleneck_profiler.py"
 BATCHES = (8, 16, 24, 32, 48)
 BEYOND = (64, 96, 128, 192, 256)
 """Batches after those of the targets, up to the first that does not fit."""
@@ -39,6 +41,8 @@ SWITCHES = {
 }
 SOAK_SHARE = 0.25
 """Share of the time that the long run has."""
+LARGEST_GROWTH = 0.02
+"""Of memory, from the middle third of the long run to the last."""
 RESUME_STEPS = 8
 MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
 
@@ -95,10 +99,10 @@ def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> di
     with tempfile.TemporaryDirectory() as folder:
         if case.tool == "resume":
             return _resumed(flags, Path(folder), seconds)
+        if case.tool == "soak":
+            return _soaked(flags, Path(folder), seconds)
         result = Path(folder, "result.json")
-        own = ["--minutes", f"{seconds / 60:.2f}"] if case.tool == "soak" else ["--num-steps", str(steps)]
-        tool = SOAK if case.tool == "soak" else PROFILER
-        error = _run([tool, *flags, *own, "--json", str(result)], 2 * seconds + 600)
+        error = _run([PROFILER, *flags, "--num-steps", str(steps), "--json", str(result)], 2 * seconds + 600)
         found = json.loads(result.read_text()) if result.is_file() else {}
         return found if found else {"error": error or "it wrote no figures"}
 
@@ -120,6 +124,32 @@ def _resumed(flags, folder, seconds):
         return {"error": error}
     digests = [CheckpointStore(one / "gpt").digest(RESUME_STEPS) for one in (whole, again)]
     return {"equal": digests[0] == digests[1]}
+
+
+def _soaked(flags, folder, seconds):
+    """Trains for so long; compares memory and threads after warm-up (the middle third) with those at the end."""
+    import psutil
+
+    command = [sys.executable, str(ROOT / "train_main.py"), *flags, "--sample-every", "0"]
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen([*command, "--checkpoint-dir", str(folder / "run")], stdout=log, stderr=log)
+    began, states, metrics = time.monotonic(), [], folder / "run" / "metrics.jsonl"
+    while process.poll() is None and time.monotonic() - began < seconds:
+        if metrics.exists():
+            watched = psutil.Process(process.pid)
+            states.append((watched.memory_info().rss / 2**20, watched.num_threads()))
+        time.sleep(min(1.0, seconds / 30))
+    process.send_signal(signal.SIGINT)
+    process.wait(600)
+    if len(states) < 9:
+        return {"error": (folder / "log").read_text()[-300:] or "no step was taken"}
+    third = len(states) // 3
+    middle, end = states[third : 2 * third], states[2 * third :]
+    growth = median(rss for rss, _ in end) / median(rss for rss, _ in middle) - 1
+    threads = [max(number for _, number in part) for part in (middle, end)]
+    steps = metrics.read_text().count('"training"')
+    is_flat = growth <= LARGEST_GROWTH and threads[1] <= threads[0]
+    return {"steps": steps, "minutes": seconds / 60, "growth": growth, "threads": threads, "ok": is_flat}
 
 
 def _run(command, timeout):

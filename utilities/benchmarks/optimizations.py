@@ -41,103 +41,54 @@ CASES = {
     },
 }
 """Settings of `TrainingConfig`; accumulation cuts the same batch in two."""
-LONG_CASES = ("memory-efficient attention",)
-"""Cases that are measured at the long sequence, too."""
 MEDIUM = dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_heads=8, perceiver_heads=8)
 SMALL = dict(layers=4, width=128, heads=4, conditioning_blocks=2, conditioning_heads=4, perceiver_heads=4)
 NUM_TEXT, CONDITIONING_FRAMES = 60, 258
 LOSS_STEPS, LOSS_TOKENS = 50, 200
-HEADER = [
-    "tokens",
-    "switch",
-    "step",
-    "time ratio",
-    "peak memory",
-    "memory ratio",
-    "process peak",
-    "loss after 50 steps",
-    "seen in the step",
-]
+HEADER = ["tokens", "switch", "step", "time ratio", "peak memory", "memory ratio", "loss after 50 steps"]
 
 
 def main():
     """Runs the cases and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--cases",
-        nargs="+",
-        choices=CASES,
-        default=list(CASES),
-        metavar="CASE",
-        help=f"of {', '.join(CASES)} (default: all of them)",
-    )
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
     parser.add_argument("--tokens", type=int, default=900, help="sequence length, conditioning and text included")
-    parser.add_argument(
-        "--long-tokens", type=int, default=2000, help="length for attention's second row; 0 leaves it out"
-    )
     parser.add_argument("--batch", type=int, default=2, help="sequences per step, an even number (default: 2)")
-    parser.add_argument("--long-batch", type=int, default=1, help="the same at the long length (default: 1)")
     parser.add_argument("--repeats", type=int, default=4, help="pairs of steps per case (default: 4)")
+    parser.add_argument("--no-losses", action="store_true", help="leave out the losses after 50 steps")
     parser.add_argument("--append", action="store_true", help="write the table to docs/benchmarks.md")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         work(**json.loads(arguments.worker))
         return
-    rows = measure(arguments.cases, arguments.tokens, arguments.batch, arguments.repeats, losses=True)
-    long_cases = [case for case in LONG_CASES if case in arguments.cases]
-    if arguments.long_tokens and long_cases:
-        rows += measure(long_cases, arguments.long_tokens, arguments.long_batch, arguments.repeats, losses=False)
+    rows = measure(arguments)
     from hardware import append_table
 
     command = "python " + " ".join(["utilities/benchmarks/optimizations.py", *sys.argv[1:]])
-    title = f"Training switches, GPT of 8 layers, width 512, batch {arguments.batch} (long: {arguments.long_batch})"
+    title = f"Training switches, GPT of 8 layers, width 512, batch {arguments.batch}"
     append_table(title, command, HEADER, rows, arguments.append)
 
 
-def measure(cases, tokens, batch, repeats, losses):
-    """Rows of the table for `cases` at one length; the first is `none`, which the others are held against."""
-    with Worker("none", tokens, batch) as plain:
-        plain_peak, plain_loss = plain.ask("memory"), plain.ask("losses", seed=0) if losses else None
-        own_times, rows = [plain.ask("step") for _ in range(repeats)], []
-        for case in (case for case in cases if case != "none"):
-            with Worker(case, tokens, batch) as worker:
-                peak = worker.ask("memory")
-                pairs = [(plain.ask("step"), worker.ask("step")) for _ in range(repeats)]
-                own_times += [pair[0] for pair in pairs]
-                loss = worker.ask("losses", seed=0) if losses else None
-                rows.append(
-                    [
-                        tokens,
-                        case,
-                        f"{median(own for _, own in pairs):.2f} s",
-                        f"{median(own / base for base, own in pairs):.2f}",
-                        *_memory(peak, plain_peak),
-                        f"{loss - plain_loss:+.5f}" if losses else "",
-                        worker.ask("seen"),
-                    ]
-                )
-                print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-        other = f"{plain_loss:.5f}; other dropout {plain.ask('losses', seed=1) - plain_loss:+.5f}" if losses else ""
-        rows.insert(
-            0,
-            [
-                tokens,
-                "none",
-                f"{median(own_times):.2f} s",
-                "1",
-                *_memory(plain_peak, plain_peak),
-                other,
-                plain.ask("seen"),
-            ],
+def measure(arguments):
+    """Rows of the table; the first is `none`, which the others are compared with."""
+    rows = []
+    with Worker("none", arguments.tokens, arguments.batch) as plain:
+        plain_peak = plain.ask("memory")
+        plain_loss = 0.0 if arguments.no_losses else plain.ask("losses")
+        rows.append(
+            [arguments.tokens, "none", f"{plain.ask('step'):.2f} s", "1", f"{plain_peak:.0f} MB", "1", plain_loss]
         )
+        for case in (case for case in arguments.cases if case != "none"):
+            with Worker(case, arguments.tokens, arguments.batch) as worker:
+                peak = worker.ask("memory")
+                pairs = [(plain.ask("step"), worker.ask("step")) for _ in range(arguments.repeats)]
+                loss = "" if arguments.no_losses else f"{worker.ask('losses') - plain_loss:+.5f}"
+            step, ratio = (median(column) for column in zip(*((own, own / base) for base, own in pairs)))
+            times, memory = [f"{step:.2f} s", f"{ratio:.2f}"], [f"{peak:.0f} MB", f"{peak / plain_peak:.2f}"]
+            rows.append([arguments.tokens, case, *times, *memory, loss])
+            print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     return rows
-
-
-def _memory(peak, plain_peak):
-    in_use = peak["allocator"] or peak["process"]
-    ratio = in_use / (plain_peak["allocator"] or plain_peak["process"])
-    return f"{in_use / 1e6:.0f} MB", f"{ratio:.2f}", f"{peak['process'] / 1e6:.0f} MB"
 
 
 class Worker:
@@ -149,9 +100,9 @@ class Worker:
             [sys.executable, __file__, "--worker", arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ask(self, what, **values):
+    def ask(self, what):
         """Has the process do `what` of `work` and returns its answer."""
-        self._process.stdin.write(json.dumps([what, values]) + "\n")
+        self._process.stdin.write(what + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
@@ -167,18 +118,18 @@ class Worker:
 
 
 def work(case, tokens, batch):
-    """Answers a parent's requests, one JSON line each: `memory`, `step`, `losses`, `seen`."""
+    """Answers a parent's requests, one line each: `memory`, `step`, `losses`."""
     answers, sys.stdout = sys.stdout, sys.stderr
     step = Step(case, MEDIUM, tokens, batch)
-    requests = {
-        "memory": step.peak_memory,
-        "step": step.timed,
-        "seen": step.seen,
-        "losses": lambda seed: Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS, seed),
-    }
     for line in sys.stdin:
-        what, values = json.loads(line)
-        print(json.dumps(requests[what](**values)), file=answers, flush=True)
+        asked = line.strip()
+        if asked == "memory":
+            answer = step.peak_memory()
+        elif asked == "step":
+            answer = step.timed()
+        else:
+            answer = Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 class Step:
@@ -221,10 +172,10 @@ class Step:
             self.batches = [type(whole)(*fields) for fields in zip(*parts)]
         self.taken = 0
 
-    def take(self, learning_rate=1e-5, seed=0):
+    def take(self, learning_rate=1e-5):
         """One step; returns its loss."""
         self.taken += 1
-        return float(self.step(self.batches, learning_rate, (seed, self.taken))["loss"])
+        return float(self.step(self.batches, learning_rate, (0, self.taken))["loss"])
 
     def timed(self):
         """Seconds of a step."""
@@ -233,45 +184,23 @@ class Step:
         return time.perf_counter() - began
 
     def peak_memory(self):
-        """Bytes at the peak of a step, after one that traces.
-
-        In use by the allocator, weights and optimizer included, where it counts (GPUs, and CPUs under oneDNN); and the
-        growth of the process since before the model was made. What tracing and compiling held for a while counts for
-        neither.
-        """
+        """MB at the peak of a step, after one that traces: of the allocator if it counts, else of the process."""
         self.take()
-        Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak
         memory = self.tf.config.experimental
+        Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak
         try:
             memory.reset_memory_stats(self.device)
         except ValueError:
             self.take()
-            return {"allocator": None, "process": peak_resident_bytes() - self.rss_before}
+            return (peak_resident_bytes() - self.rss_before) / 1e6
         self.take()
-        return {
-            "allocator": memory.get_memory_info(self.device)["peak"],
-            "process": peak_resident_bytes() - self.rss_before,
-        }
+        return memory.get_memory_info(self.device)["peak"] / 1e6
 
-    def loss_after(self, steps, seed):
+    def loss_after(self, steps):
         """Loss of the step after `steps` steps on the one batch."""
         for _ in range(steps):
-            self.take(1e-3, seed)
-        return self.take(1e-3, seed)
-
-    def seen(self):
-        """What the traced step shows of the switches."""
-        from myxtts.training.watching.graph_facts import attention_forms, recomputed_blocks
-        from myxtts.training.watching.ledger import count_clusters, count_products
-
-        graph = self.step.graph
-        products = count_products(graph)
-        found = [f"{max(products, key=products.get)} products"]
-        found += [f"{number} {form}" for form, number in attention_forms(graph).items()]
-        blocks, clusters = len(recomputed_blocks(graph)), count_clusters(graph)
-        found += [f"{blocks} blocks recomputed"] * bool(blocks) + [f"{clusters} XLA clusters"] * bool(clusters)
-        found += [f"{self.step.micro_batches} micro-batches"] * (self.step.micro_batches > 1)
-        return ", ".join(found + ["averages"] * bool(self.step.averages()))
+            self.take(1e-3)
+        return self.take(1e-3)
 
 
 if __name__ == "__main__":
