@@ -1,4 +1,4 @@
-"""What `hostile_inputs.py` draws: files for each parser, sound ones with damage, and ones made up."""
+"""Files for every parser of what comes from elsewhere: sound ones with damage, and ones made up, by Hypothesis."""
 
 import bz2
 import hashlib
