@@ -10,13 +10,13 @@ The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of i
 
 If `torchaudio` was built for CUDA, remove its `.so` files. Each side is one process pinned to the same cores. The two
 take turns, one measuring while the other waits, and the ratio is the median of the ratios of neighboring turns. Both
-sides' outputs are compared first. Takes about ten minutes on two idle cores; appends the tables to docs/benchmarks.md.
+sides' outputs are compared first. `--list` names the cases; `--append` adds the tables to docs/benchmarks.md.
 
-With `--rounds` all cases are prepared first, and each round runs each of ours once and each work of the reference once:
-it draws the codes of one sentence in the same way beside all of our engines.
+    python utilities/benchmarks/against_reference.py --reference-python … --cases 'gpt-small*' 'codes-nano*' --repeats 1
 """
 
 import argparse
+import fnmatch
 import json
 import os
 import statistics
@@ -29,6 +29,7 @@ from hardware import append_table
 from reference_cases import CASES
 
 FOLDER = Path(__file__).resolve().parent
+TRAINING = ("gpt-*", "features", "latents", "vocoder")
 LARGEST_SHARE_APART = 0.01
 """Most values of an output that may differ: codes whose two nearest vectors are as good as equally far."""
 
@@ -89,23 +90,6 @@ def measure(case_name, ours, theirs, repeats, clock):
     return table_row(CASES[case_name], pairs)
 
 
-def measure_rounds(case_names, ours, theirs, repeats, clock):
-    """Rows of the table, see `measure`; of cases that share the reference's work it is done once a round."""
-    works = list(dict.fromkeys(CASES[name].reference or name for name in case_names))
-    answers = {work: theirs.ask(prepare=work) for work in works}
-    for name in case_names:
-        check_same_work(CASES[name], ours.ask(prepare=name), answers[CASES[name].reference or name])
-    rounds = []
-    for turn in range(repeats):
-        runs = [(theirs, work) for work in works] + [(ours, name) for name in case_names]
-        seconds = {run: run[0].ask(run=run[1])[clock] for run in (runs if turn % 2 else runs[::-1])}
-        rounds.append(seconds)
-    for name in case_names:
-        case = CASES[name]
-        reference = theirs, case.reference or name
-        yield table_row(case, [(seconds[ours, name], case.times * seconds[reference]) for seconds in rounds])
-
-
 def table_row(case, pairs):
     """A row of the table of pairs of our seconds and the reference's."""
     ratios = [slow / quick for quick, slow in pairs]
@@ -120,19 +104,20 @@ def table_row(case, pairs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reference-python", type=Path, required=True, help="interpreter that has coqui-tts")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--reference-python", type=Path, help="interpreter that has coqui-tts")
+    parser.add_argument("--cases", nargs="+", default=TRAINING, metavar="PATTERN", help="such as 'codes-small-*'")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases that match, and stop")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="cores and threads, one table each")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of turns")
-    parser.add_argument(
-        "--clock",
-        choices=("wall", "cpu"),
-        default="wall",
-        help="cpu: processor time, for a machine with other work on it",
-    )
-    parser.add_argument("--rounds", action="store_true", help="prepare all cases first; see above")
-    parser.add_argument("--no-append", action="store_true", help="print only")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: on a machine with other work")
+    parser.add_argument("--append", action="store_true", help="add the tables to docs/benchmarks.md")
     arguments = parser.parse_args()
+    names = [name for name in CASES if any(fnmatch.fnmatch(name, pattern) for pattern in arguments.cases)]
+    if not names:
+        parser.error(f"--cases must match a case. Received: {' '.join(arguments.cases)}. --list names them all.")
+    if arguments.list:
+        print("\n".join(names))
+        return
     available = sorted(os.sched_getaffinity(0))
     if max(arguments.threads) > len(available):
         parser.error(
@@ -143,23 +128,13 @@ def main():
         ours = Side(sys.executable, "our_worker.py", available[:threads])
         theirs = Side(arguments.reference_python, "reference_worker.py", available[:threads])
         rows = []
-        how = arguments.repeats, arguments.clock
-        if arguments.rounds:
-            found = measure_rounds(arguments.cases, ours, theirs, *how)
-        else:
-            found = (measure(name, ours, theirs, *how) for name in arguments.cases)
-        for row in found:
-            rows.append(row)
+        for name in names:
+            rows.append(measure(name, ours, theirs, arguments.repeats, arguments.clock))
             print(" | ".join(map(str, rows[-1])), flush=True)
         ours.close()
         theirs.close()
-        if not arguments.no_append:
-            append_table(
-                f"Against the reference, {threads} core{'s' * (threads > 1)}",
-                command,
-                ["what", "ours", "reference", "ratio", "range", "goal"],
-                rows,
-            )
+        title = f"Against the reference, {threads} core{'s' * (threads > 1)}"
+        append_table(title, command, ["what", "ours", "reference", "ratio", "range", "goal"], rows, arguments.append)
 
 
 if __name__ == "__main__":

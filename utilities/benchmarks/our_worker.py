@@ -153,7 +153,7 @@ class OurWorker:
 
         return run, run
 
-    def codes(self, size, rows, together, engine):
+    def codes(self, size, rows, engine):
         engine, speaking = engine_of(size, engine), speaking_model(size)
 
         def draw():
@@ -221,10 +221,6 @@ def engine_of(size, engine):
 def decoder_of(size, decoder):
     if decoder == "hifigan":
         return LatentDecoder(speaking_model(size).model)
-    if decoder == "hifigan16":
-        model = XTTS(spoken_config(size, "hifigan"), parts=("decoder",), precision="bfloat16")
-        set_fewer_products(model.decoder, True)
-        return LatentDecoder(model)
     # The fast decoder is none of the reference's: its weights are drawn by chance.
     return LatentDecoder(XTTS(spoken_config(size, decoder), parts=("decoder",)))
 

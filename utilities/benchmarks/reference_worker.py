@@ -113,14 +113,13 @@ class ReferenceWorker:
 
         return decode, lambda: decode().numpy()
 
-    def codes(self, size, rows, together, engine):
+    def codes(self, size, rows, engine):
         model, inputs, latents = speaking(size)
 
         @torch.inference_mode()
         def draw():
-            for start in range(0, rows, together):
-                drawn = generate(model.gpt, inputs, inputs["text"][start : start + together])
-                assert drawn.shape == (together, SPOKEN_CODES)
+            for row in range(rows):
+                assert generate(model.gpt, inputs, inputs["text"][row : row + 1]).shape == (1, SPOKEN_CODES)
 
         return draw, latents
 
