@@ -22,7 +22,6 @@ COMMANDS = {
     "serve": ("myxtts.apps.server.__main__", "serve a model over HTTP, as OpenAI's clients expect it"),
     "ui": ("myxtts.apps.studio.__main__", "train and speak in the browser"),
     "make-dataset": ("myxtts.apps.datasets.command", "cut long recordings into a training set, with texts and checks"),
-    "train-aligner": ("myxtts.cli.train_aligner", "learn from a data set to find transcripts in recordings"),
     "plan": ("myxtts.cli.plan", "predict the memory of training, and the largest batch for a GPU"),
     "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),
 }

@@ -11,7 +11,7 @@ from myxtts.config.config import TrainingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import plan_for
-from myxtts.hearing.sources import Source, Spoken
+from myxtts.hearing.spoken import Spoken
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.runs.stage import open_stage
 from myxtts.training.resuming.state import TrainingState
@@ -86,7 +86,7 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     plan = plan_for(None, None)
     judge = open_stage(dataset.config, "gpt", plan, dataset, fresh=True)[0].speech_judge
     assert judge(7) == {} and "The speech of step 7 could not be judged" in caplog.text
-    judge._judge.tools.recognizer = None
+    judge._measure.tools.recognizer = None
     first = judge(8)
     assert {"score", "mcd", "length", "limit"} <= first.keys() and first["mcd"] > 0
     is_whole = first["limit"] <= 2 and first["length"] >= 0.75
@@ -102,16 +102,13 @@ def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_cor
     dataset = open_run(tiny_corpus, tmp_path, training=training, data={"validation_share": 0.4})
     said = []
 
-    def reversed_recordings(name, load, sentences, seeds):
-        def speak():
-            for one in sentences:
-                said.append(one.id)
-                yield Spoken(one, seeds[0], load_samples(one.recording)[::-1], MODEL_SAMPLE_RATE, stopped=True)
+    def reversed_recordings(synthesizer, sentences, seeds):
+        for one in sentences:
+            said.append(one.id)
+            yield Spoken(one, seeds[0], load_samples(one.recording)[::-1], MODEL_SAMPLE_RATE, stopped=True)
 
-        return [Source(name, "model", speak)]
-
-    monkeypatch.setattr("myxtts.runs.speech_judge.sources_of_model", reversed_recordings)
-    alone = SpeechJudge(dataset, None, "/CPU:0", dataset.config)
+    monkeypatch.setattr("myxtts.runs.speech_judge.speak_all", reversed_recordings)
+    alone = SpeechJudge(dataset, list, "/CPU:0", dataset.config)
     figures = alone(1)
     assert len(said) == 3 and figures["mcd"] > 0
 
@@ -119,10 +116,10 @@ def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_cor
         raise UserError("No ears.")
 
     def work(workers):
-        judge = SpeechJudge(dataset, None, "/CPU:0", dataset.config, workers)
+        judge = SpeechJudge(dataset, list, "/CPU:0", dataset.config, workers)
         heard = [judge(1), judge(2)]
         if workers.index == 1:
-            judge._judge = cannot_hear  # what one cannot hear is judged by none
+            judge._measure = cannot_hear  # what one cannot hear is judged by none
         heard.append(judge(3))
         workers.close()
         return heard

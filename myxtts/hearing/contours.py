@@ -1,4 +1,4 @@
-"""What two recordings of one text are compared by: mel cepstra and pitch, frame by frame."""
+"""Mel cepstra and pitch of a recording, and what two recordings of one text differ by, frame by frame."""
 
 from typing import NamedTuple
 
@@ -8,15 +8,17 @@ import soxr
 
 from myxtts.audio.mel import MelSpec, MelSpectrogram
 from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
-from myxtts.hearing.alignment import align
-from myxtts.hearing.pitch import track_pitch
 
 HOP_SAMPLES = 220
 """10 ms at `MODEL_SAMPLE_RATE`."""
 SILENT_DB = -40.0
-"""Frames so far below the loudest one are silence."""
+"""Frames this far below the loudest one are silence."""
+SILENT_RMS = 5e-5
+"""Quieter frames are silence in any recording."""
+LOW_HZ, HIGH_HZ = 60.0, 500.0
+"""Range of pitches that are looked for."""
 FIRST_CEPSTRUM, LAST_CEPSTRUM = 1, 24
-"""Of those compared; number 0 is the level."""
+"""Coefficients that are compared; number 0 is the level."""
 TO_DECIBELS = 10 * np.sqrt(2) / np.log(10)
 _MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=HOP_SAMPLES, num_mels=NUM_MELS)
 
@@ -34,37 +36,29 @@ class Contour(NamedTuple):
 
 
 class PitchFigures(NamedTuple):
-    """Of one recording; without a voiced frame `median_hz` and `spread_semitones` are None."""
+    """Pitch of one recording; without a voiced frame `median_hz` and `spread_semitones` are None."""
 
     median_hz: float | None
     spread_semitones: float | None
     voiced_share: float
 
 
-def listen(samples: np.ndarray, sample_rate: int) -> Contour:
+def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
     """Analyzes `(S,)` float32 samples; of a recording without sound, one frame is left."""
+    import librosa  # takes a second or two to import
+
     sound = np.asarray(samples, np.float32)
     sound = sound if sample_rate == MODEL_SAMPLE_RATE else soxr.resample(sound, sample_rate, MODEL_SAMPLE_RATE)
     sound = np.pad(sound, (0, max(0, _MEL.win_length - len(sound))))
     log_mel = np.asarray(MelSpectrogram(_MEL)(sound[None]))[0]
-    f0 = track_pitch(sound, MODEL_SAMPLE_RATE, HOP_SAMPLES)
-    loud = _loud(sound, len(log_mel))
+    rms = librosa.feature.rms(y=sound, frame_length=2 * HOP_SAMPLES, hop_length=HOP_SAMPLES)[0, : len(log_mel)]
+    loud = np.flatnonzero(rms > max(rms.max() * 10 ** (SILENT_DB / 20), SILENT_RMS))
     first, last = (loud[0], loud[-1]) if len(loud) else (0, 0)
-    pause = max(np.diff(loud), default=1) - 1
-    kept, hop_seconds = slice(first, last + 1), HOP_SAMPLES / MODEL_SAMPLE_RATE
-    return Contour(
-        mel_cepstra(log_mel[kept]), f0[kept], float((last + 1 - first) * hop_seconds), float(pause * hop_seconds)
-    )
-
-
-def _loud(sound, count):
-    """Places of frames that are not silent."""
-    padded = np.pad(sound, HOP_SAMPLES).astype(np.float64)
-    sums = np.concatenate([[0.0], np.cumsum(padded**2)])
-    starts = np.minimum(np.arange(count) * HOP_SAMPLES, len(padded) - 2 * HOP_SAMPLES)
-    power = sums[starts + 2 * HOP_SAMPLES] - sums[starts]
-    decibels = 10 * np.log10(power + 1e-12)
-    return np.flatnonzero((decibels > decibels.max() + SILENT_DB) & (power > 1e-6))
+    # Probabilistic YIN (Mauch and Dixon 2014).
+    options = dict(sr=MODEL_SAMPLE_RATE, frame_length=_MEL.win_length, hop_length=HOP_SAMPLES, fill_na=0.0)
+    f0 = librosa.pyin(sound, fmin=LOW_HZ, fmax=HIGH_HZ, **options)[0][first : last + 1]
+    seconds, pause = np.array([last + 1 - first, max(np.diff(loud), default=1) - 1]) * HOP_SAMPLES / MODEL_SAMPLE_RATE
+    return Contour(mel_cepstra(log_mel[first : last + 1]), f0, float(seconds), float(pause))
 
 
 def mel_cepstra(log_mel: np.ndarray) -> np.ndarray:
@@ -82,14 +76,16 @@ def pitch_figures(contour: Contour) -> PitchFigures:
 
 
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
-    """Mel-cepstral distortion in dB and F0 RMSE in semitones between two recordings of a text, frames aligned.
+    """Mel-cepstral distortion in dB and F0 RMSE in semitones between two recordings of a text, aligned by DTW.
 
     The distortion is Kubichek's (1993), `10 / ln 10 * sqrt(2 * sum of squared differences)` of coefficients 1 to 24,
     the mean over the path. Cepstra are here those of an 80-band log-mel spectrogram and not of SPTK's all-pass warped
     spectrum, so that figures compare with each other only. F0 counts where both are voiced; None where nothing is.
     """
-    rows, columns, distances = align(spoken.cepstra, recorded.cepstra)
-    ours, theirs = spoken.f0[rows], recorded.f0[columns]
+    import librosa
+
+    totals, path = librosa.sequence.dtw(spoken.cepstra.T, recorded.cepstra.T, metric="euclidean")
+    ours, theirs = spoken.f0[path[:, 0]], recorded.f0[path[:, 1]]
     both = (ours > 0) & (theirs > 0)
     rmse = float(np.sqrt(np.mean((12 * np.log2(ours[both] / theirs[both])) ** 2))) if both.any() else None
-    return float(TO_DECIBELS * distances.mean()), rmse
+    return float(TO_DECIBELS * totals[-1, -1] / len(path)), rmse

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.apps.evaluation.evaluate import choose_sentences, compare, rows_to_speak, subjects
+from myxtts.apps.evaluation.metrics import METRICS
+from myxtts.apps.evaluation.sources import Source
 from myxtts.apps.evaluation.tables import as_csv
-from myxtts.hearing.judging import Tools
-from myxtts.hearing.metrics import METRICS
-from myxtts.hearing.sources import Source, Spoken
+from myxtts.hearing.measuring import Tools
+from myxtts.hearing.spoken import Spoken
 from myxtts.storage.files import write_text
 
 NOISE_DB = 5.0
@@ -99,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     tools = Tools.find(arguments.recognizer)
     if arguments.quick:
         tools = replace(tools, dnsmos=None)
-    comparison = compare(sources, sentences, tools, {}, lambda name, done: print(f"\r{name} {done}", file=sys.stderr))
+    comparison = compare(
+        sources, sentences, tools, {}, lambda row: print(f"\r{row.name} {len(row.measured)}", file=sys.stderr)
+    )
     for row in comparison.rows:
         own = next((one for one in comparison.rows if row.name in {f"{one.name}, {name}" for name in BROKEN}), None)
         cells = []
@@ -108,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 difference = own and comparison.difference(own, row, metric)
                 told = difference and difference.low is not None and not difference.low <= 0 <= difference.high
                 cells.append(f"{metric.name} {figure.value:.{metric.decimals}f}{'*' if told else ''}")
-        print(f"{row.name} ({len(row.judged)}): {', '.join(cells)}", flush=True)
+        print(f"{row.name} ({len(row.measured)}): {', '.join(cells)}", flush=True)
     print(comparison.not_judged() or "judged", comparison.strangers)
     if arguments.output:
         write_text(arguments.output, as_csv(comparison))

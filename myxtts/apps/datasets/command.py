@@ -34,8 +34,7 @@ def build_parser() -> PlainParser:
     texts.add_argument("--transcript", **file, help="plain text of the recording")
     hears = "folder of a Whisper model, pocketsphinx, or a command with {wav} in it that prints what it hears"
     add("--recognizer", metavar="WHAT", help=hears)
-    finds = "finds a transcript in the sound: an .onnx file of a CTC network, or a recognizer (default: --recognizer)"
-    add("--aligner", metavar="WHAT", help=finds)
+    add("--aligner", metavar="WHAT", help="recognizer that finds a transcript in the sound (default: --recognizer)")
     add("--language", default="en", help="of the speech")
     add("--speaker", metavar="NAME", help="who speaks (default: the name of the output folder)")
     add("--vad", choices=("auto", "silero", "energy"), default="auto", help="detector of speech")
@@ -126,8 +125,8 @@ def _speech_model(arguments):
 
 def _ears(arguments):
     """Who listens to clips, and what finds a transcript."""
-    from myxtts.apps.datasets.aligners import WordAligner, open_aligner
     from myxtts.apps.datasets.listening import Listeners
+    from myxtts.apps.datasets.word_aligner import WordAligner
     from myxtts.hearing import dnsmos
     from myxtts.hearing.recognizers import open_recognizer
     from myxtts.hearing.speaker_similarity import HOW_TO_GET, find_encoder
@@ -144,8 +143,5 @@ def _ears(arguments):
         scorer = dnsmos.DNSMOS.load()
         if scorer is None:
             raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
-    if arguments.aligner:
-        aligner = open_aligner(arguments.aligner)
-    else:
-        aligner = WordAligner(recognizer) if recognizer else None
-    return Listeners(recognizer, encoder, scorer, least or 0.0), aligner
+    finder = open_recognizer(arguments.aligner, thorough=True) if arguments.aligner else recognizer
+    return Listeners(recognizer, encoder, scorer, least or 0.0), WordAligner(finder) if finder else None

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.apps.datasets.aligners import Aligner
 from myxtts.apps.datasets.checks import TELEPHONE_BAND_HZ, Bandwidth
 from myxtts.apps.datasets.decoding import LongAudio
 from myxtts.apps.datasets.heard_before import remembering
 from myxtts.apps.datasets.listening import Listeners, listen
-from myxtts.apps.datasets.pieces import TRANSCRIPT_EXTENSIONS
+from myxtts.apps.datasets.pieces import SUBTITLE_EXTENSIONS, TRANSCRIPT_EXTENSIONS
 from myxtts.apps.datasets.report import write_report
 from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
 from myxtts.apps.datasets.source import CutOptions, Plan, find_text, plan_source
 from myxtts.apps.datasets.survey import SpeechModel
+from myxtts.apps.datasets.word_aligner import WordAligner
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
 from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
@@ -63,7 +63,7 @@ def make_dataset(
     *,
     listeners: Listeners = Listeners(),
     model: SpeechModel | None = None,
-    aligner: Aligner | None = None,
+    aligner: WordAligner | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Adds recordings to a set; those in it already stay as they are.
@@ -73,7 +73,7 @@ def make_dataset(
         output: The set's folder: a new one, or an earlier set.
         listeners: Who hears the clips. A recognizer gives the text of recordings that have none, and checks the others.
         model: Tells speech from other sound; levels alone do without.
-        aligner: Finds the sentences of a transcript in the sound; their lengths alone do without.
+        aligner: Finds the sentences of a transcript in the sound; only transcripts need one.
         tell: Called with a line for each source.
 
     Returns:
@@ -86,12 +86,12 @@ def make_dataset(
     texts = {path: options.text or find_text(path) for path in files}
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. {len(files)} were given.")
-    without = [path for path in files if texts[path] is None]
-    if without and listeners.recognizer is None:
-        way_out = (
-            "Put subtitles or a .txt of the same name beside it, or name --subtitles, --transcript or --recognizer"
-        )
-        raise UserError(f"{without[0]} has no text. {way_out}.")
+    for path, text in texts.items():
+        if text is None and listeners.recognizer is None:
+            raise UserError(f"{path} has no text. Put subtitles of the same name beside it, or name a --recognizer.")
+        if text and text.suffix.lower() not in SUBTITLE_EXTENSIONS and aligner is None:
+            hint = "Name a --recognizer, or make subtitles of it with a tool that docs/make-dataset.md lists"
+            raise UserError(f"{text} has no times, and nothing finds its sentences in {path.name}. {hint}.")
     with open_set(output) as folder:
         for path in files:
             identity = source_id(path.name, digest := digest_file(path))

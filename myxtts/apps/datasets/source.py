@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.apps.datasets.aligners import Aligner, Recording, with_times
 from myxtts.apps.datasets.alignment import align, fits_better_than_chance
 from myxtts.apps.datasets.checks import ClipFacts, is_steady, judge, measure_clip
 from myxtts.apps.datasets.cuts import Atom, choose_clips, find_edges, force_cuts
@@ -21,6 +20,7 @@ from myxtts.apps.datasets.pieces import (
 from myxtts.apps.datasets.survey import SpeechModel, Survey, survey
 from myxtts.apps.datasets.timing import belong_together, fit_timing
 from myxtts.apps.datasets.voice_activity import Stretch, find_speech, to_stretches
+from myxtts.apps.datasets.word_aligner import Recording, WordAligner, with_times
 from myxtts.config.checks import UserError, counted
 
 PAUSE = "pause"
@@ -98,12 +98,12 @@ def plan_source(
     options: CutOptions,
     model: SpeechModel | None,
     tell: Callable[[str], None],
-    aligner: Aligner | None = None,
+    aligner: WordAligner | None = None,
 ) -> Plan:
     """Surveys a recording and decides where it is cut. Without `text` the cuts' texts are empty.
 
     Args:
-        aligner: For texts without times; None goes by the lengths of sentences and pauses.
+        aligner: Finds the sentences of a transcript, which needs one.
 
     Raises:
         UserError: The recording or its text cannot be used, or they do not belong together.
@@ -121,15 +121,15 @@ def plan_source(
         reason = "no speech was found"
         return Plan(surveyed, [], [Span(0, surveyed.num_samples, reason)], [reason])
     notes: list[str] = []
-    if pieces and pieces[0].start is None and aligner is not None:
-        frames = surveyed.frame_samples
-        recording = Recording(audio, surveyed.channel, stretches, frames, options.language)
-        pieces = with_times(pieces, aligner.times(recording, pieces), surveyed.seconds)
-        atoms = _aligned_atoms(stretches, seconds, pieces, text, notes)
-    elif pieces:
-        atoms = _to_atoms(stretches, seconds, pieces, text, notes)
-    else:
+    if not pieces:
         atoms = _plain_atoms(stretches, seconds)
+    else:
+        if pieces[0].start is None:
+            recording = Recording(audio, surveyed.channel, stretches, surveyed.frame_samples, options.language)
+            pieces = with_times(pieces, aligner.times(recording, pieces), surveyed.seconds)
+        else:
+            pieces = _in_time(pieces, stretches, seconds, text, notes)
+        atoms = _to_atoms(stretches, seconds, pieces, text, notes)
     for note in notes:
         tell(note)
     edges = find_edges(stretches, surveyed.levels_db, seconds)
@@ -151,27 +151,25 @@ def plan_source(
     return Plan(surveyed, cuts, _fill(cuts, left, surveyed.num_samples), notes)
 
 
+def _in_time(pieces, stretches, frame_seconds, text, notes):
+    """Cues with the times of the recording."""
+    timing = fit_timing(pieces, *_times(stretches, frame_seconds))
+    if not belong_together(timing, len(pieces)):
+        shares = f"{100 * timing.matched:.0f} % of its cues begin with speech, by chance {100 * timing.chance:.0f} %"
+        raise UserError(f"{text} does not belong to the recording: {shares}. Name another with --subtitles.")
+    if described := timing.describe():
+        notes.append(described)
+    return [timing.move(piece) for piece in pieces]
+
+
+def _times(stretches, frame_seconds):
+    """Starts and ends, `(N,)` seconds each."""
+    return (np.array([getattr(one, side) for one in stretches]) * frame_seconds for side in ("start", "end"))
+
+
 def _to_atoms(stretches, frame_seconds, pieces, text, notes):
     """Stretches with the pieces that they certainly hold."""
-    starts, ends = (np.array([getattr(one, side) for one in stretches]) * frame_seconds for side in ("start", "end"))
-    if pieces[0].start is not None:
-        timing = fit_timing(pieces, starts, ends)
-        if not belong_together(timing, len(pieces)):
-            shares = (
-                f"{100 * timing.matched:.0f} % of its cues begin with speech, by chance {100 * timing.chance:.0f} %"
-            )
-            raise UserError(f"{text} does not belong to the recording: {shares}. Name another with --subtitles.")
-        if described := timing.describe():
-            notes.append(described)
-        pieces = [timing.move(piece) for piece in pieces]
-    else:
-        notes.append("the text was aligned by lengths alone, which keeps less; --aligner or --recognizer hears it")
-    return _aligned_atoms(stretches, frame_seconds, pieces, text, notes)
-
-
-def _aligned_atoms(stretches, frame_seconds, pieces, text, notes):
-    """As `_to_atoms`, of pieces whose times, if they have any, are those of the recording."""
-    starts, ends = (np.array([getattr(one, side) for one in stretches]) * frame_seconds for side in ("start", "end"))
+    starts, ends = _times(stretches, frame_seconds)
     if not fits_better_than_chance(starts, ends, pieces):
         raise UserError(f"{text} does not belong to the recording: its texts in another order would fit as well.")
     atoms, unspoken = [], []

@@ -71,7 +71,7 @@ def _evaluate(arguments):
         subjects,
     )
     from myxtts.devices.kinds import device_named
-    from myxtts.hearing.judging import Tools
+    from myxtts.hearing.measuring import Tools
     from myxtts.interchange.hub.fetching import local_folder
     from myxtts.storage.base_model import model_name
     from myxtts.utils.commons import get_device_context, setup_logging

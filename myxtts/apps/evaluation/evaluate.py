@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from myxtts.apps.evaluation.comparison import Comparison, Row
 from myxtts.apps.evaluation.report import heard, page
-from myxtts.apps.evaluation.tables import as_csv, as_json, as_text
-from myxtts.audio.encoding import write_audio
-from myxtts.config.checks import UserError
-from myxtts.hearing.figures import Comparison, Row
-from myxtts.hearing.judging import Judge, Judged, Tools
-from myxtts.hearing.sentences import (
-    Sentence,
+from myxtts.apps.evaluation.sentences import (
     in_voices,
     sentences_of_data,
     sentences_of_texts,
     sentences_of_wavs,
     voices_of,
 )
-from myxtts.hearing.sources import Source, files, recordings, sources_of_model
+from myxtts.apps.evaluation.sources import ModelSources, Source, files, recordings
+from myxtts.apps.evaluation.tables import as_csv, as_json, as_text
+from myxtts.audio.encoding import write_audio
+from myxtts.config.checks import UserError
+from myxtts.hearing.measuring import Measurer, Tools
+from myxtts.hearing.spoken import Sentence
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.storage.base_model import is_base, model_name
 from myxtts.storage.files import read_json, write_json, write_text, write_whole_folder
@@ -62,7 +62,9 @@ def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str
         if not path.is_dir():
             rule = "What is evaluated must be the folder of a run, of a converted model, or of spoken files"
             raise UserError(f"{rule} with a metadata.csv. {folder} is not a folder.")
-        shown = path.resolve().name + (f"@{chosen}" if at and chosen in WHICH else "")
+        shown = (model_name(path) if is_base(path) else path.resolve().name) + (
+            f"@{chosen}" if at and chosen in WHICH else ""
+        )
         found.append((path, chosen, shown, is_model))
     names = Counter(name for _, _, name, _ in found)
     parents = ["" if is_base(path) else f"{path.resolve().parent.name}/" for path, *_ in found]
@@ -116,12 +118,12 @@ def _own_data(models):
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Recordings, and each of what is judged with its copy-synthesis before it."""
+    """Recordings, and each subject with its resynthesis before it."""
     found = [recordings(sentences)] if any(one.recording for one in sentences) else []
     for one in judged:
         if one.is_model:
             load = partial(Synthesizer.load, one.folder, one.which, decoder=decoder)
-            found += sources_of_model(one.name, load, sentences, seeds)
+            found += ModelSources(one.name, load, sentences, seeds).sources
         else:
             found.append(files(one.name, one.folder, sentences))
     return found
@@ -132,28 +134,25 @@ def compare(
     sentences: Sequence[Sentence],
     tools: Tools,
     settings: dict,
-    tell: Callable[[str, int], None] = lambda name, done: None,
-    keep: Callable[[str, int, Judged], None] = lambda name, number, judged: None,
+    on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Has the sentences said and measured.
+    """Has the sentences said, and measures them.
 
     Args:
-        tell: Called with the name of a row and how many sentences of it are done.
-        keep: Called with each sentence that was judged, which has its samples until then.
+        on_measured: Called with a row after each sentence; its last one has its samples until then.
     """
-    judge, rows = Judge(tools), []
+    measure, rows = Measurer(tools), []
     for source in sources:
         row = Row(source.name, source.kind)
         for spoken in source.speak():
-            judged = judge(spoken)
-            keep(source.name, len(row.judged), judged)
-            row.judged.append(judged.forget_sound())
-            tell(source.name, len(row.judged))
-        if row.judged:
+            row.measured.append(measure(spoken))
+            on_measured(row)
+            row.measured[-1].without_samples()
+        if row.measured:
             rows.append(row)
         elif source.kind in ("model", "files"):
             raise UserError(f"{source.name} can say none of the {len(sentences)} sentences.")
-    return Comparison(rows, list(sentences), tools, judge.strangers(sentences), settings)
+    return Comparison(rows, list(sentences), tools, measure.similarity_of_strangers(sentences), settings)
 
 
 def check_output(folder: Path) -> None:
@@ -180,21 +179,24 @@ def evaluate_into(
     """Writes `evaluation.json`, `evaluation.csv`, `report.html` and its sounds; returns the table for a terminal.
 
     The folder is as before until all of it is there.
+
+    Args:
+        tell: Called with the name of a row and how many sentences of it are done.
     """
     check_output(folder)
     with write_whole_folder(folder, sync=False) as new:
         (new / SOUNDS).mkdir()
-        paths: dict[tuple[str, int], str] = {}
+        paths: dict[int, str] = {}
 
-        def keep(name, number, judged):
-            path = f"{SOUNDS}/{len(paths):05d}.flac"
-            write_audio(new / path, judged.spoken.samples, judged.spoken.sample_rate)
-            paths[name, number] = path
+        def keep(row):
+            one = row.measured[-1]
+            paths[id(one)] = f"{SOUNDS}/{len(paths):05d}.flac"
+            write_audio(new / paths[id(one)], one.spoken.samples, one.spoken.sample_rate)
+            tell(row.name, len(row.measured))
 
-        comparison = compare(sources, sentences, tools, settings, tell, keep)
-        of = {id(one): paths[row.name, i] for row in comparison.rows for i, one in enumerate(row.judged)}
-        kept = {id(one): of[id(one)] for one in heard(comparison)}
-        for path in set(of.values()) - set(kept.values()):
+        comparison = compare(sources, sentences, tools, settings, keep)
+        kept = {id(one): paths[id(one)] for one in heard(comparison)}
+        for path in set(paths.values()) - set(kept.values()):
             (new / path).unlink()
         write_text(new / PAGE, page(comparison, kept))
         write_text(new / CSV_FILE, as_csv(comparison))

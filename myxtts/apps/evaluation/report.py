@@ -3,13 +3,13 @@
 import html
 from collections.abc import Mapping
 
-from myxtts.apps.evaluation.tables import ARROWS, cells, difference_cells, heading, notes
+from myxtts.apps.evaluation.comparison import Comparison
+from myxtts.apps.evaluation.metrics import METRICS
+from myxtts.apps.evaluation.statistics import LEVEL
+from myxtts.apps.evaluation.tables import ARROWS, cells, counted_sentences, difference_cells, notes
 from myxtts.config.checks import printable
-from myxtts.hearing.figures import Comparison, worst
-from myxtts.hearing.judging import Judged
-from myxtts.hearing.metrics import METRICS
-from myxtts.hearing.sentences import spread
-from myxtts.hearing.statistics import LEVEL
+from myxtts.hearing.measuring import Measured
+from myxtts.hearing.spoken import spread
 
 MOST_SENTENCES = 40
 """Sentences that can be heard from all rows."""
@@ -35,27 +35,25 @@ svg { display: block; } audio { width: 15rem; height: 2.2rem; }
 """
 
 
-def heard(comparison: Comparison) -> list[Judged]:
+def heard(comparison: Comparison) -> list[Measured]:
     """What the page lets one hear: some sentences of all rows, said with the first seed, and the worst of each model.
 
     The others need no file.
     """
     shown = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}
-    found: list[Judged] = []
+    found: list[Measured] = []
     for row in comparison.rows:
-        some = [one for one in _first_times(row.judged) if one.spoken.sentence.id in shown]
-        some += [one for one in worst(row, WORST) if one not in some] if row.kind == "model" else []
+        some = [one for one in _first_times(row.measured) if one.spoken.sentence.id in shown]
+        some += [one for one in row.worst(WORST) if one not in some] if row.kind == "model" else []
         found += some
     return found
 
 
 def page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
-    """The page; `sounds` has the files, relative to it, by `id` of what was judged."""
+    """The page; `sounds` has the files, relative to it, by `id` of the measured sentence."""
     names = [row.name for row in comparison.rows]
     body = [f"<h1>How {_and([row.name for row in comparison.compared])} speak{_s(comparison)}</h1>"]
-    seeds = comparison.settings.get("seeds", 1)
-    drawn = f", each drawn {seeds} times" if seeds > 1 else ""
-    body.append(f"<p>{len(comparison.sentences)} sentences{drawn}. In brackets and as bars: {100 * LEVEL:.0f} % ")
+    body.append(f"<p>{counted_sentences(comparison)}. In brackets and as bars: {100 * LEVEL:.0f} % ")
     body.append("intervals over sentences. Recordings and their copy through the model's codes show what can be ")
     body.append("reached. Bars of one line share a scale, from the least to the greatest of its values.</p>")
     body.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in notes(comparison)) + "</ul>")
@@ -67,8 +65,8 @@ def page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
         body.append("<h2>Differences, of the same sentences</h2>" + _grid(heads, lines))
     body.append("<h2>Sound</h2>" + _sounds(comparison, names, sounds))
     for row in comparison.rows:
-        if row.kind == "model" and row.judged:
-            body.append(f"<h2>{_text(row.name)}: the {min(WORST, len(row.judged))} that went worst</h2>")
+        if row.kind == "model" and row.measured:
+            body.append(f"<h2>{_text(row.name)}: the {min(WORST, len(row.measured))} that went worst</h2>")
             body.append(_worst(row, sounds))
     body.append(_meanings())
     title = _and([row.name for row in comparison.compared])
@@ -79,7 +77,7 @@ def page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 def _figures(comparison, names):
     lines = []
-    by_heading = {heading(metric): metric for metric in METRICS}
+    by_heading = {metric.heading: metric for metric in METRICS}
     for head, shown in cells(comparison):
         metric = by_heading[head]
         figures = [comparison.figure(row, metric) for row in comparison.rows]
@@ -111,7 +109,7 @@ def _bar(at, figure):
 
 def _sounds(comparison, names, sounds):
     shown = {one.id: one for one in spread(comparison.sentences, MOST_SENTENCES)}
-    said = [{one.spoken.sentence.id: one for one in reversed(_first_times(row.judged))} for row in comparison.rows]
+    said = [{one.spoken.sentence.id: one for one in reversed(_first_times(row.measured))} for row in comparison.rows]
     lines = []
     for key, sentence in shown.items():
         players = "".join(f"<td>{_player(one.get(key), sounds)}</td>" for one in said)
@@ -122,7 +120,7 @@ def _sounds(comparison, names, sounds):
 
 def _worst(row, sounds):
     lines = []
-    for one in worst(row, WORST):
+    for one in row.worst(WORST):
         sentence = one.spoken.sentence
         what = f"{_text(sentence.text)}<small>{_text(f'{sentence.id} · seed {one.spoken.seed}')}</small>"
         lines.append(f"<tr><th scope=row dir=auto>{what}</th><td>{_player(one, sounds)}</td></tr>")
@@ -143,7 +141,7 @@ def _player(one, sounds):
 
 def _meanings():
     known = [metric for metric in METRICS if metric.meaning]
-    items = "".join(f"<dt>{_text(heading(one))}</dt><dd>{_text(one.meaning)}</dd>" for one in known)
+    items = "".join(f"<dt>{_text(one.heading)}</dt><dd>{_text(one.meaning)}</dd>" for one in known)
     return f"<h2>What the figures are</h2><dl>{items}</dl>"
 
 

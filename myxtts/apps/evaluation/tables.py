@@ -5,10 +5,10 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+from myxtts.apps.evaluation.comparison import Comparison, everything
+from myxtts.apps.evaluation.metrics import BY_NAME, METRICS, Metric
+from myxtts.apps.evaluation.statistics import LEVEL, Estimate
 from myxtts.config.checks import printable
-from myxtts.hearing.figures import Comparison
-from myxtts.hearing.metrics import BY_NAME, METRICS, Metric
-from myxtts.hearing.statistics import LEVEL, Estimate
 
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 ARROWS = {"low": "lower is better", "high": "higher is better", "": ""}
@@ -25,29 +25,24 @@ def number(estimate: Estimate | None, metric: Metric, signed: bool = False) -> s
     return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def heading(metric: Metric) -> str:
-    """Title and unit."""
-    return f"{metric.title}, {metric.unit}" if metric.unit else metric.title
-
-
-def cells(comparison: Comparison, keep=lambda one: True) -> list[tuple[str, list[str]]]:
+def cells(comparison: Comparison, keep=everything) -> list[tuple[str, list[str]]]:
     """The table: a line for each metric, a cell for each row of the comparison."""
     missing, unjudged, lines = comparison.missing(), comparison.unjudged(), []
     for metric in METRICS:
         figures = [comparison.figure(row, metric, keep) for row in comparison.rows]
         if metric.name in missing:
-            lines.append((heading(metric), [NOT_AVAILABLE] * len(figures)))
+            lines.append((metric.heading, [NOT_AVAILABLE] * len(figures)))
         elif any(figures):
             shown = [number(figure, metric) for figure in figures]
             if metric.name in unjudged:
                 own = [row.kind == "recordings" for row in comparison.rows]
                 shown = [cell if real else NOT_JUDGED for cell, real in zip(shown, own)]
-            lines.append((heading(metric), shown))
+            lines.append((metric.heading, shown))
     return lines
 
 
 def difference_cells(comparison: Comparison) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Headings and lines of what each further row differs by from the first that is compared."""
+    """Headings and lines of the difference of each further row to the first compared one."""
     first, *others = comparison.compared or [None]
     if not others:
         return [], []
@@ -55,28 +50,33 @@ def difference_cells(comparison: Comparison) -> tuple[list[str], list[tuple[str,
     for metric in METRICS:
         found = [comparison.difference(first, row, metric) for row in others]
         if any(found) and metric.name not in unjudged:
-            lines.append((heading(metric), [number(one, metric, signed=True) for one in found]))
+            lines.append((metric.heading, [number(one, metric, signed=True) for one in found]))
     return [f"{row.name} − {first.name}" for row in others], lines
 
 
 def as_text(comparison: Comparison, width: int = 120) -> str:
     """The whole comparison for a terminal of so many characters."""
-    seeds, rows = comparison.settings.get("seeds", 1), comparison.rows
-    drawn = f"{len(comparison.sentences)} sentences, each drawn {seeds} times" if seeds > 1 else None
-    top = drawn or f"{len(comparison.sentences)} sentences"
-    blocks = [f"{top}; in brackets {100 * LEVEL:.0f} % intervals over sentences"]
-    blocks.append(_grid([row.name for row in rows], cells(comparison), width))
+    rows = [row.name for row in comparison.rows]
+    blocks = [f"{counted_sentences(comparison)}; in brackets {100 * LEVEL:.0f} % intervals over sentences"]
+    blocks.append(_grid(rows, cells(comparison), width))
     for name, keep in comparison.groups().items():
-        blocks.append(f"{name}:\n" + _grid([row.name for row in rows], cells(comparison, keep), width))
+        blocks.append(f"{name}:\n" + _grid(rows, cells(comparison, keep), width))
     names, lines = difference_cells(comparison)
     if lines:
         blocks.append("differences, of the same sentences:\n" + _grid(names, lines, width))
     blocks.append("\n".join(notes(comparison)))
-    return printable_lines("\n\n".join(block for block in blocks if block))
+    lines = "\n\n".join(block for block in blocks if block).split("\n")
+    return "\n".join(map(printable, lines))
+
+
+def counted_sentences(comparison: Comparison) -> str:
+    """How many sentences were said, and how often."""
+    seeds, count = comparison.settings.get("seeds", 1), len(comparison.sentences)
+    return f"{count} sentences, each sampled {seeds} times" if seeds > 1 else f"{count} sentences"
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What else is to be known of the figures: the best, what is not judged and what is not available."""
+    """The best row, and metrics that are not judged or not available."""
     found = []
     if best := comparison.best():
         rows, why = best
@@ -85,10 +85,10 @@ def notes(comparison: Comparison) -> list[str]:
         found.append("None is better than the others by more than chance." if all_tie else f"Best: {names} ({why}).")
     if why := comparison.not_judged():
         found.append(why[:1].upper() + why[1:] + ".")
-    elif comparison.tools.recognizer and not comparison.row_of("recordings"):
+    elif comparison.tools.recognizer and not comparison.recordings:
         found.append("How often the recognizer itself errs is not known: there are no recordings of these sentences.")
     if comparison.strangers is not None:
-        found.append(f"Likeness of recordings of different speakers here: {comparison.strangers:.3f}.")
+        found.append(f"Similarity of recordings of different speakers here: {comparison.strangers:.3f}.")
     by_way: dict[str, list[str]] = {}
     for name, way in comparison.missing().items():
         by_way.setdefault(way, []).append(BY_NAME[name].title)
@@ -113,13 +113,8 @@ def _padded(column):
     return [cell.ljust(max(map(len, column))) for cell in column]
 
 
-def printable_lines(text: str) -> str:
-    """`printable`, line by line."""
-    return "\n".join(map(printable, text.split("\n")))
-
-
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
-    """Everything, as JSON values; `sounds` has the files by `id` of what was judged."""
+    """Everything, as JSON values; `sounds` has the files by `id` of the measured sentence."""
     names, best = [row.name for row in comparison.compared], comparison.best()
     first, *others = comparison.compared or [None]
     return {
@@ -135,12 +130,12 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
         "not_judged": comparison.not_judged(),
         "not_available": comparison.missing(),
         "likeness_of_different_speakers": comparison.strangers,
-        "spoken": [_spoken(row, one, sounds.get(id(one))) for row in comparison.rows for one in row.judged],
+        "spoken": [_spoken(row, one, sounds.get(id(one))) for row in comparison.rows for one in row.measured],
     }
 
 
 def _row(comparison, row):
-    groups = {"all": lambda one: True, **comparison.groups()}
+    groups = {"all": everything, **comparison.groups()}
     figures = {name: {} for name in groups}
     for name, keep in groups.items():
         for metric in METRICS:

@@ -15,24 +15,16 @@ from planted_talk import RATE, plant, syllables
 from tiny import voiced
 
 from myxtts import __main__ as command
-from myxtts.apps.datasets.aligners import WordAligner
 from myxtts.apps.datasets.checks import ClipFacts
 from myxtts.apps.datasets.listening import Listeners, listen
 from myxtts.apps.datasets.make import DatasetOptions, make_dataset
 from myxtts.apps.datasets.source import Cut
+from myxtts.apps.datasets.word_aligner import WordAligner
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import load_corpus
+from myxtts.hearing.recognizers import Word
 
-
-def has_pysubs2():
-    try:
-        import pysubs2  # noqa: F401
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
-needs_pysubs2 = pytest.mark.skipif(not has_pysubs2(), reason="pysubs2 (extra dataset) is not installed")
+pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
 
 
 def make(*words):
@@ -72,14 +64,14 @@ def planted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(planted, tmp_path_factory):
-    """A set made of a transcript. Not to be changed."""
+    """A set made of late and drifting subtitles. Not to be changed."""
     folder = tmp_path_factory.mktemp("made")
-    (folder / "talk.txt").write_text("\n".join(planted.texts), encoding="utf-8")
-    assert make(planted.path, "--transcript", folder / "talk.txt", "--output", folder / "set", "--speaker", "emma") == 0
+    planted.write_srt(folder / "talk.srt", 1.4, 0.001)
+    assert make(planted.path, "--subtitles", folder / "talk.srt", "--output", folder / "set", "--speaker", "emma") == 0
     return folder
 
 
-def test_transcript_reaches_the_speech_it_belongs_to(planted, made):
+def test_text_reaches_the_speech_it_belongs_to(planted, made):
     assert right_share(planted, made / "set") >= 0.98
 
 
@@ -108,7 +100,7 @@ def test_set_is_what_training_takes(made):
 
 def test_two_runs_are_equal_byte_for_byte_and_a_second_changes_nothing(planted, made):
     again = made / "again"
-    words = (planted.path, "--transcript", made / "talk.txt", "--speaker", "emma", "--output", again)
+    words = (planted.path, "--subtitles", made / "talk.srt", "--speaker", "emma", "--output", again)
     assert make(*words) == 0
     before = contents(again)
     assert before == contents(made / "set")
@@ -123,7 +115,7 @@ def test_second_recording_adds_and_keeps_edited_lines(made, tmp_path):
     training.write_text(training.read_text().replace("Bd", "Edited by hand "))
     before, wavs = training.read_text(), contents(folder / "wavs")
     other = plant(tmp_path / "other.wav", 8, seed=1)
-    (tmp_path / "other.txt").write_text("\n".join(other.texts))
+    other.write_srt(tmp_path / "other.srt")
     assert make(other.path, "--output", folder) == 0
     assert training.read_text().startswith(before) and wavs.items() <= contents(folder / "wavs").items()
     assert len(load_corpus(folder).utterances) > len(load_corpus(made / "set").utterances)
@@ -136,7 +128,7 @@ def test_killed_run_is_gone_on_with(planted, made, tmp_path):
     for record in (folder / "sources").iterdir():
         record.unlink()  # written last: a kill just before leaves this
     (folder / "report.html").unlink()
-    assert make(planted.path, "--transcript", made / "talk.txt", "--speaker", "emma", "--output", folder) == 0
+    assert make(planted.path, "--subtitles", made / "talk.srt", "--speaker", "emma", "--output", folder) == 0
     assert contents(folder) == whole
 
 
@@ -157,30 +149,43 @@ def test_speech_is_at_the_loudness_asked_for(made):
     assert len(samples) == row["end"] - row["start"] and 0 < np.abs(samples).max() < 0.9 and gain > 0
 
 
-def test_shuffled_transcript_is_refused(planted, tmp_path, capsys):
-    order = np.random.default_rng(3).permutation(len(planted.texts))
-    (tmp_path / "talk.txt").write_text("\n".join(planted.texts[k] for k in order))
-    assert make(planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set") == 2
-    assert "does not belong to the recording" in capsys.readouterr().err
-
-
-@needs_pysubs2
-def test_late_and_drifting_subtitles_are_corrected_and_told(planted, tmp_path, capsys):
-    planted.write_srt(tmp_path / "talk.srt", 1.4, 0.001)
-    assert make(planted.path, "--subtitles", tmp_path / "talk.srt", "--output", tmp_path / "set") == 0
-    told = re.search(r"the subtitles are ([\d.]+) s late", capsys.readouterr().out)
+def test_offset_of_subtitles_is_told(made):
+    record = json.loads(next((made / "set" / "sources").glob("*.json")).read_text())
+    told = re.search(r"the subtitles are ([\d.]+) s late", record["notes"][0])
     assert float(told[1]) == pytest.approx(1.4, abs=0.05)
+
+
+def test_transcript_is_found_by_a_recognizer_and_needs_one(planted, tmp_path, capsys):
+    (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
+    words = (planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set")
+    assert make(*words) == 2
+    assert "--recognizer" in capsys.readouterr().err
+    options = DatasetOptions(text=tmp_path / "talk.txt")
+    make_dataset([planted.path], tmp_path / "set", options, aligner=WordAligner(Hears(planted)), tell=list)
     assert right_share(planted, tmp_path / "set") >= 0.98
 
 
-@needs_pysubs2
+class Hears:
+    """A recognizer that hears what is said in a planted recording, with times."""
+
+    def __init__(self, planted):
+        self.planted, (self.whole, _) = planted, soundfile.read(planted.path, dtype="float32")
+
+    def words(self, samples, sample_rate, language):
+        size = sample_rate // 100
+        starts = range(0, len(self.whole) - len(samples) + 1, size)
+        first = next(k for k in starts if np.array_equal(self.whole[k : k + size], samples[:size])) / sample_rate
+        last = first + len(samples) / sample_rate + 0.01
+        spoken = [(text, *span) for span, text in zip(self.planted.spoken, self.planted.texts)]
+        return [Word(text, a - first, b - first) for text, a, b in spoken if first <= a + 0.1 and b <= last]
+
+
 def test_subtitles_of_another_recording_are_refused(planted, tmp_path, capsys):
     plant(tmp_path / "other.wav", 30, seed=9).write_srt(tmp_path / "other.srt")
     assert make(planted.path, "--subtitles", tmp_path / "other.srt", "--output", tmp_path / "set") == 2
     assert "does not belong to the recording" in capsys.readouterr().err
 
 
-@needs_pysubs2
 def test_speech_that_is_in_no_subtitle_is_left_out_and_the_subtitles_are_named(tmp_path, capsys):
     remark = voiced(2.0, 200, 3, 3, RATE)
     remark *= syllables(remark)
@@ -237,8 +242,9 @@ class HearsNothing:
         return ""
 
 
-def test_transcript_of_which_nothing_is_heard_is_refused(planted, made, tmp_path):
-    ear, options = HearsNothing(), DatasetOptions(text=made / "talk.txt")
+def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
+    (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
+    ear, options = HearsNothing(), DatasetOptions(text=tmp_path / "talk.txt")
     with pytest.raises(UserError, match="0 of 24 sentences were heard"):
         make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(ear), aligner=WordAligner(ear))
     assert ear.calls < 24  # of a few seconds each, and no clip was listened to
@@ -295,9 +301,10 @@ def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):
         (["empty.wav"], "empty.wav: it is an empty file"),
         (["talk.wav"], "talk.wav has no text"),
         (["film.mp4"], "Install ffmpeg"),
-        (["talk.wav", "--transcript", "none.txt"], "none.txt cannot be read"),
-        (["talk.wav", "--transcript", "blank.txt"], "holds no letter"),
-        (["talk.wav", "--transcript", "talk.wav"], "is not UTF-8 text"),
+        (["talk.wav", "--transcript", "blank.txt"], "--recognizer"),
+        (["talk.wav", "--transcript", "none.txt", "--recognizer", "echo {wav}"], "none.txt cannot be read"),
+        (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "holds no letter"),
+        (["talk.wav", "--transcript", "talk.wav", "--recognizer", "echo {wav}"], "is not UTF-8 text"),
         (["talk.wav", "--recognizer", "no-such-command {wav}"], "no-such-command is not there"),
         (["talk.wav", "--recognizer", "echo"], "a command with {wav} in it"),
         (["talk.wav", "--recognizer", "false {wav}"], "ended with code 1"),
@@ -313,8 +320,8 @@ def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, ca
     shutil.copy(planted.path, "talk.wav")
     Path("empty.wav").touch()
     Path("film.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(100))
-    Path("film.txt").write_text("A text.")
-    Path("empty.txt").write_text("A text.")
+    for name in ("film.srt", "empty.srt"):
+        planted.write_srt(Path(name))
     Path("blank.txt").write_text(" - \n")
     Path("full").mkdir()
     Path("full", "thesis.tex").touch()

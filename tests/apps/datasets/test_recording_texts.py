@@ -1,9 +1,11 @@
 """Texts of recordings: what is kept of a cue, whose clock runs how, and which speech holds which sentence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from myxtts.apps.datasets.alignment import align
+from myxtts.apps.datasets.alignment import align, fits_better_than_chance
 from myxtts.apps.datasets.checks import is_same_text
 from myxtts.apps.datasets.pieces import Piece, clean_cue, read_subtitles, read_transcript
 from myxtts.apps.datasets.timing import belong_together, fit_timing
@@ -92,8 +94,8 @@ def test_cues_of_another_recording_do_not_belong():
     assert not belong_together(fit_timing(cues, *speech_of(80, 1)), 80)
 
 
-def letters(count):
-    return Piece(count * "a" + ".")
+def pieces_of(starts, ends):
+    return [Piece(round(14 * (end - start)) * "a", start, end) for start, end in zip(starts, ends)]
 
 
 def groups(starts, ends, pieces):
@@ -102,23 +104,25 @@ def groups(starts, ends, pieces):
     ]
 
 
-def test_sentences_find_their_speech_by_length_alone():
-    starts, ends = speech_of(40, 3)
-    pieces = [letters(round(14 * seconds)) for seconds in ends - starts]
-    assert groups(starts, ends, pieces) == [(k, k + 1, k, k + 1) for k in range(40)]
-
-
 def test_pause_within_a_sentence_is_no_boundary():
     starts, ends = speech_of(12, 4)
     middle = (starts[6] + ends[6]) / 2
     split_starts, split_ends = np.insert(starts, 7, middle + 0.12), np.insert(ends, 6, middle - 0.12)
-    found = groups(split_starts, split_ends, [letters(round(14 * seconds)) for seconds in ends - starts])
+    found = groups(split_starts, split_ends, pieces_of(starts, ends))
     assert (6, 8, 6, 7) in found and found[-1] == (12, 13, 11, 12)
+
+
+def test_texts_in_another_order_do_not_belong():
+    starts, ends = speech_of(40, 3)
+    pieces = pieces_of(starts, ends)
+    assert fits_better_than_chance(starts, ends, pieces)
+    texts = [pieces[k].text for k in np.random.default_rng(3).permutation(40)]
+    assert not fits_better_than_chance(starts, ends, [replace(one, text=text) for one, text in zip(pieces, texts)])
 
 
 def test_cues_tell_speech_that_is_in_none_and_text_that_is_not_spoken():
     starts, ends = speech_of(20, 5)
-    pieces = [Piece(round(14 * (end - start)) * "a", start, end) for start, end in zip(starts, ends)]
+    pieces = pieces_of(starts, ends)
     found = groups(starts, ends, pieces[:8] + pieces[9:])
     assert (8, 9, 8, 8) in found and (9, 10, 8, 9) in found
     found = groups(np.delete(starts, 8), np.delete(ends, 8), pieces)

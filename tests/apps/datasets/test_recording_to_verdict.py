@@ -13,7 +13,8 @@ from planted_talk import plant
 from tiny import tiny_run_config
 
 from myxtts.__main__ import main
-from myxtts.hearing import judging, statistics
+from myxtts.apps.evaluation import statistics
+from myxtts.hearing import measuring
 
 MISSING = [name for name in ("selenium", "pysubs2") if find_spec(name) is None]
 MISSING += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
@@ -57,8 +58,8 @@ def look(window, page, name):
 
 def test_recording_with_subtitles_becomes_a_judged_voice(window, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(statistics, "RESAMPLES", 100)
-    monkeypatch.setattr(judging, "find_encoder", lambda path: None)
-    monkeypatch.setattr(judging.DNSMOS, "load", lambda: None)
+    monkeypatch.setattr(measuring, "find_encoder", lambda path: None)
+    monkeypatch.setattr(measuring.DNSMOS, "load", lambda: None)
     planted = plant(tmp_path / "talk.wav", count=14)
     planted.write_srt(tmp_path / "talk.srt", offset=1.4)
     made, run, judged = tmp_path / "set", tmp_path / "run", tmp_path / "judged"

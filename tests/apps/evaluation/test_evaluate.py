@@ -13,12 +13,13 @@ import pytest
 from tiny import WORDS, make_tiny_corpus, tiny_run_config, write_run
 
 from myxtts.__main__ import main
+from myxtts.apps.evaluation import statistics
+from myxtts.apps.evaluation.comparison import Comparison, Row
+from myxtts.apps.evaluation.sentences import sentences_of_data
 from myxtts.apps.evaluation.tables import as_text
-from myxtts.hearing import judging, statistics
-from myxtts.hearing.figures import Comparison, Row
-from myxtts.hearing.judging import Judged, Tools
-from myxtts.hearing.sentences import Sentence, sentences_of_data
-from myxtts.hearing.sources import Spoken
+from myxtts.hearing import measuring
+from myxtts.hearing.measuring import Measured, Tools
+from myxtts.hearing.spoken import Sentence, Spoken
 from myxtts.storage.base_model import BASE_FOLDER
 
 HEARS_ONE = f"{sys.executable} -S -c \"print('One.')\" {{wav}}"
@@ -54,8 +55,8 @@ def by_color(monkeypatch):
         spectrum = np.abs(np.fft.rfft(np.resize(samples, 4096)))[:64]
         return spectrum / np.linalg.norm(spectrum)
 
-    monkeypatch.setattr(judging, "find_encoder", lambda path: encode)
-    monkeypatch.setattr(judging.DNSMOS, "load", lambda: None)
+    monkeypatch.setattr(measuring, "find_encoder", lambda path: encode)
+    monkeypatch.setattr(measuring.DNSMOS, "load", lambda: None)
 
 
 def validation_ids(run, corpus):
@@ -211,7 +212,7 @@ def test_full_disk_leaves_what_was_there(spoken, monkeypatch, capsys):
 
 def judged(sentence, seed, **parts):
     said = Spoken(sentence, seed, np.zeros(10, np.float32), 22050, doubts=())
-    return Judged(said, parts)
+    return Measured(said, parts)
 
 
 def comparison(**rows):

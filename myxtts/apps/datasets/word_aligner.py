@@ -1,28 +1,23 @@
-"""When the sentences of a transcript are spoken: by the words that a recognizer hears, or by a CTC network.
+"""When the sentences of a transcript are spoken, by the words that a recognizer hears.
 
-What comes out are pieces with times, as subtitles have them: they choose sentences and never cuts. Sentences that were
-heard otherwise come with a fault.
+The results are pieces with times, as subtitles have them: they choose sentences and never cuts.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
+from rapidfuzz.distance import Levenshtein
 
-from myxtts.apps.datasets.ctc import Trellis, best_path
-from myxtts.apps.datasets.ctc_network import CtcNetwork
 from myxtts.apps.datasets.decoding import LongAudio
 from myxtts.apps.datasets.pieces import Piece
 from myxtts.apps.datasets.voice_activity import Stretch
-from myxtts.apps.datasets.word_match import match_words
 from myxtts.config.checks import UserError
-from myxtts.hearing.recognizers import Recognizer, Word, open_recognizer
+from myxtts.hearing.recognizers import Recognizer, Word
 from myxtts.hearing.text_errors import normalized
 
 NOT_HEARD = "heard otherwise"
-"""Fault of a sentence that is not, or not so, in the sound."""
+"""Fault of a sentence that is not in the sound, or with other words."""
 
 _WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
 _WINDOW_PAD_SECONDS = 0.1
@@ -31,41 +26,18 @@ _HEARS_WELL = 0.8
 _GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
 _MISHEARD_LETTERS = 15
 _LENGTH_OVER_EXPECTED = (0.4, 2.5)
-LEAST_LOG_PROBABILITY = -2.5
-"""Mean over the letters of a sentence of each one's best frame, below which a network has not heard it."""
 _LEAST_PLACED = 0.25
-_REACH_SHARE, _REACH_SECONDS = 0.1, 60.0
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A recording as an aligner takes it: its sound, where somebody speaks, and in which language."""
+    """A recording for the aligner: its audio, where somebody speaks, and in which language."""
 
     audio: LongAudio
     channel: int | None
     stretches: Sequence[Stretch]
     frame_samples: int
     language: str
-
-    @property
-    def sample_rate(self) -> int:
-        return self.audio.sample_rate
-
-
-class Aligner(Protocol):
-    """Finds the sentences of a transcript in the sound.
-
-    One that listens with a recognizer has it as `recognizer`, so that what it hears can be kept.
-    """
-
-    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
-        """Start and end of each piece, in seconds of the recording; None for one that was not heard."""
-
-
-def open_aligner(asked: str) -> Aligner:
-    """The aligner that `--aligner` names: an `.onnx` file, or a recognizer."""
-    is_network = asked.lower().endswith(".onnx") and "{wav}" not in asked
-    return CtcAligner(CtcNetwork(Path(asked))) if is_network else WordAligner(open_recognizer(asked, thorough=True))
 
 
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
@@ -102,11 +74,11 @@ class WordAligner:
         self.recognizer = recognizer
 
     def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
-        """See `Aligner`."""
+        """Start and end of each piece, in seconds of the recording; None for one that was not heard."""
         heard = [
-            replaced
+            part
             for word in self._hear(recording)
-            for replaced in _spread(normalized(word.text, recording.language).split(), [(word.start, word.end)])
+            for part in _spread(normalized(word.text, recording.language).split(), [(word.start, word.end)])
         ]
         texts = [normalized(piece.text, recording.language).split() for piece in pieces]
         matched = match_words([word.text for word in heard], [word for text in texts for word in text])
@@ -127,9 +99,8 @@ class WordAligner:
     def _hear(self, recording) -> Iterator[Word]:
         has_times = hasattr(self.recognizer, "words")
         most = _WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES
-        rate, size = recording.sample_rate, recording.frame_samples
-        groups = _windows(recording.stretches, most * rate / size)
-        pad = round(_WINDOW_PAD_SECONDS * rate)
+        rate, size = recording.audio.sample_rate, recording.frame_samples
+        groups, pad = _windows(recording.stretches, most * rate / size), round(_WINDOW_PAD_SECONDS * rate)
         spans = [(max(0, group[0].start * size - pad), group[-1].end * size + pad) for group in groups]
         for group, (start, _), samples in zip(groups, spans, recording.audio.spans(spans, recording.channel)):
             if has_times:
@@ -140,40 +111,13 @@ class WordAligner:
                 yield from _spread(said, [(one.start * size / rate, one.end * size / rate) for one in group])
 
 
-class CtcAligner:
-    """Forced alignment with a CTC network's probabilities of letters."""
-
-    def __init__(self, network: CtcNetwork):
-        self._network = network
-
-    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
-        """See `Aligner`."""
-        texts = [self._network.ids(normalized(piece.text, recording.language)) for piece in pieces]
-        if not any(texts):
-            raise UserError("--aligner: its vocabulary has none of the letters of the text.")
-        log_probabilities, step = self._network.hear(recording.audio, recording.channel)
-        trellis = Trellis.of(texts, self._network.blank)
-        size = len(trellis.symbols)
-        speech = np.zeros(len(log_probabilities))
-        for one in recording.stretches:
-            bounds = np.array([one.start, one.end]) * recording.frame_samples / recording.sample_rate / step
-            speech[int(bounds[0]) : int(bounds[1])] = 1
-        total = max(1.0, speech.sum())
-        reach = min(1.0, max(_REACH_SHARE, _REACH_SECONDS / step / total))
-        first = ((np.cumsum(speech) / total - reach) * size).astype(int)
-        path = best_path(log_probabilities, trellis, first, int(2 * reach * size) + 2)
-        if not len(path):
-            return [None] * len(pieces)
-        own = log_probabilities[np.arange(len(path)), trellis.symbols[path]]
-        times, position = [], 1
-        for text in texts:
-            last = position + 2 * len(text) - 2
-            frames = np.flatnonzero((path >= position) & (path <= last))
-            position = last + 2
-            sure = [own[frames[path[frames] == state]].max() for state in range(last - 2 * len(text) + 2, last + 1, 2)]
-            is_heard = bool(text) and np.mean(sure) >= LEAST_LOG_PROBABILITY
-            times.append((float(frames[0] * step), float((frames[-1] + 1) * step)) if is_heard else None)
-        return times
+def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
+    """For each word of the text its place among those heard, or -1, by the fewest edits."""
+    places = [-1] * len(text)
+    for kind, first, last, first_in_text, last_in_text in Levenshtein.opcodes(heard, text):
+        if kind == "equal":
+            places[first_in_text:last_in_text] = range(first, last)
+    return places
 
 
 def _windows(stretches, most):

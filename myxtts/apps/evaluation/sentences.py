@@ -1,4 +1,4 @@
-"""What is said to be judged: the same sentences for all that are compared."""
+"""The sentences of an evaluation: the same for all that are compared."""
 
 import csv
 import logging
@@ -15,6 +15,7 @@ from myxtts.audio.files import AudioError, read_audio
 from myxtts.config.checks import UserError, read_bounded
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.splits import split_by_hash
+from myxtts.hearing.spoken import Sentence, spread
 from myxtts.storage.files import CheckpointError
 from myxtts.storage.provenance import read_config
 from myxtts.text.languages import get_language
@@ -23,36 +24,20 @@ logger = logging.getLogger(__name__)
 
 MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
-"""Of a recording that is judged by."""
+"""Length of the longest recording that is used."""
 KNOWN_SHARE = 0.5
 """Of a data set's clips that a run must know by name for the data set to count as the one it was trained on."""
 CLIP_LIST = "clips_train.csv"
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A text, whose voice it is to be said in, and a recording of it where there is one."""
-
-    id: str
-    text: str
-    language: str
-    speaker: str = ""
-    voice: str | None = None
-    """File with the voice that it is said in; None for what is spoken already."""
-    recording: str | None = None
-    """File in which the speaker says it."""
-    seen: bool | None = None
-    """Whether the speaker was trained on; None where that is not known."""
-
-
-@dataclass(frozen=True)
 class TrainedOn:
-    """What a run was trained on, as its folder says."""
+    """The training data of a run, from its folder."""
 
     ids: frozenset[str]
-    """Clips that losses came from."""
+    """Clips that were trained on."""
     listed: frozenset[str]
-    """All clips that its list names, those that were left out and those of the validation too."""
+    """All clips in its list, rejected and validation clips included."""
     folder: str
 
     @classmethod
@@ -61,8 +46,7 @@ class TrainedOn:
         try:
             data = read_config(run).data
             with open(run / CLIP_LIST, encoding="utf-8", newline="") as file:
-                rows = list(csv.DictReader(file))
-            named = [(row["id"], row["verdict"] != "rejected") for row in rows]
+                named = [(row["id"], row["verdict"] != "rejected") for row in csv.DictReader(file)]
         except (OSError, CheckpointError, KeyError):
             return None
         # Its writer puts an apostrophe before what a spreadsheet would compute.
@@ -95,19 +79,16 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
     if not held:
         raise UserError(f"Every clip of {folder} was trained on. Name another data set with --data, or give --texts.")
     held = sorted(held, key=lambda one: (one.speaker, one.id))
-    voices = _Voices(corpus.utterances, trained)
-    found = []
+    voices, found = _Voices(corpus.utterances, trained), []
+    trained_speakers = {one.speaker for one in corpus.utterances if one.id in trained}
     for one in spread(held, count):
         try:
             read_audio(one.wav_path, max_seconds=MOST_SECONDS)
         except AudioError as error:
             logger.warning("%s It is left out.", error)
             continue
-        voice = voices.of(one)
-        seen = None if not trained else one.speaker in voices.trained_speakers
-        found.append(
-            Sentence(one.id, one.text, one.language, one.speaker, str(voice.wav_path), str(one.wav_path), seen)
-        )
+        files, seen = (str(voices.of(one).wav_path), str(one.wav_path)), one.speaker in trained_speakers
+        found.append(Sentence(one.id, one.text, one.language, one.speaker, *files, seen if trained else None))
     if not found:
         raise UserError(f"None of the clips of {folder} that were not trained on can be read.")
     return found
@@ -129,22 +110,18 @@ class _Voices:
     """The recording that a speaker's voice is taken from."""
 
     def __init__(self, utterances, trained):
-        self.by_speaker = defaultdict(list)
+        self._by_speaker, self._trained, self._longest = defaultdict(list), trained, {}
         for one in utterances:
-            self.by_speaker[one.speaker, one.language].append(one)
-        self.trained = trained
-        self.trained_speakers = {one.speaker for one in utterances if one.id in trained}
-        self._longest = {}
+            self._by_speaker[one.speaker, one.language].append(one)
 
     def of(self, utterance: Utterance) -> Utterance:
         key = utterance.speaker, utterance.language
         if key not in self._longest:
-            same = self.by_speaker[key]
-            pool = [one for one in same if one.id in self.trained] or same
+            same = self._by_speaker[key]
+            pool = [one for one in same if one.id in self._trained] or same
             self._longest[key] = sorted(pool, key=lambda one: -_seconds(one.wav_path))[:2]
-        # Not the recording itself, where there is another.
-        others = [one for one in self._longest[key] if one.id != utterance.id]
-        return others[0] if others else utterance
+        # Not the recording itself, if there is another.
+        return next((one for one in self._longest[key] if one.id != utterance.id), utterance)
 
 
 def _seconds(path):
@@ -168,20 +145,12 @@ def sentences_of_texts(path: str, voices: Sequence[str], language: str, count: i
     if not texts:
         raise UserError(f"--texts {path} holds no sentence.")
     code = get_language(language).code
-    texts = spread(texts, count)
-    names = [str(voice) for voice in voices]
-    return [
-        Sentence(f"text_{number:03d}", text, code, *_named(names[(number - 1) % len(names)] if names else None))
-        for number, text in enumerate(texts, 1)
-    ]
-
-
-def _named(voice):
-    return (Path(voice).stem, voice) if voice else ("", None)
+    found = [Sentence(f"text_{number:03d}", text, code) for number, text in enumerate(spread(texts, count), 1)]
+    return in_voices(found, voices) if voices else found
 
 
 def sentences_of_wavs(folder: str | Path, language: str, count: int) -> list[Sentence]:
-    """What a folder of spoken files says that it says, to be judged by itself."""
+    """The texts of a folder of spoken files, to evaluate it by itself."""
     held = sorted(load_corpus(folder, language).utterances, key=lambda one: (one.speaker, one.id))
     return [Sentence(one.id, one.text, one.language, one.speaker) for one in spread(held, count)]
 
@@ -193,15 +162,8 @@ def voices_of(sentences: Sequence[Sentence]) -> list[str]:
 
 
 def in_voices(sentences: Sequence[Sentence], voices: Sequence[str]) -> list[Sentence]:
-    """The sentences, said by these voices in turn; recordings of another voice are not compared with."""
+    """The sentences, said by these voices in turn, and without recordings, which are of another voice."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
     ]
-
-
-def spread(items: Sequence, count: int) -> list:
-    """At most `count` of the items, at equal distances."""
-    if len(items) <= count:
-        return list(items)
-    return [items[int(place)] for place in np.linspace(0, len(items) - 1, count).round()]

@@ -1,0 +1,167 @@
+"""From measurements of single sentences to the figures of each row, their intervals, differences and the best row."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from myxtts.apps.evaluation.metrics import BY_NAME, METRICS, MISSING, Metric
+from myxtts.apps.evaluation.statistics import Estimate, ratio, ratio_difference, share, share_difference
+from myxtts.hearing.measuring import MAX_RECOGNIZER_ERROR, Measured, Tools, ends_well, is_usable, pooled
+from myxtts.hearing.spoken import Sentence
+
+MIN_SIMILARITY = 0.7
+"""Share of the way from other speakers' recordings to the same speaker's that the best must reach."""
+COMPARED = ("model", "files")
+"""Kinds of rows that are compared with each other; the others are references."""
+DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
+"""Metrics by which the best is chosen: the first that is available, and each next one where those before tie."""
+
+Keep = Callable[[Sentence], bool]
+
+
+def everything(sentence: Sentence) -> bool:
+    """Keeps all sentences."""
+    return True
+
+
+@dataclass
+class Row:
+    """One source with its measurements."""
+
+    name: str
+    kind: str
+    """As of `sources.Source`."""
+    measured: list[Measured] = field(default_factory=list)
+
+    def parts(self, metric: str, keep: Keep = everything) -> dict[str, tuple[float, float]]:
+        """Part and whole of each sentence, summed over the times that it was said."""
+        sums: dict[str, tuple] = {}
+        for one in self.measured:
+            if metric in one.parts and keep(one.spoken.sentence):
+                before = sums.get(one.spoken.sentence.id, (0.0, 0.0))
+                sums[one.spoken.sentence.id] = tuple(a + b for a, b in zip(before, one.parts[metric]))
+        return sums
+
+    def worst(self, count: int) -> list[Measured]:
+        """The worst sentences: by doubts, then by wrong characters or distortion."""
+
+        def badness(one):
+            part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
+            return bool(one.spoken.doubts), part / max(whole, 1e-9)
+
+        return sorted(self.measured, key=badness, reverse=True)[:count]
+
+
+@dataclass
+class Comparison:
+    """Everything that the pages and files show."""
+
+    rows: list[Row]
+    sentences: list[Sentence]
+    tools: Tools
+    strangers: float | None = None
+    """Similarity of recordings of different speakers."""
+    settings: dict = field(default_factory=dict)
+    """The request, as JSON values."""
+
+    def figure(self, row: Row, metric: Metric, keep: Keep = everything) -> Estimate | None:
+        """None if nothing of it was measured."""
+        parts = row.parts(metric.name, keep)
+        return _scaled((share if metric.is_share else ratio)(*_columns(parts.values())), metric) if parts else None
+
+    def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
+        """The second row's figure minus the first's, of the sentences that both say."""
+        a, b = first.parts(metric.name), second.parts(metric.name)
+        both = [key for key in a if key in b]
+        if not both:
+            return None
+        pair = (_columns([parts[key] for key in both]) for parts in (a, b))
+        return _scaled((share_difference if metric.is_share else ratio_difference)(*pair), metric)
+
+    def value(self, row: Row, name: str) -> float | None:
+        """A figure without scale and interval."""
+        return pooled((one.parts for one in row.measured), name)
+
+    @property
+    def recordings(self) -> Row | None:
+        """The row of recordings."""
+        return next((row for row in self.rows if row.kind == "recordings" and row.measured), None)
+
+    @property
+    def compared(self) -> list[Row]:
+        """Rows that are compared with each other."""
+        return [row for row in self.rows if row.kind in COMPARED]
+
+    def missing(self) -> dict[str, str]:
+        """Names of metrics that are not available, and how to get them."""
+        has = {name for name in MISSING if getattr(self.tools, name, None)}
+        has |= {"recordings"} if any(one.recording for one in self.sentences) else set()
+        return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
+
+    def not_judged(self) -> str | None:
+        """Why the recognizer's figures say nothing, if so."""
+        error = self.recordings and self.value(self.recordings, "cer")
+        if is_usable(error):
+            return None
+        return (
+            f"not judged: of real recordings the recognizer gets {100 * error:.1f} % of the characters wrong, "
+            f"and above {100 * MAX_RECOGNIZER_ERROR:.0f} % it says more of itself than of a model"
+        )
+
+    def unjudged(self) -> set[str]:
+        """Names of metrics that are available and say nothing."""
+        return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
+
+    def groups(self) -> dict[str, Keep]:
+        """Sentences of speakers that were trained on and of others, if there are both."""
+        if not {True, False} <= {one.seen for one in self.sentences}:
+            return {}
+        return {"speakers trained on": lambda one: one.seen is True, "speakers left out": lambda one: one.seen is False}
+
+    def best(self) -> tuple[list[Row], str] | None:
+        """The best of the compared rows, several if they cannot be told apart, and why; None for one row.
+
+        Of those that end by themselves, not too soon, and sound like the voice, if there are any, the one with the
+        lowest error; of those from which it cannot be told apart, the one that is best by the next metric.
+        """
+        if len(self.compared) < 2:
+            return None
+        able, reasons = [row for row in self.compared if self._eligible(row)] or self.compared, []
+        if len(able) < len(self.compared):
+            reasons.append("the others do not end where they should or miss the voice")
+        unjudged = self.unjudged()
+        for name in DECIDING:
+            values = {row.name: self.value(row, name) for row in able}
+            if len(able) < 2 or name in unjudged or None in values.values():
+                continue
+            if name == "mcd" and self.value(able[0], "cer") is not None and not unjudged:
+                continue  # only where there is no recognizer to go by
+            metric = BY_NAME[name]
+            first = (min if metric.better == "low" else max)(able, key=lambda row: values[row.name])
+            tied = [row for row in able if row is first or _holds_zero(self.difference(first, row, metric))]
+            if len(tied) < len(able):
+                shown = f"{metric.scale * values[first.name]:.{metric.decimals}f}"
+                reasons.append(f"{metric.title} {shown} {metric.unit}".strip())
+            able = tied
+        return able, "; ".join(reasons)
+
+    def _eligible(self, row):
+        if not ends_well(self.value(row, "limit"), self.value(row, "length")):
+            return False
+        own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
+        if own is None or same is None or self.strangers is None or same <= self.strangers:
+            return True
+        return (own - self.strangers) / (same - self.strangers) >= MIN_SIMILARITY
+
+
+def _columns(pairs):
+    return tuple(np.array(list(pairs), np.float64).T)
+
+
+def _scaled(estimate: Estimate, metric: Metric) -> Estimate:
+    return Estimate(*(None if value is None else metric.scale * value for value in estimate))
+
+
+def _holds_zero(difference: Estimate | None) -> bool:
+    return difference is None or difference.low is None or difference.low <= 0 <= difference.high
