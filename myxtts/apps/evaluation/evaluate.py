@@ -53,27 +53,24 @@ def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str
     Raises:
         UserError: One of them is no folder that can be judged.
     """
-    found = []
+    found, names = [], Counter()
     for one in asked:
         folder, at, chosen = one.rpartition("@")
-        folder, chosen = (folder, chosen) if at and chosen in WHICH else (one, which)
-        path = Path(local_folder(folder))
-        is_model = (path / MODEL_FILE).is_file()
+        is_chosen = bool(at) and chosen in WHICH
+        path = Path(local_folder(folder if is_chosen else one))
         if not path.is_dir():
             rule = "What is evaluated must be the folder of a run, of a converted model, or of spoken files"
-            raise UserError(f"{rule} with a metadata.csv. {folder} is not a folder.")
-        shown = (model_name(path) if is_base(path) else path.resolve().name) + (
-            f"@{chosen}" if at and chosen in WHICH else ""
-        )
-        found.append((path, chosen, shown, is_model))
-    names = Counter(name for _, _, name, _ in found)
-    parents = ["" if is_base(path) else f"{path.resolve().parent.name}/" for path, *_ in found]
-    longer = [f"{parent}{name}" if names[name] > 1 else name for parent, (_, _, name, _) in zip(parents, found)]
-    counted: Counter = Counter()
-    result = []
-    for (path, chosen, _, is_model), name in zip(found, longer):
-        counted[name] += 1
-        result.append(Subject(path, chosen, name if counted[name] == 1 else f"{name} ({counted[name]})", is_model))
+            raise UserError(f"{rule} with a metadata.csv. {one} is not a folder.")
+        end = f"@{chosen}" if is_chosen else ""
+        plain, parent = path.resolve().name, path.resolve().parent.name
+        short, long = (model_name(path),) * 2 if is_base(path) else (plain, f"{parent}/{plain}")
+        found.append((path, chosen if is_chosen else which, short + end, long + end))
+    shorts, result = Counter(short for _, _, short, _ in found), []
+    for path, chosen, short, long in found:
+        name = long if shorts[short] > 1 else short
+        names[name] += 1
+        name = name if names[name] == 1 else f"{name} ({names[name]})"
+        result.append(Subject(path, chosen, name, (path / MODEL_FILE).is_file()))
     return result
 
 
