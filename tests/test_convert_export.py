@@ -11,9 +11,8 @@ from tiny import write_run
 from myxtts.config.config import XTTSConfig
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
-from myxtts.storage.checkpoint import CheckpointStore, read_json
+from myxtts.storage.checkpoint import read_json
 from myxtts.storage.files import write_json
-from myxtts.storage.parts import read_part
 from myxtts.storage.speakers import read_speaker
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -63,21 +62,6 @@ def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
     capsys.readouterr()
     assert convert("--to-coqui", released_shape / "out", "--output", output) == 2
     assert "is already there" in capsys.readouterr().err
-
-
-def test_an_older_folder_with_other_names_and_fewer_parts_exports_the_same(released_shape, tmp_path):
-    old = tmp_path / "old"
-    shutil.copytree(released_shape / "out", old)
-    stores = {part: CheckpointStore(old / part) for part in ("speaker", "decoder")}
-    (speaker, _), (decoder, state) = (store.read(0, ("model",)) for store in stores.values())
-    named = {name.replace("decoder/", "vocoder/"): value for name, value in decoder["model"].items()}
-    assert named.keys() != decoder["model"].keys()
-    stores["decoder"].write(0, {"model": named | speaker["model"]}, state)
-    shutil.rmtree(stores["speaker"].folder)
-    assert read_part(stores["decoder"], 0)[0]["model"].keys() == decoder["model"].keys()
-    for folder, name in ((old, "a"), (released_shape / "out", "b")):
-        assert convert("--to-coqui", folder, "--output", tmp_path / name / "model.pth") == 0
-    assert (tmp_path / "a" / "model.pth").read_bytes() == (tmp_path / "b" / "model.pth").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,7 @@ def test_page_runs_as_written(two_stages, without_griffin_lim, tiny_corpus, tmp_
     assert all((tmp_path / name).is_file() for name in ("morning.flac", "0.wav", "1.wav"))
     assert names["trainer"].step == 1 and (tmp_path / "models/tuned/vocab.json").is_file()
     said = capsys.readouterr().out
-    assert "needs both" in said and "--model-gpu is model_gpu=" in said and "Nothing is left to train" in said
+    assert "needs both" in said and "--model-gpu is model_gpu=" in said and "Already trained." in said
 
 
 def test_persian_page_shows_the_same():

@@ -18,7 +18,7 @@ from myxtts.interchange.hub import fetching as hub
 from myxtts.interchange.hub.fetching import HubError, local_folder
 from myxtts.interchange.hub.uploading import model_card, push_model, without_places
 from myxtts.models.xtts import XTTS
-from myxtts.runs.opening import adopt
+from myxtts.runs.origin import adopt
 from myxtts.storage.checkpoint import CheckpointStore
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")

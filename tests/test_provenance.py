@@ -10,7 +10,8 @@ from tiny import tiny_run_config, write_run
 from myxtts.config.checks import ConfigError
 from myxtts.inference.loading import load_model
 from myxtts.models.xtts import XTTS
-from myxtts.runs.opening import adopt, check_same_model
+from myxtts.runs.opening import check_same_model
+from myxtts.runs.origin import adopt, run_in
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_json
 from myxtts.storage.files import read_json
 from myxtts.storage.provenance import read_config, vocabulary_path
@@ -92,13 +93,13 @@ def test_run_is_not_resumed_as_another_model_because_its_config_file_says_so(run
     change_config(run, heads=4)
     training = dataclasses.replace(made[2].training, checkpoint_dir=str(run))
     config = dataclasses.replace(made[2], training=training)
-    check_same_model(config)
+    check_same_model(run_in(run).model, config)
     other = dataclasses.replace(config, model=dataclasses.replace(config.model, heads=4))
     with pytest.raises(ConfigError, match="a run of another model: heads 2 there, 4 here"):
-        check_same_model(other)
+        check_same_model(run_in(run).model, other)
     (run / "config.json").unlink()
     with pytest.raises(ConfigError, match="a run of another model: heads 2 there, 4 here"):
-        check_same_model(other)
+        check_same_model(run_in(run).model, other)
 
 
 def test_fine_tuning_takes_model_and_vocabulary_of_the_checkpoint(run, made, tmp_path):

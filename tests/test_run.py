@@ -13,6 +13,7 @@ from tiny import tiny_run_config, untraced  # noqa: F401  others take it from he
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.configuration import plan_devices
 from myxtts.runs.opening import check_same_model, open_run
+from myxtts.runs.origin import run_in
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
@@ -172,17 +173,16 @@ def test_second_run_in_the_folder_is_refused_and_the_log_is_kept(tiny_corpus, tm
     assert "Train set: clips given: 12" in (tmp_path / "train.log").read_text()
 
 
-def test_same_model_under_old_names_is_resumed_and_another_is_refused(tmp_path):
+def test_same_model_is_resumed_and_another_is_refused(tmp_path):
     config = dvae_config(None, tmp_path, 2)
     CheckpointStore(tmp_path / "dvae").write(2, {}, {"finished": True})
     stored = config.to_dict()
-    stored["model"]["vocoder_channels"] = stored["model"].pop("decoder_channels")
     (tmp_path / "config.json").write_text(json.dumps(stored))
-    check_same_model(config)
-    stored["model"]["vocoder_channels"] += 8
+    check_same_model(run_in(tmp_path).model, config)
+    stored["model"]["decoder_channels"] += 8
     (tmp_path / "config.json").write_text(json.dumps(stored))
     with pytest.raises(ConfigError, match="another model: decoder_channels 24 there, 16 here. .*--reset-training"):
-        check_same_model(config)
+        check_same_model(run_in(tmp_path).model, config)
 
 
 def test_stage_without_finished_foundations_is_refused_by_name(tmp_path):

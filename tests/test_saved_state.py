@@ -9,7 +9,7 @@ from tiny import tiny_run_config
 
 from myxtts.config.checks import UserError
 from myxtts.runs.agenda import make_agenda
-from myxtts.runs.opening import with_origin
+from myxtts.runs.origin import settle_origin
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.saved_state import checked_state
 from myxtts.training.loop.batching import Batching
@@ -94,13 +94,15 @@ def test_run_is_opened_on_states_that_lack_keys_with_a_sentence_or_not_at_all(st
     config, state, _ = stored
     for stage in ("gpt", "dvae"):
         CheckpointStore(tmp_path / stage).write(2, {"model": {}}, {"position": 0})
-    assert with_origin(config).training.init_from is None
+    assert settle_origin(config)[0].training.init_from is None
     config.training.stage = "gpt"
     with pytest.raises(CheckpointError, match="lacks 'finished'"):
         make_agenda(config, None)
     with pytest.raises(CheckpointError, match="lacks 'finished'"):
         load_foundations(config, "gpt", "/CPU:0")
-    CheckpointStore(tmp_path / "gpt").write(3, {}, {"finished": True, "parts": {"overtraining": {"stopped": True}}})
+    CheckpointStore(tmp_path / "gpt").write(
+        3, {}, {"finished": True, "position": 3, "parts": {"overtraining": {"stopped": True}}}
+    )
     with pytest.raises(CheckpointError, match="lacks 'diverging'"):
         make_agenda(config, None)
     assert last_good_step(CheckpointStore(tmp_path / "dvae")) is None

@@ -24,7 +24,7 @@ from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.parts import TAKEN_FROM, copy_part
+from myxtts.storage.provenance import TAKEN_FROM
 from myxtts.training.stages.speaker import SpeakerPreparation, repeated
 from myxtts.training.stages.verification import equal_error_rate, verification_scores
 
@@ -320,9 +320,8 @@ def test_one_voice_ends_the_stage_at_once_and_the_run_goes_on(tmp_path, caplog):
 
 def test_an_encoder_that_another_run_brought_stays_as_it_is(tiny_corpus, tmp_path):
     watcher, _ = run_speaker(tiny_corpus, tmp_path / "source", steps=1)
-    copy_part(tmp_path / "source", tmp_path / "run", "speaker")
-    state = CheckpointStore(tmp_path / "run/speaker").read_state(1)
-    assert state[TAKEN_FROM] == str(tmp_path / "source")
+    tensors, state = CheckpointStore(tmp_path / "source/speaker").read(1, ["model"])
+    CheckpointStore(tmp_path / "run/speaker").write(0, tensors, {**state, TAKEN_FROM: str(tmp_path / "source")})
     config = tiny_run_config(tiny_corpus, tmp_path / "run", speaker={"max_steps": 9})
     assert not trains_speaker(config)
     assert trains_speaker(tiny_run_config(tiny_corpus, tmp_path / "source", speaker={"max_steps": 9}))

@@ -66,7 +66,7 @@ def test_finished_stages_are_not_trained_again(trained, capsys):
     before = files_and_times(home)
     assert train.main(argv) == 0
     said = capsys.readouterr().out
-    assert "Stage dvae: trained already" in said and "Stage gpt: trained already" in said
+    assert "Stage dvae: already trained" in said and "Stage gpt: already trained" in said
     assert files_and_times(home) == before
 
 

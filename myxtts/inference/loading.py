@@ -9,8 +9,7 @@ from myxtts.memory.claims import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.storage.parts import MEL_STATS, chosen_step, part_store, read_part
-from myxtts.storage.provenance import read_config, vocabulary_path
+from myxtts.storage.provenance import MEL_STATS, chosen_step, read_config, vocabulary_path
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -46,7 +45,7 @@ def load_model(
         stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
         weights = model.part_weights(part) if part not in left_out else {MEL_STATS: model.mel_stats}
         weights |= dict.fromkeys(stats, model.mel_stats)
-        files, _ = read_part(store, steps[part], ("model", *stats), part)
+        files, _ = store.read(steps[part], ("model", *stats))
         arrays = {name: array for file in files.values() for name, array in file.items()}
         arrays = {MEL_STATS: arrays[MEL_STATS]} if part in left_out else arrays
         if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
@@ -64,7 +63,7 @@ def load_model(
 
 def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
     """The stores of the parts that speak, by part; raises unless they can do so together."""
-    stores = {part: store for part in PARTS if (store := part_store(folder, part)).steps()}
+    stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
     for part, instead in (("gpt", None), ("dvae", "decoder")):
         if part not in stores and instead not in stores:
             nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"

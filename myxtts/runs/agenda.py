@@ -2,14 +2,15 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from myxtts.config.checks import UserError, counted
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.storage.parts import TAKEN_FROM, part_store
+from myxtts.runs.origin import tuned_stages
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.provenance import TAKEN_FROM, is_start
 from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.schedules import total_steps
@@ -18,7 +19,7 @@ from myxtts.training.watching.overtraining import has_stopped
 
 logger = logging.getLogger(__name__)
 
-_STARTS_OVER = "starts it over and sets aside what rests on it"
+_STARTS_OVER = "starts it over and sets aside what depends on it"
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,10 @@ class StageWork:
     """Steps that are asked for."""
     finished: bool = False
     """Whether it was trained to an end before."""
-    resting: tuple[str, ...] = ()
-    """Stages whose weights rest on this one's as they are: training it on would make those useless."""
-    estranged: tuple[str, ...] = ()
-    """Stages that it was trained on as they were once, or in another run, and are no longer."""
-    overtrained: bool = False
-    """Whether it ended at its best checkpoint, as validation had turned up."""
-    unimproved: bool = False
-    """Whether it ended at its best checkpoint, as evaluations brought nothing better."""
-    weights_only: bool = False
-    """Whether it holds imported weights, which have no training to continue."""
+    needed_by: tuple[str, ...] = ()
+    """Stages that were trained on its weights as they are: training it further would make those useless."""
+    stays: str = ""
+    """Why more steps would not be trained, as the end of a sentence; empty where nothing else speaks against them."""
     origin: str | None = None
     """Where a fresh start takes its weights from, if not from random ones."""
 
@@ -50,39 +45,31 @@ class StageWork:
         """Whether the stage is opened for training, be it only to declare it finished."""
         if self.step is None or not self.finished:
             return True
-        return self.step < self.total and self.can_go_on
+        return self.step < self.total and self.can_continue
 
     @property
-    def can_go_on(self) -> bool:
-        """Whether more steps, where they are asked for, would train it on."""
-        return not (self.resting or self.estranged or self.overtrained or self.unimproved or self.weights_only)
+    def can_continue(self) -> bool:
+        """Whether more steps, where they are asked for, would be trained."""
+        return not (self.needed_by or self.stays)
 
     def describe(self) -> str:
         """A sentence or two for the user, before it happens."""
         if self.step is None:
             origin = f", from the weights in {self.origin}" if self.origin else ""
             return f"Stage {self.stage}: steps 1 to {self.total}{origin}"
+        steps = counted(self.step, "step")
         if self.trains and self.step >= self.total:
-            asked = f"{counted(self.total, 'step')} {'was' if self.total == 1 else 'were'} asked for"
-            return f"Stage {self.stage}: ends as it is, at step {self.step}, for {asked}"
+            return f"Stage {self.stage}: ends as it is, at step {self.step}, as {self.total} were asked for"
         if self.trains:
             verb = "was trained for" if self.finished else "stopped after"
-            return f"Stage {self.stage}: {verb} {counted(self.step, 'step')} and goes on to step {self.total}"
-        if self.weights_only:
-            return f"Stage {self.stage}: trained already, and taken as it is"
-        told = f"Stage {self.stage}: trained already, {counted(self.step, 'step')}"
-        if self.estranged:
-            names = " and ".join(self.estranged)
-            over = f"--reset-training --stage {self.stage} trains it anew on this run's"
-            return f"{told}, on another {names}, so it stays as it is.\n  {over}"
+            return f"Stage {self.stage}: {verb} {steps} and continues to step {self.total}"
+        told = f"Stage {self.stage}: already trained"
+        if self.stays:
+            return f"{told}, {self.stays}"
         if self.step >= self.total:
-            return told
-        if self.resting:
-            why = f"It stays so, though {self.total} were asked for: {_rest(self.resting)} on it."
-            return f"{told}. {why}\n  --reset-training --stage {self.stage} {_STARTS_OVER}"
-        if self.unimproved:
-            return f"{told}: evaluations had brought nothing better; --evaluation-patience 0 lets it go on"
-        return f"{told}: validation had turned up; --overtraining-patience 0 lets it go on"
+            return f"{told}, {steps}"
+        why = f"Not extended to {self.total}, because {_trained(self.needed_by)} on it"
+        return f"{told}, {steps}. {why}.\n  --reset-training --stage {self.stage} {_STARTS_OVER}"
 
 
 @dataclass(frozen=True)
@@ -97,16 +84,16 @@ class Agenda:
         """What the user is told before it happens."""
         lines = [work.describe() for work in self.works]
         if not any(work.trains for work in self.works):
-            going_on = [work.stage for work in self.works if work.can_go_on]
-            more = f"A larger --max-steps trains {listed(going_on)} on; " if going_on else ""
-            lines.append(f"Nothing is left to train. {more}--reset-training starts over.")
+            more = listed([work.stage for work in self.works if work.can_continue])
+            told = f"Raise --max-steps to continue with {more}, or use" if more else "Use"
+            lines.append(f"Already trained. {told} --reset-training to start over.")
             if self.changes:
-                lines.append("It counts from the next step on that since then changed: " + "; ".join(self.changes))
+                lines.append("Changed since then, with effect from the next step on: " + "; ".join(self.changes))
         return lines
 
 
 def make_agenda(
-    config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), source: Path | None = None
+    config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> Agenda:
     """Settles what a run does; nothing is changed but for damaged checkpoints of its own, which are set aside.
 
@@ -114,97 +101,79 @@ def make_agenda(
         config: With what the run began from in `training.init_from`.
         dataset: For the number of batches of an epoch.
         reset: Stages that start anew, whatever there is.
-        source: Folder of another run, whose finished stages this one is about to take over where it has none.
+        taken: Finished parts that the run is about to take from `training.init_from`.
 
     Raises:
-        UserError: A stage was asked for by name, and training it on would make those useless that rest on it.
+        UserError: A stage was asked for by name, and training it would make those useless that depend on it.
     """
-    stores = {name: _store(config, name, source) for name in STAGES}
-    steps = {name: None if name in reset else _newest(store, source) for name, store in stores.items()}
-    states = {name: stores[name].read_state(step) for name, step in steps.items() if step is not None}
+    stores = {name: CheckpointStore(f"{config.training.checkpoint_dir}/{name}") for name in STAGES}
+    states = {}
+    for name, store in stores.items():
+        step = None if name in reset else store.newest_sound(logger.warning)
+        if name in taken:
+            states[name] = {"step": 0, "finished": True, TAKEN_FROM: config.training.init_from}
+        elif step is not None and not is_start(state := store.read_state(step)):
+            states[name] = state
     wanted = tuple(name for name in STAGES if name in states or name not in config.training.leave_out)
     chosen = wanted if config.training.stage == "all" else (config.training.stage,)
-    works = []
-    for name in chosen:
-        ties = dict(resting=_resting(config, name, states, stores), estranged=_estranged(name, states, stores))
-        work = replace(_work(config, name, dataset, states.get(name)), **ties)
-        if config.training.stage != "all":
-            work = _as_named(work)
-        works.append(work)
+    works = tuple(_work(config, name, dataset, states, stores) for name in chosen)
+    if config.training.stage != "all":
+        _refuse_useless(works[0])
     changes = () if any(work.trains for work in works) else _changes(config, dataset, chosen, states)
-    return Agenda(tuple(works), changes)
-
-
-def tuned_stages(config: XTTSConfig) -> list[str]:
-    """The stages that train on from the weights of `--init-from`: the one asked for if it can, else those of `all`."""
-    if config.training.tune:
-        return [name for name in STAGES if name in config.training.tune]
-    kinds = {name: entry.load() for name, entry in STAGES.items()}
-    asked = kinds.get(config.training.stage)
-    if asked is not None and asked.takes_init_from:
-        return [config.training.stage]
-    return [name for name, kind in kinds.items() if kind.takes_init_from and kind.tuned_with_all]
+    return Agenda(works, changes)
 
 
 def listed(names: Sequence[str]) -> str:
     """`a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def _rest(stages):
-    return f"{' and '.join(stages)} {'rests' if len(stages) == 1 else 'rest'}"
+def _trained(stages):
+    return f"{listed(stages)} {'was' if len(stages) == 1 else 'were'} trained"
 
 
-def _store(config, stage, source):
-    own = part_store(config.training.checkpoint_dir, stage)
-    is_taken = source and not own.steps() and stage not in tuned_stages(config)
-    return part_store(source, stage) if is_taken else own
+def _work(config, stage, dataset, states, stores):
+    state, training = states.get(stage), config.training
+    total = _total(config, stage, dataset, state)
+    if state is None:
+        origin = training.init_from if stage in tuned_stages(config) else None
+        return StageWork(stage, None, total, needed_by=_needed_by(config, stage, states, stores), origin=origin)
+    stays = _stays(config, stage, states, stores)
+    return StageWork(stage, state["step"], total, state["finished"], _needed_by(config, stage, states, stores), stays)
 
 
-def _newest(store, source):
-    if source is not None and store.folder.parent == source:
-        return max(store.steps(), default=None)  # another run's folder is only read
-    return store.newest_sound(logger.warning)
+def _stays(config, stage, states, stores):
+    """See `StageWork.stays`."""
+    state, training = states[stage], config.training
+    # Of another run, or of a stage that had nothing to learn: no step to continue from.
+    if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
+        return "and taken as it is"
+    lineage, steps = state.get("lineage", {}), counted(state["step"], "step")
+    below = [name for name in lineage if name in states and name not in STAGES[stage].follows]
+    if others := [name for name in below if stores[name].digest(states[name]["step"]) != lineage[name]]:
+        over = f"--reset-training --stage {stage} trains it anew on this run's"
+        return f"{steps}, on another {' and '.join(others)}, so it stays as it is.\n  {over}"
+    detector = state.get("parts", {}).get("overtraining")
+    with refusing_damage(f"{training.checkpoint_dir}/{stage}"):
+        if 0 < training.evaluation_patience <= int(state.get("stale_evaluations", 0)):
+            return f"{steps}: evaluations had brought nothing better; --evaluation-patience 0 continues it"
+        if detector is not None and has_stopped(detector, training.overtraining_patience):
+            return f"{steps}: validation had turned up; --overtraining-patience 0 continues it"
+    return ""
 
 
-def _resting(config, stage, states, stores):
-    """The stages whose weights are made for this one's as they are now, or begin as another run's that are."""
+def _needed_by(config, stage, states, stores):
+    """The stages that were trained on this one's weights as they are now, or begin as another run's that were."""
     found = []
     for name in [name for name, entry in STAGES.items() if stage in {*entry.builds_on} - {*entry.follows}]:
         if name in states and stage in states:
             built_on = states[name].get("lineage", {}).get(stage)
-            is_resting = built_on is not None and built_on == stores[stage].digest(states[stage]["step"])
+            needs = built_on is not None and built_on == stores[stage].digest(states[stage]["step"])
         else:
             tuned = tuned_stages(config) if config.training.init_from else ()
-            is_resting = name in tuned and stage not in tuned
-        found += [name] * is_resting
+            needs = name in tuned and stage not in tuned
+        found += [name] * needs
     return tuple(found)
-
-
-def _estranged(stage, states, stores):
-    """Those that a stage was trained on and that are there with other weights now."""
-    lineage = states.get(stage, {}).get("lineage", {})
-    steps = {name: states[name]["step"] for name in lineage if name in states and name not in STAGES[stage].follows}
-    return tuple(name for name, step in steps.items() if stores[name].digest(step) != lineage[name])
-
-
-def _work(config, stage, dataset, state):
-    training = config.training
-    if state is None:
-        origin = training.init_from if stage in tuned_stages(config) else None
-        return StageWork(stage, None, _total(config, stage, dataset, None), origin=origin)
-    detector = state.get("parts", {}).get("overtraining")
-    with refusing_damage(f"{training.checkpoint_dir}/{stage}"):
-        overtrained = detector is not None and has_stopped(detector, training.overtraining_patience)
-        unimproved = 0 < training.evaluation_patience <= int(state.get("stale_evaluations", 0))
-    total, weights_only = _total(config, stage, dataset, state), _is_given(state)
-    flags = dict(finished=state["finished"], overtrained=overtrained, unimproved=unimproved, weights_only=weights_only)
-    return StageWork(stage, state["step"], total, **flags)
-
-
-def _is_given(state):
-    """Whether a checkpoint is of another run, or of a stage that had nothing to learn: no step to go on from."""
-    return "position" not in state or state["step"] == 0 or TAKEN_FROM in state
 
 
 def _total(config, stage, dataset, state):
@@ -213,21 +182,20 @@ def _total(config, stage, dataset, state):
     if config.training.automatic_batch_size and sizes:
         config = with_batch(config, stage, sizes["batch_size"], sizes["accumulation"])
     training, asked = config.training, config.stage(stage).max_steps
-    batches = asked or dataset.with_config(replace(dataset.config, training=training)).order(stage).batches_per_epoch
+    batches = asked or dataset.with_config(config).order(stage).batches_per_epoch
     return total_steps(asked, training.epochs, batches, training.gradient_accumulation)
 
 
-def _as_named(work):
-    """The work on a stage that was asked for by its name, which is done or refused but not passed over."""
-    if work.step is None or work.step >= work.total or not work.resting:
-        # Opened even if there is nothing to train: it declares as finished what had stopped at this step.
-        return work
-    stage = work.stage
-    would = f"--stage {stage} (training.stage) would train the {stage} on from step {work.step} to {work.total}"
-    raise UserError(
-        f"{would}, and {_rest(work.resting)} on it as it is now. Leave --stage out to train the last stage on; "
-        f"--reset-training --stage {stage} {_STARTS_OVER}; another --checkpoint-dir leaves this run alone."
-    )
+def _refuse_useless(work):
+    """Raises `UserError` where a stage that was asked for by its name has steps left that must not be trained."""
+    # Without steps left it is opened all the same: it declares as finished what had stopped at this step.
+    if work.step is not None and work.step < work.total and work.needed_by:
+        asked = f"--stage {work.stage} (training.stage) would train it from step {work.step} to {work.total}"
+        raise UserError(
+            f"{asked}, and {_trained(work.needed_by)} on it as it is now. Leave --stage out to train the last stage "
+            f"further; --reset-training --stage {work.stage} {_STARTS_OVER}; another --checkpoint-dir leaves this "
+            "run alone."
+        )
 
 
 def _changes(config: XTTSConfig, dataset: SpeechDataset, chosen: Sequence[str], states: Mapping[str, dict]):

@@ -9,11 +9,8 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.interchange.hub.fetching import local_folder
 from myxtts.models.xtts import XTTS
-from myxtts.runs.agenda import tuned_stages
 from myxtts.runs.figures import MetricsFile
-from myxtts.runs.opening import starting_weights
 from myxtts.runs.samples import Copier, SampleSpeaker
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.training.resuming.foundations import load_foundations
@@ -26,16 +23,12 @@ def open_stage(
 ) -> tuple[StageTrainer, list]:
     """Makes the trainer of a stage, resumed or fresh, and the callbacks that write logs and samples, on the chief.
 
-    A `fresh` stage has no checkpoint to resume; it starts from `training.init_from`, if it can, or from scratch.
+    A `fresh` stage has no training to continue: its folder is empty, or has the weights to start from as step 0.
     """
     kind, settings = STAGES[stage].load(), config.training
-    weights = None
-    if fresh and settings.init_from and stage in tuned_stages(config):
-        source = local_folder(settings.init_from, settings.accept_licence)
-        weights = starting_weights(source, stage, config.model.num_text_tokens, settings.seed)
     foundations, lineage = load_foundations(config, stage, plan.data_device)
-    start = dict(measured=kind.measure(dataset) if fresh else None, starting_weights=weights)
-    trainer = StageTrainer(config, stage, plan, foundations, lineage, **start)
+    measured = kind.measure(dataset) if fresh else None
+    trainer = StageTrainer(config, stage, plan, foundations, lineage, measured=measured)
     make_synthesizer = _synthesizer_of(trainer, foundations, dataset) if kind.speaks else None
     if kind.speaks and settings.evaluate_every_steps:
         trainer.speech_judge = SpeechJudge(dataset, make_synthesizer, trainer.model_device, config)

@@ -1,5 +1,7 @@
-"""What weights were made with: their checkpoint says it under its checksums, and that counts where `config.json` or
-`vocab.json` beside it say otherwise."""
+"""Which checkpoint of a part of a model counts, and what its weights were made with.
+
+A checkpoint says that under its checksums, and it counts where `config.json` or `vocab.json` beside it say otherwise.
+"""
 
 import logging
 from dataclasses import replace
@@ -14,11 +16,31 @@ from myxtts.storage.saved_state import config_of
 logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
+MEL_STATS = "mel_stats"
+"""Name of `mel_stats`, and of the file of the GPT's checkpoint that holds it when a model comes without a DVAE."""
+JUDGED = ("gpt", "decoder")
+"""Parts whose best checkpoint speaks; the others are built on as they were at the end."""
+TAKEN_FROM = "taken_from"
+"""Of a checkpoint's state: the folder that the weights were copied from."""
 _CONFIG = "config.json"
 _SPEAKER = "gpt"
 """The part whose checkpoint says it: it reads the text, and its shape is not all in its weights (attention heads)."""
 _OF_OTHER_PARTS = "decoder_", "speaker_", "dropout"
 """How settings begin that belong to other parts, whose weights show them by their shapes, or to training alone."""
+
+
+def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
+    """Step of the checkpoint of a part that counts: the `best` or the `last` of what is `JUDGED`, else the last.
+
+    `store` must have a checkpoint.
+    """
+    best = store.best_step() if which == "best" and part in JUDGED else None
+    return store.steps()[-1] if best is None else best
+
+
+def is_start(state: dict | None) -> bool:
+    """Whether the state of a checkpoint is that of weights to start training from, with no training to continue."""
+    return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def read_config(folder: Path) -> XTTSConfig:

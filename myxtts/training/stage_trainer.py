@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from myxtts.config.checks import require
@@ -17,6 +16,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
+from myxtts.storage.provenance import is_start
 from myxtts.training.loop.batching import Batching, fit_batch_size, longest_batch, shortest_batch, with_batch
 from myxtts.training.loop.device_pipeline import DevicePipeline, SynchronousPipeline
 from myxtts.training.loop.divergence import DivergenceGuard, TrainingDiverged
@@ -46,9 +46,8 @@ class StageTrainer:
         lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
         model: With the stage's part, made on the model device, which is then trained; None makes one.
         resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
-            where that has no checkpoint of this stage.
+            where that has no checkpoint of this stage, or only the weights to start from.
         measured: What `Stage.measure` returned; None measures when training starts.
-        starting_weights: `{weight name: array}` of the stage's part that a fresh start takes instead of random ones.
 
     Raises:
         UserError: Something that is needed cannot be had.
@@ -65,7 +64,6 @@ class StageTrainer:
         model: XTTS | None = None,
         resume_checkpoint: str | None = None,
         measured=None,
-        starting_weights: dict[str, np.ndarray] | None = None,
     ):
         self.plan = plan
         self.replicas = Replicas(self.plan)
@@ -74,7 +72,7 @@ class StageTrainer:
         self.config = config
         self.stage = STAGES[stage].load()(config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
-        self._make_model(model, measured, starting_weights, resumed_folder)
+        self._make_model(model, measured, resumed_folder)
         self._make_watchers(lineage or {})
         self.model: XTTS = self.stage.model
         self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config, self.switches)
@@ -86,9 +84,11 @@ class StageTrainer:
         objectives = self.stage.validated([rule.objective for rule in self.train_step.rules])
         self.evaluator = Evaluator(self.stage, objectives, self.replicas)
 
-    def _make_model(self, model, measured, starting_weights, resumed_folder):
+    def _make_model(self, model, measured, resumed_folder):
         training, stage_config = self.config.training, self.stage_config
-        before = CheckpointStore(f"{resumed_folder}/{self.stage.name}").newest_state() if resumed_folder else None
+        store = CheckpointStore(f"{resumed_folder}/{self.stage.name}")
+        before = store.newest_state() if resumed_folder else None
+        starting_weights = store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None
         asked = training, self.config.model, self.model_device, self.stage.switches
         self.switches = settle_switches(*asked, (before or {}).get("switches"), self.stage.default_ema)
         self.workers.require_equal("optimization switches", self.switches.applied(), "Name them instead of auto.")

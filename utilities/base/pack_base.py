@@ -24,8 +24,7 @@ from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
 from myxtts.storage.checkpoint import CheckpointStore  # noqa: E402
 from myxtts.storage.files import write_json, write_whole_folder  # noqa: E402
-from myxtts.storage.parts import chosen_step, part_store, read_part  # noqa: E402
-from myxtts.storage.provenance import VOCABULARY, read_config  # noqa: E402
+from myxtts.storage.provenance import VOCABULARY, chosen_step, read_config  # noqa: E402
 from myxtts.storage.speakers import write_speakers  # noqa: E402
 from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates  # noqa: E402
 
@@ -71,8 +70,8 @@ def pack(folder: Path, corpus: Path, output: Path) -> int:
     config, speakers, page = settings(folder), voices(folder, corpus), CARD.read_bytes()
     with write_whole_folder(output) as temporary:
         for part in STAGES:
-            store = part_store(folder, part)
-            files, _ = read_part(store, chosen_step(store, part), part=part)
+            store = CheckpointStore(folder / part)
+            files, _ = store.read(chosen_step(store, part), ["model"])
             weights = {name: half(array) for name, array in files["model"].items()}
             copies = {}
             if part == "gpt":

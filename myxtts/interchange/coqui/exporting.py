@@ -11,9 +11,9 @@ from myxtts.audio.mel import SPEAKER_MEL
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import CheckpointError, write_json, write_whole
-from myxtts.storage.parts import MEL_STATS, chosen_step, part_store, read_part
-from myxtts.storage.provenance import read_config, vocabulary_path
+from myxtts.storage.provenance import MEL_STATS, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -88,12 +88,12 @@ def _voice(latents, vector):
 
 def _read_part(folder, part, which):
     """`{part: weights by name}` of one checkpoint, with `mel_stats` where it lies with the GPT; empty without one."""
-    store = part_store(folder, part)
+    store = CheckpointStore(Path(folder) / part)
     if not store.steps():
         return {}
     step = chosen_step(store, part, which)
     extra = [MEL_STATS] if (store.path(step) / f"{MEL_STATS}.safetensors").is_file() else []
-    arrays, _ = read_part(store, step, ("model", *extra), part)
+    arrays, _ = store.read(step, ("model", *extra))
     return {part: arrays["model"], **{name: arrays[name][name] for name in extra}}
 
 

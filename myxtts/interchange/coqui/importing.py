@@ -17,8 +17,7 @@ from myxtts.interchange.coqui.settings import model_config, read_settings, run_c
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
 from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
-from myxtts.storage.parts import MEL_STATS
-from myxtts.storage.provenance import VOCABULARY
+from myxtts.storage.provenance import MEL_STATS, VOCABULARY
 from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
 from myxtts.text.tokenizer import XTTSTokenizer

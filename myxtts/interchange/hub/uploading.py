@@ -17,8 +17,8 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
 from myxtts.interchange.hub.fetching import HubError, hub_errors, import_hub, is_hub_name, parse_hub_name
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json, write_text
-from myxtts.storage.parts import part_store
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 
@@ -128,7 +128,7 @@ def _data(origin) -> Iterator[str]:
 def _states(origin):
     """`(stage, its store, the state of its newest checkpoint)` of what is there."""
     for stage in STAGES:
-        store = part_store(origin, stage)
+        store = CheckpointStore(origin / stage)
         if store.steps():
             yield stage, store, store.read_state(store.steps()[-1])
 

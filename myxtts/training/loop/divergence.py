@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from myxtts.config.checks import UserError
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_json
+from myxtts.storage.provenance import is_start
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,10 @@ def last_good_step(store: CheckpointStore) -> int | None:
     for step in reversed(store.steps()):
         try:
             store.verify(step)
-            if store.read_state(step)["bad_steps_in_row"] == 0:
+            state = store.read_state(step)
+            if is_start(state):
+                return None
+            if state["bad_steps_in_row"] == 0:
                 return step
         except CheckpointError as damage:
             logger.warning("%s", damage)

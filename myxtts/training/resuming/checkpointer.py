@@ -7,6 +7,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.distributed.workers import current_workers
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
+from myxtts.storage.provenance import is_start
 from myxtts.training.loop.divergence import DivergenceGuard, last_good_step
 from myxtts.training.loop.optimizations import Switches
 from myxtts.training.loop.step import TrainStep
@@ -87,7 +88,7 @@ class Checkpointer:
         """
         store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
-        if step is not None:
+        if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)
             logger.info("Resumed the %s stage at step %d from %s", self.stage.name, step, store.path(step))
         elif folder:

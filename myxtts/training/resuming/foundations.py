@@ -10,7 +10,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.shards import PreparedClips
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.storage.parts import chosen_step, read_part
+from myxtts.storage.provenance import chosen_step
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +33,14 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
             lack = f"The {stage} stage needs a trained {name}, and {store.folder} has none"
             raise CheckpointError(f"{lack}. Leave --stage out, or train it first with --stage {name}.")
         part = STAGES[name].load().part
-        tensors, state = read_part(store, step, part=part)
+        tensors, state = store.read(step, ["model"])
         if not state["finished"]:
             needed = f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes"
             found = f"The one in {store.folder} stopped at step {step}"
             way_out = f"Resume it with --stage {name}, or leave --stage out; to take it as it is, give"
             raise CheckpointError(f"{needed}. {found}. {way_out} --stage {name} --max-steps {step} once.")
         if (best := chosen_step(store, part)) != step:
-            step, tensors = best, read_part(store, best, part=part)[0]  # what speaks, and goes on from here then
+            step, tensors = best, store.read(best, ["model"])[0]  # what speaks, and goes on from here then
         with tf.device(device):
             models[name] = XTTS(config.model, parts=(part,))
             assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))
