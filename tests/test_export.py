@@ -24,7 +24,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
-from myxtts.interchange.onnx import checks, tensorflow_graphs
+from myxtts.interchange.onnx import checks
 from myxtts.interchange.onnx.builder import Builder, quantized
 from myxtts.interchange.onnx.runtime import open_session
 from myxtts.interchange.onnx.sound import build_decoder
@@ -152,28 +152,6 @@ def test_eight_bits_are_smaller_and_draw_nearly_the_same(export, exported, monke
     assert sizes[0] < 0.8 * sizes[1]
 
 
-def test_saved_model_reads_as_the_onnx_graph_does(synthesizer, exported):
-    """The other functions of a SavedModel are the model's own; each export compares them all."""
-    model, config, random = synthesizer.model, synthesizer.model.config, np.random.default_rng(0)
-    past, new = 3, config.num_latents + 5
-    cache = random.standard_normal((config.layers, 2, config.heads, config.width // config.heads, past)).astype(
-        "float32"
-    )
-    arrays = {f"keys_{i}": one for i, one in enumerate(cache)}
-    arrays |= {f"values_{i}": np.ascontiguousarray(one.transpose(0, 1, 3, 2)) for i, one in enumerate(cache)}
-    arrays |= dict(
-        latents=random.standard_normal((2, config.num_latents, config.width)).astype("float32"),
-        text=random.integers(4, config.num_text_tokens, (2, 4)).astype("int32"),
-        code=np.array([[3], [5]], "int32"),
-        index=np.array([1, 4], "int32"),
-        mask=random.random((2, past + new)) < 0.8,
-    )
-    arrays["mask"][:, -1] = True
-    found = tensorflow_graphs.read(model.gpt, **arrays)
-    for name, expected in Speaker(exported).graphs("gpt", **arrays).items():
-        np.testing.assert_allclose(found[name], expected, atol=1e-4)
-
-
 def test_matrix_of_eight_bits_is_the_matrix_to_half_a_step():
     kernel = np.random.default_rng(0).standard_normal((70, 5)).astype("float32")
     values, scales = quantized(kernel)
@@ -218,9 +196,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(export, monkeypatch, tmp
     "change, sentence",
     [
         (["--output", "{run}"], "--output must be a folder that is empty or not there. Received: {run}."),
-        (["--format", "torch"], "--format must be one of onnx, savedmodel. Received: torch."),
+        (["--format", "torch"], "--format must be one of onnx. Received: torch."),
         (["--weights", "int4"], "--weights must be one of float32, int8. Received: int4."),
-        (["--format", "savedmodel", "--weights", "int8"], "--format savedmodel has weights of 32 bits only"),
+        (["--format", "savedmodel"], "--format must be one of onnx. Received: savedmodel."),
         (["--checkpoint", "{run}/nowhere"], "is not a folder"),
         (["--checkpoint", "{run}"], "is not there"),
         (["--output", ""], "--output must name a folder"),

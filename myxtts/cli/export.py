@@ -25,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--accept-licence", action="store_true", help="of a model of the hub, without being asked")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to export")
-    parser.add_argument("--format", default="onnx", help="onnx, for ONNX Runtime, or savedmodel, for TensorFlow")
+    parser.add_argument("--format", default="onnx", help="onnx, the only one")
     parser.add_argument("--weights", default="float32", help="float32, or int8 for the GPT's matrices")
     parser.add_argument("--output", metavar="FOLDER", help="folder to write, empty or not there")
     return parser

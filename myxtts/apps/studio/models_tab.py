@@ -5,7 +5,7 @@ import gradio as gr
 from myxtts.apps.studio.parts import Choices, cancel_button, check_words, followed, log_box, told
 from myxtts.apps.studio.studio import Studio
 
-FORMATS, WEIGHTS = ("onnx", "savedmodel"), ("float32", "int8")
+FORMATS, WEIGHTS = ("onnx",), ("float32", "int8")
 
 
 def models_tab(studio: Studio, said: dict[str, str], choices: Choices, tab: gr.Tab) -> None:

@@ -17,7 +17,6 @@ from myxtts.interchange.onnx.builder import FLOAT32, WEIGHTS, import_package
 from myxtts.interchange.onnx.checks import Finding, compare
 from myxtts.interchange.onnx.gpt import build_drawing, build_reading
 from myxtts.interchange.onnx.sound import build_decoder
-from myxtts.interchange.onnx.tensorflow_graphs import SAVED_MODEL, save_model
 from myxtts.interchange.onnx.voice import build_conditioning, build_speaker
 from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
@@ -25,8 +24,7 @@ from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
 
-ONNX, TENSORFLOW = "onnx", "savedmodel"
-FORMATS = (ONNX, TENSORFLOW)
+FORMATS = ("onnx",)
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 MODEL_NUMBERS = (
     *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
@@ -38,7 +36,7 @@ MODEL_NUMBERS = (
 def export_model(
     folder: str | Path,
     output: str | Path,
-    form: str = ONNX,
+    form: str = "onnx",
     weights: str = FLOAT32,
     which: str = "best",
     tell: Callable[[Finding], None] = lambda finding: None,
@@ -61,13 +59,8 @@ def export_model(
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"--output must be a folder that is empty or not there. Received: {output}.")
-    if form == ONNX:
-        import_package("onnx")
-        import_package("onnxruntime")
-    elif weights != FLOAT32:
-        raise UserError(
-            f"--format {form} has weights of 32 bits only. Received: --weights {weights}. Try --format onnx."
-        )
+    import_package("onnx")
+    import_package("onnxruntime")
     synthesizer = Synthesizer.load(folder, which, compiled=False)
     if "decoder" not in synthesizer.model.parts:
         lack = f"{folder} has no trained waveform decoder, and Griffin-Lim, which needs none, is not exported"
@@ -79,10 +72,7 @@ def export_model(
         write_json(new / "config.json", settings(synthesizer, form, weights))
         np.savez(new / "voices.npz", **voices)
         shutil.copyfile(speak.__file__, new / "speak.py")
-        if form == ONNX:
-            _save_onnx(synthesizer.model, weights, new)
-        else:
-            save_model(synthesizer.model, new / SAVED_MODEL)
+        _save_onnx(synthesizer.model, weights, new)
         findings = []
         for finding in compare(new, synthesizer, weights):
             findings.append(finding)

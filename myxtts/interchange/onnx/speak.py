@@ -1,4 +1,4 @@
-"""Speaks with an exported XTTS model: needs numpy and the runtime that the files are for, nothing else.
+"""Speaks with an exported XTTS model: needs numpy and onnxruntime, nothing else.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
@@ -42,26 +42,6 @@ class OnnxGraphs:
             self.loaded[name] = session, [output.name for output in session.get_outputs()]
         session, names = self.loaded[name]
         return dict(zip(names, session.run(names, arrays)))
-
-
-class TensorflowGraphs:
-    """The signatures of a SavedModel."""
-
-    def __init__(self, folder, threads=0):
-        import tensorflow
-
-        if threads:
-            tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
-        self.loaded = tensorflow.saved_model.load(str(Path(folder) / "model"))
-        self.tensor = tensorflow.constant
-
-    def __call__(self, name, **arrays):
-        """Outputs by name."""
-        found = self.loaded.signatures[name](**{key: self.tensor(array) for key, array in arrays.items()})
-        return {key: tensor.numpy() for key, tensor in found.items()}
-
-
-GRAPHS = {"onnx": OnnxGraphs, "savedmodel": TensorflowGraphs}
 
 
 class Vocabulary:
@@ -127,7 +107,7 @@ class Speaker:
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
         self.vocabulary = Vocabulary(folder / "vocab.json")
-        self.graphs = GRAPHS[self.config["format"]](folder, threads)
+        self.graphs = OnnxGraphs(folder, threads)
         with np.load(folder / "voices.npz") as voices:
             self.voices = dict(zip(voices["names"].tolist(), zip(voices["latents"], voices["speakers"])))
 
