@@ -35,7 +35,7 @@ def to_ours(array):
 
 
 def seed(layer, prefix):
-    """Weights drawn by name in PyTorch's layout, as in `make_adversarial_reference.py`."""
+    """Weights drawn by name in PyTorch's layout, as the script did that wrote the fixture (in git until 202e875)."""
     for name, variable in named_weights(layer).items():
         shape = to_torch(np.zeros(variable.shape)).shape
         fan_in = 25 if name.endswith("bias") else np.prod(shape[1:])

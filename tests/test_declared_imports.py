@@ -25,9 +25,7 @@ IMPORTED_BY_OTHERS = {"tensorboard": "tf.summary writes with it"}
 REFERENCE = ("torch", "TTS", "transformers")
 ELSEWHERE = {
     "utilities/benchmarks/reference_worker.py": REFERENCE,
-    "utilities/parity/make_adversarial_reference.py": REFERENCE,
     "utilities/parity/make_reference.py": REFERENCE,
-    "utilities/parity/make_text_reference.py": REFERENCE,
 }
 """Files that run under the reference implementation's Python, whose packages no extra of ours installs."""
 IMPORTING_CALLS = ("import_module", "importorskip", "import_extra")

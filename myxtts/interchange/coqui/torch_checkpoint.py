@@ -158,8 +158,7 @@ def _read_zip(path, data):
 
 
 def _read_legacy(path, data):
-    """Before PyTorch 1.6 (Resemblyzer's encoder is such a file): five pickles in a row, then the storages, each with its
-    length in front."""
+    """Reads files from before PyTorch 1.6, such as Resemblyzer's encoder: five pickles, then the storages."""
     pickles, start = [], 0
     for _ in range(5):
         pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
