@@ -23,10 +23,7 @@ DISTRIBUTIONS = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py"}
 IMPORTED_BY_OTHERS = {"tensorboard": "tf.summary writes with it"}
 """Dependencies that no file here imports, and why they are declared."""
 REFERENCE = ("torch", "TTS", "transformers")
-ELSEWHERE = {
-    "utilities/benchmarks/reference_worker.py": REFERENCE,
-    "utilities/parity/make_reference.py": REFERENCE,
-}
+ELSEWHERE = {"utilities/benchmarks/reference_worker.py": REFERENCE, "utilities/parity/make_reference.py": REFERENCE}
 """Files that run under the reference implementation's Python, whose packages no extra of ours installs."""
 IMPORTING_CALLS = ("import_module", "importorskip", "import_extra")
 """Functions whose first argument is the name of a module to import."""

@@ -1,4 +1,4 @@
-"""What the reference's tokenizer makes of a thousand sentences (coqui-tts 0.28.0; the script is in git until 202e875)."""
+"""What the tokenizer of coqui-tts 0.28.0 makes of a thousand sentences; the script is in git until 202e875."""
 
 import hashlib
 import importlib.metadata
