@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for metric in METRICS:
             if (figure := comparison.figure(row, metric)) is not None:
                 difference = own and comparison.difference(own, row, metric)
-                told = difference and difference.low is not None and not difference.low <= 0 <= difference.high
+                told = difference and not difference.holds_zero
                 cells.append(f"{metric.name} {figure.value:.{metric.decimals}f}{'*' if told else ''}")
         print(f"{row.name} ({len(row.measured)}): {', '.join(cells)}", flush=True)
     print(comparison.not_judged() or "judged", comparison.strangers)

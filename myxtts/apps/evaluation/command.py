@@ -1,7 +1,6 @@
 """`myxtts evaluate`: how well models speak, side by side, with recordings to compare with."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
@@ -93,30 +92,12 @@ def _evaluate(arguments):
             "which": {one.name: one.which for one in judged if one.is_model},
             "sentences": len(sentences),
             "seeds": len(seeds),
-            "seed": arguments.seed,
-            "data": arguments.data,
-            "texts": arguments.texts,
-            "recognizer": arguments.recognizer,
-            "decoder": arguments.decoder,
+            **{name: getattr(arguments, name) for name in ("seed", "data", "texts", "recognizer", "decoder")},
         }
         print(f"{counted(len(sentences), 'sentence')}, {', '.join(source.name for source in sources)}", flush=True)
-        table = evaluate_into(output, sources, sentences, tools, settings, _Progress())
+        table = evaluate_into(output, sources, sentences, tools, settings)
     print(f"\n{table}\n\nWrote {printable(str(output / PAGE))}")
     return 0
-
-
-class _Progress:
-    """A line for each row and every so many of its sentences."""
-
-    EVERY = 20
-
-    def __init__(self):
-        self._row = None
-
-    def __call__(self, name: str, done: int) -> None:
-        if name != self._row or done % self.EVERY == 0:
-            self._row = name
-            print(f"{printable(name)}: {done} …", file=sys.stderr, flush=True)
 
 
 def _check(arguments):

@@ -43,6 +43,11 @@ class Row:
                 sums[one.spoken.sentence.id] = tuple(a + b for a, b in zip(before, one.parts[metric]))
         return sums
 
+    @property
+    def first_times(self) -> dict[str, Measured]:
+        """By id of each sentence what was said with the first seed."""
+        return {one.spoken.sentence.id: one for one in reversed(self.measured)}
+
     def worst(self, count: int) -> list[Measured]:
         """The worst sentences: by doubts, then by wrong characters or distortion."""
 
@@ -68,16 +73,16 @@ class Comparison:
     def figure(self, row: Row, metric: Metric, keep: Keep = everything) -> Estimate | None:
         """None if nothing of it was measured."""
         parts = row.parts(metric.name, keep)
-        return _scaled((share if metric.is_share else ratio)(*_columns(parts.values())), metric) if parts else None
+        estimate = share if metric.is_share else ratio
+        return estimate(*_columns(parts.values())).times(metric.scale) if parts else None
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
         """The second row's figure minus the first's, of the sentences that both say."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
-        if not both:
-            return None
         pair = (_columns([parts[key] for key in both]) for parts in (a, b))
-        return _scaled((share_difference if metric.is_share else ratio_difference)(*pair), metric)
+        estimate = share_difference if metric.is_share else ratio_difference
+        return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
         """A figure without scale and interval."""
@@ -139,7 +144,10 @@ class Comparison:
                 continue  # only where there is no recognizer to go by
             metric = BY_NAME[name]
             first = (min if metric.better == "low" else max)(able, key=lambda row: values[row.name])
-            tied = [row for row in able if row is first or _holds_zero(self.difference(first, row, metric))]
+            differences = {row.name: self.difference(first, row, metric) for row in able if row is not first}
+            tied = [
+                row for row in able if row is first or not differences[row.name] or differences[row.name].holds_zero
+            ]
             if len(tied) < len(able):
                 shown = f"{metric.scale * values[first.name]:.{metric.decimals}f}"
                 reasons.append(f"{metric.title} {shown} {metric.unit}".strip())
@@ -157,11 +165,3 @@ class Comparison:
 
 def _columns(pairs):
     return tuple(np.array(list(pairs), np.float64).T)
-
-
-def _scaled(estimate: Estimate, metric: Metric) -> Estimate:
-    return Estimate(*(None if value is None else metric.scale * value for value in estimate))
-
-
-def _holds_zero(difference: Estimate | None) -> bool:
-    return difference is None or difference.low is None or difference.low <= 0 <= difference.high

@@ -1,6 +1,7 @@
 """Evaluates: what is compared says the same sentences, which are measured, and the pages are written."""
 
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from myxtts.apps.evaluation.sentences import (
 from myxtts.apps.evaluation.sources import ModelSources, Source, files, recordings
 from myxtts.apps.evaluation.tables import as_csv, as_json, as_text
 from myxtts.audio.encoding import write_audio
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, printable
 from myxtts.hearing.measuring import Measurer, Tools
 from myxtts.hearing.spoken import Sentence
 from myxtts.inference.synthesizer import Synthesizer
@@ -32,6 +33,8 @@ WRITTEN = (JSON_FILE, CSV_FILE, PAGE, SOUNDS)
 MODEL_FILE = "config.json"
 """What the folder of a run or of a converted model has."""
 WHICH = ("best", "last")
+SHOWN_EVERY = 20
+"""Sentences from one line of progress to the next."""
 
 
 @dataclass(frozen=True)
@@ -166,19 +169,11 @@ def check_output(folder: Path) -> None:
 
 
 def evaluate_into(
-    folder: Path,
-    sources: Sequence[Source],
-    sentences: Sequence[Sentence],
-    tools: Tools,
-    settings: dict,
-    tell: Callable[[str, int], None],
+    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], tools: Tools, settings: dict
 ) -> str:
     """Writes `evaluation.json`, `evaluation.csv`, `report.html` and its sounds; returns the table for a terminal.
 
     The folder is as before until all of it is there.
-
-    Args:
-        tell: Called with the name of a row and how many sentences of it are done.
     """
     check_output(folder)
     with write_whole_folder(folder, sync=False) as new:
@@ -189,7 +184,8 @@ def evaluate_into(
             one = row.measured[-1]
             paths[id(one)] = f"{SOUNDS}/{len(paths):05d}.flac"
             write_audio(new / paths[id(one)], one.spoken.samples, one.spoken.sample_rate)
-            tell(row.name, len(row.measured))
+            if len(row.measured) % SHOWN_EVERY == 1:
+                print(f"{printable(row.name)}: {len(row.measured)} …", file=sys.stderr, flush=True)
 
         comparison = compare(sources, sentences, tools, settings, keep)
         kept = {id(one): paths[id(one)] for one in heard(comparison)}

@@ -43,7 +43,7 @@ _GROUPS = "groups of four codes that came before in the sentence"
 METRICS = (
     Metric("cer", "wrong characters", "%", "low", 1, "recognizer", False, "of what a recognizer understood, pooled"),
     Metric("wer", "wrong words", "%", "low", 1, "recognizer", False, "as above, in words"),
-    Metric("similarity", "likeness of voice", "", "high", 3, "encoder", False, _COSINE),
+    Metric("similarity", "speaker similarity", "", "high", 3, "encoder", False, _COSINE),
     Metric("mcd", "mel-cepstral distortion", "dB", "low", 2, "recordings", False, "to the recording, after DTW"),
     Metric("f0_rmse", "pitch off the recording's", "st", "low", 2, "recordings", False, "RMSE on that path"),
     Metric("f0_median", "pitch, median", "Hz", "", 0),

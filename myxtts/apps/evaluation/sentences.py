@@ -3,9 +3,8 @@
 import csv
 import logging
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,39 +29,6 @@ KNOWN_SHARE = 0.5
 CLIP_LIST = "clips_train.csv"
 
 
-@dataclass(frozen=True)
-class TrainedOn:
-    """The training data of a run, from its folder."""
-
-    ids: frozenset[str]
-    """Clips that were trained on."""
-    listed: frozenset[str]
-    """All clips in its list, rejected and validation clips included."""
-    folder: str
-
-    @classmethod
-    def read(cls, run: Path) -> "TrainedOn | None":
-        """None where the folder is not one of a run with its list of clips."""
-        try:
-            data = read_config(run).data
-            with open(run / CLIP_LIST, encoding="utf-8", newline="") as file:
-                named = [(row["id"], row["verdict"] != "rejected") for row in csv.DictReader(file)]
-        except (OSError, CheckpointError, KeyError):
-            return None
-        # Its writer puts an apostrophe before what a spreadsheet would compute.
-        named = [(re.sub("^'(?=[=+@-])", "", name), accepted) for name, accepted in named]
-        clips = [Utterance(name, Path(), "", "", "") for name, accepted in named if accepted]
-        if not data.val_data:
-            clips = split_by_hash(clips, data.validation_share)[0]
-        return cls(frozenset(clip.id for clip in clips), frozenset(name for name, _ in named), str(data.train_data))
-
-    def knows(self, utterances: Sequence[Utterance], folder: Path) -> bool:
-        """Whether these clips are those it was trained on, perhaps with more."""
-        known = sum(one.id in self.listed for one in utterances)
-        same = Path(self.folder).exists() and Path(self.folder).resolve() == folder.resolve()
-        return bool(known) and (same or known >= KNOWN_SHARE * min(len(utterances), len(self.listed)))
-
-
 def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
     """At most `count` clips of a data set that none of the runs was trained on, spread over speakers and names.
 
@@ -72,56 +38,60 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
         UserError: There is no such clip.
     """
     corpus = load_corpus(folder, language)
-    trained = _trained(corpus.utterances, Path(folder), runs)
+    trained = set().union(*(trained_ids(run, corpus.utterances, Path(folder)) for run in runs))
     held = [one for one in corpus.utterances if one.id not in trained]
     if kept := [one for one in held if one.validation]:
         held = kept
     if not held:
         raise UserError(f"Every clip of {folder} was trained on. Name another data set with --data, or give --texts.")
-    held = sorted(held, key=lambda one: (one.speaker, one.id))
-    voices, found = _Voices(corpus.utterances, trained), []
+    chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []
+    longest = _longest(corpus.utterances, trained, {(one.speaker, one.language) for one in chosen})
     trained_speakers = {one.speaker for one in corpus.utterances if one.id in trained}
-    for one in spread(held, count):
+    for one in chosen:
         try:
             read_audio(one.wav_path, max_seconds=MOST_SECONDS)
         except AudioError as error:
             logger.warning("%s It is left out.", error)
             continue
-        files, seen = (str(voices.of(one).wav_path), str(one.wav_path)), one.speaker in trained_speakers
-        found.append(Sentence(one.id, one.text, one.language, one.speaker, *files, seen if trained else None))
+        # Not the recording itself, if there is another.
+        voice = next((other for other in longest[one.speaker, one.language] if other.id != one.id), one)
+        seen = one.speaker in trained_speakers if trained else None
+        files = str(voice.wav_path), str(one.wav_path)
+        found.append(Sentence(one.id, one.text, one.language, one.speaker, *files, seen))
     if not found:
         raise UserError(f"None of the clips of {folder} that were not trained on can be read.")
     return found
 
 
-def _trained(utterances, folder, runs):
-    """Ids of the clips that any of the runs was trained on."""
-    trained, names = set(), {one.id for one in utterances}
-    for run in runs:
-        known = TrainedOn.read(run)
-        if known and known.knows(utterances, folder):
-            validation = {one.id for one in utterances if one.validation} & known.listed
-            own = known.listed - validation if validation and validation != known.listed else known.ids
-            trained |= own & names
-    return trained
+def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set[str]:
+    """Ids of the clips that a run was trained on; of a data set that it does not know, or of no run, none."""
+    try:
+        data = read_config(run).data
+        with open(run / CLIP_LIST, encoding="utf-8", newline="") as file:
+            rows = [(row["id"], row["verdict"] != "rejected") for row in csv.DictReader(file)]
+    except (OSError, CheckpointError, KeyError):
+        return set()
+    # Its writer puts an apostrophe before what a spreadsheet would compute.
+    accepted = {re.sub("^'(?=[=+@-])", "", name): is_accepted for name, is_accepted in rows}
+    known = {one.id for one in utterances} & accepted.keys()
+    is_same = Path(data.train_data).exists() and Path(data.train_data).resolve() == folder.resolve()
+    if not known or not (is_same or len(known) >= KNOWN_SHARE * min(len(utterances), len(accepted))):
+        return set()
+    validation = {one.id for one in utterances if one.validation} & accepted.keys()
+    if validation and validation != accepted.keys():
+        return known - validation
+    clips = [Utterance(name, Path(), "", "", "") for name, is_accepted in accepted.items() if is_accepted]
+    return known & {one.id for one in (clips if data.val_data else split_by_hash(clips, data.validation_share)[0])}
 
 
-class _Voices:
-    """The recording that a speaker's voice is taken from."""
-
-    def __init__(self, utterances, trained):
-        self._by_speaker, self._trained, self._longest = defaultdict(list), trained, {}
-        for one in utterances:
-            self._by_speaker[one.speaker, one.language].append(one)
-
-    def of(self, utterance: Utterance) -> Utterance:
-        key = utterance.speaker, utterance.language
-        if key not in self._longest:
-            same = self._by_speaker[key]
-            pool = [one for one in same if one.id in self._trained] or same
-            self._longest[key] = sorted(pool, key=lambda one: -_seconds(one.wav_path))[:2]
-        # Not the recording itself, if there is another.
-        return next((one for one in self._longest[key] if one.id != utterance.id), utterance)
+def _longest(utterances, trained, keys):
+    """The two longest recordings of each speaker and language, of those trained on if there are any."""
+    found = {}
+    for key in keys:
+        same = [one for one in utterances if (one.speaker, one.language) == key]
+        pool = [one for one in same if one.id in trained] or same
+        found[key] = sorted(pool, key=lambda one: -_seconds(one.wav_path))[:2]
+    return found
 
 
 def _seconds(path):

@@ -21,6 +21,15 @@ class Estimate(NamedTuple):
     low: float | None = None
     high: float | None = None
 
+    def times(self, scale: float) -> "Estimate":
+        """The figure in another unit."""
+        return Estimate(*(None if value is None else scale * value for value in self))
+
+    @property
+    def holds_zero(self) -> bool:
+        """Whether the figure may be 0."""
+        return self.low is None or self.low <= 0 <= self.high
+
 
 def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
     """Sum over sum with a bootstrap interval over sentences; a mean where all wholes are equal.

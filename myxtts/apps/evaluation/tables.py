@@ -2,8 +2,8 @@
 
 import csv
 import io
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from myxtts.apps.evaluation.comparison import Comparison, everything
 from myxtts.apps.evaluation.metrics import BY_NAME, METRICS, Metric
@@ -11,46 +11,50 @@ from myxtts.apps.evaluation.statistics import LEVEL, Estimate
 from myxtts.config.checks import printable
 
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
-ARROWS = {"low": "lower is better", "high": "higher is better", "": ""}
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 
 
-def number(estimate: Estimate | None, metric: Metric, signed: bool = False) -> str:
+class Line(NamedTuple):
+    """A line of a table: a metric, a cell for each row of the comparison, and the estimates behind the cells."""
+
+    metric: Metric
+    cells: list[str]
+    estimates: list[Estimate | None]
+    """None for cells without a number."""
+
+
+def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
     """`12.3 [10.1, 14.8]`, or a dash."""
     if estimate is None:
         return "–"
-    form = f"{'+' if signed else ''}.{metric.decimals}f"
-    if estimate.low is None:
-        return f"{estimate.value:{form}}"
-    return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+    form = f"{sign}.{metric.decimals}f"
+    interval = "" if estimate.low is None else f" [{estimate.low:{form}}, {estimate.high:{form}}]"
+    return f"{estimate.value:{form}}{interval}"
 
 
-def cells(comparison: Comparison, keep=everything) -> list[tuple[str, list[str]]]:
-    """The table: a line for each metric, a cell for each row of the comparison."""
+def figure_lines(comparison: Comparison, keep=everything) -> list[Line]:
+    """The table of all figures."""
     missing, unjudged, lines = comparison.missing(), comparison.unjudged(), []
     for metric in METRICS:
-        figures = [comparison.figure(row, metric, keep) for row in comparison.rows]
+        found = [comparison.figure(row, metric, keep) for row in comparison.rows]
         if metric.name in missing:
-            lines.append((metric.heading, [NOT_AVAILABLE] * len(figures)))
-        elif any(figures):
-            shown = [number(figure, metric) for figure in figures]
-            if metric.name in unjudged:
-                own = [row.kind == "recordings" for row in comparison.rows]
-                shown = [cell if real else NOT_JUDGED for cell, real in zip(shown, own)]
-            lines.append((metric.heading, shown))
+            lines.append(Line(metric, [NOT_AVAILABLE] * len(found), [None] * len(found)))
+        elif any(found):
+            off = [metric.name in unjudged and row.kind != "recordings" for row in comparison.rows]
+            cells = [NOT_JUDGED if is_off else number(one, metric) for one, is_off in zip(found, off)]
+            lines.append(Line(metric, cells, [None if is_off else one for one, is_off in zip(found, off)]))
     return lines
 
 
-def difference_cells(comparison: Comparison) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def difference_lines(comparison: Comparison) -> tuple[list[str], list[Line]]:
     """Headings and lines of the difference of each further row to the first compared one."""
-    first, *others = comparison.compared or [None]
-    if not others:
+    if len(comparison.compared) < 2:
         return [], []
-    lines, unjudged = [], comparison.unjudged()
+    (first, *others), lines, unjudged = comparison.compared, [], comparison.unjudged()
     for metric in METRICS:
         found = [comparison.difference(first, row, metric) for row in others]
         if any(found) and metric.name not in unjudged:
-            lines.append((metric.heading, [number(one, metric, signed=True) for one in found]))
+            lines.append(Line(metric, [number(one, metric, "+") for one in found], found))
     return [f"{row.name} − {first.name}" for row in others], lines
 
 
@@ -58,15 +62,14 @@ def as_text(comparison: Comparison, width: int = 120) -> str:
     """The whole comparison for a terminal of so many characters."""
     rows = [row.name for row in comparison.rows]
     blocks = [f"{counted_sentences(comparison)}; in brackets {100 * LEVEL:.0f} % intervals over sentences"]
-    blocks.append(_grid(rows, cells(comparison), width))
+    blocks.append(_grid(rows, figure_lines(comparison), width))
     for name, keep in comparison.groups().items():
-        blocks.append(f"{name}:\n" + _grid(rows, cells(comparison, keep), width))
-    names, lines = difference_cells(comparison)
+        blocks.append(f"{name}:\n" + _grid(rows, figure_lines(comparison, keep), width))
+    names, lines = difference_lines(comparison)
     if lines:
         blocks.append("differences, of the same sentences:\n" + _grid(names, lines, width))
     blocks.append("\n".join(notes(comparison)))
-    lines = "\n\n".join(block for block in blocks if block).split("\n")
-    return "\n".join(map(printable, lines))
+    return "\n".join(map(printable, "\n\n".join(filter(None, blocks)).split("\n")))
 
 
 def counted_sentences(comparison: Comparison) -> str:
@@ -80,8 +83,8 @@ def notes(comparison: Comparison) -> list[str]:
     found = []
     if best := comparison.best():
         rows, why = best
-        names = " and ".join(row.name for row in rows)
         all_tie = len(rows) == len(comparison.compared)
+        names = " and ".join(row.name for row in rows)
         found.append("None is better than the others by more than chance." if all_tie else f"Best: {names} ({why}).")
     if why := comparison.not_judged():
         found.append(why[:1].upper() + why[1:] + ".")
@@ -95,14 +98,12 @@ def notes(comparison: Comparison) -> list[str]:
     return found + [f"Not available: {', '.join(titles)}. To have it: {way}." for way, titles in by_way.items()]
 
 
-def _grid(names, lines, width):
+def _grid(names: Sequence[str], lines: Sequence[Line], width: int) -> str:
     """Columns beside each other, as many as fit the width; the others below."""
-    if not lines:
-        return ""
-    heads = _padded(["", *(head for head, _ in lines)])
+    heads = _padded(["", *(line.metric.heading for line in lines)])
     blocks = [heads]
     for place, name in enumerate(names):
-        column = _padded([name, *(shown[place] for _, shown in lines)])
+        column = _padded([name, *(line.cells[place] for line in lines)])
         if len(blocks[-1][0]) + len(column[0]) + 2 > width and blocks[-1] is not heads:
             blocks.append(heads)
         blocks[-1] = [f"{line}  {cell}" for line, cell in zip(blocks[-1], column)]
@@ -115,7 +116,7 @@ def _padded(column):
 
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
     """Everything, as JSON values; `sounds` has the files by `id` of the measured sentence."""
-    names, best = [row.name for row in comparison.compared], comparison.best()
+    best = comparison.best()
     first, *others = comparison.compared or [None]
     return {
         "format": "myxtts evaluation",
@@ -126,7 +127,8 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
             | {m.name: one._asdict() for m in METRICS if (one := comparison.difference(first, row, m))}
             for row in others
         ],
-        "best": best and {"rows": [row.name for row in best[0]], "why": best[1], "of": names},
+        "best": best
+        and {"rows": [row.name for row in best[0]], "why": best[1], "of": [row.name for row in comparison.compared]},
         "not_judged": comparison.not_judged(),
         "not_available": comparison.missing(),
         "likeness_of_different_speakers": comparison.strangers,
@@ -135,12 +137,14 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _row(comparison, row):
-    groups = {"all": everything, **comparison.groups()}
-    figures = {name: {} for name in groups}
-    for name, keep in groups.items():
-        for metric in METRICS:
-            if (figure := comparison.figure(row, metric, keep)) is not None:
-                figures[name][metric.name] = figure._asdict() | {"sentences": len(row.parts(metric.name, keep))}
+    figures = {}
+    for name, keep in {"all": everything, **comparison.groups()}.items():
+        found = {metric.name: comparison.figure(row, metric, keep) for metric in METRICS}
+        figures[name] = {
+            metric: figure._asdict() | {"sentences": len(row.parts(metric, keep))}
+            for metric, figure in found.items()
+            if figure is not None
+        }
     return {"name": row.name, "kind": row.kind, "figures": figures}
 
 
@@ -154,22 +158,16 @@ def _spoken(row, one, sound):
 
 def as_csv(comparison: Comparison) -> str:
     """A line for each figure."""
-    file = io.StringIO()
+    file, unjudged = io.StringIO(), comparison.unjudged()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    unjudged = comparison.unjudged()
     for row in comparison.rows:
+        # A name that a spreadsheet would not compute.
+        shown = f"'{row.name}" if row.name[:1] in "=+-@" else row.name
         for group, found in _row(comparison, row)["figures"].items():
             for name, figure in found.items():
-                values = [figure["value"], figure["low"], figure["high"]]
-                numbers = ["" if value is None else f"{value:.6g}" for value in values]
+                numbers = ["" if figure[end] is None else f"{figure[end]:.6g}" for end in ("value", "low", "high")]
                 judged = "no" if name in unjudged and row.kind != "recordings" else "yes"
-                writer.writerow(
-                    [_cell(row.name), row.kind, group, name, BY_NAME[name].unit, *numbers, figure["sentences"], judged]
-                )
+                start = [shown, row.kind, group, name, BY_NAME[name].unit]
+                writer.writerow([*start, *numbers, figure["sentences"], judged])
     return file.getvalue()
-
-
-def _cell(text):
-    """A name that a spreadsheet would not compute."""
-    return f"'{text}" if text[:1] in "=+-@" else text

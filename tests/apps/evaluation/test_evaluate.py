@@ -118,7 +118,7 @@ def test_texts_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eag
     flags = ["--texts", str(texts), "--voices", voice, "--seeds", "1", "--output", str(tmp_path / "out")]
     assert main(["evaluate", str(run), *flags]) == 0
     told = capsys.readouterr().out
-    assert "2 sentences" in told and "likeness of voice" in told
+    assert "2 sentences" in told and "speaker similarity" in told
     assert "mel-cepstral distortion" in told and "--data" in told  # not available, and how to get it
 
 
@@ -180,7 +180,7 @@ def test_model_in_the_box_is_called_base_wherever_the_package_lies(spoken, monke
         "myxtts.apps.evaluation.evaluate.evaluate_into", lambda *arguments: kept.append(arguments) or ""
     )
     assert main(["evaluate", "base", "base", "base@last", "--data", "spoken"]) == 0
-    _, sources, _, _, settings, _ = kept[0]
+    _, sources, _, _, settings = kept[0]
     assert [one.name for one in sources if one.kind == "model"] == ["base", "base (2)", "base@last"]
     assert set(settings["folders"].values()) == {"base"}
     assert str(BASE_FOLDER) not in capsys.readouterr().out
