@@ -18,6 +18,7 @@ from myxtts.runs.agenda import make_agenda
 from myxtts.runs.console import RunConsole
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.training.stages.classes import STAGE_CLASSES
 
 pytestmark = pytest.mark.usefixtures("two_stages")  # what holds for two holds for any number, as further tests show
 
@@ -120,23 +121,24 @@ def test_other_settings_and_recordings_of_a_finished_run_are_told_and_count_from
     corpus = shutil.copytree(tiny_corpus, tmp_path / "corpus")
     lines = (corpus / "metadata.csv").read_text().splitlines()
     (corpus / "metadata.csv").write_text("\n".join(lines[:-1]) + "\n")
-    config = settings_of(corpus, home, label_smoothing=0.1)
+    config = settings_of(corpus, home)
+    config.training.gpt.label_smoothing = 0.1
     assert train(config)[0] == {"dvae": 1, "gpt": 1}
     said = capsys.readouterr().out
-    changed = "training.label_smoothing 0.0 -> 0.1; the recordings"
-    assert changed in said
+    assert "training.gpt.label_smoothing 0.0 -> 0.1; the recordings" in said
 
 
 # ---- any number of stages, by what they build on
 
 
 @pytest.fixture
-def four_stages():
+def four_stages(monkeypatch):
     """Two stages more: `speaker` builds on nothing, `decoder` on all three."""
     rates = dict.fromkeys(MODEL_SIZES, 1e-3)
     made = []
     for name, below in {"voice": (), "sound": ("dvae", "gpt", "voice")}.items():
-        register_stage(StageEntry(name, SimpleNamespace(takes_init_from=False), below, rates))
+        register_stage(StageEntry(name, below, rates))
+        monkeypatch.setitem(STAGE_CLASSES, name, SimpleNamespace(takes_init_from=False))
         made.append(name)
     yield
     for name in made:
@@ -229,8 +231,8 @@ def test_stage_by_name_is_refused_naming_all_that_rest_on_it(four_stages, tmp_pa
 
 def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path, monkeypatch):
     rates = dict.fromkeys(MODEL_SIZES, 1e-3)
-    kind, below = SimpleNamespace(takes_init_from=False), ("dvae", "gpt")
-    monkeypatch.setitem(STAGES, "sound", StageEntry("sound", kind, below, rates, follows=("gpt",)))
+    monkeypatch.setitem(STAGE_CLASSES, "sound", SimpleNamespace(takes_init_from=False))
+    monkeypatch.setitem(STAGES, "sound", StageEntry("sound", ("dvae", "gpt"), rates, follows=("gpt",)))
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "sound": 5})
     assert trained(tmp_path, 9) == ["gpt", "sound"]
     assert "continue with gpt and sound" in "".join(agenda(tmp_path, 5).lines())

@@ -63,7 +63,6 @@ APPS_MAY_IMPORT = (
 STILL_OPEN = (
     "myxtts/api.py",
     "myxtts/config/config.py",
-    "myxtts/config/stages.py",
     "myxtts/inference/code_engine.py",
     "myxtts/inference/synthesizer.py",
     "myxtts/models/preset_model.py",

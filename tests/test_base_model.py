@@ -141,7 +141,7 @@ def test_voice_must_be_named_for_other_models(capsys, tmp_path):
 
 
 def test_share_of_the_codes_before_the_next_is_replaced_in_training_only():
-    config = tiny_run_config(training={"code_masking": 0.25})
+    config = tiny_run_config(gpt={"code_masking": 0.25})
     objective = GPTObjective(XTTS(config.model, parts=("gpt",)), config)
     codes = tf.constant(np.random.default_rng(0).integers(0, config.model.num_codes + 2, (64, 100)), tf.int32)
     seed = tf.constant([1, 2])

@@ -184,7 +184,7 @@ def test_flags_win_over_the_file(tiny_yaml):
 
 def test_registered_stage_has_its_place_in_the_flags(monkeypatch):
     rates = STAGES["gpt"].learning_rates
-    monkeypatch.setitem(STAGES, "echo", StageEntry("echo", "nowhere:Echo", ("gpt",), learning_rates=rates))
+    monkeypatch.setitem(STAGES, "echo", StageEntry("echo", ("gpt",), learning_rates=rates))
     config = settings_of(*"--train-data x --stage echo --max-steps 9 --lr 0.1 --batch-size 5".split())
     stage = config.stage("echo")
     assert (config.training.stage, stage.max_steps, stage.learning_rate, stage.batch_size) == ("echo", 9, 0.1, 5)

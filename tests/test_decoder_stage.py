@@ -11,8 +11,8 @@ from tiny import tiny_run_config, untraced, voiced
 
 from myxtts.audio.resample import resample
 from myxtts.config.checks import ConfigError
-from myxtts.config.config import StageConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.config.stages import DecoderConfig
 from myxtts.data.batch import WaveBatch, target_width
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_engine import mark_text
@@ -28,10 +28,11 @@ MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)
 FOUNDATIONS = ("dvae", "gpt", "speaker")
 
 
-def run_config(corpus=None, folder="unused", **training):
-    training = {"decoder_frames": 8, "log_every_steps": 1, "stage": "decoder", "decoder_warmup": 0.5, **training}
+def run_config(corpus=None, folder="unused", decoder=None, **training):
+    training = {"log_every_steps": 1, "stage": "decoder", **training}
     config = tiny_run_config(corpus, folder, model=MODEL, data={"num_buckets": 1}, training=training)
-    config.training.decoder = StageConfig(max_steps=4, learning_rate=3e-3, betas=(0.8, 0.99))
+    settings = {"max_steps": 4, "learning_rate": 3e-3, "frames": 8, "spectral_share": 0.5, **(decoder or {})}
+    config.training.decoder = DecoderConfig(**settings, betas=(0.8, 0.99))
     return config
 
 
@@ -227,9 +228,9 @@ def test_phases_follow_each_other_and_a_run_is_resumed_bit_for_bit(corpus_founda
 
 def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, tmp_path):
     corpus, foundations = corpus_foundations
-    switches = dict(precision="mixed_float16", gradient_accumulation=2, decoder_warmup=0.0)
+    switches = dict(precision="mixed_float16", gradient_accumulation=2)
     dataset, config = configured(corpus, tmp_path, **switches)
-    config.training.decoder.max_steps = 2
+    config.training.decoder.max_steps, config.training.decoder.spectral_share = 2, 0.0
     trainer, told = train(dataset, foundations, config)
     # The loss scale may start too high.
     assert trainer.train_step.bad_steps <= 2 and np.isfinite(told.figures[2]["loss"])
@@ -237,7 +238,7 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
 
 
 def test_fine_tuning_trains_the_discriminators_alone_first():
-    config = run_config(init_from="another", discriminator_warmup=0.5)
+    config = run_config(init_from="another", decoder={"discriminator_warmup": 0.5})
     stage = DecoderStage(config, dict.fromkeys(FOUNDATIONS))
     stage._is_started = True
     assert [stage.phase(step, 10) for step in (0, 4, 5)] == [JUDGING, JUDGING, ADVERSARIAL]
@@ -248,7 +249,7 @@ def test_warnings_say_what_to_change():
     stage.discriminators = type("Two", (), {"parts": [None, None]})()
     assert not list(stage.advise({"mel": 1.0, "discriminator/loss": 3.9}))
     (won,) = stage.advise({"mel": 0.9, "discriminator/loss": 0.1})
-    assert "almost without fail (loss 0.100, guessing costs 4)" in won and "decoder_feature_weight" in won
+    assert "almost without fail (loss 0.100, guessing costs 4)" in won and "decoder.feature_weight" in won
     (fallen,) = stage.advise({"mel": 1.5, "discriminator/loss": 3.9})
     assert "is 1.500 and was 0.900" in fallen and "--lr" in fallen
     # Without a turn the discriminators have no figures.
@@ -256,16 +257,16 @@ def test_warnings_say_what_to_change():
 
 
 def test_settings_that_do_not_fit_are_refused():
-    with pytest.raises(ConfigError, match="slices of 1 s or more.*decoder_frames 8.*Try 94"):
-        DecoderStage(run_config(decoder_speaker_weight=9.0), dict.fromkeys(FOUNDATIONS))
+    with pytest.raises(ConfigError, match="slices of 1 s or more.*decoder.frames 8.*Try 94"):
+        DecoderStage(run_config(decoder={"speaker_weight": 9.0}), dict.fromkeys(FOUNDATIONS))
     with pytest.raises(ConfigError, match="must be even"):
-        DecoderStage(run_config(decoder_frames=9), dict.fromkeys(FOUNDATIONS))
+        DecoderStage(run_config(decoder={"frames": 9}), dict.fromkeys(FOUNDATIONS))
 
 
 def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corpus, tmp_path):
     stages = dict.fromkeys(FOUNDATIONS, {"max_steps": 1})
     config = tiny_run_config(tiny_corpus, tmp_path, model=MODEL, data={"num_buckets": 1}, **stages)
-    config.training.decoder_warmup = 0.5
+    config.training.decoder.spectral_share = 0.5
     with untraced():
         assert Run(config, PLAN).train()
         store = CheckpointStore(tmp_path / "decoder")

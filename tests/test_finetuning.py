@@ -11,7 +11,7 @@ from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
-from myxtts.config.training import LORA_TARGETS
+from myxtts.config.stages import LORA_TARGETS
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
@@ -103,9 +103,9 @@ def test_dropout_of_adapters_changes_what_they_add_and_nothing_else():
 
 @pytest.mark.parametrize("setting", [{"lora_alpha": 8.0}, {"lora_targets": ("qkv",)}, {"lora_dropout": 0.1}])
 def test_settings_of_adapters_without_adapters_are_refused(setting):
-    with pytest.raises(ConfigError, match=r"must be left out without adapters.*Add training.lora_rank"):
-        tiny_run_config(training=setting)
-    tiny_run_config(training=setting | {"lora_rank": 2})
+    with pytest.raises(ConfigError, match=r"must be left out without adapters.*Add training.gpt.lora_rank"):
+        tiny_run_config(gpt=setting)
+    tiny_run_config(gpt=setting | {"lora_rank": 2})
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -116,11 +116,8 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
         tiny_corpus,
         tmp_path / "run",
         data={"num_buckets": 1},
-        gpt={"max_steps": 2},
-        training={
-            **{"init_from": str(folder), "stage": "gpt", "max_validation_batches": 1},
-            **({"lora_rank": rank, "lora_alpha": 4.0, "lora_dropout": 0.1} if rank else {}),
-        },
+        gpt={"max_steps": 2, **({"lora_rank": rank, "lora_alpha": 4.0, "lora_dropout": 0.1} if rank else {})},
+        training={"init_from": str(folder), "stage": "gpt", "max_validation_batches": 1},
     )
     with untraced():
         assert Run(config, plan_devices(num_gpus=0)).train()
@@ -149,8 +146,8 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
 
 
 def test_adapters_without_weights_to_adapt_are_refused(tiny_corpus, tmp_path):
-    config = tiny_run_config(tiny_corpus, tmp_path, training={"lora_rank": 4})
-    rule = "training.lora_rank .--lora-rank. must be 0 without --init-from.*Received: 4"
+    config = tiny_run_config(tiny_corpus, tmp_path, gpt={"lora_rank": 4})
+    rule = "training.gpt.lora_rank .--lora-rank. must be 0 without --init-from.*Received: 4"
     with pytest.raises(ConfigError, match=rule):
         open_run(config)
     assert not (tmp_path / "config.json").exists()
@@ -253,7 +250,8 @@ def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being
     other = dataclasses.replace(config, training=dataclasses.replace(config.training, tune=("gpt",)))
     with pytest.raises(ConfigError, match="tune.*began with dvae,gpt,decoder"):
         settle_origin(other)
-    other = dataclasses.replace(config, training=dataclasses.replace(config.training, lora_rank=2))
+    adapters = dataclasses.replace(config.training.gpt, lora_rank=2)
+    other = dataclasses.replace(config, training=dataclasses.replace(config.training, gpt=adapters))
     with pytest.raises(ConfigError, match="lora_rank.*began with none"):
         settle_origin(other)
 
@@ -263,10 +261,11 @@ def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being
     [
         ({"tune": ("dvae",)}, "--tune dvae,gpt,decoder"),
         ({"tune": ("decoder",), "stage": "gpt"}, "--stage gpt is not among them"),
-        ({"tune": ("decoder",), "lora_rank": 2}, "--lora-rank trains adapters of the gpt"),
+        ({"tune": ("decoder",), "gpt": {"lora_rank": 2}}, "--lora-rank trains adapters of the gpt"),
         ({"tune": ("gpt",), "init_from": None}, "there is none. Add --init-from FOLDER"),
     ],
 )
 def test_stages_to_tune_that_go_against_the_rest_are_refused(asked, rule, tmp_path):
+    gpt, training = asked.get("gpt"), {"init_from": "base"} | {k: v for k, v in asked.items() if k != "gpt"}
     with pytest.raises(ConfigError, match=rule):
-        settle_origin(tiny_run_config(None, tmp_path / "run", training={"init_from": "base", **asked}))
+        settle_origin(tiny_run_config(None, tmp_path / "run", gpt=gpt, training=training))

@@ -19,6 +19,7 @@ from myxtts.models.xtts import PARTS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.loop.step import TrainStep
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.decoder import DecoderStage
 from myxtts.training.watching.graph_facts import nodes
 
@@ -74,13 +75,13 @@ def smallest_config(precision="float32", decoder="istft", num_text_tokens=24):
     model = dict(
         layers=1, num_latents=2, decoder_type=decoder, num_text_tokens=num_text_tokens, speaker_channels=(8, 16)
     )
-    return tiny_run_config(model=model, training={"decoder_warmup": 0.5, "precision": precision})
+    return tiny_run_config(model=model, decoder={"spectral_share": 0.5}, training={"precision": precision})
 
 
 def step_of(name, foundations, precision):
     """A stage and its train step."""
     config = smallest_config(precision)
-    stage = STAGES[name].load()(config, {one: foundations[one] for one in STAGES[name].builds_on})
+    stage = STAGE_CLASSES[name](config, {one: foundations[one] for one in STAGES[name].builds_on})
     stage.build(None, settle_switches(config.training, config.model, "/GPU:0", stage.switches), None, None)
     settings, strategy = config.stage(name), tf.distribute.get_strategy()
     return stage, TrainStep(stage.updates(settings), strategy, settings, precision=precision)

@@ -36,7 +36,7 @@ def test_only_what_lies_off_the_diagonal_is_charged_and_padding_never():
 @pytest.fixture(scope="module")
 def trained():
     keras.utils.set_random_seed(2)
-    config = tiny_run_config(training={"alignment_loss_weight": 1.0})
+    config = tiny_run_config(gpt={"alignment_loss_weight": 1.0})
     rng = np.random.default_rng(1)
     lengths = dict(text_lengths=np.array([6, 4], "int32"), code_lengths=np.array([12, 9], "int32"))
     batch = GPTBatch(

@@ -15,7 +15,6 @@ from myxtts.audio.files import AudioError
 from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
 from myxtts.cli.prepare import main
 from myxtts.config.checks import UserError
-from myxtts.config.stages import STAGES
 from myxtts.data.conditioning import ConditioningRule, fill, known_frames, windows
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.shards import PreparedClips, PreparedSound, shard_name, write_shard
@@ -24,6 +23,7 @@ from myxtts.runs.opening import open_run
 from myxtts.runs.preparing import LOCK, prepare
 from myxtts.storage.files import read_json, temporary_path
 from myxtts.training.resuming.foundations import load_foundations
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.gpt import GPTObjective
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -70,7 +70,7 @@ def clips_of(folder):
 def test_batches_and_losses_are_those_of_the_recordings(run, shards):
     recorded, prepared = SpeechDataset.open(run), SpeechDataset.open(with_prepared(run, shards))
     foundations, lineage = load_foundations(prepared.config, "gpt", "/CPU:0")
-    stage = STAGES["gpt"].load()(recorded.config, foundations)
+    stage = STAGE_CLASSES["gpt"](recorded.config, foundations)
     preparation = stage.make_preparation("/CPU:0", True)
     model = XTTS(recorded.config.model, parts=("gpt",))
     objective = GPTObjective(model, recorded.config)

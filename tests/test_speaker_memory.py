@@ -10,7 +10,7 @@ from tiny import tiny_model_config
 
 from myxtts.config.model import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
-from myxtts.config.stages import STAGES
+from myxtts.memory import ESTIMATES
 from myxtts.memory.estimates import Optimizations, Shapes
 from myxtts.memory.speaker import count_speaker, estimate_speaker
 from myxtts.models.speaker_encoder import SpeakerEncoder
@@ -67,7 +67,7 @@ def estimate_frames(codes):
 
 
 def test_the_stage_names_its_estimate_and_no_switch_of_the_gpt_matters():
-    assert STAGES["speaker"].load_memory() is estimate_speaker
+    assert ESTIMATES["speaker"] is estimate_speaker
     model, shapes = ModelConfig("nano"), Shapes(8, 0, 44, 0)
     plain = estimate_speaker(model, shapes)
     assert estimate_speaker(model, shapes, Optimizations("float32", True, "memory-efficient", lora_rank=4)) == plain

@@ -9,13 +9,13 @@ from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
 from myxtts.config.config import TrainingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import plan_for
 from myxtts.hearing.spoken import Spoken
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.runs.stage import open_stage
 from myxtts.training.resuming.state import TrainingState
 from myxtts.training.stage_trainer import StageTrainer
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.trainer import XTTSTrainer
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -32,7 +32,7 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     tiny_corpus, tmp_path, monkeypatch
 ):
     # The DVAE stands in for the GPT, which takes longer to train.
-    monkeypatch.setattr(STAGES["dvae"].load(), "speaks", True)
+    monkeypatch.setattr(STAGE_CLASSES["dvae"], "speaks", True)
     losses = lambda trainer, loader: {"reconstruction": 9.0 - trainer.step, "commitment": 0.0}
     monkeypatch.setattr(StageTrainer, "evaluate", losses)
     training = {"evaluate_every_steps": 1, "best_by": "evaluation", "evaluation_patience": 2}

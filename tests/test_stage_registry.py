@@ -16,11 +16,13 @@ from myxtts.config.loading import config_from_dict
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, NUM_MELS
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES, StageEntry, register_stage
+from myxtts.memory import ESTIMATES
 from myxtts.memory.estimates import FLOAT, MemoryEstimate
 from myxtts.models.xtts import named_weights
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.stages.base import Objective, Stage, Update
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.losses import masked_squared_error
 from myxtts.training.stages.preparation import Preparation
 
@@ -116,9 +118,11 @@ class Recorder:
 @pytest.fixture(scope="module", autouse=True)
 def timbre():
     rates = dict.fromkeys(MODEL_SIZES, 1e-2)
-    register_stage(StageEntry("timbre", TimbreStage, ("dvae",), rates, {"warmup_steps": 3}, memory=estimate_timbre))
+    register_stage(StageEntry("timbre", ("dvae",), rates, defaults={"warmup_steps": 3}))
+    STAGE_CLASSES["timbre"], ESTIMATES["timbre"] = TimbreStage, estimate_timbre
     yield
-    del STAGES["timbre"]
+    for registry in (STAGES, STAGE_CLASSES, ESTIMATES):
+        del registry["timbre"]
 
 
 def train(corpus, folder, stage, steps, stop_after=None):

@@ -8,7 +8,7 @@ import soundfile
 
 from myxtts.config.config import DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.config.stages import STAGES
+from myxtts.config.stages import STAGES, DecoderConfig, GPTConfig
 from myxtts.storage.checkpoint import CheckpointStore, write_json
 
 WORDS = ("one", "two", "three", "four", "five", "six")
@@ -79,15 +79,14 @@ def tiny_run_config(
         "sample_every_steps": 0,
         "seed": 7,
         "leave_out": (),
-        "decoder_frames": 8,
-        "decoder_warmup": 1.0,  # without discriminators, which cost most
         **(training or {}),
     }
+    slices = {"frames": 8, "spectral_share": 1.0}  # without discriminators, which cost most
     stages = {
         "dvae": StageConfig(**{**stage, "weight_decay": 0.0, **(dvae or {})}),
-        "gpt": StageConfig(**{**stage, **(gpt or {})}),
+        "gpt": GPTConfig(**{**stage, **(gpt or {})}),
         "speaker": StageConfig(**{**stage, **(speaker or {})}),
-        "decoder": StageConfig(**{**stage, "max_steps": 2, **(decoder or {})}),
+        "decoder": DecoderConfig(**{**stage, "max_steps": 2, **slices, **(decoder or {})}),
     }
     model = tiny_model_config(**{"decoder_type": "istft", "decoder_blocks": 1, "decoder_width": 8, **(model or {})})
     training |= {name: stage for name, stage in stages.items() if name in STAGES}
@@ -159,7 +158,8 @@ def train_step_of(objective, strategy, settings, *arguments, **options):
 def stage_of(name, config):
     """A `Stage` with a fresh model of its own, and nothing that it builds on."""
     from myxtts.training.loop.optimizations import settle_switches
+    from myxtts.training.stages.classes import STAGE_CLASSES
 
-    stage = STAGES[name].load()(config, dict.fromkeys(STAGES[name].builds_on))
+    stage = STAGE_CLASSES[name](config, dict.fromkeys(STAGES[name].builds_on))
     stage.build(None, settle_switches(config.training, config.model, "/CPU:0", stage.switches), None, None)
     return stage

@@ -11,8 +11,8 @@ from myxtts.config.checks import ConfigError, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY, PRESETS
 from myxtts.config.sizes import MODEL_SIZES
-from myxtts.config.stages import STAGES
-from myxtts.config.training import LORA_TARGETS, TUNABLE
+from myxtts.config.stages import LORA_TARGETS, STAGES
+from myxtts.config.training import TUNABLE
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ FLAGS = f"""
 --max-steps int stage.max_steps stop each stage after this many optimizer steps
 --grad-accum int training.gradient_accumulation batches per optimizer step (default: 1)
 --lr float stage.learning_rate peak learning rate (default: from the preset)
---lora-rank int training.lora_rank with --init-from: train low-rank adapters only (default: 0, off)
---lora-alpha float training.lora_alpha what adapters add counts this over their rank (default: the rank)
---lora-targets names training.lora_targets kernels that get adapters, of {",".join(LORA_TARGETS)} (default: all)
---lora-dropout float training.lora_dropout dropout on what enters the adapters (default: 0)
+--lora-rank int training.gpt.lora_rank with --init-from: train low-rank adapters only (default: 0, off)
+--lora-alpha float training.gpt.lora_alpha what adapters add counts this over their rank (default: the rank)
+--lora-targets names training.gpt.lora_targets kernels that get adapters, of {",".join(LORA_TARGETS)} (default: all)
+--lora-dropout float training.gpt.lora_dropout dropout on what enters the adapters (default: 0)
 --seed int training.seed fixes everything that is drawn (default: 0)
 --checkpoint-dir DIR training.checkpoint_dir where everything goes (default: ./checkpoints)
 ^ --reset-training yes training.reset_training start anew; existing checkpoints are set aside
@@ -186,8 +186,10 @@ def config_from_arguments(arguments: argparse.Namespace, settings: dict | None =
     path = arguments.config or (None if arguments.train_data else SAMPLE)
     values, given = settings or (read_yaml(find_recipe(path)) if path else {}), vars(arguments)
     for flag, settings in arguments.settings.items():
-        for section, name in (setting.split(".") for setting in settings if given[flag] is not None):
-            value = {section: {name: given[flag]}}
+        for *sections, name in (setting.split(".") for setting in settings if given[flag] is not None):
+            section, value = sections[0], {name: given[flag]}
+            for one in reversed(sections):
+                value = {one: value}
             if flag == "batch_size" and given[flag] == "auto":
                 value = {"training": {"automatic_batch_size": True}}
             elif section == "stage":

@@ -1,7 +1,6 @@
 """YAML files and dictionaries -> `XTTSConfig`, with unknown names refused and the nearest known one offered."""
 
 import itertools
-import logging
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -13,14 +12,11 @@ import yaml
 from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, read_bounded
 from myxtts.config.config import XTTSConfig
 from myxtts.config.recipes import recipe_names
+from myxtts.config.renamed import with_current_names
 from myxtts.config.settings import nearest
-from myxtts.config.stages import STAGES, StageConfig, default_stage_config
+from myxtts.config.stages import STAGES
 from myxtts.config.training import TrainingConfig
 
-logger = logging.getLogger(__name__)
-
-RENAMED = {"training.mel_loss_weight": "code_loss_weight", "model.vocoder_channels": "decoder_channels"}
-"""Settings that had another name once: files that hold the old one are read, and the log says the new one."""
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
@@ -37,7 +33,7 @@ def config_from_dict(values: dict) -> XTTSConfig:
         ConfigError: An unknown setting, or one that breaks a rule.
     """
     sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
-    values = _mapping(values, "The configuration")
+    values = with_current_names(_mapping(values, "The configuration"))
     for name in values:
         if name not in sections:
             raise ConfigError(f"{printable(str(name))} is not a setting.{nearest(str(name), sections)}")
@@ -45,20 +41,13 @@ def config_from_dict(values: dict) -> XTTSConfig:
 
 
 def _section(cls, values, where):
-    values = {_current_name(name, where): value for name, value in _mapping(values, where).items()}
+    values = _mapping(values, where)
     stages = {}
-    for name in STAGES if cls is TrainingConfig else ():
+    for name, entry in STAGES.items() if cls is TrainingConfig else ():
         if name in values:
-            given = _typed(StageConfig, values.pop(name) or {}, f"{where}.{name}")
-            stages[name] = default_stage_config(name, **given)
+            given = _typed(entry.settings, values.pop(name) or {}, f"{where}.{name}")
+            stages[name] = entry.make_settings(**given)
     return cls(**_typed(cls, values, where), **stages)
-
-
-def _current_name(name, where):
-    current = RENAMED.get(f"{where}.{name}")
-    if current is not None:
-        logger.info("The setting %s.%s is now called %s.%s.", where, name, where, current)
-    return current or name
 
 
 def _mapping(values, where):
@@ -149,6 +138,7 @@ def _read_yaml(path, root, above, files):
         raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason:.300}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings. Received: {type(values).__name__}.")
+    values = with_current_names(values, path)
     included = values.pop("include", [])
     included = [included] if isinstance(included, str) else included
     if not isinstance(included, list) or not all(isinstance(name, str) for name in included):

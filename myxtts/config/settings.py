@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from myxtts.config.checks import ConfigError, brief, require
+from myxtts.config.renamed import way_of
 
 MAX_NUMBER = 10**9
 """Greatest absolute value of a setting that states no `at_most`: no run is so long, and no model or batch so large."""
@@ -69,7 +70,8 @@ class Settings:
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values:
             if name not in fields:
-                raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
+                hint = way_of(f"{self.section}.{name}") or nearest(name, fields)
+                raise TypeError(f"{self.section} has no setting {name}.{hint}")
         for name, one in fields.items():
             setattr(self, name, values.get(name, defaults.get(name, one.default)))
 
@@ -91,7 +93,8 @@ class Settings:
     def __setattr__(self, name, value):
         names = [one.name for one in dataclasses.fields(self)]
         if name not in names:
-            raise ConfigError(f"{self.section or 'The configuration'} has no setting {name}.{nearest(name, names)}")
+            hint = way_of(f"{self.section}.{name}") or nearest(name, names)
+            raise ConfigError(f"{self.section or 'The configuration'} has no setting {name}.{hint}")
         super().__setattr__(name, value)
 
 

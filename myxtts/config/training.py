@@ -4,12 +4,10 @@ from dataclasses import dataclass, fields
 
 from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
+from myxtts.config.renamed import way_of
 from myxtts.config.settings import Settings, setting
-from myxtts.config.stages import STAGES, StageConfig, default_stage_config
+from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.workers import check_workers
-
-LORA_TARGETS = ("qkv", "output_projection", "mlp_in", "mlp_out")
-"""Kernels of a block of the GPT that can have adapters, attention's first."""
 
 TUNABLE = ("dvae", "gpt", "decoder")
 """Stages that can train on from the weights of another model."""
@@ -31,42 +29,6 @@ class TrainingConfig(Settings):
     """How each stage is trained. In YAML and in Python each goes by its own name: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1)
     """Batches per optimizer step."""
-    alignment_loss_weight: float = setting(0.0, at_least=0)
-    """GPT stage: weight of attention off the diagonal of text and speech, in one head (guided attention; XTTS: 0)."""
-    code_masking: float = setting(0.0, at_least=0, below=1)
-    """GPT stage: share of the codes before the next one that are replaced by random ones in training, so that the model
-    must read the text and cannot recite (word dropout; Bowman et al. 2016, section 3.2)."""
-    text_loss_weight: float = setting(0.01, at_least=0)
-    """Weight of the text cross-entropy (XTTS: 0.01)."""
-    code_loss_weight: float = setting(1.0, at_least=0)
-    """Weight of the audio-code cross-entropy (XTTS: 1.0)."""
-    lora_rank: int = setting(0, at_least=0, at_most=65536)
-    """GPT stage with `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
-    lora_alpha: float | None = setting(None, above=0, flag="--lora-alpha")
-    """What adapters add counts this over their rank (Hu et al. 2022); None takes the rank, that is, a factor of 1."""
-    lora_targets: tuple[str, ...] = setting(LORA_TARGETS, one_of=LORA_TARGETS, flag="--lora-targets")
-    """Kernels of each block of the GPT that get adapters; the others stay as they are."""
-    lora_dropout: float = setting(0.0, at_least=0, below=1, flag="--lora-dropout")
-    """Dropout on what enters the adapters (Hu et al. 2022)."""
-    label_smoothing: float = setting(0.0, at_least=0, below=1)
-    """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
-    decoder_frames: int = setting(32, at_least=4, at_most=4096)
-    """Decoder stage: frames of 256 samples at 24 kHz in the slice of a clip that is trained on (HiFi-GAN: 32)."""
-    decoder_mel_weight: float = setting(45.0, at_least=0)
-    """Decoder stage: weight of the log-mel difference (HiFi-GAN: 45)."""
-    decoder_stft_weight: float = setting(45.0, at_least=0)
-    """Decoder stage: weight of the multi-resolution spectral distance (Parallel WaveGAN)."""
-    decoder_adversarial_weight: float = setting(1.0, at_least=0)
-    """Decoder stage: weight of the discriminators' verdict, summed over them."""
-    decoder_feature_weight: float = setting(2.0, at_least=0)
-    """Decoder stage: weight of the difference of the discriminators' feature maps, summed over them (HiFi-GAN: 2)."""
-    decoder_speaker_weight: float = setting(0.0, at_least=0)
-    """Decoder stage: weight of 1 - cosine of the speaker vectors of recording and copy (YourTTS: 9); for slices of a
-    second or more."""
-    decoder_warmup: float = setting(0.5, at_least=0, at_most=1)
-    """Decoder stage from random weights: share of the steps, at the beginning, that do without discriminators."""
-    discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
-    """Decoder stage with `init_from`: share of the steps, at the beginning, that train the discriminators alone."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations")
     """Preset of the switches below that are left None; see `config/optimizations.py`."""
     precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"))
@@ -176,7 +138,6 @@ class TrainingConfig(Settings):
                 "training.automatic_batch_size (--batch-size auto) tries steps alone, which workers cannot. Find the "
                 "size on one machine, and give --batch-size as many clips times the number of workers."
             )
-        self._check_adapters()
         for name in self.leave_out:
             require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
         for name, stage in self.stages.items():
@@ -184,19 +145,11 @@ class TrainingConfig(Settings):
             way_out = "A slice of a clip no longer fits its text."
             require(may, f"training.{name}.crop_seconds", "left out", stage.crop_seconds, way_out)
 
-    def _check_adapters(self):
-        require(self.lora_targets, "training.lora_targets (--lora-targets)", "one kernel or more", self.lora_targets)
-        for name, alone in (("alpha", None), ("targets", LORA_TARGETS), ("dropout", 0.0)):
-            setting, value = f"training.lora_{name} (--lora-{name})", getattr(self, f"lora_{name}")
-            rule = "left out without adapters"
-            way_out = "Add training.lora_rank (--lora-rank)."
-            require(self.lora_rank or value == alone, setting, rule, value, way_out)
-
     def __getattr__(self, name):
         stages = self.__dict__.get("stages", {})
         if name in stages:
             return stages[name]
-        raise AttributeError(f"training has no setting {name}.")
+        raise AttributeError(f"training has no setting {name}.{way_of(f'training.{name}')}")
 
     def __setattr__(self, name, value):
         if name in STAGES:
@@ -213,7 +166,10 @@ _OF_STAGES = {one.name for one in fields(StageConfig)} - {one.name for one in fi
 
 
 def _stage_config(name, given):
-    if given is None or isinstance(given, dict):
-        return default_stage_config(name, **(given or {}))
-    require(isinstance(given, StageConfig), f"training.{name}", "a StageConfig or a mapping of settings", repr(given))
-    return given
+    if name not in STAGES or isinstance(given, STAGES[name].settings):
+        require(isinstance(given, StageConfig), f"training.{name}", "the settings of a stage", repr(given))
+        return given
+    if isinstance(given, StageConfig):
+        return STAGES[name].settings(**vars(given))
+    require(isinstance(given or {}, dict), f"training.{name}", "a StageConfig or a mapping of settings", repr(given))
+    return STAGES[name].make_settings(**(given or {}))

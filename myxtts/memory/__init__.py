@@ -1,0 +1,15 @@
+"""How much memory training takes, by arithmetic: the estimate of each stage of `config.stages.STAGES` that has one."""
+
+from collections.abc import Callable
+
+from myxtts.memory.decoder import estimate_decoder
+from myxtts.memory.estimates import estimate_dvae, estimate_gpt
+from myxtts.memory.speaker import estimate_speaker
+
+ESTIMATES: dict[str, Callable] = {
+    "dvae": estimate_dvae,
+    "gpt": estimate_gpt,
+    "speaker": estimate_speaker,
+    "decoder": estimate_decoder,
+}
+"""Functions with the arguments of `estimate_gpt`."""

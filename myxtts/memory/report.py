@@ -8,6 +8,7 @@ from myxtts.config.config import TrainingConfig, XTTSConfig
 from myxtts.config.optimizations import requested_switches
 from myxtts.config.stages import STAGES
 from myxtts.devices.machine import BYTES_PER_GB
+from myxtts.memory import ESTIMATES
 from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, largest_batch
 
 SHOWN_LORA_RANK = 16
@@ -34,7 +35,7 @@ def asked_for(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
     settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}
-    adapters = {"lora_rank": training.lora_rank, "lora_targets": training.lora_targets}
+    adapters = {"lora_rank": training.gpt.lora_rank, "lora_targets": training.gpt.lora_targets}
     return Optimizations(**switches, **adapters, accumulation=training.gradient_accumulation), settled
 
 
@@ -51,13 +52,13 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         UserError: There is no estimate for the stage.
     """
     entry, settings, model = STAGES[stage], config.stage(stage), config.model
-    estimate = entry.load_memory()
+    estimate = ESTIMATES.get(stage)
     if estimate is None:
-        known = ", ".join(name for name, one in STAGES.items() if one.memory)
+        known = ", ".join(ESTIMATES)
         raise UserError(f"--stage must be one whose memory can be estimated: {known}. Received: {stage}.")
     seconds = min(clip_seconds or config.data.max_seconds, settings.crop_seconds or float("inf"))
     shapes = Shapes.of_data(config.data, settings.batch_size, seconds)
-    shapes = replace(shapes, slice_frames=config.training.decoder_frames)
+    shapes = replace(shapes, slice_frames=config.training.decoder.frames)
     asked, settled = asked_for(config.training)
     grown = config.data.extend_vocabulary
     found, seen = {}, []
@@ -71,7 +72,7 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         rooms = {gb: int((gb - RESERVED_GB) * BYTES_PER_GB) for gb in gpus_gb}
         fits = {gb: largest_batch(model, shapes, optimizations, room, grown, estimate) for gb, room in rooms.items()}
         found[name] = {"batch": part.batch, **memory.as_dict(), "largest_batch": fits}
-    frozen = {name: STAGES[name].load_memory()(model, shapes).parameters for name in entry.builds_on}
+    frozen = {name: ESTIMATES[name](model, shapes).parameters for name in entry.builds_on}
     shown = {"text_tokens": shapes.text, "conditioning_frames": shapes.frames} if entry.conditioned else {}
     return {
         "stage": stage,

@@ -21,6 +21,7 @@ from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
 from myxtts.training.resuming.foundations import load_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.base import arrays_of
+from myxtts.training.stages.classes import STAGE_CLASSES
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class StageAlone:
             return
         with tf.device(plan.data_device):
             for name in STAGES[stage].builds_on:
-                self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGES[name].load().part,))
+                self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGE_CLASSES[name].part,))
 
     def train_missing(self, callbacks: Iterable, stop_requested: threading.Event) -> bool:
         """Writes the run's settings, trains what is missing, and gives the foundations their weights.
@@ -71,7 +72,7 @@ class StageAlone:
         config, device = self.dataset.config, self._plan.data_device
         write_settings(self.dataset)
         for name in self._missing:
-            part = STAGES[name].load().part
+            part = STAGE_CLASSES[name].part
             model = self._model if self._model is not None and part in self._model.parts else None
             if model is not None and _is_trained(model, part):
                 weights = {"model": arrays_of(model.part_weights(part))}
@@ -86,7 +87,7 @@ class StageAlone:
         if self._missing:
             loaded, self.lineage = load_foundations(config, self._stage, device)
             for name, trained in loaded.items():
-                part = STAGES[name].load().part
+                part = STAGE_CLASSES[name].part
                 assign_by_name(self.foundations[name].part_weights(part), arrays_of(trained.part_weights(part)), name)
             self._missing = []
         return True

@@ -20,6 +20,7 @@ from myxtts.runs.figures import CURVES
 from myxtts.runs.progress import clip_progress
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import ConsoleProgress, console_log
 from myxtts.utils.commons import folded_on_terminal
 
@@ -102,7 +103,7 @@ class RunConsole(ConsoleProgress, RunListener):
             lines.append(f"Pictures:     {home}/samples/*.png, of what was spoken and copied, beside the recordings")
         if (home / CURVES).is_file():
             lines.append(f"Loss curves:  {home / CURVES}")
-        if any(STAGES[stage].load().speaks for stage in trained) and dataset.validation:
+        if any(STAGE_CLASSES[stage].speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
             voice = f"--reference-audio {_quoted(_reference(dataset, clip.speaker))}"
             voice += f" --language {_quoted(clip.language)}"
@@ -115,7 +116,7 @@ class RunConsole(ConsoleProgress, RunListener):
         """What came out of each stage: steps, time, last and best validation loss, and what that asks for."""
         history, best = self.run.history, self.run.best
         for stage in trained:
-            kind, losses = STAGES[stage].load(), history[stage]
+            kind, losses = STAGE_CLASSES[stage], history[stage]
             told = f"Stage {stage}: step {CheckpointStore(self.run.folder / stage).steps()[-1]}"
             if stage in self._seconds:
                 told += f", {tqdm.format_interval(self._seconds[stage])} in this run"

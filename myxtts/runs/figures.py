@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from myxtts.config.checks import UserError
-from myxtts.config.stages import STAGES
 from myxtts.storage.files import append_line
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import Callback
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
 
     curves, metrics = {}, read_metrics(folder)
     for stage, validations in history.items():
-        main = STAGES[stage].load().main_loss
+        main = STAGE_CLASSES[stage].main_loss
         training = {}
         for line in metrics:
             if line["stage"] == stage and line["kind"] == "training":

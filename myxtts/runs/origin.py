@@ -25,6 +25,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
 from myxtts.storage.provenance import MEL_STATS, TAKEN_FROM, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
+from myxtts.training.stages.classes import STAGE_CLASSES
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
     """The stages that train on from the weights of `--init-from`: the one asked for if it can, else those of `all`."""
     if config.training.tune:
         return [name for name in STAGES if name in config.training.tune]
-    kinds = {name: entry.load() for name, entry in STAGES.items()}
+    kinds = STAGE_CLASSES
     asked = kinds.get(config.training.stage)
     if asked is not None and asked.takes_init_from:
         return [config.training.stage]
@@ -152,7 +153,7 @@ def _check_tuned(training, tune):
         way_out = f"gpt and decoder depend on the dvae as it is. Name all: --tune {','.join(TUNABLE)}"
     elif tune and training.stage not in ("all", *tune):
         way_out = f"--stage {training.stage} is not among them. Name it, too, or leave --stage out"
-    elif tune and training.lora_rank and "gpt" not in tune:
+    elif tune and training.gpt.lora_rank and "gpt" not in tune:
         way_out = "--lora-rank trains adapters of the gpt. Name it, too, or leave --lora-rank out"
     if way_out:
         raise ConfigError(f"training.tune (--tune) is {','.join(tune)}, and {way_out}.")
@@ -168,32 +169,35 @@ def _continued(config, began, home):
             raise ConfigError(f"{rule}. Start from them with --init-from {home} and another --checkpoint-dir.")
     if training.init_from not in (None, before.init_from) and not _is_elsewhere(training.init_from):
         require_model_folder(training.init_from, "--init-from")
-    settled = ("init_from", "--init-from"), ("tune", "--tune"), ("lora_rank", "--lora-rank")
-    for name, flag in settled:
-        asked, own = getattr(training, name), getattr(before, name)
+    settled = {
+        "training.init_from (--init-from)": (training.init_from, before.init_from),
+        "training.tune (--tune)": (training.tune, before.tune),
+        "training.gpt.lora_rank (--lora-rank)": (training.gpt.lora_rank, before.gpt.lora_rank),
+    }
+    for name, (asked, own) in settled.items():
         if asked and asked != own:
             shown = ",".join(own) if isinstance(own, tuple) else own
-            rule = f"training.{name} ({flag}) is settled when a run is created"
+            rule = f"{name} is settled when a run is created"
             way_out = "Leave it out to resume that, give another --checkpoint-dir, or --reset-training to start anew."
             raise ConfigError(f"{rule}, and {home} holds one that began with {shown or 'none'}. {way_out}")
-    adapters = {} if training.lora_rank else {name: getattr(before, name) for name in ADAPTERS}
-    same = dict(init_from=before.init_from, tune=before.tune, **adapters)
-    config = replace(config, training=replace(training, **same))
+    adapters = {} if training.gpt.lora_rank else {name: getattr(before.gpt, name) for name in ADAPTERS}
+    config = replace(config, training=replace(training, init_from=before.init_from, tune=before.tune))
+    config.training.gpt = replace(training.gpt, **adapters)
     return _with_shape(config, began) if before.init_from else config
 
 
 def _created(config):
     """The configuration of a run that is created, with what it takes over from its source, if it has one."""
     training = config.training
-    needs_origin, way_out = training.lora_rank and not training.init_from, "Add --init-from FOLDER."
+    needs_origin, way_out = training.gpt.lora_rank and not training.init_from, "Add --init-from FOLDER."
     rule = "0 without --init-from (training.init_from): adapters alone cannot learn what random weights lack"
-    require(not needs_origin, "training.lora_rank (--lora-rank)", rule, training.lora_rank, way_out)
+    require(not needs_origin, "training.gpt.lora_rank (--lora-rank)", rule, training.gpt.lora_rank, way_out)
     if training.tune and not training.init_from:
         rule = "training.tune (--tune) names stages that train on from the weights of --init-from, and there is none"
         raise ConfigError(f"{rule}. Add --init-from FOLDER, or leave --tune out.")
     if not training.init_from:
         return config
-    if not training.tune and is_base(training.init_from) and training.stage == "all" and not training.lora_rank:
+    if not training.tune and is_base(training.init_from) and training.stage == "all" and not training.gpt.lora_rank:
         config = replace(config, training=replace(training, tune=TUNABLE))
     return adopt(config)
 

@@ -21,6 +21,7 @@ from myxtts.distributed.workers import current_workers, leaving_together
 from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class Run:
     def _speak_last_words(self, dataset):
         from myxtts.runs.last_words import speak_last_words
 
-        if any(stage.speaks for stage in (STAGES[name].load() for name in self.history)):
+        if any(stage.speaks for stage in (STAGE_CLASSES[name] for name in self.history)):
             self.trainer = None  # not two models at a time
             self._tell("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
 

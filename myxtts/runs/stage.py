@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 
 from myxtts.config.config import XTTSConfig
-from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.inference.synthesizer import Synthesizer
@@ -15,6 +14,7 @@ from myxtts.runs.samples import Copier, SampleSpeaker
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.training.resuming.foundations import load_foundations
 from myxtts.training.stage_trainer import StageTrainer
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import TensorBoardWriter
 
 
@@ -25,7 +25,7 @@ def open_stage(
 
     A `fresh` stage has no training to continue: its folder is empty, or has the weights to start from as step 0.
     """
-    kind, settings = STAGES[stage].load(), config.training
+    kind, settings = STAGE_CLASSES[stage], config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     measured = kind.measure(dataset) if fresh else None
     trainer = StageTrainer(config, stage, plan, foundations, lineage, measured=measured)

@@ -26,6 +26,7 @@ from myxtts.training.loop.schedules import learning_rate, total_steps
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.resuming.checkpointer import Checkpointer
 from myxtts.training.resuming.state import TrainingState
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.ledger import LedgerKeeper
 from myxtts.training.watching.overtraining import OvertrainingDetector
 from myxtts.training.watching.stage_reports import end_report, report_divergence, start_report
@@ -70,7 +71,7 @@ class StageTrainer:
         self.workers = self.replicas.joined(config.training.workers)
         self.data_device, self.model_device = self.plan.data_device, self.plan.model_device
         self.config = config
-        self.stage = STAGES[stage].load()(config, foundations)
+        self.stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         self._make_model(model, measured, resumed_folder)
         self._make_watchers(lineage or {})

@@ -28,8 +28,8 @@ import numpy as np  # noqa: E402
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.config.model import DECODER_TYPES  # noqa: E402
 from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.config.stages import STAGES  # noqa: E402
 from myxtts.devices.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
+from myxtts.memory import ESTIMATES  # noqa: E402
 from myxtts.memory.estimates import Optimizations, Shapes  # noqa: E402
 
 VOCABULARY = 512
@@ -232,7 +232,7 @@ def main():
     for size in arguments.sizes:
         for case in arguments.cases or whole:
             model_config = ModelConfig(size, num_text_tokens=VOCABULARY, decoder_type=arguments.decoder)
-            estimate = STAGES[stage].load_memory()(model_config, shapes, CASES[case])
+            estimate = ESTIMATES[stage](model_config, shapes, CASES[case])
             measured = measure_apart(stage, size, arguments.decoder, shapes, case)
             error = estimate.peak / (measured["resident"] + measured["step"]) - 1
             found.append(dict(size=size, case=case, measured=measured, estimate=estimate.as_dict(), error=error))

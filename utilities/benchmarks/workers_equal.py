@@ -89,12 +89,13 @@ def main():
 def write_settings(home, corpus, case, steps, stages, rate=1.0):
     """A configuration file of a case, with this share of the learning rates."""
     every = dict(log_every_steps=1, validate_every_steps=max(1, steps // 2), checkpoint_every_steps=steps)
-    every |= dict(leave_out=[name for name in STAGES if name not in stages], decoder_warmup=0.2)
+    every |= dict(leave_out=[name for name in STAGES if name not in stages])
     shape, data = dict(layers=1, num_latents=2, dropout=0.0), dict(augment=True, num_workers=1, num_buckets=1)
     made_of = dict(model=shape, data=data, training={**every, **case.training})
     common = {"max_steps": steps, **case.stage}
     stages_of = {name: {"learning_rate": rate * STAGES[name].learning_rates["normal"], **common} for name in stages}
     config = tiny_run_config(corpus, home, **made_of, **stages_of)
+    config.training.decoder.spectral_share = 0.2
     path = home / "settings.json"
     path.write_text(json.dumps(config.to_dict()))
     return path

@@ -11,6 +11,7 @@ from myxtts.data.shards import PreparedClips
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.provenance import chosen_step
+from myxtts.training.stages.classes import STAGE_CLASSES
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         if step is None:
             lack = f"The {stage} stage needs a trained {name}, and {store.folder} has none"
             raise CheckpointError(f"{lack}. Leave --stage out, or train it first with --stage {name}.")
-        part = STAGES[name].load().part
+        part = STAGE_CLASSES[name].part
         tensors, state = store.read(step, ["model"])
         if not state["finished"]:
             needed = f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes"

@@ -57,12 +57,12 @@ class DecoderStage(Stage):
     def __init__(self, config, foundations):
         super().__init__(config, foundations)
         training = config.training
-        seconds = training.decoder_frames * 256 / DECODER_SAMPLE_RATE
-        if training.decoder_speaker_weight and seconds < SHORTEST_VOICE_SECONDS:
-            rule = f"training.decoder_speaker_weight needs slices of {SHORTEST_VOICE_SECONDS:g} s or more"
-            raise ConfigError(f"{rule}. Received: training.decoder_frames {training.decoder_frames}. Try 94 or more.")
-        if training.decoder_frames % 2:
-            raise ConfigError(f"training.decoder_frames must be even. Received: {training.decoder_frames}.")
+        seconds = training.decoder.frames * 256 / DECODER_SAMPLE_RATE
+        if training.decoder.speaker_weight and seconds < SHORTEST_VOICE_SECONDS:
+            rule = f"training.decoder.speaker_weight needs slices of {SHORTEST_VOICE_SECONDS:g} s or more"
+            raise ConfigError(f"{rule}. Received: training.decoder.frames {training.decoder.frames}. Try 94 or more.")
+        if training.decoder.frames % 2:
+            raise ConfigError(f"training.decoder.frames must be even. Received: {training.decoder.frames}.")
         self._lowest_mel = None
         self._is_started = False
 
@@ -75,7 +75,7 @@ class DecoderStage(Stage):
         discriminators = Discriminators(*kinds, name=DISCRIMINATORS, dtype=switches.precision)
         self.discriminators = built(discriminators, (None, None))
         self.listener = None
-        if self.config.training.decoder_speaker_weight:
+        if self.config.training.decoder.speaker_weight:
             widths, width = self.config.model.speaker_channels, self.config.model.speaker_width
             self.listener = built(SpeakerEncoder(widths, embedding_width=width), (None, None, SPEAKER_MEL.num_mels))
             self.listener.trainable = False
@@ -90,9 +90,9 @@ class DecoderStage(Stage):
 
     def phase(self, step, total):
         training = self.config.training
-        warmup, first = training.decoder_warmup, SPECTRAL
+        warmup, first = training.decoder.spectral_share, SPECTRAL
         if self._is_started:
-            warmup, first = training.discriminator_warmup, JUDGING
+            warmup, first = training.decoder.discriminator_warmup, JUDGING
         return ADVERSARIAL if step >= warmup * total else first
 
     def validated(self, objectives):
@@ -112,15 +112,15 @@ class DecoderStage(Stage):
         if loss and loss < WON_SHARE * chance:
             yield (
                 f"The discriminators tell recordings from copies almost without fail (loss {loss:.3f}, guessing costs "
-                f"{chance:g}): the decoder learns little from them. Raise training.decoder_feature_weight or "
-                "training.decoder_warmup, or lower --lr."
+                f"{chance:g}): the decoder learns little from them. Raise training.decoder.feature_weight or "
+                "training.decoder.spectral_share, or lower --lr."
             )
         if mel:
             lowest = self._lowest_mel = min(mel, self._lowest_mel or mel)
             if mel > COLLAPSE_FACTOR * lowest:
                 yield (
                     f"The decoder has fallen back: its log-mel difference is {mel:.3f} and was {lowest:.3f}. If it "
-                    "stays so, lower --lr or training.decoder_adversarial_weight; the best checkpoint is kept."
+                    "stays so, lower --lr or training.decoder.adversarial_weight; the best checkpoint is kept."
                 )
 
     def weight_arrays(self):
@@ -179,9 +179,9 @@ class DecoderObjective(Objective):
     ):
         self.decoder, self.judge, self.listener = decoder, judge, listener
         self._mel_distance, self._speaker_mel = LogMelDistance(), MelSpectrogram(SPEAKER_MEL)
-        weights = {"mel": training.decoder_mel_weight, "stft": training.decoder_stft_weight}
-        weights |= {"adversarial": training.decoder_adversarial_weight, "features": training.decoder_feature_weight}
-        weights["speaker"] = training.decoder_speaker_weight
+        weights = {"mel": training.decoder.mel_weight, "stft": training.decoder.stft_weight}
+        weights |= {"adversarial": training.decoder.adversarial_weight, "features": training.decoder.feature_weight}
+        weights["speaker"] = training.decoder.speaker_weight
         self.loss_weights = {name: weight for name, weight in weights.items() if weight or name == "mel"}
 
     def trainable(self):
@@ -262,7 +262,7 @@ class DecoderPreparation(GPTPreparation):
         # Another voice than that of the recording could not be compared with it.
         super().__init__(foundations["dvae"], device, augment=False, seed=config.training.seed)
         self.gpt, self.speaker_encoder = foundations["gpt"].gpt, foundations["speaker"].speaker_encoder
-        self.config, self.crop = config, config.training.decoder_frames
+        self.config, self.crop = config, config.training.decoder.frames
         self.grid = make_decoder(config.model)  # of which only the grid of frames is used, which has no weights
         self._speaker_mel = MelSpectrogram(SPEAKER_MEL)
 

@@ -32,8 +32,8 @@ class GPTStage(Stage):
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
         training, grows = self.config.training, self.config.data.extend_vocabulary
-        settings = training.lora_alpha, training.lora_targets, training.lora_dropout
-        self.lora = LoRA(self.model.gpt, training.lora_rank, grows, *settings) if training.lora_rank else None
+        settings = training.gpt.lora_alpha, training.gpt.lora_targets, training.gpt.lora_dropout
+        self.lora = LoRA(self.model.gpt, training.gpt.lora_rank, grows, *settings) if training.gpt.lora_rank else None
 
     def begin(self, switches, measured):
         self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
@@ -69,9 +69,10 @@ class GPTObjective(Objective):
 
     def __init__(self, model: XTTS, config: XTTSConfig, lora: LoRA | None = None):
         self.gpt, self.lora, self.config = model.gpt, lora, config
-        self.loss_weights = {"text": config.training.text_loss_weight, "codes": config.training.code_loss_weight}
-        if config.training.alignment_loss_weight:
-            self.loss_weights["alignment"] = config.training.alignment_loss_weight
+        settings = config.training.gpt
+        self.loss_weights = {"text": settings.text_loss_weight, "codes": settings.code_loss_weight}
+        if settings.alignment_loss_weight:
+            self.loss_weights["alignment"] = settings.alignment_loss_weight
 
     def trainable(self):
         """Trained variables by name: with LoRA the adapters, else all."""
@@ -98,7 +99,7 @@ class GPTObjective(Objective):
         seen = {}
         options = {"see_input": seen.__setitem__} if "alignment" in self.loss_weights else {}
         text_logits, audio_logits = self.gpt(*inputs, key_mask=streams.key_mask, seed=seed, **options)
-        smoothing = self.config.training.label_smoothing if seed is not None else 0.0
+        smoothing = self.config.training.gpt.label_smoothing if seed is not None else 0.0
         sums = {
             "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),
             "codes": masked_cross_entropy(audio_logits, streams.audio_targets, audio_mask, smoothing),
@@ -112,7 +113,7 @@ class GPTObjective(Objective):
 
     def _masked(self, codes, seed):
         """`(B, C)` input codes, a share of them replaced in training; the start, [STOP]s and padding stay."""
-        rate, config = self.config.training.code_masking, self.config.model
+        rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes
         draws = tf.random.stateless_uniform(tf.shape(codes), tf.cast(seed, tf.int32) + site_offset(MASKING_SITE))

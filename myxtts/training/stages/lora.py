@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from myxtts.config.training import LORA_TARGETS
+from myxtts.config.stages import LORA_TARGETS
 from myxtts.models.gpt import GPT
 from myxtts.models.layers.transformer import SITES_PER_BLOCK
 

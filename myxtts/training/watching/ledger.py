@@ -93,7 +93,7 @@ class LedgerKeeper:
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         looks = {"gradient_checkpointing": self._recomputation, "attention": self._attention}
         rows += [look() for switch, look in looks.items() if switch in self.stage.switches]
-        rows += [self._adapters()] if hasattr(self.stage, "lora") and self.stage.config.training.lora_rank else []
+        rows += [self._adapters()] if hasattr(self.stage, "lora") and self.stage.config.training.gpt.lora_rank else []
         rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch()]
         return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
 
@@ -150,11 +150,11 @@ class LedgerKeeper:
         of_adapters = sum(int(tf.size(v.value)) for name, v in trained.items() if "lora_kernel" in name)
         others = sum(int(tf.size(v.value)) for name, v in trained.items() if "lora_kernel" not in name)
         reason = f"{of_adapters:,} weights of adapters and {others:,} of text are trained; alpha "
-        reason += f"{training.lora_alpha or training.lora_rank:g}, dropout {training.lora_dropout:g}, on "
-        reason += ", ".join(training.lora_targets)
+        reason += f"{training.gpt.lora_alpha or training.gpt.lora_rank:g}, dropout {training.gpt.lora_dropout:g}, on "
+        reason += ", ".join(training.gpt.lora_targets)
         effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
-        as_requested = ranks == {training.lora_rank}
-        return LedgerRow("LoRA", f"rank {training.lora_rank} (given)", effective, reason, as_requested)
+        as_requested = ranks == {training.gpt.lora_rank}
+        return LedgerRow("LoRA", f"rank {training.gpt.lora_rank} (given)", effective, reason, as_requested)
 
     def _xla(self):
         value, requested = self._asked("xla")
