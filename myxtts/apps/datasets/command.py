@@ -62,11 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
 
     output = Path(arguments.output)
-    listeners, aligner = _ears(arguments)
-    tell = lambda line: print(line, flush=True)
-    ears = dict(listeners=listeners, aligner=aligner, model=_speech_model(arguments))
+    tools = dict(listeners=_listeners(arguments), model=_speech_model(arguments))
     try:
-        records = make_dataset(arguments.recordings, output, options, **ears, tell=tell)
+        records = make_dataset(arguments.recordings, output, options, **tools, tell=lambda one: print(one, flush=True))
     except KeyboardInterrupt:
         print("Recordings that are done are in the set. Repeat the command to go on.", file=sys.stderr)
         raise
@@ -83,12 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _options(arguments):
     low, high = arguments.min_seconds, arguments.max_seconds
-    require(
-        0.2 <= low < high <= 30, "--min-seconds", "0.2 or more, below --max-seconds of at most 30", f"{low:g}, {high:g}"
-    )
-    require(
-        0 <= arguments.validation_share < 1, "--validation-share", "0 or more and below 1", arguments.validation_share
-    )
+    lengths = "0.2 or more, below --max-seconds of at most 30"
+    require(0.2 <= low < high <= 30, "--min-seconds", lengths, f"{low:g}, {high:g}")
+    share = arguments.validation_share
+    require(0 <= share < 1, "--validation-share", "0 or more and below 1", share)
     require(-60 <= arguments.loudness <= -5, "--loudness", "from -60 to -5 LUFS", arguments.loudness)
     speaker = arguments.speaker or Path(arguments.output).resolve().name
     if not speaker.strip() or any(mark in speaker for mark in "|\n\r"):
@@ -102,12 +98,16 @@ def _options(arguments):
     except ValueError as error:
         raise UserError(f"--language: {error}") from None
     text = arguments.subtitles or arguments.transcript
-    cutting = CutOptions(language, low, high, arguments.min_snr, arguments.force_cut)
-    rest = dict(loudness=arguments.loudness, validation_share=arguments.validation_share, seed=arguments.seed)
-    rest |= dict(
-        recognizer_name=arguments.recognizer or "", aligner_name=arguments.aligner or arguments.recognizer or ""
+    return DatasetOptions(
+        CutOptions(language, low, high, arguments.min_snr, arguments.force_cut),
+        speaker,
+        Path(text) if text else None,
+        arguments.loudness,
+        share,
+        arguments.seed,
+        recognizer_name=arguments.recognizer or "",
+        aligner_name=arguments.aligner or arguments.recognizer or "",
     )
-    return DatasetOptions(cutting, speaker, Path(text) if text else None, **rest)
 
 
 def _speech_model(arguments):
@@ -123,10 +123,8 @@ def _speech_model(arguments):
     return SileroModel(path) if path else None
 
 
-def _ears(arguments):
-    """Who listens to clips, and what finds a transcript."""
+def _listeners(arguments):
     from myxtts.apps.datasets.listening import Listeners
-    from myxtts.apps.datasets.word_aligner import WordAligner
     from myxtts.hearing import dnsmos
     from myxtts.hearing.recognizers import open_recognizer
     from myxtts.hearing.speaker_similarity import HOW_TO_GET, find_encoder
@@ -136,12 +134,11 @@ def _ears(arguments):
     if arguments.speaker_encoder and not arguments.one_voice:
         raise UserError("--speaker-encoder is for --one-voice, which is not there.")
     if arguments.one_voice and encoder is None:
-        raise UserError(f"--one-voice needs an encoder of voices: {HOW_TO_GET}.")
-    scorer, least = None, arguments.min_dnsmos
-    if least is not None:
-        require(1 <= least <= 5, "--min-dnsmos", "from 1 to 5", least)
-        scorer = dnsmos.DNSMOS.load()
-        if scorer is None:
-            raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
+        raise UserError(f"--one-voice needs a speaker encoder: {HOW_TO_GET}.")
+    least = arguments.min_dnsmos
+    require(least is None or 1 <= least <= 5, "--min-dnsmos", "from 1 to 5", least)
+    scorer = None if least is None else dnsmos.DNSMOS.load()
+    if least is not None and scorer is None:
+        raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
     finder = open_recognizer(arguments.aligner, thorough=True) if arguments.aligner else recognizer
-    return Listeners(recognizer, encoder, scorer, least or 0.0), WordAligner(finder) if finder else None
+    return Listeners(recognizer, finder, encoder, scorer, least or 0.0)

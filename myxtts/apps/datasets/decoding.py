@@ -16,7 +16,8 @@ from myxtts.config.checks import printable
 BLOCK_SECONDS = 30
 
 _UNSTATED_FRAMES = 2**63 - 1  # libsndfile's SF_COUNT_MAX
-_MAX_HEADER_CHUNKS = 50
+_AU_HEADER = struct.Struct(">4sIIIII")
+"""Mark, offset of the samples, their bytes, encoding, sample rate, channels."""
 
 
 class LongAudio:
@@ -55,18 +56,11 @@ class LongAudio:
         Raises:
             AudioError: The recording ends before a span begins, or is damaged.
         """
-        pending = list(spans)
-        held, start = np.zeros(0, np.float32), 0
-        for block in self.blocks(channel) if pending else ():
-            held = np.concatenate([held, block])
-            while pending and pending[0][1] <= start + len(held):
-                first, last = pending.pop(0)
-                yield held[first - start : last - start]
-            if not pending:
-                return
-            skipped = min(max(0, pending[0][0] - start), len(held))
-            held, start = held[skipped:], start + skipped
-        for first, last in pending:
+        held, start, blocks = np.zeros(0, np.float32), 0, self.blocks(channel)
+        for first, last in spans:
+            while start + len(held) < last and (block := next(blocks, None)) is not None:
+                skipped = min(max(0, first - start), len(held))
+                held, start = np.concatenate([held[skipped:], block]), start + skipped
             if first - start >= len(held):
                 raise AudioError(self.path, "damaged", "it changed while it was read.")
             yield held[first - start : last - start]
@@ -130,40 +124,24 @@ class LongAudio:
     def _read_by_ffmpeg(self):
         # `file:` and the list of protocols keep a file's name, or a playlist's content, from opening connections.
         command = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i".split()
-        command += [f"file:{self.path}", *"-map 0:a:0 -f wav -c:a pcm_f32le -".split()]
+        command += [f"file:{self.path}", *"-map 0:a:0 -f au -c:a pcm_f32be -".split()]
         with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
-            try:
-                has_sound = self._read_header(process.stdout)
-                size = 4 * self.channels * BLOCK_SECONDS * self.sample_rate if has_sound else 0
-                while len(content := process.stdout.read(size)) if size else False:
-                    content = content[: len(content) // (4 * self.channels) * 4 * self.channels]
-                    yield np.frombuffer(content, "<f4").reshape(-1, self.channels)
-                process.stdout.close()
-                failed = process.wait() != 0
-            finally:
-                process.kill()
-                process.wait()
-                process.stdout.close()
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
+                try:
+                    header = process.stdout.read(_AU_HEADER.size)
+                    if has_sound := len(header) == _AU_HEADER.size:
+                        _, offset, _, _, self.sample_rate, self.channels = _AU_HEADER.unpack(header)
+                        self._check_claims()
+                        process.stdout.read(offset - _AU_HEADER.size)
+                        frame = 4 * self.channels
+                        while content := process.stdout.read(frame * BLOCK_SECONDS * self.sample_rate):
+                            content = content[: len(content) // frame * frame]
+                            yield np.frombuffer(content, ">f4").reshape(-1, self.channels).astype(np.float32)
+                    failed = process.wait() != 0
+                finally:
+                    process.kill()
             if failed or not has_sound:
                 errors.seek(0)
                 said = errors.read().decode("utf-8", "replace").strip().splitlines() or ["it has no sound"]
                 detail = f"ffmpeg cannot decode it: {printable(said[-1])[:200]}."
                 raise AudioError(self.path, "damaged" if has_sound else "not audio", detail)
-
-    def _read_header(self, stream):
-        """Reads up to the samples of a WAV stream; returns whether there are any."""
-        if len(stream.read(12)) < 12:
-            return False
-        for _ in range(_MAX_HEADER_CHUNKS):
-            header = stream.read(8)
-            if len(header) < 8:
-                return False
-            name, length = struct.unpack("<4sI", header)
-            if name == b"data":
-                return True
-            content = stream.read(length + length % 2)
-            if name == b"fmt ":
-                _, self.channels, self.sample_rate = struct.unpack("<HHI", content[:8])
-                self._check_claims()
-        return False

@@ -1,4 +1,4 @@
-"""What listens to the clips of a source once they are cut: a recognizer, an encoder of voices, DNSMOS."""
+"""Recognizer, speaker encoder and DNSMOS listen to the clips of a source once they are cut."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,16 +24,18 @@ _LEAST_CLIPS_FOR_VOICE = 4
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who listens to every clip; each is optional.
+    """Tools that listen; each is optional.
 
     Attributes:
         recognizer: Gives the texts of sources that have none, or checks those of the others.
+        finder: Recognizer that finds the sentences of a transcript in the recording.
         encoder: Finds clips with several voices, and clips in another voice than the rest of their source.
         dnsmos: Scores every clip.
         min_dnsmos: Clips below it are left out.
     """
 
     recognizer: Recognizer | None = None
+    finder: Recognizer | None = None
     encoder: DVector | OnnxEncoder | None = None
     dnsmos: DNSMOS | None = None
     min_dnsmos: float = 0.0
@@ -55,21 +57,24 @@ def listen(
         needs_text: Whether the recognizer gives the texts; else it checks them.
         tell: Called now and then with how far it is.
     """
-    heard, vectors = [], {}
-    for index, (cut, path) in enumerate(zip(cuts, files)):
-        if not cut.verdict:
-            if index and index % _TOLD_EVERY == 0 and listeners != Listeners():
-                tell(f"{index} of {len(cuts)} clips listened to")
-            samples, rate = soundfile.read(path, dtype="float32")
-            if listeners.recognizer is not None:
-                text = " ".join(listeners.recognizer(samples, rate, language).replace("|", " ").split())
-                cut = _hold_against(cut, text, needs_text)
-            if listeners.dnsmos is not None and not cut.verdict:
-                cut = _score(cut, listeners.dnsmos(samples, rate).overall, listeners.min_dnsmos)
-            if listeners.encoder is not None and not cut.verdict:
-                vectors[index] = listeners.encoder.parts(samples, rate)
-        heard.append(cut)
-    _compare_voices(heard, vectors)
+    heard, vectors = list(cuts), {}
+    for index in (index for index, cut in enumerate(cuts) if not cut.verdict):
+        if index and index % _TOLD_EVERY == 0 and listeners != Listeners():
+            tell(f"{index} of {len(cuts)} clips listened to")
+        samples, rate = soundfile.read(files[index], dtype="float32")
+        cut = cuts[index]
+        if listeners.recognizer is not None:
+            text = " ".join(listeners.recognizer(samples, rate, language).replace("|", " ").split())
+            cut = _compare_text(cut, text, needs_text)
+        if listeners.dnsmos is not None and not cut.verdict:
+            score, least = listeners.dnsmos(samples, rate).overall, listeners.min_dnsmos
+            verdict = f"poor sound: DNSMOS {score:.2f}; the least is {least:g}." if score < least else ""
+            cut = replace(cut, facts=replace(cut.facts, dnsmos=round(score, 2)), verdict=verdict)
+        if listeners.encoder is not None and not cut.verdict:
+            vectors[index] = listeners.encoder.parts(samples, rate)
+        heard[index] = cut
+    if vectors:
+        _compare_voices(heard, vectors)
     if not (needs_text and listeners.recognizer):
         return heard
     good = [cut for cut in heard if not cut.verdict]
@@ -93,27 +98,18 @@ def voice_change(parts: np.ndarray) -> float | None:
     return min(float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-9)) for a, b in pairs)
 
 
-def _hold_against(cut, text, needs_text):
+def _compare_text(cut, text, needs_text):
     letters = sum(map(str.isalnum, text))
     if not letters:
         return replace(cut, verdict="nothing heard: the recognizer found no word in it.")
     if needs_text:
         rate = letters / cut.facts.speech_seconds
         return replace(cut, text=text, facts=replace(cut.facts, characters_per_second=round(rate, 3)))
-    if not is_same_text(cut.text, text):
-        return replace(cut, verdict=f"another text was heard: {text[:200]}")
-    return cut
-
-
-def _score(cut, score, least):
-    cut = replace(cut, facts=replace(cut.facts, dnsmos=round(score, 2)))
-    return replace(cut, verdict=f"poor sound: DNSMOS {score:.2f}; the least is {least:g}.") if score < least else cut
+    return cut if is_same_text(cut.text, text) else replace(cut, verdict=f"another text was heard: {text[:200]}")
 
 
 def _compare_voices(cuts, vectors):
     """Sets verdicts on cuts with two voices, and on those that differ from the voice of the source."""
-    if not vectors:
-        return
     means = {index: _unit(parts.mean(axis=0)) for index, parts in vectors.items()}
     usual = _unit(np.median(list(means.values()), axis=0))
     for index, parts in vectors.items():

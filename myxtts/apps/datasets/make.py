@@ -3,7 +3,6 @@
 import wave
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import numpy as np
 
 from myxtts.apps.datasets.checks import TELEPHONE_BAND_HZ, Bandwidth
 from myxtts.apps.datasets.decoding import LongAudio
-from myxtts.apps.datasets.heard_before import remembering
+from myxtts.apps.datasets.heard_before import RemembersWhatItHeard
 from myxtts.apps.datasets.listening import Listeners, listen
-from myxtts.apps.datasets.pieces import SUBTITLE_EXTENSIONS, TRANSCRIPT_EXTENSIONS
-from myxtts.apps.datasets.report import write_report
+from myxtts.apps.datasets.pieces import is_subtitles
+from myxtts.apps.datasets.report import duration, write_report
 from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
 from myxtts.apps.datasets.source import CutOptions, Plan, find_text, plan_source
 from myxtts.apps.datasets.survey import SpeechModel
-from myxtts.apps.datasets.word_aligner import WordAligner
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
 from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
@@ -63,7 +61,6 @@ def make_dataset(
     *,
     listeners: Listeners = Listeners(),
     model: SpeechModel | None = None,
-    aligner: WordAligner | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Adds recordings to a set; those in it already stay as they are.
@@ -71,9 +68,7 @@ def make_dataset(
     Args:
         recordings: Files, or folders of them.
         output: The set's folder: a new one, or an earlier set.
-        listeners: Who hears the clips. A recognizer gives the text of recordings that have none, and checks the others.
-        model: Tells speech from other sound; levels alone do without.
-        aligner: Finds the sentences of a transcript in the sound; only transcripts need one.
+        model: Tells speech from other sound; without it, levels alone do.
         tell: Called with a line for each source.
 
     Returns:
@@ -89,21 +84,21 @@ def make_dataset(
     for path, text in texts.items():
         if text is None and listeners.recognizer is None:
             raise UserError(f"{path} has no text. Put subtitles of the same name beside it, or name a --recognizer.")
-        if text and text.suffix.lower() not in SUBTITLE_EXTENSIONS and aligner is None:
+        if text and not is_subtitles(text) and listeners.finder is None:
             hint = "Name a --recognizer, or make subtitles of it with a tool that docs/make-dataset.md lists"
             raise UserError(f"{text} has no times, and nothing finds its sentences in {path.name}. {hint}.")
     with open_set(output) as folder:
-        for path in files:
+        for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
             if folder.is_done(identity):
                 tell(f"{path.name}: in the set already")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")
-            if texts[path] and not options.text:
-                say(f"its text is taken from {texts[path].name}, which lies beside it")
-            mine, finds = _ears_of(texts[path], folder.memory_path(identity), options, listeners, aligner)
-            plan = plan_source(audio := LongAudio(path), texts[path], options.cutting, model, say, finds)
-            record = _write_source(folder, identity, audio, plan, options, mine, texts[path] is None, say)
+            if text and not options.text:
+                say(f"its text is taken from {text.name}, which lies beside it")
+            mine = _remembering(listeners, folder.memory_path(identity), options, text)
+            plan = plan_source(audio := LongAudio(path), text, options.cutting, model, say, mine.finder)
+            record = _write_source(folder, identity, audio, plan, options, mine, text is None, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             _hold_back(folder, record, options)
             folder.add(record)
@@ -113,39 +108,26 @@ def make_dataset(
     return records
 
 
-def _ears_of(text, memory, options, listeners, aligner):
-    """Listeners and aligner of one source: their recognizers keep what they hear until it is done.
+def _remembering(listeners, memory, options, text):
+    """Listeners of one source, whose recognizers keep what they hear until it is done.
 
-    A recognizer that has found a transcript in the sound does not check it again.
+    A recognizer that has found a transcript in the recording does not check it again.
     """
-    recognizer, finder = listeners.recognizer, getattr(aligner, "recognizer", None)
-    if finder is not None and finder is recognizer and text and text.suffix.lower() in TRANSCRIPT_EXTENSIONS:
-        recognizer = None
-    if finder is not None:
-        aligner = copy(aligner)
-        aligner.recognizer = remembering(finder, memory, options.aligner_name)
-    if recognizer is not None:
-        recognizer = remembering(recognizer, memory, options.recognizer_name)
-    return replace(listeners, recognizer=recognizer), aligner
+    keep = lambda recognizer, name: recognizer and RemembersWhatItHeard(recognizer, memory, name)
+    has_found_it = text and not is_subtitles(text) and listeners.finder is listeners.recognizer
+    recognizer = None if has_found_it else keep(listeners.recognizer, options.recognizer_name)
+    return replace(listeners, recognizer=recognizer, finder=keep(listeners.finder, options.aligner_name))
 
 
 def describe(record: dict[str, Any]) -> str:
     """A source in one line: its length, what was kept, and how much was left out for which reason."""
-    rate, kept, left = record["sample_rate"], 0, defaultdict(int)
+    seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
     for row in record["rows"]:
-        if row["clip"]:
-            kept += row["end"] - row["start"]
-        else:
-            left[row["reason"]] += row["end"] - row["start"]
-    count = sum(bool(row["clip"]) for row in record["rows"])
-    parts = [f"{reason} {_span(samples / rate)}" for reason, samples in sorted(left.items(), key=lambda one: -one[1])]
-    whole = _span(record["num_samples"] / rate)
-    clips = f"{counted(count, 'clip')} of {_span(kept / rate)}"
-    return f"{record['name']}: {whole}, {clips}; left out: {', '.join(parts) or 'nothing'}"
-
-
-def _span(seconds):
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+        seconds[row["reason"] if not row["clip"] else ""] += (row["end"] - row["start"]) / record["sample_rate"]
+    clips, whole = f"{counted(count, 'clip')} of {duration(seconds.pop('', 0.0))}", record["num_samples"]
+    left = [f"{reason} {duration(one)}" for reason, one in sorted(seconds.items(), key=lambda one: -one[1])]
+    start = f"{record['name']}: {duration(whole / record['sample_rate'])}, {clips}"
+    return f"{start}; left out: {', '.join(left) or 'nothing'}"
 
 
 def _find_recordings(paths):
@@ -166,70 +148,71 @@ def _find_recordings(paths):
 
 def _write_source(folder, identity, audio, plan: Plan, options, listeners, needs_text, tell):
     """Writes the clips of a source as one folder; returns its record."""
-    surveyed = plan.survey
-    peak, gain, notes = float(surveyed.peaks.max()), 1.0, list(plan.notes)
-    if np.isfinite(surveyed.loudness) and peak > 0:
-        gain = 10 ** ((options.loudness - surveyed.loudness) / 20)
-        if gain * peak > HIGHEST_PEAK:
-            gain = HIGHEST_PEAK / peak
-            notes.append(f"{20 * np.log10(gain):+.1f} dB is the most its peaks allow")
+    surveyed, cutting, notes = plan.survey, options.cutting, []
+    gain = _gain(surveyed, options.loudness, notes)
     bandwidth = Bandwidth(surveyed.sample_rate)
     with write_whole_folder(folder.wav_folder(identity)) as temporary:
-        names = [f"{number:05d}.wav" for number in range(1, len(plan.cuts) + 1)]
-        kept = [(cut, name) for cut, name in zip(plan.cuts, names) if not cut.verdict]
+        files = [temporary / f"{number:05d}.wav" for number in range(1, len(plan.cuts) + 1)]
+        kept = [(cut, file) for cut, file in zip(plan.cuts, files) if not cut.verdict]
         spans = [(cut.start, cut.end) for cut, _ in kept]
-        for (_, name), samples in zip(kept, audio.spans(spans, surveyed.channel)):
+        for (_, file), samples in zip(kept, audio.spans(spans, surveyed.channel)):
             bandwidth.add(samples)
-            samples = _finish(samples * np.float32(gain), surveyed.sample_rate)
-            # Not by libsndfile, which does not say that a disk is full.
-            with open(temporary / name, "wb") as whole, wave.open(whole, "wb") as file:
-                file.setparams((1, 2, surveyed.sample_rate, 0, "NONE", "not compressed"))
-                file.writeframes(to_pcm16(samples))
-        files, cutting = [temporary / name for name in names], options.cutting
+            _write_clip(file, samples * np.float32(gain), surveyed.sample_rate)
         cuts = listen(plan.cuts, files, listeners, cutting.language, cutting.min_snr_db, needs_text, tell)
-        for cut, name in zip(cuts, names):
+        for cut, file in zip(cuts, files):
             if cut.verdict:
-                (temporary / name).unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
     if 0 < bandwidth.highest_hz < TELEPHONE_BAND_HZ:
         notes.append(f"nothing above {bandwidth.highest_hz / 1000:.1f} kHz: it sounds like a telephone")
-    for note in notes[len(plan.notes) :]:
+    for note in notes:
         tell(note)
-    rows = [_clip_row(cut, clip_name(identity, number)) for number, cut in enumerate(cuts, 1)]
-    rows += [{**_row(span.start, span.end, "left out", span.reason), "text": span.text} for span in plan.spans]
+    rows = [_row(cut.start, cut.end, cut.text, *cut.verdict.partition(": ")[::2]) for cut in cuts]
+    for number, (cut, row) in enumerate(zip(cuts, rows), 1):
+        row |= {"clip": "" if cut.verdict else clip_name(identity, number), "facts": vars(cut.facts)}
+    rows += [_row(span.start, span.end, span.text, span.reason) for span in plan.spans]
     step = max(1, round(_ENVELOPE_SECONDS / surveyed.frame_seconds))
     padded = np.pad(surveyed.peaks, (0, -len(surveyed.peaks) % step)).reshape(-1, step).max(axis=1)
     return {
         "speaker": options.speaker,
-        "language": options.cutting.language,
+        "language": cutting.language,
         "sample_rate": surveyed.sample_rate,
         "num_samples": surveyed.num_samples,
         "loudness": round(surveyed.loudness, 2) if np.isfinite(surveyed.loudness) else None,
         "gain_db": round(20 * float(np.log10(gain)), 2),
-        "notes": notes,
+        "notes": [*plan.notes, *notes],
         "rows": sorted(rows, key=lambda row: row["start"]),
         "envelope_seconds": step * surveyed.frame_seconds,
-        "envelope": bytes(np.minimum(99, 100 * padded / max(peak, 1e-9)).astype(np.uint8)).hex(),
+        "envelope": bytes(np.minimum(99, 100 * padded / max(surveyed.peaks.max(), 1e-9)).astype(np.uint8)).hex(),
     }
 
 
-def _finish(samples, sample_rate):
-    """Fades the ends, which lie in pauses, so that no step is heard."""
+def _gain(surveyed, loudness, notes):
+    """Factor that brings a source to the loudness, as far as its peaks allow."""
+    peak = float(surveyed.peaks.max())
+    if not np.isfinite(surveyed.loudness) or peak <= 0:
+        return 1.0
+    gain = 10 ** ((loudness - surveyed.loudness) / 20)
+    if gain * peak > HIGHEST_PEAK:
+        gain = HIGHEST_PEAK / peak
+        notes.append(f"{20 * np.log10(gain):+.1f} dB is the most its peaks allow")
+    return gain
+
+
+def _write_clip(path, samples, sample_rate):
+    """Writes a WAV file; its ends, which lie in pauses, are faded so that no step is heard."""
     count = min(round(_FADE_SECONDS * sample_rate), len(samples) // 2)
     ramp = np.linspace(0, 1, count, endpoint=False, dtype=np.float32)
     samples[:count] *= ramp
     samples[len(samples) - count :] *= ramp[::-1]
-    return samples
+    # Not by libsndfile, which does not say that a disk is full.
+    with open(path, "wb") as whole, wave.open(whole, "wb") as file:
+        file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
+        file.writeframes(to_pcm16(samples))
 
 
-def _clip_row(cut, name):
-    reason, _, detail = cut.verdict.partition(": ")
-    row = _row(cut.start, cut.end, "left out" if reason else "kept", reason, detail)
-    return {**row, "clip": "" if reason else name, "text": cut.text, "facts": vars(cut.facts)}
-
-
-def _row(start, end, verdict, reason="", detail=""):
-    row = {"start": start, "end": end, "verdict": verdict, "reason": reason, "detail": detail}
-    return {**row, "clip": "", "text": "", "validation": False}
+def _row(start, end, text, reason="", detail=""):
+    verdict = {"verdict": "left out" if reason else "kept", "reason": reason, "detail": detail}
+    return {"start": start, "end": end, **verdict, "clip": "", "text": text, "validation": False}
 
 
 def _hold_back(folder: SetFolder, record, options):

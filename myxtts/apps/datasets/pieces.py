@@ -47,6 +47,11 @@ class Piece:
         return max(1, sum(map(str.isalnum, self.text)))
 
 
+def is_subtitles(path: Path) -> bool:
+    """Whether a file of a text is named as subtitles are, which have times; else it is a transcript."""
+    return path.suffix.lower() in SUBTITLE_EXTENSIONS
+
+
 def read_subtitles(path: Path) -> list[Piece]:
     """The cues of an `.srt`, `.vtt` or `.ass` file in the order of their times, without tags, sounds and labels.
 

@@ -7,8 +7,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from myxtts.apps.datasets.set_folder import REPORT
 from myxtts.apps.datasets.source import PAUSE
+from myxtts.config.checks import counted
 from myxtts.storage.files import write_text
 
 _ROW_SECONDS = 60
@@ -22,7 +25,8 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1240px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.2em; margin-top: 2em; } h3 { font-size: 1em; margin-bottom: .3em; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: start; padding: .25em .6em .25em 0;
-  vertical-align: top; border-bottom: 1px solid var(--line); } td.n, th.n { text-align: right; white-space: nowrap; }
+  vertical-align: top; border-bottom: 1px solid var(--line); }
+  td { font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; display: block; } .wave path { fill: currentColor; opacity: .75; }
 .wave .kept { fill: var(--kept); opacity: .3; } .wave .held { fill: var(--held); opacity: .35; }
 .wave .left { fill: var(--left); opacity: .45; } .wave text, .bars text { font-size: 11px; fill: currentColor; }
@@ -40,7 +44,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
         "<h2>Length of clips</h2>",
         _histogram([_seconds(*clip) for clip in clips]),
         f"<h2>The {_WORST} most doubtful clips</h2>",
-        _worst(clips),
+        _worst(records),
         "<h2>Left out, and why</h2>",
         _left_out(records),
         "<h2>Recordings</h2>",
@@ -67,30 +71,26 @@ def _seconds(record, row):
     return (row["end"] - row["start"]) / record["sample_rate"]
 
 
-def _minutes(seconds):
+def duration(seconds: float) -> str:
+    """Seconds or minutes, in words."""
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
 def _totals(records, clips):
     whole = sum(record["num_samples"] / record["sample_rate"] for record in records)
-    kept = sum(_seconds(*clip) for clip in clips)
-    held = [clip for clip in clips if clip[1]["validation"]]
-    share = f" ({100 * kept / whole:.0f} %)" if whole else ""
-    count = f"{len(records)} recording{'s' * (len(records) != 1)}"
-    first = f"{count} of {_minutes(whole)}: {len(clips)} clips of {_minutes(kept)}{share}."
-    are = "is" if len(held) == 1 else "are"
-    validation = f"{len(held)} of them, {_minutes(sum(_seconds(*clip) for clip in held))}, {are} kept for validation."
-    return f"<p>{first} {validation} <code>segments.csv</code> lists every second.</p>"
+    kept, held = sum(_seconds(*clip) for clip in clips), [clip for clip in clips if clip[1]["validation"]]
+    count, held_seconds = counted(len(records), "recording"), sum(_seconds(*clip) for clip in held)
+    first = (
+        f"{count} of {duration(whole)}: {counted(len(clips), 'clip')} of {duration(kept)} ({100 * kept / whole:.0f} %)."
+    )
+    return f"<p>{first} For validation: {len(held)}, {duration(held_seconds)}. <code>segments.csv</code> lists all.</p>"
 
 
 def _histogram(lengths):
     if not lengths:
         return "<p>There are no clips.</p>"
-    counts = [0] * (int(max(lengths)) + 1)
-    for length in lengths:
-        counts[int(length)] += 1
-    step, most = 60, max(counts)
-    bars = []
+    counts = np.bincount(np.array(lengths, int))
+    step, most, bars = 60, counts.max(), []
     for second, count in enumerate(counts):
         height, x = 100 * count / most, second * step
         bars.append(f'<rect x="{x + 4}" y="{120 - height:.1f}" width="{step - 8}" height="{height:.1f}"/>')
@@ -100,46 +100,44 @@ def _histogram(lengths):
     return f'<svg class="bars" {size} role="img" aria-label="histogram">{"".join(bars)}</svg>'
 
 
-def _worst(clips):
-    rates = defaultdict(list)
-    for record, row in clips:
-        rates[record["id"]].append(row["facts"]["characters_per_second"])
-    usual = {source: median(found) for source, found in rates.items()}
-    ranked = sorted(clips, key=lambda clip: -doubtfulness(clip[1]["facts"], usual[clip[0]["id"]]))[:_WORST]
+def _worst(records):
+    ranked = []
+    for record in records:
+        clips = [row for row in record["rows"] if row["clip"]]
+        usual = median([row["facts"]["characters_per_second"] for row in clips] or [0])
+        ranked += [(doubtfulness(row["facts"], usual), _seconds(record, row), row) for row in clips]
     rows = []
-    for record, row in ranked:
+    for _, seconds, row in sorted(ranked, key=lambda one: -one[0])[:_WORST]:
         facts, name = row["facts"], escape(row["clip"], quote=True)
-        player = f'<td><audio controls preload="none" src="{name}"></audio><br>{name}</td>'
-        cells = f"{player}<td dir=auto>{escape(row['text'])}</td>"
-        values = (_seconds(record, row), facts["characters_per_second"], facts["snr_db"], facts["end_db"])
-        rows.append(f"<tr>{cells}{''.join(f'<td class=n>{value:.1f}</td>' for value in values)}</tr>")
-    names = "seconds", "letters a second", "over noise, dB", "loudest end, dB"
-    head = f"<th>clip</th><th>text</th>{''.join(f'<th class=n>{name}</th>' for name in names)}"
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+        player = f'<audio controls preload="none" src="{name}"></audio><br>{name}'
+        values = (seconds, facts["characters_per_second"], facts["snr_db"], facts["end_db"])
+        rows.append([player, f"<bdi>{escape(row['text'])}</bdi>", *(f"{value:.1f}" for value in values)])
+    return _table(["clip", "text", "seconds", "letters a second", "over noise, dB", "loudest end, dB"], rows)
 
 
 def _left_out(records):
-    totals, listed = defaultdict(lambda: [0, 0.0]), []
+    totals, listed = defaultdict(list), []
     for record in records:
         for row in record["rows"]:
             if not row["clip"]:
-                totals[row["reason"]][0] += 1
-                totals[row["reason"]][1] += _seconds(record, row)
+                seconds, start = _seconds(record, row), _clock(row["start"] / record["sample_rate"])
+                totals[row["reason"]].append(seconds)
+                why, text = f"{row['reason']}. {row['detail']}", f"<bdi>{escape(row['text'])}</bdi>"
                 if row["reason"] != PAUSE:
-                    listed.append((record, row))
-    rows = [
-        f"<tr><td>{escape(reason)}</td><td class=n>{count}</td><td class=n>{_minutes(seconds)}</td></tr>"
-        for reason, (count, seconds) in sorted(totals.items(), key=lambda one: -one[1][1])
-    ]
-    table = f"<table><tr><th>why</th><th class=n>times</th><th class=n>together</th></tr>{''.join(rows)}</table>"
-    details = [
-        f"<tr><td>{escape(record['name'])}</td><td class=n>{_clock(row['start'] / record['sample_rate'])}</td>"
-        f"<td class=n>{_seconds(record, row):.1f} s</td><td>{escape(row['reason'])}. {escape(row['detail'])}</td>"
-        f"<td dir=auto>{escape(row['text'])}</td></tr>"
-        for record, row in listed[:_MOST_LEFT_OUT]
-    ]
+                    listed.append([escape(record["name"]), text, start, f"{seconds:.1f} s", escape(why)])
+    by_length = sorted(totals.items(), key=lambda one: -sum(one[1]))
+    table = _table(
+        ["why", "times", "together"], [[escape(why), len(one), duration(sum(one))] for why, one in by_length]
+    )
+    details = _table(["recording", "text", "at", "length", "why"], listed[:_MOST_LEFT_OUT])
     more = f"<p>{len(listed) - _MOST_LEFT_OUT} more are in segments.csv.</p>" if len(listed) > _MOST_LEFT_OUT else ""
-    return f"{table}<details><summary>each of them</summary><table>{''.join(details)}</table>{more}</details>"
+    return f"{table}<details><summary>each of them</summary>{details}{more}</details>"
+
+
+def _table(heads, rows):
+    head = "".join(f"<th>{one}</th>" for one in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _recordings(records):
@@ -147,15 +145,14 @@ def _recordings(records):
     for record in records:
         seconds = record["num_samples"] / record["sample_rate"]
         loudness = "silent" if record["loudness"] is None else f"{record['loudness']:.1f} LUFS"
-        facts = f"{_minutes(seconds)}, {record['sample_rate']} Hz, {loudness}, changed by {record['gain_db']:+.1f} dB"
-        yield f"<h3>{escape(record['name'])}</h3><p class=note>{facts}</p>"
-        yield "".join(f"<p class=note>{escape(note)}</p>" for note in record["notes"])
+        facts = f"{duration(seconds)}, {record['sample_rate']} Hz, {loudness}, changed by {record['gain_db']:+.1f} dB"
+        lines = "".join(f"<p class=note>{escape(note)}</p>" for note in [facts, *record["notes"]])
         count = min(rows_left, -int(-seconds // _ROW_SECONDS))
         rows_left -= count
-        if count:
-            waves = "".join(_wave(record, number * _ROW_SECONDS) for number in range(count))
-            more = "" if count * _ROW_SECONDS >= seconds else "<p>The rest is not drawn.</p>"
-            yield f"<details open><summary>waveform, a minute a line</summary>{waves}{more}</details>"
+        waves = "".join(_wave(record, number * _ROW_SECONDS) for number in range(count))
+        more = "" if count * _ROW_SECONDS >= seconds else "<p>The rest is not drawn.</p>"
+        drawn = f"<details open><summary>waveform, a minute a line</summary>{waves}{more}</details>"
+        yield f"<h3>{escape(record['name'])}</h3>{lines}{drawn}"
 
 
 def _wave(record, start):

@@ -1,6 +1,6 @@
 """One recording: its text, its stretches of speech, which of them become clips, and why the others do not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,15 +13,16 @@ from myxtts.apps.datasets.decoding import LongAudio
 from myxtts.apps.datasets.pieces import (
     SUBTITLE_EXTENSIONS,
     TRANSCRIPT_EXTENSIONS,
-    Piece,
+    is_subtitles,
     read_subtitles,
     read_transcript,
 )
 from myxtts.apps.datasets.survey import SpeechModel, Survey, survey
 from myxtts.apps.datasets.timing import belong_together, fit_timing
-from myxtts.apps.datasets.voice_activity import Stretch, find_speech, to_stretches
-from myxtts.apps.datasets.word_aligner import Recording, WordAligner, with_times
+from myxtts.apps.datasets.voice_activity import find_speech, to_stretches
+from myxtts.apps.datasets.word_aligner import find_sentences, with_times
 from myxtts.config.checks import UserError, counted
+from myxtts.hearing.recognizers import Recognizer
 
 PAUSE = "pause"
 _SENTENCE_PAUSE_SECONDS = 0.5
@@ -86,32 +87,27 @@ def find_text(recording: Path) -> Path | None:
     return None
 
 
-def read_text(path: Path, language: str) -> list[Piece]:
-    """Pieces of a file of subtitles, or of a transcript; told by its name."""
-    is_subtitles = path.suffix.lower() in SUBTITLE_EXTENSIONS
-    return read_subtitles(path) if is_subtitles else read_transcript(path, language)
-
-
 def plan_source(
     audio: LongAudio,
     text: Path | None,
     options: CutOptions,
     model: SpeechModel | None,
     tell: Callable[[str], None],
-    aligner: WordAligner | None = None,
+    finder: Recognizer | None = None,
 ) -> Plan:
     """Surveys a recording and decides where it is cut. Without `text` the cuts' texts are empty.
 
     Args:
-        aligner: Finds the sentences of a transcript, which needs one.
+        finder: Finds the sentences of a transcript, which needs one.
 
     Raises:
         UserError: The recording or its text cannot be used, or they do not belong together.
     """
-    pieces = read_text(text, options.language) if text else []
+    language, pieces = options.language, []
+    if text:
+        pieces = read_subtitles(text) if is_subtitles(text) else read_transcript(text, language)
     surveyed = survey(audio, model)
-    speech = find_speech(surveyed)
-    seconds = surveyed.frame_seconds
+    speech, seconds, size = find_speech(surveyed), surveyed.frame_seconds, surveyed.frame_samples
     stretches = to_stretches(speech, seconds)
     if options.force_cut:
         stretches = force_cuts(stretches, surveyed.levels_db, seconds, options.max_seconds)
@@ -120,58 +116,48 @@ def plan_source(
     if not stretches:
         reason = "no speech was found"
         return Plan(surveyed, [], [Span(0, surveyed.num_samples, reason)], [reason])
+    starts, ends = (np.array([getattr(one, side) for one in stretches]) * seconds for side in ("start", "end"))
     notes: list[str] = []
     if not pieces:
-        atoms = _plain_atoms(stretches, seconds)
+        atoms = _plain_atoms(starts, ends)
     else:
-        if pieces[0].start is None:
-            recording = Recording(audio, surveyed.channel, stretches, surveyed.frame_samples, options.language)
-            pieces = with_times(pieces, aligner.times(recording, pieces), surveyed.seconds)
+        if is_subtitles(text):
+            pieces = _in_time(pieces, starts, ends, text, notes)
         else:
-            pieces = _in_time(pieces, stretches, seconds, text, notes)
-        atoms = _to_atoms(stretches, seconds, pieces, text, notes)
+            times = find_sentences(finder, audio, surveyed, stretches, pieces, language)
+            pieces = with_times(pieces, times, surveyed.seconds)
+        atoms = _to_atoms(starts, ends, pieces, text, notes)
     for note in notes:
         tell(note)
     edges = find_edges(stretches, surveyed.levels_db, seconds)
     clips = choose_clips(atoms, edges, seconds, options.min_seconds, options.max_seconds)
     cuts, used = [], set()
     for clip in clips:
-        members = atoms[clip.first : clip.last]
-        start, end = clip.start, clip.end
-        words = " ".join(atom.text for atom in members).strip()
-        facts = measure_clip(surveyed, speech, start, end, sum(map(str.isalnum, words)))
-        end_sample = min(end * surveyed.frame_samples, surveyed.num_samples)
-        cuts.append(Cut(start * surveyed.frame_samples, end_sample, words, facts))
+        words = " ".join(atom.text for atom in atoms[clip.first : clip.last]).strip()
+        facts = measure_clip(surveyed, speech, clip.start, clip.end, sum(map(str.isalnum, words)))
+        cuts.append(Cut(clip.start * size, min(clip.end * size, surveyed.num_samples), words, facts))
         used.update(range(clip.first, clip.last))
     verdicts = judge([cut.facts for cut in cuts], options.min_snr_db, [cut.text for cut in cuts])
     cuts = [replace(cut, verdict=verdict) for cut, verdict in zip(cuts, verdicts)]
     left = [_unused_span(atom, stretches, edges, surveyed, options) for k, atom in enumerate(atoms) if k not in used]
-    size = surveyed.frame_samples
     left += [Span(one.start * size, one.end * size, "not like speech") for one in steady]
     return Plan(surveyed, cuts, _fill(cuts, left, surveyed.num_samples), notes)
 
 
-def _in_time(pieces, stretches, frame_seconds, text, notes):
+def _in_time(cues, starts, ends, path, notes):
     """Cues with the times of the recording."""
-    timing = fit_timing(pieces, *_times(stretches, frame_seconds))
-    if not belong_together(timing, len(pieces)):
+    timing = fit_timing(cues, starts, ends)
+    if not belong_together(timing, len(cues)):
         shares = f"{100 * timing.matched:.0f} % of its cues begin with speech, by chance {100 * timing.chance:.0f} %"
-        raise UserError(f"{text} does not belong to the recording: {shares}. Name another with --subtitles.")
-    if described := timing.describe():
-        notes.append(described)
-    return [timing.move(piece) for piece in pieces]
+        raise UserError(f"{path} does not belong to the recording: {shares}. Name another with --subtitles.")
+    notes += filter(None, [timing.describe()])
+    return [timing.move(cue) for cue in cues]
 
 
-def _times(stretches, frame_seconds):
-    """Starts and ends, `(N,)` seconds each."""
-    return (np.array([getattr(one, side) for one in stretches]) * frame_seconds for side in ("start", "end"))
-
-
-def _to_atoms(stretches, frame_seconds, pieces, text, notes):
+def _to_atoms(starts, ends, pieces, path, notes):
     """Stretches with the pieces that they certainly hold."""
-    starts, ends = _times(stretches, frame_seconds)
     if not fits_better_than_chance(starts, ends, pieces):
-        raise UserError(f"{text} does not belong to the recording: its texts in another order would fit as well.")
+        raise UserError(f"{path} does not belong to the recording: its texts in another order would fit as well.")
     atoms, unspoken = [], []
     for group in align(starts, ends, pieces):
         members = pieces[group.first_piece : group.last_piece]
@@ -187,36 +173,31 @@ def _to_atoms(stretches, frame_seconds, pieces, text, notes):
     return atoms
 
 
-def _plain_atoms(stretches: Sequence[Stretch], frame_seconds: float) -> list[Atom]:
-    """Every stretch alone, to be understood by a recognizer; long pauses are taken for ends of sentences."""
-    following = [*stretches[1:], None]
-    pauses = [(after.start - one.end) * frame_seconds if after else np.inf for one, after in zip(stretches, following)]
-    return [Atom(k, k + 1, "", pause >= _SENTENCE_PAUSE_SECONDS) for k, pause in enumerate(pauses)]
+def _plain_atoms(starts, ends) -> list[Atom]:
+    """Every stretch alone, for a recognizer; long pauses are taken for ends of sentences."""
+    pauses = np.append(starts[1:] - ends[:-1], np.inf)
+    return [Atom(k, k + 1, "", bool(pause >= _SENTENCE_PAUSE_SECONDS)) for k, pause in enumerate(pauses)]
 
 
 def _unused_span(atom, stretches, edges, surveyed, options):
     """The samples of an atom that is in no clip, with the reason."""
     seconds = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * surveyed.frame_seconds
-    reason = atom.reason
-    if not reason and seconds < options.min_seconds:
-        reason = "too short"
-    elif not reason:
-        known = "where the text is known " if atom.last - atom.first > 1 else ""
-        reason = f"no pause {known}for {options.max_seconds:g} s" if seconds > options.max_seconds else "fits no clip"
+    known = "where the text is known " if atom.last - atom.first > 1 else ""
+    reason = "too short" if seconds < options.min_seconds else "fits no clip"
+    reason = f"no pause {known}for {options.max_seconds:g} s" if seconds > options.max_seconds else reason
     size = surveyed.frame_samples
-    return Span(stretches[atom.first].start * size, stretches[atom.last - 1].end * size, reason, atom.text)
+    start, end = stretches[atom.first].start * size, stretches[atom.last - 1].end * size
+    return Span(start, end, atom.reason or reason, atom.text)
 
 
 def _fill(cuts, left, num_samples):
     """Spans between and beside the cuts, pauses included, so that every sample is in one of all."""
     spans, position = [], 0
-    for one in sorted([*cuts, *left], key=lambda one: one.start):
+    for one in [*sorted([*cuts, *left], key=lambda one: one.start), Span(num_samples, num_samples, "")]:
         start, end = max(position, one.start), min(one.end, num_samples)
         if start > position:
             spans.append(Span(position, start, PAUSE))
         if isinstance(one, Span) and end > start:
             spans.append(replace(one, start=start, end=end))
         position = max(position, end)
-    if position < num_samples:
-        spans.append(Span(position, num_samples, PAUSE))
     return spans

@@ -4,13 +4,14 @@ The results are pieces with times, as subtitles have them: they choose sentences
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from myxtts.apps.datasets.decoding import LongAudio
 from myxtts.apps.datasets.pieces import Piece
+from myxtts.apps.datasets.survey import Survey
 from myxtts.apps.datasets.voice_activity import Stretch
 from myxtts.config.checks import UserError
 from myxtts.hearing.recognizers import Recognizer, Word
@@ -27,17 +28,6 @@ _GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
 _MISHEARD_LETTERS = 15
 _LENGTH_OVER_EXPECTED = (0.4, 2.5)
 _LEAST_PLACED = 0.25
-
-
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """A recording for the aligner: its audio, where somebody speaks, and in which language."""
-
-    audio: LongAudio
-    channel: int | None
-    stretches: Sequence[Stretch]
-    frame_samples: int
-    language: str
 
 
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
@@ -64,51 +54,65 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     return found
 
 
-class WordAligner:
+def find_sentences(
+    recognizer: Recognizer,
+    audio: LongAudio,
+    survey: Survey,
+    stretches: Sequence[Stretch],
+    pieces: Sequence[Piece],
+    language: str,
+) -> list[tuple[float, float] | None]:
     """Matches the words of a transcript with those that a recognizer hears.
 
     Of a recognizer that tells no times, words are spread over the speech of a few seconds.
+
+    Returns:
+        Start and end of each piece, in seconds of the recording; None for one that was not heard.
     """
+    heard = [
+        part
+        for word in _hear(recognizer, audio, survey, stretches, language)
+        for part in _spread(normalized(word.text, language).split(), [(word.start, word.end)])
+    ]
+    texts = [normalized(piece.text, language).split() for piece in pieces]
+    matched = match_words([word.text for word in heard], [word for text in texts for word in text])
+    pace = np.median([(word.end - word.start) / len(word.text) for word in heard]) if heard else 0.0
+    ends = np.cumsum([len(text) for text in texts])
+    places = [matched[end - len(text) : end] for text, end in zip(texts, ends)]
+    letters = [sum(map(len, text)) for text in texts]
+    shares = [
+        sum(len(word) for word, place in zip(text, found) if place >= 0) / max(1, count)
+        for text, found, count in zip(texts, places, letters)
+    ]
+    usual = float(np.median([share for share in shares if share > 0] or [1.0]))
+    least = max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
+    times = [
+        _time_of(text, place, heard, pace) if share >= least else None
+        for text, place, share in zip(texts, places, shares)
+    ]
+    # A recognizer that usually hears everything tells that something else is said; but for a word, or a poor one.
+    return _fill_gaps(times, letters, pace, _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf)
 
-    def __init__(self, recognizer: Recognizer):
-        self.recognizer = recognizer
 
-    def times(self, recording: Recording, pieces: Sequence[Piece]) -> list[tuple[float, float] | None]:
-        """Start and end of each piece, in seconds of the recording; None for one that was not heard."""
-        heard = [
-            part
-            for word in self._hear(recording)
-            for part in _spread(normalized(word.text, recording.language).split(), [(word.start, word.end)])
-        ]
-        texts = [normalized(piece.text, recording.language).split() for piece in pieces]
-        matched = match_words([word.text for word in heard], [word for text in texts for word in text])
-        pace = np.median([(word.end - word.start) / len(word.text) for word in heard]) if heard else 0.0
-        ends = np.cumsum([len(text) for text in texts])
-        places = [matched[end - len(text) : end] for text, end in zip(texts, ends)]
-        shares = [_share_heard(*pair) for pair in zip(texts, places)]
-        usual = float(np.median([share for share in shares if share > 0] or [1.0]))
-        least = max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
-        times = [
-            _time_of(text, place, heard, pace) if share >= least else None
-            for text, place, share in zip(texts, places, shares)
-        ]
-        # A recognizer that usually hears everything tells that something else is said; but for a word, or a poor one.
-        most = _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf
-        return _fill_gaps(times, [sum(map(len, text)) for text in texts], pace, most)
-
-    def _hear(self, recording) -> Iterator[Word]:
-        has_times = hasattr(self.recognizer, "words")
-        most = _WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES
-        rate, size = recording.audio.sample_rate, recording.frame_samples
-        groups, pad = _windows(recording.stretches, most * rate / size), round(_WINDOW_PAD_SECONDS * rate)
-        spans = [(max(0, group[0].start * size - pad), group[-1].end * size + pad) for group in groups]
-        for group, (start, _), samples in zip(groups, spans, recording.audio.spans(spans, recording.channel)):
-            if has_times:
-                for word in self.recognizer.words(samples, rate, recording.language):
-                    yield Word(word.text, word.start + start / rate, word.end + start / rate)
-            else:
-                said = self.recognizer(samples, rate, recording.language).split()
-                yield from _spread(said, [(one.start * size / rate, one.end * size / rate) for one in group])
+def _hear(recognizer, audio, survey, stretches, language) -> Iterator[Word]:
+    has_times = hasattr(recognizer, "words")
+    most = _WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES
+    rate, size = survey.sample_rate, survey.frame_samples
+    groups: list[list[Stretch]] = []
+    for one in stretches:
+        if groups and (one.end - groups[-1][0].start) * size <= most * rate:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    pad = round(_WINDOW_PAD_SECONDS * rate)
+    spans = [(max(0, group[0].start * size - pad), group[-1].end * size + pad) for group in groups]
+    for group, (start, _), samples in zip(groups, spans, audio.spans(spans, survey.channel)):
+        if has_times:
+            for word in recognizer.words(samples, rate, language):
+                yield Word(word.text, word.start + start / rate, word.end + start / rate)
+        else:
+            said = recognizer(samples, rate, language).split()
+            yield from _spread(said, [(one.start * size / rate, one.end * size / rate) for one in group])
 
 
 def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
@@ -118,17 +122,6 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
         if kind == "equal":
             places[first_in_text:last_in_text] = range(first, last)
     return places
-
-
-def _windows(stretches, most):
-    """Stretches that follow each other, of at most `most` frames together where they are not longer alone."""
-    groups: list[list[Stretch]] = []
-    for one in stretches:
-        if groups and one.end - groups[-1][0].start <= most:
-            groups[-1].append(one)
-        else:
-            groups.append([one])
-    return groups
 
 
 def _spread(words, spans):
@@ -144,11 +137,6 @@ def _spread(words, spans):
         return float(starts[span] + place - spoken[span])
 
     return [Word(word, at(places[k], 1e-6), at(places[k + 1], -1e-6)) for k, word in enumerate(words)]
-
-
-def _share_heard(text, places):
-    """Share of a sentence's letters in words that were heard."""
-    return sum(len(word) for word, place in zip(text, places) if place >= 0) / max(1, sum(map(len, text)))
 
 
 def _fill_gaps(times, letters, pace, most):

@@ -7,6 +7,8 @@ import numpy as np
 import soundfile
 from tiny import voiced
 
+from myxtts.hearing.recognizers import Word
+
 RATE = 16_000
 LETTERS_PER_SECOND = 14
 
@@ -70,3 +72,32 @@ def plant(path, count=24, seed=0, extra=None):
         hush(random.uniform(0.3, 1.0))
     soundfile.write(path, np.concatenate(parts), RATE, subtype="PCM_16")
     return Planted(path, position / RATE, spoken, texts)
+
+
+class HearsPlanted:
+    """A recognizer that hears what is said in a planted recording, but for every `wrong`-th sentence."""
+
+    def __init__(self, planted, wrong=10**9):
+        self.planted, self.wrong, self.count = planted, wrong, 0
+        self.whole = soundfile.read(planted.path, dtype="float32")[0]
+
+    def words(self, samples, sample_rate, language):
+        size = sample_rate // 100
+        starts = range(0, len(self.whole) - size + 1, size)
+        first = next(k for k in starts if np.array_equal(self.whole[k : k + size], samples[:size])) / sample_rate
+        last = first + len(samples) / sample_rate + 0.05
+        spoken = [(text, *span) for span, text in zip(self.planted.spoken, self.planted.texts)]
+        return [
+            Word(self._garbled(text), a - first, b - first) for text, a, b in spoken if first < a + 0.05 and b < last
+        ]
+
+    def _garbled(self, text):
+        self.count += 1
+        return "xyz" if self.count % self.wrong == 0 else text
+
+
+class HearsPlantedWithoutTimes(HearsPlanted):
+    words = property()
+
+    def __call__(self, samples, sample_rate, language):
+        return " ".join(word.text for word in HearsPlanted.words(self, samples, sample_rate, language))

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import soundfile
-from planted_talk import RATE, plant, syllables
+from planted_talk import RATE, HearsPlanted, plant, syllables
 from tiny import voiced
 
 from myxtts import __main__ as command
@@ -19,10 +19,8 @@ from myxtts.apps.datasets.checks import ClipFacts
 from myxtts.apps.datasets.listening import Listeners, listen
 from myxtts.apps.datasets.make import DatasetOptions, make_dataset
 from myxtts.apps.datasets.source import Cut
-from myxtts.apps.datasets.word_aligner import WordAligner
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import load_corpus
-from myxtts.hearing.recognizers import Word
 
 pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
 
@@ -161,23 +159,10 @@ def test_transcript_is_found_by_a_recognizer_and_needs_one(planted, tmp_path, ca
     assert make(*words) == 2
     assert "--recognizer" in capsys.readouterr().err
     options = DatasetOptions(text=tmp_path / "talk.txt")
-    make_dataset([planted.path], tmp_path / "set", options, aligner=WordAligner(Hears(planted)), tell=list)
+    make_dataset(
+        [planted.path], tmp_path / "set", options, listeners=Listeners(finder=HearsPlanted(planted)), tell=list
+    )
     assert right_share(planted, tmp_path / "set") >= 0.98
-
-
-class Hears:
-    """A recognizer that hears what is said in a planted recording, with times."""
-
-    def __init__(self, planted):
-        self.planted, (self.whole, _) = planted, soundfile.read(planted.path, dtype="float32")
-
-    def words(self, samples, sample_rate, language):
-        size = sample_rate // 100
-        starts = range(0, len(self.whole) - len(samples) + 1, size)
-        first = next(k for k in starts if np.array_equal(self.whole[k : k + size], samples[:size])) / sample_rate
-        last = first + len(samples) / sample_rate + 0.01
-        spoken = [(text, *span) for span, text in zip(self.planted.spoken, self.planted.texts)]
-        return [Word(text, a - first, b - first) for text, a, b in spoken if first <= a + 0.1 and b <= last]
 
 
 def test_subtitles_of_another_recording_are_refused(planted, tmp_path, capsys):
@@ -246,7 +231,7 @@ def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
     ear, options = HearsNothing(), DatasetOptions(text=tmp_path / "talk.txt")
     with pytest.raises(UserError, match="0 of 24 sentences were heard"):
-        make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(ear), aligner=WordAligner(ear))
+        make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(ear, ear))
     assert ear.calls < 24  # of a few seconds each, and no clip was listened to
 
 

@@ -129,7 +129,7 @@ def test_video_is_decoded_by_ffmpeg(tmp_path, monkeypatch):
     script = tmp_path / "ffmpeg"
     code = "import sys, soundfile\nassert any(one.startswith('file:') for one in sys.argv)\n"
     code += f"samples, rate = soundfile.read({str(tmp_path / 'sound.wav')!r})\n"
-    code += "import io\nout = io.BytesIO()\nsoundfile.write(out, samples, rate, 'FLOAT', format='WAV')\n"
+    code += "import io\nout = io.BytesIO()\nsoundfile.write(out, samples, rate, 'FLOAT', format='AU')\n"
     script.write_text(f"#!{sys.executable}\n{code}sys.stdout.buffer.write(out.getvalue())\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
