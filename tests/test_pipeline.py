@@ -103,7 +103,7 @@ def test_cache_keeps_within_its_budget(clips):
     cache = SampleCache(0.02)
     for clip in clips:
         cache.load(clip.wav_path)
-    kept = sum(samples.nbytes for samples, *_ in cache._samples.values())
+    kept = sum(samples.nbytes for samples, *_ in cache._arrays.values())
     assert 0 < kept <= 0.02 * 2**20
 
 

@@ -12,12 +12,10 @@ import tensorflow as tf
 from tiny import tiny_run_config, write_run
 
 from myxtts.audio.files import AudioError
-from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
 from myxtts.cli.prepare import main
 from myxtts.config.checks import UserError
-from myxtts.data.conditioning import ConditioningRule, fill, known_frames, windows
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.shards import PreparedClips, PreparedSound, shard_name, write_shard
+from myxtts.data.shards import PreparedClips, shard_name, write_shard
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
 from myxtts.runs.preparing import LOCK, prepare
@@ -57,7 +55,7 @@ def with_prepared(config, folder):
 
 
 def clips_of(folder):
-    """`{id: {samples, mel and codes}}` of all shards, by a reader of TFRecords, which checks their checksums."""
+    """`{id: {samples and codes}}` of all shards, by a reader of TFRecords, which checks their checksums."""
     found = {}
     for record in tf.data.TFRecordDataset(sorted(map(str, folder.glob("*.tfrecord")))):
         features = tf.train.Example.FromString(record.numpy()).features.feature
@@ -80,9 +78,7 @@ def test_batches_and_losses_are_those_of_the_recordings(run, shards):
         for position in range(theirs.order.batches_per_epoch):
             waves, computed = ours(position), theirs(position)
             assert waves.codes.shape[1] and not computed.codes.shape[1]
-            assert (
-                2 * waves.missing_frames.shape[1] < waves.conditioning_mel.shape[1] and not computed.missing_frames.size
-            )
+            np.testing.assert_array_equal(waves.conditioning, computed.conditioning)
             batches = [preparation(tf.nest.map_structure(tf.constant, batch)) for batch in (waves, computed)]
             for name, ours_of, theirs_of in zip(batches[0]._fields, *batches):
                 counts = tf.sequence_mask(batches[0].code_lengths, ours_of.shape[1]) if name == "codes" else True
@@ -91,25 +87,6 @@ def test_batches_and_losses_are_those_of_the_recordings(run, shards):
         losses = [objective.loss_sums(batch)[0]["codes"].numpy() for batch in batches]
         assert losses[0] == losses[1]
     assert len(seen) > 3, "codes that are all alike would show nothing"
-
-
-@pytest.mark.parametrize(
-    "padding, start, length", [("repeat", 512, 9 * 256), ("repeat", 256, 40 * 256 + 9), ("zeros", 0, 5000)]
-)
-def test_frames_of_a_voice_are_those_of_its_recording_to_the_last_digit(padding, start, length):
-    recording = np.random.default_rng(2).normal(size=24_000).astype("float32")
-    rule, extractor = ConditioningRule(1, 12_000, "speaker", padding, 256), MelSpectrogram(CONDITIONING_MEL)
-    length = rule.whole(min(length, rule.max_samples))
-    filled = fill(recording[start : start + length], rule.max_samples, padding)[None]
-    whole, mel = (extractor(wav, in_chunks=True)[0].numpy() for wav in (recording[None], filled))
-    known = known_frames(start, length, rule)
-    found = known >= 0
-    assert found.sum() >= len(known) / 3
-    np.testing.assert_array_equal(mel[found], whole[known[found]])
-    for in_chunks in (True, False):
-        lacking = windows(recording, start, length, rule, np.flatnonzero(~found))
-        missing = extractor.of_windows(lacking[None], in_chunks)[0]
-        np.testing.assert_array_equal(missing, extractor(filled, in_chunks)[0].numpy()[~found])
 
 
 def test_augmented_clips_take_the_samples_and_compute_their_codes(run, shards, caplog):
@@ -142,7 +119,7 @@ def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
     first = (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns
 
     def stopped():
-        yield "one", np.zeros(1, np.int32), PreparedSound(np.zeros(9, np.int16), np.zeros((1, 80), np.float32))
+        yield "one", np.zeros(1, np.int32), np.zeros(9, np.int16)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

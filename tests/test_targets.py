@@ -92,7 +92,7 @@ def test_stages_that_do_not_ask_pay_nothing(clips):
     batch = loader(0)
     assert batch.target_wav.shape == (3, 0)
     assert not np.any([batch.target_lengths, batch.source_rate, batch.speaker])
-    assert {rate for _, rate in loader.cache._samples} == {MODEL_SAMPLE_RATE}
+    assert {rate for _, rate in loader.cache._arrays} == {MODEL_SAMPLE_RATE}
     plain, asked = make_loader(clips)(4), make_loader(clips, speakers=("a", "b"))(4)
     np.testing.assert_array_equal(plain.wav, asked.wav)
 

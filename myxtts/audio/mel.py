@@ -179,21 +179,6 @@ class MelSpectrogram:
         mel = ops.reshape(ops.map(chunk, ops.arange(num_chunks)), (-1, spec.num_mels))[:total]
         return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
 
-    def of_windows(self, windows: Any, in_chunks: bool = False) -> Any:
-        """Log-mel of single frames, to the last digit what a call gives, whose `in_chunks` is the same.
-
-        Args:
-            windows: What the frames are of, `(B, K, win_length)` float32; with preemphasis, if any.
-
-        Returns:
-            Log-mel, `(B, K, num_mels)` float32.
-        """
-        if not in_chunks:
-            return self._log_mel(windows, self._filters)
-        # Of the same rank, and so by the same product, as the frames of a chunk.
-        mel = self._log_mel(ops.reshape(windows, (-1, self.spec.win_length)), self._filter_groups)
-        return ops.reshape(mel, (-1, ops.shape(windows)[1], self.spec.num_mels))
-
     def _log_mel(self, frames, filter_groups):
         """`(..., F, win_length)` to `(..., F, num_mels)`."""
         spec = self.spec

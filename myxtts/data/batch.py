@@ -4,15 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS
-
-_NO_CODES, _NO_MEL = np.zeros((0, 0), np.int32), np.zeros((0, 0, 0), np.float32)
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 
 
 class WaveBatch(NamedTuple):
     """What the host makes: padded waveforms and token ids. B clips, S and R samples at 22 050 Hz, L tokens.
 
-    The last seven fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`, `codes`. For others
+    The last five fields are for stages whose `StageEntry` asks for them: `targets`, `speakers`, `codes`. For others
     they are without width or zero.
     """
 
@@ -28,17 +26,11 @@ class WaveBatch(NamedTuple):
     source_rate: object  # `(B,)` int32, Hz that the recordings have
     speaker: object  # `(B,)` int32, index into the sorted speakers of the training set; -1: none of them
     # `(B, S / 1024)` int32 of prepared clips, zero-padded, whose `wav` has no samples; without width: to be computed
-    codes: object = _NO_CODES
-    # `(B, F, num_mels)` float32, normalized log-mel of prepared conditioning clips; without width: to be computed
-    conditioning_mel: object = _NO_MEL
-    # `(B, K)` int32, frames to be put into it; they are of the K windows of 1024 samples that `conditioning` then has
-    missing_frames: object = _NO_CODES
+    codes: object = np.zeros((0, 0), np.int32)
 
 
-WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4 f4 i4".split()))
-WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2, 3, 2)
-WINDOW_SAMPLES = 1024
-"""Of a frame of the conditioning mel."""
+WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
+WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
 """Samples at 22 050 and at 24 000 Hz that last equally long: where a clip may begin, so that both begin together."""
 
@@ -71,8 +63,6 @@ def noise_batch(
         np.full(num_clips, num_targets, np.int32),
         np.full(num_clips, DECODER_SAMPLE_RATE * targets, np.int32),
         np.zeros(num_clips, np.int32),
-        np.zeros((num_clips, 0), np.int32),
-        np.zeros((num_clips, 0, NUM_MELS), np.float32),
         np.zeros((num_clips, 0), np.int32),
     )
 
@@ -134,12 +124,11 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
     if batch.wav.shape[1] % CODE_STRIDE_SAMPLES:
         rule = f"WaveBatch.wav must have a multiple of {CODE_STRIDE_SAMPLES} samples."
         raise BatchError(f"{rule} Received: {batch.wav.shape}.")
-    is_prepared = batch.codes.shape[1] > 0
-    num_samples = batch.codes.shape[1] * CODE_STRIDE_SAMPLES if is_prepared else batch.wav.shape[1]
-    if is_prepared and batch.wav.shape[1]:
-        raise BatchError(f"WaveBatch.wav must be empty beside codes. Received: {batch.wav.shape}.")
-    if is_prepared and batch.conditioning.shape[1] != (size := batch.missing_frames.shape[1] * WINDOW_SAMPLES):
-        raise BatchError(f"WaveBatch.conditioning must have {size} samples. Received: {batch.conditioning.shape}.")
+    num_samples = batch.wav.shape[1]
+    if batch.codes.shape[1]:
+        if num_samples:
+            raise BatchError(f"WaveBatch.wav must be empty beside codes. Received: {batch.wav.shape}.")
+        num_samples = batch.codes.shape[1] * CODE_STRIDE_SAMPLES
     checked = [(batch.wav_lengths, num_samples), (batch.text_lengths, batch.text.shape[1])]
     if width := batch.target_wav.shape[1]:
         if width != target_width(batch.wav.shape[1]):

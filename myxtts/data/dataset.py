@@ -147,7 +147,7 @@ class SpeechDataset:
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
         entry, shift = STAGES[stage], MAX_SHIFT_SAMPLES * data.augment
         keeps_codes = entry.codes and not data.augment
-        # On the frames of the recording's mel, so that most of the voice's can be taken from there, where it is kept.
+        # On the frames of the recording's mel, as runs without augmentation have always been given them.
         grid = MEL_HOP_SAMPLES if keeps_codes else 1
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding, grid)
         rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import AudioError, load_with_rate
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
-from myxtts.data.conditioning import ConditioningRule, fill, known_frames, windows
-from myxtts.data.shards import PreparedClips, PreparedSound
+from myxtts.data.conditioning import ConditioningRule, fill
+from myxtts.data.shards import PreparedClips
 from myxtts.devices.process_end import AbandonedThread
 
 _FULL_SCALE = 32767.0
@@ -33,11 +33,11 @@ class Clip:
 
 
 class SampleCache:
-    """Decoded recordings kept as 16-bit samples until a memory budget is full; from shards what is `prepared`."""
+    """Decoded recordings kept as 16-bit samples until a memory budget is full; what is `prepared` comes from shards."""
 
     def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
         self._room, self._prepared = budget_mb * 2**20, prepared
-        self._samples: dict[tuple[str, int], tuple[np.ndarray, int, PreparedSound | None]] = {}
+        self._arrays: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
@@ -49,43 +49,27 @@ class SampleCache:
 
         The rate of a prepared clip is the one it is kept at.
         """
-        samples, source_rate, _ = self._entry(path, sample_rate)
-        return to_float(samples), source_rate
-
-    def sound(self, path: str) -> PreparedSound:
-        """Samples and conditioning mel of a prepared recording, as they are kept."""
-        return self._entry(path, MODEL_SAMPLE_RATE)[2]
+        if (kept := self._arrays.get((path, sample_rate))) is None:
+            if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
+                kept = self._prepared.read_samples(path), sample_rate
+            else:
+                samples, source_rate = load_with_rate(path, sample_rate)
+                kept = to_int16(samples), source_rate
+            self._keep((path, sample_rate), kept)
+        return kept[0].astype(np.float32) * (1.0 / _FULL_SCALE), kept[1]
 
     def codes(self, path: str) -> np.ndarray:
         """Codes of a prepared recording, `(C,)` int32."""
-        key = path, 0
-        kept = self._samples.get(key)
-        return self._keep(key, (self._prepared.read_codes(path), 0, None))[0] if kept is None else kept[0]
-
-    def _entry(self, path, sample_rate):
-        key = path, sample_rate
-        kept = self._samples.get(key)
-        if kept is not None:
-            return kept
-        if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
-            sound = self._prepared.read_sound(path)
-            return self._keep(key, (sound.samples, sample_rate, sound))
-        samples, source_rate = load_with_rate(path, sample_rate)
-        return self._keep(key, (to_int16(samples), source_rate, None))
+        if (kept := self._arrays.get((path, 0))) is None:
+            kept = self._prepared.read_codes(path), 0
+            self._keep((path, 0), kept)
+        return kept[0]
 
     def _keep(self, key, entry):
-        array, _, sound = entry
-        size = array.nbytes + (sound.conditioning_mel.nbytes if sound else 0)
         with self._lock:
-            if key not in self._samples and size <= self._room:
-                self._room -= size
-                self._samples[key] = entry
-        return entry
-
-
-def to_float(samples: np.ndarray) -> np.ndarray:
-    """Samples that are kept, as they are trained on: float32 in [-1, 1]."""
-    return samples.astype(np.float32) * (1.0 / _FULL_SCALE)
+            if key not in self._arrays and entry[0].nbytes <= self._room:
+                self._room -= entry[0].nbytes
+                self._arrays[key] = entry
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
@@ -113,7 +97,7 @@ class BatchLoader:
     speakers: Sequence[str] | None = None
     """Speakers by index, where batches say whose clips they are."""
     prepared: bool = False
-    """Whether batches bring codes and conditioning mels of the clips, which are all prepared, whole and not put off."""
+    """Whether batches bring codes instead of samples; all clips are then prepared, whole and not shifted."""
     share: tuple[int, int] = (0, 1)
     """Which of how many equal parts of each batch is read: a worker's own rows."""
     failure: Exception | None = None
@@ -128,11 +112,10 @@ class BatchLoader:
     def __call__(self, position: int) -> WaveBatch:
         ordered = self.order.batch(position)
         part, parts = self.share
-        first = part * len(ordered.indices) // parts
-        indices = ordered.indices[first : (part + 1) * len(ordered.indices) // parts]
+        first, end = (number * len(ordered.indices) // parts for number in (part, part + 1))
+        indices = ordered.indices[first:end]
         batch = self._empty(len(indices), ordered)
         batch.index[:] = indices
-        voices = []
         for row, index in enumerate(indices):
             clip = self.clips[index]
             # A generator for each row: what is drawn for one depends on no other, which another worker reads.
@@ -142,16 +125,22 @@ class BatchLoader:
             if self.speakers is not None:
                 batch.speaker[row] = self._speaker_index.get(clip.speaker, -1)
             if self.prepared:
-                voices.append(self._fill_prepared(batch, row, clip, rng))
+                codes = self.cache.codes(clip.wav_path)[: batch.codes.shape[1]]
+                batch.codes[row, : len(codes)] = codes
+                batch.wav_lengths[row] = min(clip.num_samples, batch.codes.shape[1] * CODE_STRIDE_SAMPLES)
+                samples, shift = None, 0
             else:
-                self._fill_recorded(batch, row, clip, rng)
-        return check_wave_batch(self._with_windows(batch, voices) if self.prepared else batch)
+                samples, shift = self._fill_wav(batch, row, clip, rng)
+            if self.conditioning is not None:
+                self._fill_conditioning(batch, row, clip, rng, samples, shift)
+        return check_wave_batch(batch)
 
-    def _fill_recorded(self, batch, row, clip, rng):
-        """Puts sound into a row: the clip's, and that which the voice is taken from."""
+    def _fill_wav(self, batch, row, clip, rng):
+        """Puts a clip's samples into a row; returns them, and the samples of silence before them."""
         samples, start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
         if self.crop_samples is not None:
-            samples, start = self._slice(samples, self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
+            start = self._start(len(samples), self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
+            samples = samples[start : start + self.crop_samples]
         samples = samples[:room]
         shift = int(rng.integers(min(self.max_shift, room - len(samples)) + 1)) if self.training else 0
         if self.targets:
@@ -159,48 +148,35 @@ class BatchLoader:
             self._fill_target(batch, row, clip, start, len(samples), shift)
         batch.wav[row, shift : shift + len(samples)] = samples
         batch.wav_lengths[row] = shift + len(samples)
-        if (rule := self.conditioning) is None:
-            return
-        length, other = self._voice(batch.index[row], rng)
+        return samples, shift
+
+    def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
+        """Puts the voice's clip into a row; the row's own `samples`, None if prepared, begin at `shift`."""
+        rule = self.conditioning
+        length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
+        same_voice, other = self._by_speaker[clip.speaker, clip.language], None
+        if rule.source == "speaker" and len(same_voice) > 1:
+            steps = int(rng.integers(1, len(same_voice))) if self.training else 1
+            other = self.clips[same_voice[(same_voice.index(batch.index[row]) + steps) % len(same_voice)]]
         if other is not None:
             samples = self.cache.load(other.wav_path)
-        start, length = self._stretch(len(samples), length, rng, other is None)
+        elif samples is None:
+            samples = self.cache.load(clip.wav_path)[: batch.wav_lengths[row]]
+        if other is None and len(samples) < length:
+            length = max(1, len(samples) // 2)
+        start, length = self._start(len(samples), length, rng, rule.grid), rule.whole(min(length, len(samples)))
         batch.conditioning[row] = fill(samples[start : start + length], rule.max_samples, rule.padding)
         if other is None:
             batch.conditioning_span[row] = shift + start, shift + start + length
 
-    def _fill_prepared(self, batch, row, clip, rng):
-        """Puts codes and most of a conditioning mel into a row; returns what the frames that lack are made of."""
-        codes = self.cache.codes(clip.wav_path)[: batch.codes.shape[1]]
-        batch.codes[row, : len(codes)] = codes
-        num_samples = min(clip.num_samples, batch.codes.shape[1] * CODE_STRIDE_SAMPLES)
-        batch.wav_lengths[row] = num_samples
-        length, other = self._voice(batch.index[row], rng)
-        sound = self.cache.sound((other or clip).wav_path)
-        start, length = self._stretch(len(sound.samples) if other else num_samples, length, rng, other is None)
-        if other is None:
-            batch.conditioning_span[row] = start, start + length
-        known = known_frames(start, length, self.conditioning)
-        np.take(sound.conditioning_mel, known, axis=0, mode="clip", out=batch.conditioning_mel[row])
-        return sound.samples, start, length, np.flatnonzero(known < 0)
-
-    def _with_windows(self, batch, voices):
-        """A prepared batch with the numbers of frames that its conditioning mels lack, and with their samples."""
-        most, rows = max(len(missing) for *_, missing in voices), len(voices)
-        frames = np.array([np.pad(missing, (0, most - len(missing)), "edge") for *_, missing in voices], np.int32)
-        samples = [windows(*voice[:3], self.conditioning, row) for voice, row in zip(voices, frames)]
-        return batch._replace(conditioning=to_float(np.reshape(samples, (rows, -1))), missing_frames=frames)
-
     def _empty(self, rows, ordered):
-        """A batch of zeros; of a prepared one, which needs no sound, without samples."""
-        wav, voice, frames, codes = ordered.num_samples, 0, 0, 0
-        if self.conditioning is not None:
-            voice = self.conditioning.max_samples
+        """A batch of zeros; codes take the place of samples if the clips are prepared."""
+        wav, codes = ordered.num_samples, 0
         if self.prepared:
-            wav, voice, frames, codes = 0, 0, self.conditioning.num_frames, wav // CODE_STRIDE_SAMPLES
+            wav, codes = 0, wav // CODE_STRIDE_SAMPLES
+        voice = self.conditioning.max_samples if self.conditioning is not None else 0
         target = target_width(ordered.num_samples) * self.targets
-        widths = (), (wav,), (), (ordered.num_tokens,), (), (voice,), (2,), (target,), (), (), ()
-        widths = *widths, (codes,), (frames, NUM_MELS), (0,)
+        widths = (), (wav,), (), (ordered.num_tokens,), (), (voice,), (2,), (target,), (), (), (), (codes,)
         return WaveBatch(*(np.zeros((rows, *width), dtype) for width, dtype in zip(widths, WAVE_DTYPES)))
 
     def _fill_target(self, batch, row, clip, start, length, shift):
@@ -212,30 +188,9 @@ class BatchLoader:
         batch.target_wav[row, shift : shift + len(samples)] = samples
         batch.target_lengths[row] = shift + len(samples)
 
-    def _slice(self, samples, length, rng, grid):
-        start = self._start(len(samples), length, rng, grid)
-        return samples[start : start + length], start
-
     def _start(self, num_samples, length, rng, grid):
         start = int(rng.integers(num_samples - length + 1)) if self.training and num_samples > length else 0
         return start - start % grid
-
-    def _voice(self, index, rng):
-        """How many samples the voice is taken from, and of which other clip; None for the clip itself."""
-        rule, clip = self.conditioning, self.clips[index]
-        length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
-        same_voice = self._by_speaker[clip.speaker, clip.language]
-        if rule.source != "speaker" or len(same_voice) == 1:
-            return length, None
-        steps = int(rng.integers(1, len(same_voice))) if self.training else 1
-        return length, self.clips[same_voice[(same_voice.index(index) + steps) % len(same_voice)]]
-
-    def _stretch(self, num_samples, length, rng, of_itself):
-        """First sample and number of samples of so many that a voice is taken from."""
-        if of_itself and num_samples < length:
-            length = max(1, num_samples // 2)
-        start = self._start(num_samples, length, rng, self.conditioning.grid)
-        return start, self.conditioning.whole(min(length, num_samples))
 
 
 def wave_dataset(

@@ -2,9 +2,8 @@
 
 A folder holds, for each of its shards, a TFRecord file and an index in JSON, which is written last: without it the
 shard is not there. A manifest appears when all shards are there. A clip has two `tf.train.Example`s, as a batch takes
-codes of one clip and sound of another: `id` and `codes`; `id`, `samples` (16-bit little-endian PCM at 22 050 Hz) and
-`conditioning_mel` (little-endian float32). A clip's shard follows from its id alone, so that it does not matter who
-makes which, and when.
+codes of one clip and samples of another: `id` and `codes`; `id` and `samples` (16-bit little-endian PCM at 22 050 Hz).
+A clip's shard follows from its id alone, so that it does not matter who makes which, and when.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
-from myxtts.config.rates import NUM_MELS
 from myxtts.data.places import file_size, read_bytes
 from myxtts.storage.files import (
     CheckpointError,
@@ -41,15 +39,6 @@ MAX_SHARD_CLIPS = 200_000
 _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and its checksum; checksum of the data
 
 
-class PreparedSound(NamedTuple):
-    """Sound of a clip."""
-
-    samples: np.ndarray
-    """`(S,)` int16, at 22 050 Hz."""
-    conditioning_mel: np.ndarray
-    """`(1 + S // 256, num_mels)` float32, normalized, with silence behind the clip."""
-
-
 class Record(NamedTuple):
     """Where in a shard a `tf.train.Example` is."""
 
@@ -67,7 +56,7 @@ class PreparedClip(NamedTuple):
     id: str
     num_samples: int
     codes: Record
-    sound: Record
+    samples: Record
 
 
 def shard_name(number: int, shards: int) -> str:
@@ -85,14 +74,14 @@ def write_shard(
     number: int,
     shards: int,
     dvae: str,
-    clips: Iterable[tuple[str, np.ndarray, PreparedSound]],
+    clips: Iterable[tuple[str, np.ndarray, np.ndarray]],
     left_out: Sequence[tuple[str, str]] = (),
 ) -> int:
     """Writes one shard, whole or not at all; returns how many clips it holds.
 
     Args:
         dvae: Digest of the weights that made the codes.
-        clips: Id, codes `(C,)` int32 and sound of each.
+        clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each.
         left_out: Id and reason of clips that cannot be used.
     """
     name, index, offset = shard_name(number, shards), [], 0
@@ -100,13 +89,13 @@ def write_shard(
         remove_leftovers(folder, name + suffix)
     path = folder / f"{name}.tfrecord"
     with write_whole(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
-        for clip_id, codes, sound in clips:
+        for clip_id, codes, samples in clips:
             records = []
-            for example in _examples(clip_id, codes, sound):
+            for example in _examples(clip_id, codes, samples):
                 writer.write(example)
                 records.append(Record(offset + _RECORD_HEADER_BYTES, len(example), zlib.crc32(example)))
                 offset += _RECORD_HEADER_BYTES + len(example) + _RECORD_FOOTER_BYTES
-            index.append(PreparedClip(clip_id, len(sound.samples), *records))
+            index.append(PreparedClip(clip_id, len(samples), *records))
         writer.close()  # before its content is waited for
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
     write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out})
@@ -234,22 +223,19 @@ class PreparedClips:
         return path in self._by_path
 
     def read_codes(self, path: str) -> np.ndarray:
-        """Codes `(C,)` int32 of an adopted recording; raises as `read_sound`."""
+        """Codes `(C,)` int32 of an adopted recording; raises as `read_samples`."""
         shard, clip = self._by_path[path]
         return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
 
-    def read_sound(self, path: str) -> PreparedSound:
-        """Samples and conditioning mel of an adopted recording.
+    def read_samples(self, path: str) -> np.ndarray:
+        """Samples `(S,)` int16 of an adopted recording.
 
         Raises:
             AudioError: The shard is not what it was.
             OSError: It cannot be read.
         """
         shard, clip = self._by_path[path]
-        features = _read(shard, clip.id, clip.sound)
-        samples = np.frombuffer(features["samples"].bytes_list.value[0], "<i2")
-        mel = np.frombuffer(features["conditioning_mel"].bytes_list.value[0], "<f4")
-        return PreparedSound(samples, mel.reshape(-1, NUM_MELS))
+        return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
 
 
 def _listed(row):
@@ -266,14 +252,13 @@ def _read(shard, clip_id, record):
     return tf.train.Example.FromString(content).features.feature
 
 
-def _examples(clip_id, codes, sound):
-    """Codes and sound, each as a `tf.train.Example` with the clip's id."""
-    content = {"samples": sound.samples.astype("<i2"), "conditioning_mel": sound.conditioning_mel.astype("<f4")}
-    feature = tf.train.Feature
-    known = {"id": feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")]))}
-    of_codes = {"codes": feature(int64_list=tf.train.Int64List(value=codes.tolist()))}
-    of_sound = {
-        name: feature(bytes_list=tf.train.BytesList(value=[array.tobytes()])) for name, array in content.items()
+def _examples(clip_id, codes, samples):
+    """Codes and samples, each as a `tf.train.Example` with the clip's id."""
+    content = {
+        "codes": tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist())),
+        "samples": tf.train.Feature(bytes_list=tf.train.BytesList(value=[samples.astype("<i2").tobytes()])),
     }
-    for values in (of_codes, of_sound):
-        yield tf.train.Example(features=tf.train.Features(feature=known | values)).SerializeToString()
+    name = clip_id.encode("utf-8", "surrogatepass")
+    for kind, feature in content.items():
+        features = {"id": tf.train.Feature(bytes_list=tf.train.BytesList(value=[name])), kind: feature}
+        yield tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.mel import CONDITIONING_MEL
 from myxtts.config.checks import UserError, counted, require
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import noise_batch
@@ -15,16 +14,7 @@ from myxtts.data.corpora import Corpus, load_corpus
 from myxtts.data.dataset import clip_limits
 from myxtts.data.doctor import inspect_corpus
 from myxtts.data.pipeline import SampleCache, to_int16
-from myxtts.data.shards import (
-    MAX_SHARD_CLIPS,
-    MAX_SHARDS,
-    PreparedSound,
-    merge,
-    read_index,
-    refuse_other_count,
-    shard_of,
-    write_shard,
-)
+from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, shard_of, write_shard
 from myxtts.storage.locks import claimed
 from myxtts.storage.provenance import read_config
 from myxtts.training.resuming.foundations import load_foundations
@@ -128,15 +118,14 @@ def _is_made(index, utterances):
     return index is not None and known == {utterance.id for utterance in utterances}
 
 
-def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, PreparedSound]]:
-    """Id, codes and sound of each clip, as the GPT stage would compute it."""
+def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Id, codes and samples of each clip, as the GPT stage would compute them."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples = cache.load(str(utterance.wav_path))
         width = -(-len(samples) // (_WIDTH_CODES * CODE_STRIDE_SAMPLES)) * _WIDTH_CODES * CODE_STRIDE_SAMPLES
-        wave, padded = noise_batch(1, 0, 1, 0, 1), np.pad(samples, (0, width - len(samples)))[None]
-        wave = wave._replace(wav=padded, conditioning=padded, wav_lengths=np.array([len(samples)], np.int32))
-        batch = preparation(tf.nest.map_structure(tf.constant, wave))
-        codes = batch.codes.numpy()[0, : -(-len(samples) // CODE_STRIDE_SAMPLES)]
-        mel = batch.conditioning_mel.numpy()[0, : CONDITIONING_MEL.num_frames(len(samples))]
-        yield utterance.id, codes, PreparedSound(to_int16(samples), mel)
+        padded = np.pad(samples, (0, width - len(samples)))[None]
+        wave = noise_batch(1, 0, 1, CODE_STRIDE_SAMPLES, 1)
+        wave = wave._replace(wav=padded, wav_lengths=np.array([len(samples)], np.int32))
+        codes = preparation(tf.nest.map_structure(tf.constant, wave)).codes.numpy()
+        yield utterance.id, codes[0, : -(-len(samples) // CODE_STRIDE_SAMPLES)], to_int16(samples)

@@ -128,8 +128,7 @@ MASKING_SITE = 1023
 
 
 class GPTPreparation(Preparation):
-    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE. Batches of prepared clips bring these along, and the
-    conditioning mel but for the frames at its seams.
+    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE. Batches of prepared clips bring these along.
 
     `margin_codes` of silence are put behind a batch before it is encoded. With `DVAE.reach` of them a clip has the
     codes that it has alone; without, the last codes of clips that fill the batch are other than in a wider one.
@@ -151,24 +150,12 @@ class GPTPreparation(Preparation):
             codes = tf.cond(is_prepared, lambda: tf.identity(batch.codes), lambda: self._encode(wav, change))
         span = tf.cast(batch.conditioning_span, tf.float32) / change.speed[:, None] / CODE_STRIDE_SAMPLES
         span = tf.cast(tf.stack([tf.floor(span[:, 0]), tf.math.ceil(span[:, 1])], axis=1), tf.int32)
-        conditioning_mel = self._mel_of_voice(batch, change)
+        voice = batch.conditioning
+        if self.augment:
+            voice = change_speed_of_loop(voice, change.speed)
+        conditioning_mel = self.log_mel(self._conditioning_mel, voice, change)
         lengths = -(-wav_lengths // CODE_STRIDE_SAMPLES)
         return GPTBatch(batch.index, batch.text, batch.text_lengths, conditioning_mel, codes, lengths, span)
-
-    def _mel_of_voice(self, batch, change):
-        if self.augment:
-            return self.log_mel(self._conditioning_mel, change_speed_of_loop(batch.conditioning, change.speed), change)
-
-        def completed():
-            rows, count = tf.unstack(tf.shape(batch.missing_frames))
-            windows = tf.reshape(batch.conditioning, (rows, count, CONDITIONING_MEL.win_length))
-            missing = self.model.normalize_mel(self._conditioning_mel.of_windows(windows, runs_on_cpu(self.device)))
-            numbers = tf.broadcast_to(tf.range(rows)[:, None], (rows, count))
-            places = tf.stack([numbers, batch.missing_frames], axis=2)
-            return tf.tensor_scatter_nd_update(batch.conditioning_mel, places, missing)
-
-        computed = lambda: self.log_mel(self._conditioning_mel, batch.conditioning, change)
-        return tf.cond(tf.shape(batch.conditioning_mel)[1] > 0, completed, computed)
 
     def _encode(self, wav, change):
         mel = self.log_mel(self.mel, tf.pad(wav, [[0, 0], [0, self.margin_samples]]), change)
