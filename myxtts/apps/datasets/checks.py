@@ -70,25 +70,24 @@ def judge(clips: Sequence[ClipFacts], min_snr_db: float, texts: Sequence[str]) -
     if not clips:
         return []
     letters = np.array([max(1, sum(map(str.isalnum, text))) for text in texts])
-    rates = np.array([clip.characters_per_second for clip in clips])
-    usual, away = _rate_deviations(rates, letters)
-    usual_level = float(np.median([clip.level_db for clip in clips]))
-    verdicts = []
-    for clip, rate, deviation in zip(clips, rates, away):
-        if clip.dynamics_db < _LEAST_DYNAMICS_DB:
-            verdict = f"not like speech: its level moves by {clip.dynamics_db:.1f} dB only, as music and noise do."
-        elif clip.snr_db < min_snr_db:
-            verdict = f"noisy: speech stands {clip.snr_db:.1f} dB over the pauses; the least is {min_snr_db:g}."
-        elif clip.level_db < usual_level - _QUIET_UNDER_SOURCE_DB:
-            verdict = f"too quiet: it lies {usual_level - clip.level_db:.0f} dB below the other clips."
-        elif clip.end_db > _END_UNDER_SPEECH_DB and clip.end_over_noise_db > _END_OVER_NOISE_DB:
-            verdict = f"cut into sound: it begins or ends {-clip.end_db:.0f} dB below its speech, which is no pause."
-        elif rate and (deviation > _ROBUST_DEVIATIONS or not _SLOWEST <= rate <= _FASTEST):
-            verdict = f"speech rate: {rate:.1f} letters a second where {usual:.1f} are usual: the text is another."
-        else:
-            verdict = ""
-        verdicts.append(verdict)
-    return verdicts
+    usual, away = _rate_deviations(np.array([clip.characters_per_second for clip in clips]), letters)
+    level = float(np.median([clip.level_db for clip in clips]))
+    return [_verdict(clip, min_snr_db, level, usual, deviation) for clip, deviation in zip(clips, away)]
+
+
+def _verdict(clip, min_snr_db, usual_level, usual_rate, deviation):
+    rate = clip.characters_per_second
+    if clip.dynamics_db < _LEAST_DYNAMICS_DB:
+        return f"not like speech: its level moves by {clip.dynamics_db:.1f} dB only, as music and noise do."
+    if clip.snr_db < min_snr_db:
+        return f"noisy: speech stands {clip.snr_db:.1f} dB over the pauses; the least is {min_snr_db:g}."
+    if clip.level_db < usual_level - _QUIET_UNDER_SOURCE_DB:
+        return f"too quiet: it lies {usual_level - clip.level_db:.0f} dB below the other clips."
+    if clip.end_db > _END_UNDER_SPEECH_DB and clip.end_over_noise_db > _END_OVER_NOISE_DB:
+        return f"cut into sound: it begins or ends {-clip.end_db:.0f} dB below its speech, which is no pause."
+    if rate and (deviation > _ROBUST_DEVIATIONS or not _SLOWEST <= rate <= _FASTEST):
+        return f"speech rate: {rate:.1f} letters a second where {usual_rate:.1f} are usual: the text is another."
+    return ""
 
 
 def dynamics(survey: Survey, speech: np.ndarray, start: int, end: int) -> float:
@@ -119,10 +118,7 @@ class Bandwidth:
     def add(self, samples: np.ndarray) -> None:
         """Takes the `(S,)` samples of a clip."""
         frames = samples[: len(samples) // _BAND_FFT * _BAND_FFT].reshape(-1, _BAND_FFT)
-        if len(frames):
-            spectrum = np.fft.rfft(frames * self._window)
-            self._power += np.einsum("fb,fb->b", spectrum.real, spectrum.real)
-            self._power += np.einsum("fb,fb->b", spectrum.imag, spectrum.imag)
+        self._power += (np.abs(np.fft.rfft(frames * self._window)) ** 2).sum(axis=0)
 
     @property
     def highest_hz(self) -> float:

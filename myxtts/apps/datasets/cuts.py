@@ -63,13 +63,9 @@ class Edges:
 
 def find_edges(stretches: Sequence[Stretch], levels_db: np.ndarray, frame_seconds: float) -> Edges:
     """The quietest point of each pause. Long pauses are left out but for what clips keep of them on either side."""
-    levels = smooth_levels(levels_db, _QUIET_FRAMES)
-
-    def frames(seconds):
-        return max(1, round(seconds / frame_seconds))
-
-    after, before = ([frames(seconds) for seconds in pair] for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
-    begins, finishes, pauses = [], [], []
+    levels, begins, finishes, pauses = smooth_levels(levels_db, _QUIET_FRAMES), [], [], []
+    frames = lambda seconds: max(1, round(seconds / frame_seconds))
+    after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     for left, right in zip([None, *stretches], [*stretches, None]):
         low, high = left.end if left else 0, right.start if right else len(levels)
         pauses.append((high - low) * frame_seconds if left and right else np.inf)

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class SetFolder:
 
     def has_clips(self, name: str, but_source: str) -> bool:
         """Whether a list names clips of other sources than one."""
-        return any(not _is_of(row[0], but_source) for row in self._rows(name))
+        return any(not line.startswith(f"{WAVS}/{but_source}/") for line in self._lines(name))
 
     def wav_folder(self, source_id: str) -> Path:
         """Where the clips of a source are, or go."""
@@ -63,34 +63,30 @@ class SetFolder:
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
             lines = [(row["clip"], row["text"], record["speaker"], record["language"]) for row in rows]
-            self._append(name, LIST_COLUMNS, lines, lambda row: _is_of(row[0], source_id), "|")
+            self._append(name, LIST_COLUMNS, lines, f"{WAVS}/{source_id}/", "|")
         lines = []
         for row in record["rows"]:
             times = (f"{row['start'] / rate:.6f}", f"{row['end'] / rate:.6f}")
             lines.append((source_id, *times, *(row[name] for name in SEGMENT_COLUMNS[3:])))
-        self._append(SEGMENTS, SEGMENT_COLUMNS, lines, lambda row: row[0] == source_id, ",")
+        self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
         number = 1 + max((one["number"] for one in self.records()), default=0)
         write_json(self._record_path(source_id), {**record, "number": number})
         self.memory_path(source_id).unlink(missing_ok=True)
 
-    def _append(self, name, columns, lines, is_old, separator):
-        path = self.path / name
-        kept = [] if not path.is_file() else _lines(path)[1:]
+    def _append(self, name, columns, lines, start, separator):
+        """Adds lines to a list; `start` is how the lines of this source begin."""
         # Nobody can have edited the lines of a source that was not done: they are a killed run's.
-        kept = [line for line in kept if not is_old(next(csv.reader([line], delimiter=separator), [""]) or [""])]
-        content = io.StringIO()
-        writer = csv.writer(content, delimiter=separator, lineterminator="\n")
-        writer.writerows(lines)
+        kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
-            path.unlink(missing_ok=True)
+            (self.path / name).unlink(missing_ok=True)
             return
-        text = "".join(f"{line}\n" for line in (separator.join(columns), *kept)) + content.getvalue()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write_text(path, text)
+        content = io.StringIO()
+        csv.writer(content, delimiter=separator, lineterminator="\n").writerows(lines)
+        write_text(self.path / name, "\n".join([separator.join(columns), *kept, content.getvalue()]))
 
-    def _rows(self, name):
+    def _lines(self, name):
         path = self.path / name
-        return list(csv.reader(_lines(path)[1:], delimiter="|")) if path.is_file() else []
+        return path.read_text(encoding="utf-8").splitlines()[1:] if path.is_file() else []
 
     def _record_path(self, source_id):
         return self.path / SOURCES / f"{source_id}.json"
@@ -105,7 +101,8 @@ def open_set(path: Path) -> Iterator[SetFolder]:
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"--output must be a folder. {path} is a file.")
-    if path.is_dir() and not (path / MARK).is_file() and any(not _is_leftover(one.name) for one in path.iterdir()):
+    names = {one.name for one in path.iterdir() if not one.name.startswith(".")} if path.is_dir() else set()
+    if MARK not in names and not names <= {WAVS, SOURCES}:
         raise UserError(f"--output must be a new or empty folder, or one of make-dataset. {path} holds something else.")
     for folder in (path / WAVS, path / SOURCES):
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,15 +129,3 @@ def source_id(name: str, digest: str) -> str:
 def clip_name(source: str, number: int) -> str:
     """Path of a clip within the set."""
     return f"{WAVS}/{source}/{number:05d}.wav"
-
-
-def _is_of(clip: str, source: str) -> bool:
-    return clip.startswith(f"{WAVS}/{source}/")
-
-
-def _is_leftover(name):
-    return name in (WAVS, SOURCES) or name.startswith(".")
-
-
-def _lines(path: Path) -> Sequence[str]:
-    return path.read_text(encoding="utf-8").splitlines()

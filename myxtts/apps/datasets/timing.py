@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.ndimage import gaussian_filter1d
-from scipy.signal import correlate
+from scipy.signal import correlate, find_peaks
+from scipy.stats import theilslopes
 
 from myxtts.apps.datasets.pieces import Piece
 
@@ -18,6 +19,7 @@ _MAX_OFFSET_SECONDS = 600.0
 _MAX_DRIFT = 0.006
 _PEAKS = 4  # of a window, each a hypothesis
 _NEAR_SECONDS = 0.2
+_MOST_SLOPES = 400  # cues that slopes are taken between
 _TELLING_CUES = 10
 _OVER_CHANCE, _OVER_CHANCE_OF_FEW = 0.12, 0.6
 _LEAST_TOLD_SECONDS = 0.1
@@ -95,30 +97,28 @@ def _fit(times, starts, ends):
 def _lines(times, starts, ends):
     """Candidates for (offset, drift): lines on which most peaks of windows lie, one for each ratio of clocks."""
     seconds = max(times.max() * max(FRAME_RATE_RATIOS), ends.max()) + 1
-    speech = _signals(starts, ends, seconds)
+    speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
     for ratio in FRAME_RATE_RATIOS:
-        moved = times * ratio
-        peaks = [peak for part in _windows(moved) for peak in _window_peaks(part, speech)]
+        peaks = [peak for part in _windows(times * ratio) for peak in _window_peaks(part, speech)]
         if not peaks:
             continue
         centers, offsets, scores = np.array(peaks).T
-        best, line = -1.0, (0.0, 0.0)
-        for slope in np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121) if np.ptp(centers) > 0 else [0.0]:
+        found = []
+        for slope in slopes if np.ptp(centers) > 0 else [0.0]:
             at_zero = offsets - slope * centers
             near = np.abs(at_zero[:, np.newaxis] - at_zero) < 0.4
             support = near @ scores
-            if support.max() > best:
-                chosen = support.argmax()
-                best, line = support.max(), (np.average(at_zero[near[chosen]], weights=scores[near[chosen]]), slope)
-        yield line[0], ratio * (1 + line[1]) - 1
+            best = near[support.argmax()]
+            found.append((support.max(), np.average(at_zero[best], weights=scores[best]), slope))
+        _, offset, slope = max(found, key=lambda one: one[0])
+        yield offset, ratio * (1 + slope) - 1
 
 
 def _windows(times):
     count = max(1, round(np.ptp(times) / _WINDOW_SECONDS))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, _MAX_WINDOWS).astype(int)):
-        low, high = edges[chosen : chosen + 2]
-        part = times[(times[:, 0] >= low) & (times[:, 0] < high)]
+        part = times[(times[:, 0] >= edges[chosen]) & (times[:, 0] < edges[chosen + 1])]
         if len(part) > 1:
             yield part
 
@@ -126,13 +126,12 @@ def _windows(times):
 def _signals(starts, ends, seconds):
     """Activity, with a mean of 0, and beginnings, blurred; `(T,)` each at `_RATE`."""
     size = int(np.ceil(seconds * _RATE)) + 1
-    steps = np.zeros(size + 1)
-    begins = np.clip((starts * _RATE).astype(int), 0, size)
-    np.add.at(steps, begins, 1)
-    np.add.at(steps, np.clip((ends * _RATE).astype(int), 0, size), -1)
-    active = (np.cumsum(steps)[:size] > 0).astype(float)
-    onsets = np.bincount(begins, minlength=size + 1)[:size].astype(float)
-    return active - active.mean(), gaussian_filter1d(onsets, 2.0)
+    begins, finishes = (
+        np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
+        for edges in (starts, ends)
+    )
+    active = (np.cumsum(begins - finishes) > 0).astype(float)
+    return active - active.mean(), gaussian_filter1d(begins, 2.0)
 
 
 def _window_peaks(part, speech):
@@ -141,42 +140,40 @@ def _window_peaks(part, speech):
     own = _signals(part[:, 0] - origin, part[:, 1] - origin, np.ptp(part) + 0.5)
     first = int(max(0.0, origin - _MAX_OFFSET_SECONDS) * _RATE)
     last = int((part.max() + _MAX_OFFSET_SECONDS) * _RATE)
-    total = 0.0
-    for mine, theirs in zip(own, speech):
-        found = correlate(theirs[first:last], mine - mine.mean(), "full", "fft") if first < len(theirs) else np.zeros(1)
-        total = total + found / (found.std() or 1.0)
+    if first >= len(speech[0]):
+        return []
+    found = [correlate(theirs[first:last], mine - mine.mean(), "full", "fft") for mine, theirs in zip(own, speech)]
+    total = sum(one / (one.std() or 1.0) for one in found)
     offsets = (first + np.arange(len(total)) - (len(own[0]) - 1)) / _RATE - origin
-    peaks = []
-    for _ in range(_PEAKS):
-        best = int(total.argmax())
-        if not np.isfinite(total[best]) or total[best] <= 0:
-            break
-        peaks.append((part.mean(), offsets[best], total[best] ** 2))
-        total[max(0, best - _RATE // 2) : best + _RATE // 2 + 1] = -np.inf
-    return peaks
+    peaks = find_peaks(total, height=0.0, distance=_RATE // 2)[0]
+    best = peaks[np.argsort(-total[peaks])[:_PEAKS]]
+    return [(part.mean(), offsets[one], total[one] ** 2) for one in best]
 
 
 def _fit_line(times, starts, offset, drift):
     """Fits offset and drift to beginnings within ever narrower limits; returns them and the share that matched."""
     cues = times[:, 0]
+    late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):
-        late = _nearest(cues * (1 + drift) + offset, starts)
+        late = late_by()
         used = np.abs(late - np.median(late[np.abs(late) < near])) < near if (np.abs(late) < near).any() else []
         if np.count_nonzero(used) < 2:
             break
         x, y = cues[used], late[used]
-        slope = _theil_sen(x, y) if np.count_nonzero(used) >= _TELLING_CUES else 0.0
+        slope = 0.0
+        if len(x) >= _TELLING_CUES and np.ptp(x) > 0:
+            few = np.linspace(0, len(x) - 1, min(len(x), _MOST_SLOPES)).astype(int)
+            slope = theilslopes(y[few], x[few]).slope
         offset, drift = offset + np.median(y - slope * x), drift + slope
-    drift = drift if _is_certain(cues, _nearest(cues * (1 + drift) + offset, starts), drift) else 0.0
-    late = _nearest(cues * (1 + drift) + offset, starts)
-    if drift != 0.0 and np.count_nonzero(near := np.abs(late) < 0.15) >= _TELLING_CUES:
+    if not _is_certain(cues, late_by(), drift):
+        drift = 0.0
+    late = late_by()
+    if drift and np.count_nonzero(near := np.abs(late) < 0.15) >= _TELLING_CUES:
         slope, shift = np.polyfit(cues[near], late[near], 1)  # the least squares of what is near are finer than medians
         offset, drift = offset + shift, drift + slope
-        late = _nearest(cues * (1 + drift) + offset, starts)
-    if drift == 0.0 and (np.abs(late) < 0.5).any():
-        offset += np.median(late[np.abs(late) < 0.5])
-        late = _nearest(cues + offset, starts)
-    return offset, drift, np.mean(np.abs(late) < _NEAR_SECONDS)
+    elif not drift and (near := np.abs(late) < 0.5).any():
+        offset += np.median(late[near])
+    return offset, drift, np.mean(np.abs(late_by()) < _NEAR_SECONDS)
 
 
 def _is_certain(x, late, drift):
@@ -188,18 +185,8 @@ def _is_certain(x, late, drift):
     return abs(drift) > 2 * spread / (np.std(x[near]) * np.sqrt(np.count_nonzero(near)) + 1e-9)
 
 
-def _theil_sen(x, y):
-    """The median slope between points far apart, `x` ascending."""
-    half = len(x) // 2
-    gaps = x[half:] - x[: len(x) - half]
-    slopes = (y[half:] - y[: len(y) - half])[gaps > 0] / gaps[gaps > 0]
-    return float(np.median(slopes)) if len(slopes) else 0.0
-
-
 def _nearest(times, edges):
     """From each time to the nearest edge, in seconds."""
-    right = np.clip(np.searchsorted(edges, times), 1, max(1, len(edges) - 1))
-    if len(edges) == 1:
-        return edges[0] - times
-    left, right = edges[right - 1] - times, edges[right] - times
+    right = np.searchsorted(edges, times)
+    left, right = edges[np.maximum(right - 1, 0)] - times, edges[np.minimum(right, len(edges) - 1)] - times
     return np.where(np.abs(left) < np.abs(right), left, right)
