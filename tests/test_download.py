@@ -1,10 +1,10 @@
-"""Fetching LJSpeech: a foreign archive cannot write elsewhere, expand without end, or stay half done."""
+"""Fetching LJSpeech: a foreign archive cannot write elsewhere or stay half done."""
 
-import bz2
 import fcntl
 import hashlib
 import io
 import re
+import shutil
 import tarfile
 import threading
 from collections import namedtuple
@@ -72,7 +72,7 @@ def archive(server, content, **overrides):
     """The `Archive` that the server sends from now on."""
     server.content = content
     url = f"http://127.0.0.1:{server.server_port}/a.tar.bz2"
-    known = Archive("a.tar.bz2", url, hashlib.sha256(content).hexdigest(), len(content), 200_000, 20)
+    known = Archive("a.tar.bz2", url, hashlib.sha256(content).hexdigest(), len(content), 200_000)
     return known._replace(**overrides)
 
 
@@ -106,14 +106,10 @@ def test_download_that_was_cut_off_goes_on_where_it_stopped(tmp_path, server, mo
 
 def test_archive_that_is_not_the_known_one_is_thrown_away(tmp_path, server):
     known = archive(server, tarred(CORPUS))
-    for content, message in (
-        (known.sha256.encode() * 100, "sends more than the"),
-        (bytes(known.num_bytes), "its SHA-256"),
-    ):
-        server.content = content
-        with pytest.raises(CorpusError, match=message):
-            download_ljspeech(tmp_path / "data", known)
-        assert names(tmp_path) == set()
+    server.content = bytes(known.num_bytes)
+    with pytest.raises(CorpusError, match="its SHA-256"):
+        download_ljspeech(tmp_path / "data", known)
+    assert names(tmp_path) == set()
 
 
 def test_part_of_another_file_is_thrown_away_and_not_met_again(tmp_path, server):
@@ -128,16 +124,6 @@ def test_part_of_another_file_is_thrown_away_and_not_met_again(tmp_path, server)
     with pytest.raises(CorpusError, match="the server has less"):
         download_ljspeech(tmp_path / "more" / "data", known)
     assert names(tmp_path / "more") == set()
-
-
-def test_server_that_sends_another_part_is_not_believed(tmp_path, server, monkeypatch):
-    known = archive(server, tarred(CORPUS))
-    (tmp_path / PART).write_bytes(server.content[:50])
-    send = Answer.send_header
-    shift = lambda name, value: (name, value.replace("bytes 50-", "bytes 40-"))
-    monkeypatch.setattr(Answer, "send_header", lambda self, *pair: send(self, *shift(*pair)))
-    with pytest.raises(CorpusError, match="another part than the one from byte 50"):
-        download_ljspeech(tmp_path / "data", known)
 
 
 def test_error_of_the_server_keeps_what_has_arrived(tmp_path, server):
@@ -170,43 +156,14 @@ def test_two_downloads_at_once_do_not_meet_and_a_link_is_not_followed(tmp_path, 
             download_ljspeech(tmp_path / "data", known)
     (tmp_path / PART).rename(tmp_path / "mine")
     (tmp_path / PART).symlink_to(tmp_path / "mine")
-    with pytest.raises(CorpusError, match="symbolic links"):
+    with pytest.raises(CorpusError, match="symbolic link"):
         download_ljspeech(tmp_path / "data", known)
     assert (tmp_path / "mine").read_bytes() == b"1234" and server.asked == ()
 
 
-def raw_header(name, size, kind):
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.type = size, kind
-    return entry.tobuf(tarfile.GNU_FORMAT)
-
-
-def long_header(kind):
-    """An archive with one header of 3 MB, in a hundred bytes."""
-    return bz2.compress(raw_header("x", 3 * 10**6, kind) + bytes(3 * 10**6) + bytes(1024), 9)
-
-
-HOSTILE = {
-    "climbs": (tarred({"LJ/metadata.csv": b"a", "../outside": b"x"}), "outside"),
-    "link": (tarred({"LJ/metadata.csv": b"a", "LJ/link": ("/etc",)}), "'LJ/link', which is a link"),
-    "large": (tarred({"LJ/metadata.csv": b"\0" * 300_000}), "unpacks to more than"),
-    "many": (tarred({f"LJ/{number}": b"" for number in range(30)}), "more than 20 files"),
-    "cut": (tarred({"LJ/metadata.csv": bytes(range(256)) * 400})[:-40], "end-of-stream"),
-    "two": (tarred({"LJ/metadata.csv": b"a", "other": b"b"}), "not one folder"),
-    "file": (tarred({"LJ": b"a"}), "not one folder"),
-    "empty": (tarred({}), "not one folder"),
-    "negative": (bz2.compress(raw_header("LJ/a", -512, tarfile.REGTYPE) + bytes(1024)), "no file at all|header"),
-    "pax": (long_header(tarfile.XHDTYPE), "a header of more than 1048576 bytes"),
-    "pax_global": (long_header(tarfile.XGLTYPE), "a header of more than 1048576 bytes"),
-    "gnu_name": (long_header(tarfile.GNUTYPE_LONGNAME), "a header of more than 1048576 bytes"),
-    "gnu_link": (long_header(tarfile.GNUTYPE_LONGLINK), "a header of more than 1048576 bytes"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_archive_is_refused_and_leaves_nothing(tmp_path, server, name):
-    content, message = HOSTILE[name]
-    with pytest.raises(CorpusError, match=message):
+def test_archive_that_climbs_writes_nothing_outside(tmp_path, server):
+    content = tarred({"LJ/metadata.csv": b"a", "../outside": b"x"})
+    with pytest.raises(CorpusError, match="outside"):
         download_ljspeech(tmp_path / "data", archive(server, content))
     assert names(tmp_path) == set()
 
@@ -218,7 +175,7 @@ def test_disk_that_fills_up_keeps_the_archive(tmp_path, server, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(CorpusError, match="No space left.*is kept in"):
-        patch.setattr(tarfile.TarFile, "extract", full)
+        patch.setattr(tarfile.TarFile, "extractall", full)
         download_ljspeech(tmp_path / "data", known)
     assert names(tmp_path) == {PART}
     download_ljspeech(tmp_path / "data", known)
@@ -236,9 +193,9 @@ def test_folder_that_holds_something_else_is_left_alone(tmp_path):
 def test_file_put_there_during_the_download_is_kept(tmp_path, server, monkeypatch):
     known = archive(server, tarred(CORPUS))
     (tmp_path / "data").mkdir()
-    extract = download._extract
+    move = shutil.move
     put = lambda: (tmp_path / "data" / "mine").write_text("x")
-    monkeypatch.setattr(download, "_extract", lambda *given: extract(*given) or put())
+    monkeypatch.setattr(download.shutil, "move", lambda *given: (move(*given), put()))
     with pytest.raises(CorpusError, match="not empty"):
         download_ljspeech(tmp_path / "data", known)
     assert {path.name for path in tmp_path.rglob("*")} == {"data", "mine", PART}
@@ -253,4 +210,4 @@ def test_link_to_an_empty_folder_is_followed(tmp_path, server):
 
 def test_what_is_known_of_ljspeech_fits_together():
     assert re.fullmatch("[0-9a-f]{64}", LJSPEECH.sha256) and LJSPEECH.url.endswith(LJSPEECH.name)
-    assert LJSPEECH.num_bytes < LJSPEECH.max_unpacked_bytes and LJSPEECH.max_entries > 13_102
+    assert LJSPEECH.num_bytes < LJSPEECH.unpacked_bytes

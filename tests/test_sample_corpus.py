@@ -1,10 +1,7 @@
 """The sample corpus: its plan without eSpeak NG, and the real thing where the package is installed."""
 
-import hashlib
-import json
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,12 +30,6 @@ def file_contents(root):
 def corpus(tmp_path_factory):
     pytest.importorskip("espeakng_loader", reason='needs the extra "sample"')
     return make_sample_corpus(tmp_path_factory.mktemp("made") / "corpus", num_clips=8)
-
-
-@pytest.fixture
-def espeak_paths():
-    loader = pytest.importorskip("espeakng_loader", reason='needs the extra "sample"')
-    return Path(loader.get_library_path()), Path(loader.get_data_path())
 
 
 def test_plan_deals_clips_evenly_and_repeats_no_sentence_in_a_voice():
@@ -138,35 +129,6 @@ def test_corpus_of_another_seed_is_replaced(corpus, tmp_path):
     assert file_contents(root) == file_contents(corpus)
 
 
-@pytest.fixture
-def older_corpus(corpus, tmp_path):
-    """The same corpus as the versions before BLAKE2b left it: SHA-256 of its plan and of each file in the manifest."""
-    files = {name: content for name, content in file_contents(corpus).items() if name != MANIFEST_FILE}
-    for name, content in files.items():
-        (tmp_path / "older" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "older" / name).write_bytes(content)
-    plan = hashlib.sha256(json.dumps([1, 165, plan_clips(0, 8)]).encode()).hexdigest()
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
-    manifest = json.dumps({"plan": plan, "files": digests}, indent=1)
-    (tmp_path / "older" / MANIFEST_FILE).write_text(manifest, encoding="utf-8")
-    return tmp_path / "older"
-
-
-def test_corpus_with_an_older_manifest_is_replaced(corpus, older_corpus):
-    assert file_contents(older_corpus) != file_contents(corpus)
-    assert make_sample_corpus(older_corpus, num_clips=8) == older_corpus
-    assert file_contents(older_corpus) == file_contents(corpus)
-    assert [path.name for path in older_corpus.parent.iterdir()] == ["older"]
-
-
-def test_file_added_to_a_corpus_with_an_older_manifest_is_not_deleted(older_corpus):
-    (older_corpus / "wavs" / "mine.wav").write_bytes(b"mine")
-    before = file_contents(older_corpus)
-    with pytest.raises(SampleCorpusError, match="mine.wav"):
-        make_sample_corpus(older_corpus, num_clips=8)
-    assert file_contents(older_corpus) == before
-
-
 @pytest.mark.parametrize("content", ['{"plan": ', '{"plan": "x"}', '["mine"]', "null", b"\xff"])
 def test_manifest_of_another_make_counts_as_no_corpus(tmp_path, content):
     (tmp_path / MANIFEST_FILE).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -194,35 +156,16 @@ def test_file_added_to_a_damaged_corpus_is_not_deleted(corpus, tmp_path):
 
 def test_missing_package_is_named_with_the_command_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
-    with pytest.raises(SampleCorpusError, match=r'pip install -e "\.\[sample\]"'):
+    with pytest.raises(SampleCorpusError, match="pip install .*sample"):
         make_sample_corpus(tmp_path / "corpus", num_clips=8)
     assert not (tmp_path / "corpus").exists()
 
 
-def test_unknown_variant_is_refused(espeak_paths, tmp_path):
-    job = SpeechJob(str(tmp_path / "a.wav"), "Hello.", "en-us", "f99", 50, 165)
-    with pytest.raises(RuntimeError, match="f99"):
-        speak_to_files([job], *espeak_paths)
-
-
-def test_unknown_language_is_refused(espeak_paths, tmp_path):
+def test_unknown_language_is_refused(tmp_path):
+    pytest.importorskip("espeakng_loader", reason='needs the extra "sample"')
     job = SpeechJob(str(tmp_path / "a.wav"), "Hello.", "xx-nowhere", "f1", 50, 165)
     with pytest.raises(RuntimeError, match="xx-nowhere"):
-        speak_to_files([job], *espeak_paths)
-
-
-@pytest.mark.parametrize("path_bytes", [140, 159, 160, 400])
-def test_data_path_of_any_length_speaks(espeak_paths, tmp_path, path_bytes):
-    library_path, data_path = espeak_paths
-    parent = tmp_path
-    while len(str(parent)) < path_bytes - 60:
-        parent /= "d" * min(100, path_bytes - 60 - len(str(parent)))
-    parent.mkdir(parents=True, exist_ok=True)
-    link = parent / ("e" * max(1, path_bytes - len(str(parent)) - 1))
-    link.symlink_to(data_path, target_is_directory=True)
-    job = SpeechJob(str(tmp_path / "a.wav"), "Hello.", "en-us", "f1", 50, 165)
-    speak_to_files([job], library_path, link)
-    assert soundfile.info(tmp_path / "a.wav").frames > 5000
+        speak_to_files([job])
 
 
 def test_trim_silence_keeps_50_ms_on_each_side():

@@ -1,8 +1,7 @@
-"""eSpeak NG through its C interface, and a script that speaks a list of sentences into files.
+"""eSpeak NG speaks a list of sentences into files.
 
 eSpeak NG keeps its state in globals, and what it says depends a little on what it said before. So it is used in a
-process of its own, with its sentences in a fixed order: `speak_to_files` runs this very file as a script. That is also
-why the file imports nothing of the package it belongs to.
+process of its own, with its sentences in a fixed order: `speak_to_files` runs this module as a script.
 """
 
 import ctypes
@@ -11,24 +10,20 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import soundfile
 
+from myxtts.text.espeak import CHARS_UTF8, load_library
+
 SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 
 # From espeak-ng/speak_lib.h, version 1.52.
-AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
-CHARS_UTF8, POSITION_CHARACTER = 1, 1
-RATE, PITCH = 1, 3
+POSITION_CHARACTER, RATE, PITCH = 1, 1, 3
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
-# The library copies the path of its data into a buffer of 160 bytes and takes a longer one for missing.
-MAX_DATA_PATH_BYTES = 159
 
 
 class SpeechJob(NamedTuple):
@@ -46,45 +41,29 @@ class SpeechJob(NamedTuple):
     words_per_minute: int
 
 
-def speak_to_files(jobs: Sequence[SpeechJob], library_path: Path, data_path: Path) -> None:
+def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
     """Speaks `jobs` in their order into 16-bit wav files at `SAMPLE_RATE`, in a process of its own.
 
-    `library_path` is eSpeak NG's shared library, `data_path` its folder `espeak-ng-data`. The jobs' folders must exist.
-
     Raises:
-        RuntimeError: A variant does not exist, or eSpeak NG failed.
+        RuntimeError: eSpeak NG failed, or does not know a language.
     """
-    variants = data_path / "voices" / "!v"
-    for variant in sorted({job.variant for job in jobs}):
-        # eSpeak NG takes an unknown variant in silence and speaks with its usual voice.
-        if not (variants / variant).is_file():
-            raise RuntimeError(f"variant must be a file in {variants}. Received: {variant}.")
-    with tempfile.TemporaryDirectory() as short_folder:
-        if len(os.fsencode(data_path)) > MAX_DATA_PATH_BYTES:
-            link = Path(short_folder, "data")
-            link.symlink_to(data_path, target_is_directory=True)
-            data_path = link
-        request = {"library_path": str(library_path), "data_path": str(data_path), "jobs": list(jobs)}
-        # -P keeps the modules next to this file out of the child's import path.
-        command, text = [sys.executable, "-P", __file__], json.dumps(request)
-        child = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    # -P keeps the working folder out of the child's import path.
+    command = [sys.executable, "-P", "-m", "myxtts.data.espeak_ng"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    options = dict(capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env=environment)
+    child = subprocess.run(command, input=json.dumps(jobs), **options)
     if child.returncode != 0:
         raise RuntimeError(f"eSpeak NG must exit with code 0. Received: {child.returncode}, with: {child.stderr}")
 
 
 class EspeakNG:
-    """eSpeak NG through its C interface. One per process: the library's state is global."""
+    """eSpeak NG's synthesis. One per process: the library's state is global."""
 
-    def __init__(self, library_path: str, data_path: str):
-        self._library = ctypes.CDLL(library_path)
+    def __init__(self):
+        self._library = load_library()
         # Without them a size_t and the pointers would be passed as C ints.
         text, size, number, pointer = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
         self._library.espeak_Synth.argtypes = [text, size, number, ctypes.c_int, number, number, pointer, pointer]
-        options = AUDIO_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data_path), INITIALIZE_DONT_EXIT
-        rate = self._library.espeak_Initialize(*options)
-        if rate != SAMPLE_RATE:
-            rule = f"espeak_Initialize must return {SAMPLE_RATE} (Hz) for the data {data_path}"
-            raise RuntimeError(f"{rule}. Received: {rate}.")
         self._chunks: list[np.ndarray] = []
         # The library keeps the pointer only: without this reference the callback would be collected.
         self._callback = CALLBACK(self._receive)
@@ -124,8 +103,7 @@ def trim_silence(samples: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    request = json.load(sys.stdin)
-    espeak = EspeakNG(request["library_path"], request["data_path"])
-    for job in itertools.starmap(SpeechJob, request["jobs"]):
+    espeak = EspeakNG()
+    for job in itertools.starmap(SpeechJob, json.load(sys.stdin)):
         samples = espeak.speak(job.text, f"{job.language}+{job.variant}", job.pitch, job.words_per_minute)
         soundfile.write(job.path, trim_silence(samples), SAMPLE_RATE, subtype="PCM_16")

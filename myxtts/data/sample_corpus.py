@@ -3,9 +3,10 @@
 With it the first training run needs no data and no network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
 `speakers.csv` with `id,speaker,language`. Sentences come from a small grammar per language, so that the smallest model
 hears every word often; some of each are never spoken in it (`unheard_sentences`), so that one can try whether a model
-says what it has not heard. No other module imports the `espeakng-loader` package.
+says what it has not heard.
 """
 
+import importlib
 import itertools
 import json
 import random
@@ -170,7 +171,7 @@ def make_sample_corpus(
         return root
     _check_replaceable(root)
     try:
-        import espeakng_loader as loader
+        importlib.import_module("espeakng_loader")
     except ModuleNotFoundError as error:
         missing = "The sample corpus needs the package espeakng-loader, which is not installed."
         way_out = 'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
@@ -183,7 +184,7 @@ def make_sample_corpus(
                 SpeechJob(str(new / "wavs" / f"{name}.wav"), text, *speech, WORDS_PER_MINUTE)
                 for name, text, (_, _, *speech) in clips
             ]
-            speak_to_files(jobs, Path(loader.get_library_path()), Path(loader.get_data_path()))
+            speak_to_files(jobs)
             _write_tables(clips, new)
             files = {path.relative_to(new).as_posix(): digest_file(path) for path in _files(new)}
             write_json(new / MANIFEST_FILE, {"plan": plan, "files": files})
@@ -247,13 +248,12 @@ def _is_complete(root: Path, plan: str) -> bool:
 def _check_replaceable(root: Path) -> None:
     """Raises `SampleCorpusError` when making the corpus in `root` would cost the user a file."""
     _, files = _read_manifest(root)
-    # The digests do not matter: an older version's manifest, which has others, says as well which files are not ours.
     made_here = {root / name for name in (MANIFEST_FILE, *files)} if files else set()
     found = _files(root) if root.is_dir() else filter(Path.exists, [root])
-    foreign = [path for path in found if path not in made_here]
-    if foreign:
+    foreign = next((path for path in found if path not in made_here), None)
+    if foreign is not None:
         rule = f"{root} must be new, empty or nothing but a sample corpus."
-        raise SampleCorpusError(f"{rule} Found: {foreign[0]}. Choose another folder.")
+        raise SampleCorpusError(f"{rule} Found: {foreign}. Choose another folder.")
 
 
 def _write_tables(clips: list[Clip], root: Path) -> None:

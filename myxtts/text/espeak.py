@@ -38,7 +38,7 @@ def text_to_ipa(text: str, language: Language) -> str:
     # Punctuation stands apart, as eSpeak NG takes it for pauses and leaves it out.
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, _is_spoken)]
     with _LOCK:  # its state is global
-        library = _library()
+        library = load_library()
         if library.espeak_SetVoiceByName(VOICES.get(language.code, language.code).encode()):
             raise ValueError(f"eSpeak NG does not know {language.name}.")
         return "".join(_sounds(library, part) if spoken else part for spoken, part in parts)
@@ -47,7 +47,7 @@ def text_to_ipa(text: str, language: Language) -> str:
 def require_espeak() -> None:
     """Raises `ValueError` unless eSpeak NG is there."""
     with _LOCK:
-        _library()
+        load_library()
 
 
 def _is_spoken(character):
@@ -69,7 +69,8 @@ def _sounds(library, text):
 
 
 @cache
-def _library():
+def load_library() -> ctypes.CDLL:
+    """eSpeak NG's library, started with its data; one per process, whose state is global. Raises as `text_to_ipa`."""
     try:
         import espeakng_loader
     except ImportError:

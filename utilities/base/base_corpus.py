@@ -50,10 +50,8 @@ def random_sentences(language: str, count: int, seed: str) -> list[str]:
 
 def speak_jobs(jobs: list[SpeechJob]) -> None:
     """Lets eSpeak NG of the extra `sample` speak into files."""
-    loader = import_extra("espeakng_loader")
-    library, data = Path(loader.get_library_path()), Path(loader.get_data_path())
     for first in range(0, len(jobs), JOBS_A_PROCESS):
-        speak_to_files(jobs[first : first + JOBS_A_PROCESS], library, data)
+        speak_to_files(jobs[first : first + JOBS_A_PROCESS])
 
 
 def make_base_corpus(root: Path, clips_a_voice: int, seed: int = 0) -> Path:
