@@ -21,7 +21,7 @@ from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.decoder import DecoderStage
-from myxtts.training.watching.graph_facts import nodes
+from myxtts.training.watching.ledger import nodes
 
 HOST_ONLY = {("Const", "DT_STRING"): "the message of an assertion, read when it fails"}
 """Kinds of operations with one of their types that are in these graphs and on the host alone, and why that is well."""

@@ -19,11 +19,10 @@ from myxtts.models import layers
 from myxtts.models.layers.attention import attention
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
-from myxtts.models.layers.recomputation import Recomputation, recomputed
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.loop.gradient_order import recompute
 from myxtts.training.stages.attention_choice import choose_attention
-from myxtts.training.watching.graph_facts import attention_forms, recomputed_blocks
+from myxtts.training.watching.ledger import attention_forms, recomputed_blocks
 
 CHUNK = 4
 SEED = np.array([1, 2], "int32")
@@ -318,8 +317,7 @@ def peaks_by_blocks():
         def step(x, dense=dense):
             with tf.GradientTape() as tape:
                 for number, (wide, narrow) in enumerate(dense):
-                    again = Recomputation(f"block_{number}", recompute)
-                    x = x + recomputed(again, lambda x, a=wide, b=narrow: b(ops.gelu(a(x))), x)
+                    x = x + recompute(lambda x, a=wide, b=narrow: b(ops.gelu(a(x))), f"block_{number}")(x)
                 loss = tf.reduce_sum(x**2)
             return tape.gradient(loss, [v.value for pair in dense for layer in pair for v in layer.trainable_variables])
 

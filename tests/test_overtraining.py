@@ -9,6 +9,7 @@ from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.training.watching.overtraining import WARN_AFTER, OvertrainingDetector
+from myxtts.training.watching.watch import Watch
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -80,7 +81,7 @@ def test_detector_taken_up_from_json_says_what_an_unbroken_one_says(cut):
 def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_path, monkeypatch, caplog):
     course = {1: 3.0, 2: 2.0, 3: 2.5, 4: 2.6, 5: 2.7}
     monkeypatch.setattr(
-        XTTSTrainer, "evaluate", lambda trainer, loader: {"reconstruction": course[trainer.step], "commitment": 0.0}
+        Watch, "evaluate", lambda watch, loader: {"reconstruction": course[watch.trainer.step], "commitment": 0.0}
     )
     settings = dict(
         dvae={"max_steps": 9, "crop_seconds": 0.4, "learning_rate": 1e-5},
@@ -89,9 +90,9 @@ def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_pat
     dataset = open_run(tiny_corpus, tmp_path, **settings)
     trainer, recorder = dvae_trainer(dataset), Recorder()
     # Training losses of such a short run are chance; only their course matters here.
-    watch = trainer.overtraining.watch
+    watch = trainer.watch.overtraining.watch
     monkeypatch.setattr(
-        trainer.overtraining, "watch", lambda loss, finite: watch(tf.constant(9.0 - trainer.step), finite)
+        trainer.watch.overtraining, "watch", lambda loss, finite: watch(tf.constant(9.0 - trainer.step), finite)
     )
     with caplog.at_level(logging.WARNING, "myxtts"):
         trainer.train(dataset, [recorder])
@@ -114,4 +115,4 @@ def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_pat
     more_patience = open_run(
         tiny_corpus, tmp_path, **{**settings, "training": {**settings["training"], "overtraining_patience": 30}}
     )
-    assert not XTTSTrainer(more_patience.config, stage="dvae").overtraining.stopped
+    assert not XTTSTrainer(more_patience.config, stage="dvae").watch.overtraining.stopped

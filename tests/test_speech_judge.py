@@ -42,7 +42,7 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     )
     trainer, listener = dvae_trainer(dataset), Listener()
     scores = {1: 5.0, 2: 3.0, 4: 3.5, 5: 4.0}
-    trainer.speech_judge = lambda step: {"score": scores[step]} if step in scores else {}
+    trainer.watch.speech_judge = lambda step: {"score": scores[step]} if step in scores else {}
     trainer.train(dataset, [listener])
     heard = [call for call in listener.calls if call[0] == "evaluation"]
     assert heard == [("evaluation", 1, 5.0, True), ("evaluation", 2, 3.0, True)] + [
@@ -84,7 +84,7 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     dataset = open_run(tiny_corpus, tmp_path, training=training, **sizes)
     write_run(tmp_path, frozen_dvae(dataset.config), dataset.tokenizer, dataset.config)
     plan = plan_for(None, None)
-    judge = open_stage(dataset.config, "gpt", plan, dataset, fresh=True)[0].speech_judge
+    judge = open_stage(dataset.config, "gpt", plan, dataset, fresh=True)[0].watch.speech_judge
     assert judge(7) == {} and "The speech of step 7 could not be judged" in caplog.text
     judge._measure.tools.recognizer = None
     first = judge(8)

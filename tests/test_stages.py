@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 from tiny import tiny_run_config, voiced
 
+from myxtts.config.config import StageConfig
 from myxtts.data.batch import DVAEBatch, GPTBatch, WaveBatch
 from myxtts.models.xtts import XTTS
-from myxtts.training.loop.schedules import warmup_cosine
+from myxtts.training.loop.optimizers import learning_rate
 from myxtts.training.stages.dvae import DVAEObjective, DVAEPreparation, DVAEStage, measure_mel_stats
 from myxtts.training.stages.gpt import GPTObjective, GPTPreparation, conditioning_target_mask
 from myxtts.training.stages.losses import masked_cross_entropy, masked_squared_error
@@ -286,12 +287,16 @@ def test_mel_scale_is_the_spread_of_each_band():
 
 
 def test_learning_rate_rises_then_follows_half_a_cosine():
-    rates = [warmup_cosine(step, 2.0, 100, 10, 0.1) for step in range(111)]
+    def rate(step, peak, total, warmup, final_share):
+        settings = StageConfig(learning_rate=peak, warmup_steps=warmup, final_learning_rate=final_share)
+        return learning_rate(settings, step, total)
+
+    rates = [rate(step, 2.0, 100, 10, 0.1) for step in range(111)]
     np.testing.assert_allclose(rates[:10], 2.0 * np.arange(1, 11) / 10)
     assert max(rates) == 2.0 and rates[10] == 2.0
     assert rates[55] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
     assert rates[100:] == pytest.approx([0.2] * 11)
     assert (np.diff(rates[10:101]) < 0).all()
     # The rise takes at most a tenth of the stage; a stage of a few steps has none.
-    assert warmup_cosine(9, 1.0, 100, 1000, 0.1) == 1.0
-    assert warmup_cosine(0, 1.0, 1, 200, 0.1) == 1.0
+    assert rate(9, 1.0, 100, 1000, 0.1) == 1.0
+    assert rate(0, 1.0, 1, 200, 0.1) == 1.0

@@ -159,15 +159,15 @@ def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
 def test_validation_loss_has_no_chance_in_it(gpt_run):
     dataset, trainer, recorder = gpt_run
     loader = dataset.validation_loader("gpt")
-    losses = trainer.evaluate(loader)
-    assert losses == trainer.evaluate(loader) == recorder.validation[6][0]
+    losses = trainer.watch.evaluate(loader)
+    assert losses == trainer.watch.evaluate(loader) == recorder.validation[6][0]
 
 
 def test_validation_loss_is_a_mean_over_all_tokens(tiny_corpus, tmp_path, gpt_run):
     losses = []
     for batch_size in (1, 3):
         dataset = open_run(tiny_corpus, tmp_path, data={"batch_size": batch_size})
-        losses.append(gpt_run[1].evaluate(dataset.validation_loader("gpt")))
+        losses.append(gpt_run[1].watch.evaluate(dataset.validation_loader("gpt")))
     # Batches end in other places, and so does the padding: the last frames of a clip see it.
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
@@ -182,7 +182,7 @@ def test_limited_validation_sees_short_and_long_clips(tiny_corpus, tmp_path, gpt
 
     recording.order = loader.order
     monkeypatch.setattr(gpt_run[1].config.training, "max_validation_batches", 3)
-    gpt_run[1].evaluate(recording)
+    gpt_run[1].watch.evaluate(recording)
     last = loader.order.batches_per_epoch - 1
     assert last > 3 and seen[0] == 0 and seen[-1] == last and len(seen) == 3
 
@@ -193,8 +193,8 @@ def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer.state.best, found = None, []
     monkeypatch.setattr(gpt_run[2], "validation", {})  # it hears of these, too
     for loss in (np.nan, 3.0, np.inf, 2.0, np.nan, 2.5):
-        monkeypatch.setattr(trainer, "evaluate", lambda loader: {"codes": loss})
-        found.append(trainer._validate([])[1])
+        monkeypatch.setattr(trainer.watch, "evaluate", lambda loader: {"codes": loss})
+        found.append(trainer.watch.validate([])[1])
     assert found == [False, True, False, True, False, False]
     trainer.state.best, trainer.state.history = kept
 

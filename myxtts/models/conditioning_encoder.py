@@ -5,7 +5,6 @@ from keras import ops
 
 from myxtts.models.layers.attention import MemoryUse, attend, merge_heads
 from myxtts.models.layers.linear import built, torch_linear
-from myxtts.models.layers.recomputation import recomputed
 from myxtts.models.layers.tensor import Shape, Tensor
 
 
@@ -37,7 +36,7 @@ class ConditioningBlock(keras.layers.Layer):
         self.output_projection = torch_linear(width, width, "output_projection", dtype=policy, zero=True)
 
     def call(self, x: Tensor) -> Tensor:
-        x, qkv = recomputed(self.memory_use.recomputation, self._normalize_and_project, x)
+        x, qkv = self.memory_use.segment(self._normalize_and_project)(x)
         qkv = ops.reshape(qkv, (ops.shape(x)[0], -1, self.heads, 3 * x.shape[-1] // self.heads))
         query, key, value = ops.split(ops.transpose(qkv, (0, 2, 1, 3)), 3, axis=-1)
         return x + self.output_projection(merge_heads(attend(self.memory_use, query, key, value)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 import keras
@@ -14,7 +15,6 @@ from myxtts.models.layers.attention import STANDARD, MemoryUse
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.linear import built, torch_linear
 from myxtts.models.layers.memory_efficient_attention import HIDDEN
-from myxtts.models.layers.recomputation import Recomputation
 from myxtts.models.layers.tensor import Shape, Tensor
 from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, layer_norm
 from myxtts.models.perceiver import PerceiverResampler
@@ -141,19 +141,19 @@ class GPT(keras.layers.Layer):
         self.text_head = torch_linear(config.num_text_tokens, width, "text_head", dtype=policy)
         self.audio_head = torch_linear(config.num_audio_tokens, width, "audio_head", dtype=policy)
 
-    def set_memory_use(self, attention: str = STANDARD, recompute: Callable[[Callable], Callable] | None = None):
+    def set_memory_use(self, attention: str = STANDARD, recompute: Callable[[Callable, str], Callable] | None = None):
         """Prepares for training: chooses what memory is traded for; the function computed stays the same.
 
         Args:
             attention: `STANDARD` or `MEMORY_EFFICIENT`, of trunk and conditioning encoder. The perceiver's few queries
                 leave nothing to save.
-            recompute: Makes a function recompute in its backward pass, as `keras.remat` does; each block of the two
-                then makes its intermediate values again. None keeps them.
+            recompute: Makes a function of a named block recompute in its backward pass; each block of the two then
+                makes its intermediate values again. None keeps them.
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
-                recomputation = recompute and Recomputation(f"{name}_{number}", recompute)
-                block.memory_use = MemoryUse(attention, own_gradient=True, recomputation=recomputation)
+                of_block = recompute and partial(recompute, block=f"{name}_{number}")
+                block.memory_use = MemoryUse(attention, own_gradient=True, recompute=of_block)
         for layer in self.perceiver.layers:
             layer.memory_use = MemoryUse(own_gradient=True)
 

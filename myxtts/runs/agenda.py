@@ -13,7 +13,7 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.provenance import TAKEN_FROM, is_start
 from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
-from myxtts.training.loop.schedules import total_steps
+from myxtts.training.loop.optimizers import total_steps
 from myxtts.training.resuming.state import changed_settings, data_digest
 from myxtts.training.watching.overtraining import has_stopped
 

@@ -31,7 +31,7 @@ def open_stage(
     trainer = StageTrainer(config, stage, plan, foundations, lineage, measured=measured)
     make_synthesizer = _synthesizer_of(trainer, foundations, dataset) if kind.speaks else None
     if kind.speaks and settings.evaluate_every_steps:
-        trainer.speech_judge = SpeechJudge(dataset, make_synthesizer, trainer.model_device, config)
+        trainer.watch.speech_judge = SpeechJudge(dataset, make_synthesizer, trainer.model_device, config)
     if not trainer.workers.is_chief:
         return trainer, []
     logs = Path(settings.tensorboard_log_dir or f"{settings.checkpoint_dir}/tensorboard")

@@ -65,7 +65,7 @@ def main():
 def remat():
     """What recomputes a segment: with TensorFlow as training does."""
     if keras.backend.backend() != "tensorflow":
-        return keras.remat
+        return lambda segment, block: keras.remat(segment)
     from myxtts.training.loop.gradient_order import recompute
 
     return recompute

@@ -1,5 +1,6 @@
 """Scaled dot-product attention: masks, dropout, its two forms, a static key-value cache."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
@@ -8,7 +9,6 @@ from keras import ops
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.linear import normal_linear
 from myxtts.models.layers.memory_efficient_attention import HIDDEN, memory_efficient_attention, transposed
-from myxtts.models.layers.recomputation import Recomputation, recomputed
 from myxtts.models.layers.tensor import Shape, Tensor
 
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
@@ -24,8 +24,15 @@ class MemoryUse(NamedTuple):
     """`STANDARD` or `MEMORY_EFFICIENT`."""
     own_gradient: bool = False
     """Whether the standard form takes the gradient written for it, see `attention`, where nothing is recomputed."""
-    recomputation: Recomputation | None = None
-    """How intermediate values are made again in the backward pass; None keeps them."""
+    recompute: Callable[[Callable], Callable] | None = None
+    """Makes a function of tensors recompute its intermediate values in the backward pass; None keeps them."""
+
+    def segment(self, function: Callable) -> Callable:
+        """`function`, which closes over weights, masks and seeds, as a segment that is recomputed where that is on.
+
+        What is to be the same the second time, dropout masks too, is drawn outside or from a given seed.
+        """
+        return function if self.recompute is None else self.recompute(function)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -113,13 +120,13 @@ def attend(
         keep = None
         if dropout is not None:
             keep = dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
-        own_gradient = use.own_gradient and use.recomputation is None  # it would keep the output of the segment
+        own_gradient = use.own_gradient and use.recompute is None  # it would keep the output of the segment
 
         def segment(query, key, value):
             return attention(query, key, value, key_mask, causal, dropout, keep, own_gradient)
 
         # Masks are kept: drawing them again takes longer than the products.
-        return recomputed(use.recomputation, segment, query, key, value)
+        return use.segment(segment)(query, key, value)
 
 
 class CausalSelfAttention(keras.layers.Layer):

@@ -6,7 +6,6 @@ from keras import ops
 from myxtts.models.layers.attention import CausalSelfAttention, MemoryUse
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.linear import built, normal_linear
-from myxtts.models.layers.recomputation import recomputed
 from myxtts.models.layers.tensor import Shape, Tensor
 
 SITES_PER_BLOCK = 3
@@ -51,13 +50,13 @@ class TransformerBlock(keras.layers.Layer):
         # Segments end in their matrix products, which the gradient does not need: what is recomputed is norms, scores,
         # softmax and GELU, little work that holds most of the memory.
         use = self.memory_use
-        qkv = recomputed(use.recomputation, lambda x: self.attention.qkv(self.attention_norm(x), seed=seed), x)
+        qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)
         attended = self.attention.attend_and_project(qkv, key_mask, seed, use)
-        return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, use.recomputation)
+        return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, use)
 
-    def _mlp(self, x, seed=None, recomputation=None):
-        hidden = recomputed(recomputation, lambda x: self.mlp_in(self.mlp_norm(x), seed=seed), x)
-        out = recomputed(recomputation, lambda h: self.mlp_out(ops.gelu(h, approximate=True), seed=seed), hidden)
+    def _mlp(self, x, seed=None, use=MemoryUse()):
+        hidden = use.segment(lambda x: self.mlp_in(self.mlp_norm(x), seed=seed))(x)
+        out = use.segment(lambda hidden: self.mlp_out(ops.gelu(hidden, approximate=True), seed=seed))(hidden)
         return x + self.mlp_dropout(out, seed=seed)
 
     def prefill(self, x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,8 +17,62 @@ class PipelineStuck(RuntimeError):
     """The buffer did not fill in time; the message names the stage that is stuck."""
 
 
-class _Batches:
-    """An iterator that is its own context."""
+class _Work:
+    """Prepared batches on the model device, an iterator; `stage` is what it is doing, in words."""
+
+    def __init__(self, batches, prepare, transfer, start):
+        self.stage = "not started"
+        self._waves = batches
+        self._batches = self._prepared(batches, prepare, transfer, start)
+
+    def __iter__(self):
+        return self._batches
+
+    def _prepared(self, waves, prepare, transfer, start):
+        self.stage = "reading a batch on the host"
+        for position, wave in enumerate(waves, start):
+            self.stage = "preparing a batch on the data device"
+            batch = prepare(wave, position)
+            self.stage = "copying a batch to the model device"
+            batch = transfer(batch)
+            self.stage = "waiting for room in the buffer"
+            yield batch
+            self.stage = "reading a batch on the host"
+
+    def close(self):
+        """Lets a reader clean up now: one that is found when Python ends can start no thread for it."""
+        self._batches.close()
+        if isinstance(self._waves, Generator):
+            self._waves.close()
+
+
+class SynchronousPipeline:
+    """Prepared batches, an iterator and a context: each is read, prepared and copied when it is asked for.
+
+    What the overlap of `DevicePipeline` is measured against, and what a debugger can step through.
+
+    Args:
+        batches: `WaveBatch`es, already on the data device; `start` is the position of the first.
+        prepare: `(WaveBatch, position) -> batch`, on the data device.
+        transfer: `batch -> batch` on the model device.
+        capacity: Most batches that are ready and wait: none here, whatever is asked for.
+    """
+
+    def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 0, start: int = 0):
+        self._work = _Work(batches, prepare, transfer, start)
+        self._batches = iter(self._work)
+        self.capacity = 0
+        self.wait_seconds = 0.0
+        """Time that `__next__` spent waiting for data."""
+
+    @property
+    def stage(self) -> str:
+        """What is being done for the next batch, in words."""
+        return self._work.stage
+
+    def start(self):
+        """Starts whatever works ahead; returns the pipeline."""
+        return self
 
     def __iter__(self):
         return self
@@ -26,41 +80,50 @@ class _Batches:
     def __enter__(self):
         try:
             return self.start()
-        except BaseException:  # Ctrl-C while the thread came up: there will be no __exit__
+        except BaseException:  # Ctrl-C while a thread came up: there will be no __exit__
             self.close()
             raise
 
     def __exit__(self, *exception):
         self.close()
 
+    def wait_until_filled(self, head_start_seconds: float = 0.0) -> None:
+        """Waits the head start."""
+        time.sleep(head_start_seconds)
 
-class DevicePipeline(_Batches):
-    """Prepares batch N + 1 while the consumer works on batch N.
+    def fill(self) -> int:
+        """Batches ready for the consumer."""
+        return 0
 
-    The producer reads a batch (host), prepares it (data device) and copies it (model device), and waits for the
-    consumer only when the buffer is full. What goes wrong in it is raised by `__next__` with its own traceback.
-    `close`, or leaving the `with` block, always ends the producer; so does letting go of the pipeline.
+    def __next__(self):
+        began = time.perf_counter()
+        batch = next(self._batches)
+        # GPU work is queued; without this it would overlap with the training after all.
+        tf.test.experimental.sync_devices()
+        self.wait_seconds += time.perf_counter() - began
+        return batch
 
-    Args:
-        batches: `WaveBatch`es, already on the data device; `start` is the position of the first.
-        prepare: `(WaveBatch, position) -> batch`, on the data device.
-        transfer: `batch -> batch` on the model device.
-        capacity: Most batches that are ready and wait; one more is being prepared, and the consumer holds its own.
+    def close(self) -> None:
+        """Ends the reader; nothing is returned after it."""
+        self._work.close()
+
+
+class DevicePipeline(SynchronousPipeline):
+    """Prepares batch N + 1 while the consumer works on batch N; arguments and methods of `SynchronousPipeline`.
+
+    One thread reads a batch (host), prepares it (data device) and copies it (model device), and waits for the consumer
+    only when `capacity` batches are ready. What goes wrong in it is raised by `__next__` with its own traceback.
+    `close`, or leaving the `with` block, always ends the thread; so does letting go of the pipeline.
     """
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
+        super().__init__(batches, prepare, transfer, start=start)
         self.capacity = capacity
-        self.wait_seconds = 0.0
-        """Time that `__next__` spent waiting for data."""
-        self._producer = _Producer(batches, prepare, transfer, capacity, start)
-        self._ready, self._stop = self._producer.ready, self._producer.stop
+        self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
+        work = self._work, self._ready, self._stop
+        self._producer = threading.Thread(target=_produce, args=work, name="myxtts-data-device", daemon=True)
         # A Ctrl-C can strike where no `with` block catches it; the producer does not hold the pipeline, and ends then.
         weakref.finalize(self, self._stop.set)
-
-    @property
-    def stage(self) -> str:
-        """What the producer is doing, in words."""
-        return self._producer.stage
 
     def start(self) -> "DevicePipeline":
         """Starts the producer; does nothing when it runs already."""
@@ -113,97 +176,27 @@ class DevicePipeline(_Batches):
             self._ready.get_nowait()
 
 
-class _Producer(threading.Thread):
-    """The thread of a `DevicePipeline`; see there."""
+def _produce(work, ready, stop):
+    """Body of the producer's thread: fills the buffer until the data ends or `stop` is set."""
+    try:
+        for batch in work:
+            if not _put(batch, ready, stop):
+                return
+        _put(StopIteration(), ready, stop)
+    except BaseException as error:  # handed to the consumer, whatever it is
+        _put(error, ready, stop)
+    finally:
+        work.close()
 
-    def __init__(self, batches, prepare, transfer, capacity, start):
-        super().__init__(name="myxtts-data-device", daemon=True)
-        self.batches, self.prepare, self.transfer = batches, prepare, transfer
-        self.first_position = start
-        self.ready = queue.Queue(maxsize=capacity)
-        self.stop = threading.Event()
-        self.stage = "not started"
 
-    def run(self):
+def _put(item, ready, stop):
+    while not stop.is_set():
         try:
-            self.stage = "reading a batch on the host"
-            for position, wave in enumerate(self.batches, self.first_position):
-                if self.stop.is_set():
-                    return
-                self.stage = "preparing a batch on the data device"
-                batch = self.prepare(wave, position)
-                self.stage = "copying a batch to the model device"
-                batch = self.transfer(batch)
-                self.stage = "waiting for room in the buffer"
-                if not self._put(batch):
-                    return
-                self.stage = "reading a batch on the host"
-            self._put(StopIteration())
-        except BaseException as error:  # handed to the consumer, whatever it is
-            self._put(error)
-        finally:
-            _end(self.batches)
-
-    def _put(self, item):
-        while not self.stop.is_set():
-            try:
-                self.ready.put(item, timeout=0.05)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-
-class SynchronousPipeline(_Batches):
-    """The same work in the consumer's thread: a batch is read, prepared and copied when it is asked for.
-
-    What the overlap of `DevicePipeline` is measured against, and what a debugger can step through. The arguments and
-    the methods are those of `DevicePipeline`; there is no buffer, so `capacity` has no effect.
-    """
-
-    def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
-        self._batches, self._prepared = batches, None
-        self._prepare, self._transfer, self._position = prepare, transfer, start
-        self.capacity = 0
-        self.wait_seconds = 0.0
-        """Time that `__next__` took, all of which the model device waits."""
-
-    def start(self) -> "SynchronousPipeline":
-        """Lets the host begin to read."""
-        self._prepared = self._prepared or self._work(iter(self._batches))
-        return self
-
-    def _work(self, batches):
-        for position, wave in enumerate(batches, self._position):
-            yield self._transfer(self._prepare(wave, position))
-
-    def wait_until_filled(self, head_start_seconds: float = 0.0) -> None:
-        """Waits the head start; there is no buffer to fill."""
-        self.start()
-        time.sleep(head_start_seconds)
-
-    def fill(self) -> int:
-        """No batch is ever ready before it is asked for."""
-        return 0
-
-    def __next__(self):
-        began = time.perf_counter()
-        batch = next(self.start()._prepared)
-        # GPU work is queued; without this it would overlap with the training after all.
-        tf.test.experimental.sync_devices()
-        self.wait_seconds += time.perf_counter() - began
-        return batch
-
-    def close(self) -> None:
-        """Ends the reader; nothing is returned after it."""
-        self._prepared = iter(())
-        _end(self._batches)
-
-
-def _end(batches):
-    """Lets a reader that is a generator clean up now: one that is found when Python ends can start no thread for it."""
-    if isinstance(batches, Generator):
-        batches.close()
+            ready.put(item, timeout=0.05)
+            return True
+        except queue.Full:
+            continue
+    return False
 
 
 def copy_to(batch: NamedTuple, device: str) -> NamedTuple:

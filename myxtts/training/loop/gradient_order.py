@@ -1,14 +1,31 @@
-"""The order in which TensorFlow computes gradients, where memory depends on it."""
+"""Recomputation in the backward pass, and the order in which gradients are computed, where memory depends on it."""
 
 from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
+RECOMPUTED = "recomputed_"
+"""Begins the name scope of operations made in the backward pass; what follows names the block."""
 
-def recompute(segment: Callable) -> Callable:
-    """`segment`, made again in its backward pass, which lets its operands go before the next: see `weights_first`."""
-    return weights_first(keras.remat(segment))
+
+def recompute(segment: Callable, block: str) -> Callable:
+    """`segment` of a block, recomputed in its backward pass (Chen et al. 2016): only arguments and result are kept.
+
+    Operations that the gradient does not need, such as a product at the end of the segment, are not made twice: graph
+    and compiler prune them. The operations of the second time have `block` in their names.
+    """
+    forward = True
+
+    def named(*tensors):
+        nonlocal forward
+        if forward:
+            forward = False
+            return segment(*tensors)
+        with keras.name_scope(RECOMPUTED + block):
+            return segment(*tensors)
+
+    return weights_first(keras.remat(named))
 
 
 def weights_first(function: Callable) -> Callable:

@@ -1,4 +1,6 @@
-"""AdamW as XTTS was trained with it."""
+"""AdamW as XTTS was trained with it, and its learning rate."""
+
+import math
 
 import keras
 import tensorflow as tf
@@ -49,3 +51,22 @@ class AdamW(keras.optimizers.AdamW):
 
 def _handle(variable):
     return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+
+
+def total_steps(max_steps: int | None, epochs: int, batches_per_epoch: int, accumulation: int) -> int:
+    """Optimizer steps of a whole stage: `max_steps`, or those of its epochs."""
+    return max_steps or max(1, epochs * batches_per_epoch // accumulation)
+
+
+def learning_rate(settings: StageConfig, step: int, total_steps: int) -> float:
+    """Learning rate after `step` of `total_steps` steps: linear warm-up, then half a cosine.
+
+    Loshchilov and Hutter (2017). The warm-up takes at most a tenth of the stage; beyond the stage the rate stays at its
+    end value.
+    """
+    peak, final_share = settings.learning_rate, settings.final_learning_rate
+    warmup = min(settings.warmup_steps, total_steps // 10)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    return peak * (final_share + (1.0 - final_share) * 0.5 * (1.0 + math.cos(math.pi * progress)))

@@ -8,12 +8,12 @@ from myxtts.distributed.workers import current_workers
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
 from myxtts.storage.provenance import is_start
-from myxtts.training.loop.divergence import DivergenceGuard, last_good_step
 from myxtts.training.loop.optimizations import Switches
 from myxtts.training.loop.step import TrainStep
+from myxtts.training.resuming.clip_record import CLIPS, ClipRecord
 from myxtts.training.resuming.state import TrainingState, differences, versions
 from myxtts.training.stages.base import Stage, arrays_of
-from myxtts.training.watching.clip_record import CLIPS, ClipRecord
+from myxtts.training.watching.divergence import DivergenceGuard, last_good_step
 
 logger = logging.getLogger(__name__)
 

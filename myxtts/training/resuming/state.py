@@ -24,7 +24,7 @@ from myxtts.devices.machine import read_processor
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import new_hasher
 from myxtts.storage.saved_state import config_of, refusing_damage
-from myxtts.training.watching.clip_record import ClipRecord, OrderedClips
+from myxtts.training.resuming.clip_record import ClipRecord, OrderedClips
 
 logger = logging.getLogger(__name__)
 

@@ -1,18 +1,21 @@
 """The account of the training switches: what was asked for, and what the first step was seen to do."""
 
+import re
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import tensorflow as tf
 
 from myxtts.config.checks import ConfigError, counted
 from myxtts.devices.precision import rounds_to_tf32
+from myxtts.models.layers.attention import ATTENTION_SCOPES
 from myxtts.training.loop.batching import Batching
+from myxtts.training.loop.gradient_order import RECOMPUTED
 from myxtts.training.loop.optimizations import Switches, is_deterministic
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.stages.base import Stage
-from myxtts.training.watching.graph_facts import attention_forms, nodes, recomputed_blocks
 from myxtts.utils.commons import LINE_WIDTH
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
@@ -20,6 +23,9 @@ PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum",
 POLICIES = {"float32": "float32", "float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
 WATCHED_AVERAGES = 8
 """Weight averages, the smallest ones, that are looked at to see whether they move."""
+
+_RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
+_ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
 class LedgerDifference(ConfigError):
@@ -211,6 +217,27 @@ class LedgerKeeper:
         if rule.phases is not None and not norm:
             effective, reason = requested, f"has its turn in later steps ({', '.join(rule.phases)})"
         return LedgerRow(name, requested, effective, reason, as_requested)
+
+
+def nodes(graph: tf.Graph) -> Iterator:
+    """Nodes of a graph and of the functions it calls."""
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
+
+
+def recomputed_blocks(graph: tf.Graph) -> set[str]:
+    """Names of the blocks that have operations which the backward pass makes again."""
+    return {found.group(1) for node in nodes(graph) if (found := _RECOMPUTED.search(node.name))}
+
+
+def attention_forms(graph: tf.Graph) -> Counter:
+    """`{form: number of layers}` of the attention layers in a graph's forward pass."""
+    forward = (node.name for node in nodes(graph) if "gradient" not in node.name)
+    layers = {found.groups() for name in forward if (found := _ATTENTION.match(name))}
+    names = {scope: form for form, scope in ATTENTION_SCOPES.items()}
+    return Counter(names[scope] for _, scope in layers)
 
 
 def count_products(graph):

@@ -27,6 +27,11 @@ class StepClock:
         self._skipped = self._reported = 0
         self._fills = []
 
+    @property
+    def has_ticked(self) -> bool:
+        """Whether a step has ended."""
+        return self._skipped > 0
+
     def start(self, pipeline) -> None:
         """Starts timing the steps fed by `pipeline`."""
         self._pipeline = pipeline

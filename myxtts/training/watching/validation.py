@@ -84,13 +84,3 @@ def _of_any_size(field):
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)
     return type(spec)(*map(_of_any_size, field.values))  # one for each replica
-
-
-def mean_losses(steps: list[dict]) -> dict[str, float]:
-    """Means by name over the steps that counted, or over all where none did, of the figures that the last one has.
-
-    Where steps are of two phases, what has no turn yet has no figures either.
-    """
-    counted = [step for step in steps if bool(step["finite"])] or steps
-    names = [name for name in counted[-1] if not name.endswith("finite")]
-    return {name: float(np.mean([float(one[name]) for one in counted if name in one])) for name in names}
