@@ -97,7 +97,7 @@ def test_run_that_diverged_once_trains_on_to_its_end_with_the_lower_rate(tiny_co
     assert trainer.step == 9 and np.isfinite(recorder.losses[9]["loss"])
     assert recorder.losses[9]["learning_rate"] == pytest.approx(0.5 * 3e-3)
     resumed = XTTSTrainer(dataset.config, foundations=trainer.stage.foundations)
-    assert (resumed.divergence.rate_scale, resumed.divergence.returns) == (0.5, 1)
+    assert (resumed.watch.divergence.rate_scale, resumed.watch.divergence.returns) == (0.5, 1)
 
 
 def test_run_without_a_good_checkpoint_stops(tiny_corpus, tmp_path):

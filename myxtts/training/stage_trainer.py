@@ -221,7 +221,7 @@ class StageTrainer:
         return {}
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step, from the last good checkpoint again after divergence; ends at the best if overtrained."""
+        """Trains to the last step, from the last good checkpoint after divergence, to the best one if overtrained."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):
             try:
