@@ -273,30 +273,6 @@ def small_gpt(precision, attention, recompute):
     return model
 
 
-def own_gradients(function, *tensors):
-    """How many gradients of our own a function's graph has."""
-    graph = tf.function(function).get_concrete_function(*tensors).graph
-    return sum(operation.type == "IdentityN" for operation in graph.get_operations())
-
-
-def test_attention_has_its_own_gradient_in_training_alone():
-    gpt = XTTS(tiny_model_config(), parts=("gpt",)).gpt
-    mel, text, mask = tf.zeros((1, 9, 80)), tf.zeros((1, 4), tf.int32), tf.ones((1, 4), tf.bool)
-
-    def whole(mel, text, codes):
-        return gpt(gpt.mel_to_latents(mel), text, codes)
-
-    def cached(mel, text, mask):
-        logits, _, state = gpt.prefill(gpt.mel_to_latents(mel), text, mask, 16, 3)
-        return gpt.advance(tf.argmax(logits, axis=-1, output_type=tf.int32), 0, 9, state)[0]
-
-    perceiver, conditioning, trunk = 1, 1, 2
-    assert own_gradients(whole, mel, text, text) == own_gradients(cached, mel, text, mask) == 0
-    gpt.set_memory_use()
-    assert own_gradients(whole, mel, text, text) == perceiver + conditioning + trunk
-    assert own_gradients(cached, mel, text, mask) == perceiver + conditioning
-
-
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_recomputed_gradients_equal_the_plain_ones_with_dropout_on(precision):
     plain_loss, plain, _ = gpt_gradients(precision)

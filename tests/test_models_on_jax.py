@@ -15,7 +15,6 @@ from myxtts.models.discriminators import Discriminators
 from myxtts.models.hifigan import HifiganGenerator
 from myxtts.models.istft import IstftGenerator
 from myxtts.models.layers import convolution
-from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.layers.linear import built
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.xtts import XTTS, named_weights
@@ -61,8 +60,6 @@ def drawn_models():
             fan_in = np.prod(variable.shape[:-1]) if len(variable.shape) > 1 else 25
             values = random.standard_normal(variable.shape) / np.sqrt(fan_in)
             variable.assign((1.0 + np.abs(values) if positive else values).astype("float32"))
-    for layer in (*model.dvae.encoder_blocks, decoder, encoder):
-        set_fewer_products(layer, True)
     return model, decoder, encoder, istft, discriminators
 
 

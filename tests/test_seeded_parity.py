@@ -18,7 +18,6 @@ from myxtts.config.loading import config_from_dict
 from myxtts.data.batch import DVAEBatch, GPTBatch
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.exporting import speaker_front_end
-from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.sampling import filter_logits, penalize_repetition
 from myxtts.training.stages.dvae import DVAEObjective
 from utilities.parity.seeded_model import seeded_model
@@ -171,12 +170,9 @@ def test_sampling_distributions_equal_the_reference(arrays):
 def check_dvae(dvae, arrays, prefix, rows, frames, step):
     mel = channels_last(seeded_values(f"{prefix}/mel", (rows, 80, frames)))
     sure = arrays[f"{prefix}/dvae_margin"] > 1e-3
-    for fewer_products in (False, True):
-        for block in dvae.encoder_blocks:
-            set_fewer_products(block, fewer_products)
-        codes = dvae.encode(mel).numpy()
-        np.testing.assert_array_equal(codes[sure], arrays[f"{prefix}/dvae_codes"][sure])
-        assert len(np.unique(codes)) > 3
+    codes = dvae.encode(mel).numpy()
+    np.testing.assert_array_equal(codes[sure], arrays[f"{prefix}/dvae_codes"][sure])
+    assert len(np.unique(codes)) > 3
     decoded = dvae.decode(tf.constant(arrays[f"{prefix}/dvae_codes"], tf.int32)).numpy().transpose(0, 2, 1)
     assert difference(decoded[..., ::step], arrays[f"{prefix}/dvae_decoded"]) < 1e-4
 
@@ -210,10 +206,8 @@ def check_decoder(model, arrays, prefix):
     speaker = model.speaker_encoder(MelSpectrogram(SPEAKER_MEL)(wav))
     assert difference(speaker, arrays[f"{prefix}/speaker"]) < 1e-4
     latents = tf.constant(seeded_values(f"{prefix}/latents", (1, 6, model.config.width)))
-    for fewer_products in (False, True):
-        set_fewer_products(model.decoder, fewer_products)
-        waveform = model.decoder(latents, tf.constant(arrays[f"{prefix}/speaker"]))
-        assert difference(waveform[0], arrays[f"{prefix}/waveform"]) < 1e-3
+    waveform = model.decoder(latents, tf.constant(arrays[f"{prefix}/speaker"]))
+    assert difference(waveform[0], arrays[f"{prefix}/waveform"]) < 1e-3
 
 
 def test_small_speaker_vector_and_waveform_equal_the_reference(arrays, small_config):

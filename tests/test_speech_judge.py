@@ -14,9 +14,9 @@ from myxtts.hearing.spoken import Spoken
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.runs.stage import open_stage
 from myxtts.training.resuming.state import TrainingState
-from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.trainer import XTTSTrainer
+from myxtts.training.watching.watch import Watch
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -33,8 +33,8 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
 ):
     # The DVAE stands in for the GPT, which takes longer to train.
     monkeypatch.setattr(STAGE_CLASSES["dvae"], "speaks", True)
-    losses = lambda trainer, loader: {"reconstruction": 9.0 - trainer.step, "commitment": 0.0}
-    monkeypatch.setattr(StageTrainer, "evaluate", losses)
+    losses = lambda watch, loader: {"reconstruction": 9.0 - watch.trainer.step, "commitment": 0.0}
+    monkeypatch.setattr(Watch, "evaluate", losses)
     training = {"evaluate_every_steps": 1, "best_by": "evaluation", "evaluation_patience": 2}
     every = {"validate_every_steps": 1, "checkpoint_every_steps": 50}
     dataset = open_run(

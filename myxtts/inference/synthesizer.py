@@ -13,7 +13,6 @@ import tensorflow as tf
 from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
-from myxtts.devices.kinds import runs_on_cpu
 from myxtts.inference.attention import text_attention
 from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
@@ -26,8 +25,7 @@ from myxtts.inference.text_stream import EndedPiece, SpeechStream, TextStream, t
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.interchange.onnx.steps import OnnxSteps
-from myxtts.models.layers.convolution import set_fewer_products
-from myxtts.models.xtts import LAYERS, XTTS
+from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import default_speaker
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SpeechRate, longest_texts, read_rates, rule_of_thumb
@@ -73,9 +71,6 @@ class Synthesizer:
     ):
         require(engine in ENGINES, "--engine", f"one of {', '.join(ENGINES)}", engine)
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        for part in ("speaker", "decoder"):
-            if part in model.parts:
-                set_fewer_products(getattr(model, LAYERS[part]), runs_on_cpu())
         self.rates = rates or {}
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)

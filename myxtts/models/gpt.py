@@ -153,9 +153,7 @@ class GPT(keras.layers.Layer):
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
                 of_block = recompute and partial(recompute, block=f"{name}_{number}")
-                block.memory_use = MemoryUse(attention, own_gradient=True, recompute=of_block)
-        for layer in self.perceiver.layers:
-            layer.memory_use = MemoryUse(own_gradient=True)
+                block.memory_use = MemoryUse(attention, of_block)
 
     def mel_to_latents(self, mel: Tensor) -> Tensor:
         """Conditioning latents: conditioning mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""

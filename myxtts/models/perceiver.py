@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from myxtts.models.layers.attention import MemoryUse, attention, merge_heads, split_heads
+from myxtts.models.layers.attention import attention, merge_heads, split_heads
 from myxtts.models.layers.linear import built, torch_linear
 from myxtts.models.layers.tensor import Shape, Tensor
 
@@ -19,8 +19,6 @@ class PerceiverLayer(keras.layers.Layer):
     def __init__(self, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
         self.heads, self.head_width = heads, head_width
-        self.memory_use = MemoryUse()
-        """Always of the standard form and kept: few queries leave nothing to save."""
 
     def build(self, latents_shape: Shape, context_shape: Shape | None = None):
         width, policy = latents_shape[-1], self.dtype_policy
@@ -35,7 +33,7 @@ class PerceiverLayer(keras.layers.Layer):
         query = split_heads(self.query(latents), self.heads)
         key_value = self.key_value(ops.concatenate([latents, context], axis=1))
         key, value = (split_heads(part, self.heads) for part in ops.split(key_value, 2, axis=-1))
-        attended = attention(query, key, value, own_gradient=self.memory_use.own_gradient)
+        attended = attention(query, key, value)
         latents = latents + self.output_projection(merge_heads(attended))
         update, gate = ops.split(self.mlp_in(latents), 2, axis=-1)
         return latents + self.mlp_out(update * ops.gelu(gate, approximate=False))

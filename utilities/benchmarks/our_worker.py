@@ -39,7 +39,6 @@ from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 from myxtts.inference.waveforms import LatentDecoder  # noqa: E402
 from myxtts.interchange.onnx.steps import OnnxSteps  # noqa: E402
-from myxtts.models.layers.convolution import set_fewer_products  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.training.loop.step import TrainStep  # noqa: E402
 from myxtts.training.stages.base import Update  # noqa: E402
@@ -145,7 +144,6 @@ class OurWorker:
     def vocoder(self):
         model = seeded_model(RELEASED, ("decoder",))
         latents, speaker = (tf.constant(array) for array in vocoder_inputs())
-        set_fewer_products(model.decoder, True)
         decode = tf.function(model.decoder)
 
         def run():
@@ -192,7 +190,6 @@ class Speaking(NamedTuple):
 def speaking_model(size):
     config = spoken_config(size, "hifigan")
     model = seeded_model(config, ("gpt", "decoder"))
-    set_fewer_products(model.decoder, True)
     inputs = spoken_inputs(config.width)
     text = np.array([mark_text(inputs["text"][0].tolist(), config)], np.int32)
     codes = np.append(inputs["codes"], [[config.stop_audio_token]], axis=1).astype(np.int32)

@@ -22,8 +22,6 @@ class MemoryUse(NamedTuple):
 
     form: str = STANDARD
     """`STANDARD` or `MEMORY_EFFICIENT`."""
-    own_gradient: bool = False
-    """Whether the standard form takes the gradient written for it, see `attention`, where nothing is recomputed."""
     recompute: Callable[[Callable], Callable] | None = None
     """Makes a function of tensors recompute its intermediate values in the backward pass; None keeps them."""
 
@@ -47,7 +45,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, keep=None, own_gradient=False
+    query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, keep=None
 ) -> Tensor:
     """Attention of Vaswani et al. 2017, section 3.2.1, with the softmax in float32.
 
@@ -58,7 +56,6 @@ def attention(
         causal: Query `i` sees keys `0` to `i`; T and S are equal.
         dropout: `Dropout` on the attention probabilities, or None.
         keep: What its `keep_mask` gave for them, `(B, heads, T, S)`, or None.
-        own_gradient: Whether float32 values get the gradient written here, which reads the output: quicker in training.
 
     Returns:
         `(B, heads, T, D)`.
@@ -73,34 +70,8 @@ def attention(
     if mask is not None:
         # Added, since the mask is the same for all heads: choosing one by one takes three times as long on a CPU.
         scores = scores + ops.where(mask, ops.cast(0.0, "float32"), ops.cast(HIDDEN, "float32"))
-    if not own_gradient or keras.backend.standardize_dtype(value.dtype) != "float32":
-        return _weighted_mean(scores, value, dropout, keep)[-1]
-
-    def differentiable(scores, value):
-        weights, dropped, output = _weighted_mean(scores, value, dropout, keep)
-
-        def gradients(upstream):
-            # What the softmax's derivative takes off a row is a sum over D values here and not over S probabilities
-            # (Dao et al. 2022, equation 4): two passes less over the largest arrays of a step. In half precision the
-            # output is rounded, and this would be with it.
-            center = ops.sum(upstream * output, axis=-1, keepdims=True)
-            inner = ops.matmul(upstream, transposed(value))
-            if keep is not None:
-                inner = dropout.apply(inner, keep)
-            return weights * (inner - center), ops.matmul(transposed(dropped), upstream)
-
-        return output, gradients
-
-    return ops.custom_gradient(differentiable)(scores, value)
-
-
-def _weighted_mean(scores, value, dropout, keep):
-    """The softmax of the scores, what dropout leaves of it, and that times `value`."""
-    weights = ops.softmax(scores, axis=-1)
-    dropped = ops.cast(weights, value.dtype)
-    if keep is not None:
-        dropped = dropout.apply(dropped, keep)
-    return weights, dropped, ops.matmul(dropped, value)
+    weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+    return ops.matmul(weights if keep is None else dropout.apply(weights, keep), value)
 
 
 def attend(
@@ -120,10 +91,9 @@ def attend(
         keep = None
         if dropout is not None:
             keep = dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
-        own_gradient = use.own_gradient and use.recompute is None  # it would keep the output of the segment
 
         def segment(query, key, value):
-            return attention(query, key, value, key_mask, causal, dropout, keep, own_gradient)
+            return attention(query, key, value, key_mask, causal, dropout, keep)
 
         # Masks are kept: drawing them again takes longer than the products.
         return use.segment(segment)(query, key, value)

@@ -9,20 +9,7 @@ import math
 import keras
 from keras import ops
 
-from myxtts.models.layers.minimal_filtering import minimal_filtering
 from myxtts.models.layers.tensor import Shape, Tensor
-
-_WORTH_FILTERING = 700
-"""Taps times channels from which minimal filtering is quicker than oneDNN's convolution (docs/experiments.md)."""
-_FILTERED_TAPS = 3
-"""Taps of square kernels that are computed so."""
-
-
-def set_fewer_products(layer: keras.layers.Layer, on: bool):
-    """Chooses whether the convolutions in `layer` use minimal filtering where it is quicker, see `Conv1D`."""
-    for sublayer in layer._flatten_layers():
-        if isinstance(sublayer, _Convolution):
-            sublayer.fewer_products = on
 
 
 class _Convolution(keras.layers.Layer):
@@ -42,19 +29,13 @@ class _Convolution(keras.layers.Layer):
             padding = dilation * (kernel_size - 1) // 2
         self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
         self.padding, self.dilation, self.use_bias = padding, dilation, use_bias
-        self.fewer_products = False
-        """Whether wide float32 layers are computed by minimal filtering: for inference on a CPU."""
 
     def build(self, input_shape: Shape):
         shape = (self.kernel_size,) * self.rank + (input_shape[-1], self.filters)
         self.kernel, self.bias = _add_kernel_and_bias(self, shape, self.use_bias)
 
     def call(self, x: Tensor) -> Tensor:
-        x = self._filter(x) if self._is_filtered(x) else self._convolve(x)
-        return x if self.bias is None else x + self.bias
-
-    def _convolve(self, x):
-        keeps_length = self._keeps_length()
+        keeps_length = self.stride == 1 and 2 * self.padding == self.dilation * (self.kernel_size - 1)
         if self.padding and not keeps_length:
             x = ops.pad(x, [[0, 0]] + [[self.padding, self.padding]] * self.rank + [[0, 0]])
         padding, stride = "same" if keeps_length else "valid", self.stride
@@ -62,16 +43,8 @@ class _Convolution(keras.layers.Layer):
             # The same values for less; the gradient of such a kernel writes past its buffer in TensorFlow 2.21 on CPUs
             # with oneDNN, where the length is even.
             x, stride = x[(slice(None), *(slice(None, None, stride),) * self.rank)], 1
-        return ops.conv(x, self.kernel, stride, padding, "channels_last", self.dilation)
-
-    def _is_filtered(self, x):
-        """Whether minimal filtering is asked for, possible and quicker."""
-        reach = self.kernel_size**self.rank * min(x.shape[-1], self.filters)
-        worth = self.kernel_size > 1 and reach >= _WORTH_FILTERING
-        return self.fewer_products and worth and self._keeps_length() and self.compute_dtype == "float32"
-
-    def _keeps_length(self):
-        return self.stride == 1 and 2 * self.padding == self.dilation * (self.kernel_size - 1)
+        x = ops.conv(x, self.kernel, stride, padding, "channels_last", self.dilation)
+        return x if self.bias is None else x + self.bias
 
 
 class Conv1D(_Convolution):
@@ -93,30 +66,14 @@ class Conv1D(_Convolution):
 
     rank = 1
 
-    def _filter(self, x):
-        return minimal_filtering(x, ops.convert_to_tensor(self.kernel), self.dilation)
-
 
 class Conv2D(_Convolution):
     """Convolution over two axes, `(B, H, W, C)` to `(B, H', W', filters)`, with square kernels.
 
-    The kernel has the shape `(kernel_size, kernel_size, C, filters)`; arguments as of `Conv1D`, for both axes. W must
-    be known where `fewer_products` is on.
+    The kernel has the shape `(kernel_size, kernel_size, C, filters)`; arguments as of `Conv1D`, for both axes.
     """
 
     rank = 2
-
-    def _is_filtered(self, x):
-        return super()._is_filtered(x) and self.kernel_size == _FILTERED_TAPS and self.dilation == 1
-
-    def _filter(self, x):
-        height, width, channels = ops.shape(x)[1], x.shape[2], self.kernel_size * x.shape[3]
-        padded = ops.pad(x, ((0, 0), (0, 0), (self.padding, self.padding), (0, 0)))
-        # A row's neighbors become channels; in the rows laid end to end, the taps of a column lie a row apart.
-        neighbors = ops.concatenate([padded[:, :, tap : tap + width] for tap in range(self.kernel_size)], axis=-1)
-        kernel = ops.reshape(self.kernel, (self.kernel_size, channels, self.filters))
-        x = minimal_filtering(ops.reshape(neighbors, (-1, height * width, channels)), kernel, dilation=width)
-        return ops.reshape(x, (-1, height, width, self.filters))
 
 
 class ConvTranspose1D(keras.layers.Layer):

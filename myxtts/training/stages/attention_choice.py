@@ -64,8 +64,7 @@ def _layer(form, dropout, signature):
     def forward_and_backward(query, key, value):
         with tf.GradientTape() as tape:
             tape.watch((query, key, value))
-            use = MemoryUse(form, own_gradient=True)
-            output = attend(use, query, key, value, causal=True, dropout=dropout, seed=tf.constant([0, 1]))
+            output = attend(MemoryUse(form), query, key, value, causal=True, dropout=dropout, seed=tf.constant([0, 1]))
         return tape.gradient(output, (query, key, value))
 
     return forward_and_backward

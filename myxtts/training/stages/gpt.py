@@ -9,7 +9,6 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import GPTBatch
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.gpt import teacher_forcing
-from myxtts.models.layers.convolution import set_fewer_products
 from myxtts.models.layers.dropout import site_offset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
@@ -137,8 +136,6 @@ class GPTPreparation(Preparation):
     def __init__(self, model, device, augment, seed, margin_codes=0):
         super().__init__(model, device, augment, seed)
         self.margin_samples = margin_codes * CODE_STRIDE_SAMPLES
-        for block in model.dvae.encoder_blocks:
-            set_fewer_products(block, runs_on_cpu(device))
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
 
     def make_batch(self, batch, step):
