@@ -55,7 +55,7 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     state = trainer.store.read_state(2)
     assert state["finished"] and state["best"] == [3.0, 2] and state["stale_evaluations"] == 2
     again = XTTSTrainer(dataset.config, stage="dvae")
-    assert again._ended_early and again.state.best == (3.0, 2)
+    assert again.watch.ended_early and again.state.best == (3.0, 2)
 
 
 def test_score_and_loss_are_never_compared():
