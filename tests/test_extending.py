@@ -167,7 +167,7 @@ def check_corpus_format():
 
 def check_schedule():
     from myxtts.config.stages import StageConfig
-    from myxtts.training.loop.schedules import learning_rate
+    from myxtts.training.loop.optimizers import learning_rate
 
     settings = StageConfig(schedule="inverse_sqrt", learning_rate=2.0, warmup_steps=4)
     assert [learning_rate(settings, step, 100) for step in (0, 1, 3, 15, 63)] == [0.5, 1.0, 2.0, 1.0, 0.5]
