@@ -7,7 +7,6 @@ from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import GPTBatch
-from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.layers.dropout import site_offset
 from myxtts.models.xtts import XTTS, named_weights
