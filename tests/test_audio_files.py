@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.audio import files
-from myxtts.audio.files import AudioError, load_samples, read_audio, write_wav
+from myxtts.audio.encoding import write_wav
+from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -287,7 +288,7 @@ def test_write_wav_leaves_the_old_file_and_no_other_when_it_fails(tmp_path, monk
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(wave.Wave_write, "writeframes", full_disk)
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
     with pytest.raises(OSError, match="No space left"):
         write_wav(tmp_path / "out.wav", voice(1), DECODER_SAMPLE_RATE)
     assert (tmp_path / "out.wav").read_bytes() == before and os.listdir(tmp_path) == ["out.wav"]

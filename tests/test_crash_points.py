@@ -13,7 +13,7 @@ from conversion_crashes import crash_conversion, digests
 from crash_points import POWER_CUTS, crash_everywhere
 from released_model import write_release
 
-from myxtts.audio.files import write_wav
+from myxtts.audio.encoding import write_wav
 from myxtts.config.config import TrainingConfig, XTTSConfig
 from myxtts.data import sample_corpus
 from myxtts.data.doctor import Inspection, Rejection, write_report

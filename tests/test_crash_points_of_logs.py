@@ -15,7 +15,7 @@ import tensorflow as tf
 from crash_points import crash_everywhere
 from tiny import tiny_run_config
 
-from myxtts.audio.files import write_wav
+from myxtts.audio.encoding import write_wav
 from myxtts.devices.configuration import plan_devices
 from myxtts.runs.run import Run
 from myxtts.runs.samples import SampleSpeaker

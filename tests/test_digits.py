@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from myxtts.audio.files import write_wav
+from myxtts.audio.encoding import write_wav
 from utilities.benchmarks.digit_recognizer import NO_WORD, DigitRecognizer, damaged, power_spectrum, spoilt
 from utilities.benchmarks.digits import HELD_OUT_INDICES, Clip, Row, Scores, figures, table_line, training_folder
 

@@ -14,7 +14,8 @@ import soundfile
 from command_helpers import sentence_of
 from tiny import WORDS, tiny_run_config, voiced, write_run
 
-from myxtts.audio.files import read_audio, write_wav
+from myxtts.audio.encoding import write_wav
+from myxtts.audio.files import read_audio
 from myxtts.cli import say
 from myxtts.cli.say_batch import read_lines
 from myxtts.cli.say_stream import play

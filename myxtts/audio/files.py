@@ -1,4 +1,4 @@
-"""Reading and writing audio files.
+"""Reading audio files.
 
 WAV (8 to 32 bit, float, mu-law, A-law), FLAC, Ogg and MP3 are decoded by libsndfile (`soundfile`) and resampled by
 `soxr`. Nothing a header claims is believed before it is compared with the file: no allocation follows a claim, and a
@@ -8,7 +8,6 @@ clip is refused by a named reason rather than passed on damaged.
 import os
 import stat
 import struct
-import wave
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import soxr
 
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.storage.files import AnyPath, write_whole
+from myxtts.storage.files import AnyPath
 
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
@@ -152,34 +151,6 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
         frames, original_rate = _read_frames(path, file), file.samplerate
     mono, _ = _mix_to_mono(path, frames)
     return _resample(path, mono, original_rate, sample_rate), original_rate
-
-
-def write_wav(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
-    """Writes a mono 16-bit WAV file. It appears whole or not at all.
-
-    `samples` are `(S,)` floats at `sample_rate` Hz; what lies beyond `[-1, 1]` is clipped.
-
-    Raises:
-        AudioError: There is nothing to write, a sample is not finite, or the folder does not exist.
-    """
-    samples = check_writable(path, samples)
-    with write_whole(path) as temporary, open(temporary, "wb") as whole, wave.open(whole, "wb") as file:
-        file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
-        file.writeframes(to_pcm16(samples))
-
-
-def check_writable(path: AnyPath, samples: np.ndarray) -> np.ndarray:
-    """The samples as float32; raises as `write_wav` does."""
-    samples = np.asarray(samples, np.float32)
-    if samples.ndim != 1:
-        raise ValueError(f"samples must have the shape (S,), one channel. Received: {samples.shape}.")
-    if not len(samples):
-        raise AudioError(path, "no audio", "there are no samples to write.")
-    if not np.isfinite(samples).all():
-        raise AudioError(path, "not finite", "the samples to write hold NaN or infinity.")
-    if not Path(path).parent.is_dir():
-        raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    return samples
 
 
 def to_pcm16(samples: np.ndarray) -> bytes:

@@ -5,15 +5,13 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from myxtts.audio.mel import DVAE_MEL, MelSpec
+from myxtts.audio.mel import DVAE_MEL
 
 _INVERSION_ITERATIONS = 20
 _TINY = np.float32(1e-10)
 
 
-def log_mel_to_wav(
-    log_mel: Any, spec: MelSpec = DVAE_MEL, num_iterations: int = 60, momentum: float = 0.99, seed: int = 0
-) -> np.ndarray:
+def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.99, seed: int = 0) -> np.ndarray:
     """Finds a waveform whose log-mel spectrogram is close to the given one.
 
     The linear power spectrum is first estimated from the mel bands under the constraint that it is not negative; its
@@ -23,33 +21,23 @@ def log_mel_to_wav(
     the final mel error.
 
     Args:
-        log_mel: Log-mel without the division by `mel_stats`, `(F, num_mels)` or `(B, F, num_mels)`, natural logarithm
-            of power. NumPy or anything that converts to it.
-        spec: The recipe that `log_mel` follows, without pre-emphasis, and with a window of `n_fft` samples.
+        log_mel: Log-mel by the recipe `DVAE_MEL`, without the division by `mel_stats`, `(F, num_mels)`, natural
+            logarithm of power. NumPy or anything that converts to it.
         momentum: Weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 it may diverge.
-        seed: Seed of the initial phases. The same seed gives the same waveform, alone or in a batch.
+        seed: Seed of the initial phases. The same seed gives the same waveform.
 
     Returns:
-        Waveform at `spec.sample_rate`, `((F - 1) * hop_length,)` float32, or with a leading `B`. Not clipped.
+        Waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32. Not clipped.
     """
-    if spec.preemphasis or spec.win_length != spec.n_fft or spec.n_fft % spec.hop_length:
-        rule = "Griffin-Lim inverts a mel without pre-emphasis whose window fills n_fft, a multiple of hop_length."
-        names = ("preemphasis", "win_length", "n_fft", "hop_length")
-        raise ValueError(f"{rule} Received: {', '.join(f'{name}={getattr(spec, name)}' for name in names)}.")
     log_mel = np.asarray(log_mel, "float32")
-    if log_mel.ndim == 3:
-        return np.stack([log_mel_to_wav(item, spec, num_iterations, momentum, seed) for item in log_mel])
-    min_frames = 2 + spec.n_fft // 2 // spec.hop_length
-    if log_mel.ndim != 2 or log_mel.shape[0] < min_frames or log_mel.shape[1] != spec.num_mels:
-        shapes = f"(frames, {spec.num_mels}) or (batch, frames, {spec.num_mels})"
-        least = f"{min_frames} frames or more, the length of the reflected ends"
-        raise ValueError(f"log_mel must have the shape {shapes} with {least}. Received: shape {log_mel.shape}.")
+    min_frames = 2 + DVAE_MEL.n_fft // 2 // DVAE_MEL.hop_length  # the reflected ends
+    if log_mel.ndim != 2 or len(log_mel) < min_frames or log_mel.shape[1] != DVAE_MEL.num_mels:
+        shape = f"({min_frames} frames or more, {DVAE_MEL.num_mels})"
+        raise ValueError(f"log_mel must have the shape {shape}. Received: shape {log_mel.shape}.")
     if not np.isfinite(log_mel).all():
         raise ValueError("log_mel must be finite. Received: NaN or infinity; the model that made it has diverged.")
-
-    transform = _ShortTimeFourierTransform(spec, len(log_mel))
-    mel = np.exp(log_mel) - np.float32(spec.log_offset)
-    inversion = _MelInversion(mel, spec)
+    transform = _ShortTimeFourierTransform(len(log_mel))
+    inversion = _MelInversion(np.exp(log_mel))
     magnitude = np.sqrt(inversion.solve())
     phase = np.random.default_rng(seed).random(magnitude.shape, dtype="float32") * np.float32(2 * np.pi)
     spectrum = magnitude * (np.cos(phase) + 1j * np.sin(phase))
@@ -72,9 +60,9 @@ class _MelInversion:
     and the solution stays smooth across frequency.
     """
 
-    def __init__(self, mel, spec):
+    def __init__(self, mel):
         self._mel = np.maximum(mel, _TINY)
-        self._filters = spec.filterbank()
+        self._filters = DVAE_MEL.filterbank()
         # Bins that no filter sees keep zero power.
         self._bin_weight = np.maximum(self._filters.sum(axis=1), _TINY)
 
@@ -95,10 +83,10 @@ class _MelInversion:
 class _ShortTimeFourierTransform:
     """The transform that `MelSpectrogram` is built on, and its least-squares inverse, for `num_frames` frames."""
 
-    def __init__(self, spec, num_frames):
-        self._n_fft, self._hop_length, self._num_frames = spec.n_fft, spec.hop_length, num_frames
-        self._window = spec.window_values()
-        squared_window = np.broadcast_to(np.square(self._window), (num_frames, spec.n_fft))
+    def __init__(self, num_frames):
+        self._n_fft, self._hop_length, self._num_frames = DVAE_MEL.n_fft, DVAE_MEL.hop_length, num_frames
+        self._window = DVAE_MEL.window_values()
+        squared_window = np.broadcast_to(np.square(self._window), (num_frames, self._n_fft))
         self._window_energy = np.maximum(self._overlap_add(squared_window), _TINY)
 
     def forward(self, wav):

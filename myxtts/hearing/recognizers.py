@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import soxr
 
-from myxtts.audio.files import write_wav
+from myxtts.audio.encoding import write_wav
 from myxtts.config.checks import UserError, printable
 from myxtts.hearing.text_errors import character_errors
 

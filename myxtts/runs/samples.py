@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import load_samples, write_wav
+from myxtts.audio.encoding import write_wav
+from myxtts.audio.files import load_samples
 from myxtts.audio.griffin_lim import log_mel_to_wav
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.audio.resample import resample

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from tiny import WORDS, tiny_run_config, voiced
 
-from myxtts.audio.files import write_wav
+from myxtts.audio.encoding import write_wav
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer

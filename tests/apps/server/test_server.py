@@ -20,7 +20,8 @@ from live_server import live_server, talkative_synthesizer, write_voices  # noqa
 from tiny import voiced  # noqa: E402
 
 from myxtts.apps.server.__main__ import main  # noqa: E402
-from myxtts.audio.files import to_pcm16, write_wav  # noqa: E402
+from myxtts.audio.encoding import write_wav  # noqa: E402
+from myxtts.audio.files import to_pcm16  # noqa: E402
 from myxtts.inference.code_engine import MOST_ROWS  # noqa: E402
 from myxtts.storage.speakers import write_speaker_clips  # noqa: E402
 
