@@ -71,10 +71,10 @@ def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = 
 
     folder = local_folder(folder, accept_licence)
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.interchange.onnx.engines import load_synthesizer
 
     configure_for_speech()
-    return Synthesizer.load(folder, which)
+    return load_synthesizer(folder, which)
 
 
 def _arguments(parser, flags):

@@ -13,7 +13,8 @@ from logical_devices import on_logical_devices
 from tiny import tiny_model_config
 
 from myxtts.config.config import SamplingConfig
-from myxtts.inference import code_engine, compilation
+from myxtts.inference import code_engine
+from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import MOST_ROWS, CodeEngine, mark_text
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.sampling import gumbel_noise, sample
@@ -24,6 +25,10 @@ START, STOP = CONFIG.start_audio_token, CONFIG.stop_audio_token
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
 SAMPLED = SamplingConfig(temperature=1.1, top_k=12, top_p=0.95, repetition_penalty=1.3)
 TEXTS = [[5, 6, 7, 8], [9], [4, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19], [20, 21], [7, 7, 7], [22, 5, 9, 8, 6, 4]]
+
+
+def engine_of(gpt, compiled=False):
+    return CodeEngine(TensorflowSteps(gpt, CONFIG, compiled), CONFIG)
 
 
 def make_gpt():
@@ -54,7 +59,7 @@ def gpt():
 
 @pytest.fixture(scope="module")
 def engine(gpt):
-    return CodeEngine(gpt, CONFIG, compiled=False)
+    return engine_of(gpt)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +128,7 @@ def test_codes_are_the_same_when_rows_join_and_leave(engine, alone):
     for number, ids in enumerate(TEXTS * 3):
         number %= len(TEXTS)
         streams.append(engine.open(ids, voice_latents(number), SAMPLED, 3, number, hurry=number % 2 == 0))
-        engine.advance()
+        engine.wait(lambda: any(stream.codes for stream in streams[-2:]))
     assert len(streams) > MOST_ROWS
     engine.finish(streams)
     for number, stream in enumerate(streams):
@@ -132,20 +137,20 @@ def test_codes_are_the_same_when_rows_join_and_leave(engine, alone):
 
 def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):
     monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
-    engine = CodeEngine(gpt, CONFIG, compiled=True)
+    engine = engine_of(gpt, compiled=True)
     assert all_codes(engine) == [codes for codes, _ in alone]
     first = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2)
     engine.finish([first])
     assert first.codes == alone[2][0]
     # Batches are filled up, so that few shapes are compiled.
-    assert {rows for rows, _ in engine.draw.shapes} <= {1, 2, 4, 8}
-    assert engine.draw.num_traces == 1
+    assert {rows for rows, _ in engine.steps.shapes} <= {1, 2, 4, 8}
+    assert engine.steps.num_traces == 1
 
 
 @on_logical_devices
 def codes_on_one_thread():
     assert os.environ["TF_NUM_INTRAOP_THREADS"] == "1"
-    return all_codes(CodeEngine(make_gpt(), CONFIG, compiled=False))
+    return all_codes(engine_of(make_gpt()))
 
 
 def test_codes_are_the_same_on_one_thread_as_on_all_of_the_machine(alone):
@@ -191,21 +196,9 @@ def test_repetition_penalty_sees_every_code_so_far_across_calls(gpt, engine):
     assert len(set(stream.codes)) == 10
 
 
-@pytest.mark.usefixtures("endless")
-def test_cancelled_row_is_gone_before_the_next_codes(engine):
-    streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED) for n in range(3)]
-    assert engine.advance() == 3
-    streams[1].cancel()
-    drawn = len(streams[1].codes)
-    assert engine.advance() == 2 and len(streams[1].codes) == drawn
-    for stream in streams:
-        stream.cancel()
-    assert engine.advance() == 0 and engine._state is None
-
-
 def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, endless):
     engine.finish([engine.open(TEXTS[0], voice_latents(0), GREEDY, max_codes=3)])
-    traces, peak_kb = engine.draw.num_traces, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    traces, peak_kb = engine.steps.num_traces, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     random, drawn = np.random.default_rng(0), set()
     for i in range(200):
         sampling = SamplingConfig(
@@ -218,7 +211,7 @@ def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, end
         engine.finish([stream])
         assert len(stream.codes) == 3 + i % 2
         drawn.add(tuple(stream.codes))
-    assert engine.draw.num_traces == traces
+    assert engine.steps.num_traces == traces
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 100_000
     assert len(drawn) > 50
 
@@ -239,96 +232,36 @@ def test_threads_that_draw_at_once_get_their_own_codes(engine, alone):
     assert [found[number] for number in range(len(TEXTS))] == [codes for codes, _ in alone]
 
 
-def test_sentence_that_another_ones_error_kept_from_joining_is_drawn_by_the_next_who_waits(gpt, alone, monkeypatch):
-    engine = CodeEngine(gpt, CONFIG, compiled=False)
-    for part, method in ((engine, "_prefill"), (engine._repack, "move")):
-        mine, other = (engine.open(TEXTS[n], voice_latents(n), SAMPLED, 3, n) for n in (0, 1))
-        with monkeypatch.context() as patch:
-            patch.setattr(part, method, mock.Mock(side_effect=MemoryError))
-            with pytest.raises(MemoryError):
-                engine.finish([mine])
-        assert engine.advance() == 1 and not mine.codes
-        engine.finish([other])
-        assert other.codes == alone[1][0]
+@pytest.mark.usefixtures("endless")
+def test_cancelled_row_is_gone_before_the_next_codes_and_the_thread_ends(engine):
+    streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED) for n in range(3)]
+    engine.wait(lambda: all(stream.codes for stream in streams))
+    streams[1].cancel()
+    engine.finish([streams[0]])
+    assert len(streams[1].codes) < len(streams[0].codes)
+    streams[2].cancel()
+    engine.wait(lambda: not engine._rows)
+    engine._thread.join(30)
+    assert engine._thread is None and engine._state is None
 
 
-def test_shape_is_compiled_once_it_was_drawn_often_and_nobody_waits(gpt, alone, monkeypatch):
-    monkeypatch.setattr(compilation, "WORTH_COMPILING_STEPS", 20)
-    monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
-    engine = CodeEngine(gpt, CONFIG)
-
-    def draw(hurry):
-        stream = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2, hurry=hurry)
-        engine.finish([stream])
-        assert stream.codes == alone[2][0]
-
-    while engine.compilation.steps[(1, 128)] < 20:
-        assert not engine.draw.shapes
-        draw(hurry=False)
-    draw(hurry=True)
-    assert not engine.draw.shapes
-    for hurry in (False, True):
-        draw(hurry)
-        assert engine.draw.shapes == {(1, 128)}
+@pytest.mark.parametrize("method", ["read", "move", "draw"])
+def test_error_of_the_draws_is_raised_by_those_who_wait_and_the_next_ones_are_drawn(gpt, alone, monkeypatch, method):
+    engine = engine_of(gpt)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.steps, method, mock.Mock(side_effect=MemoryError))
+        stream = engine.open(TEXTS[0], voice_latents(0), SAMPLED)
+        with pytest.raises(MemoryError):
+            engine.finish([stream])
+    assert all_codes(engine) == [codes for codes, _ in alone]
 
 
-def test_shape_stays_with_the_quicker_graph():
-    shape, other, trials = (1, 128), (4, 128), range(compilation.TRIALS)
-    rule = compilation.Compilation()
-    rule.count(shape, compilation.WORTH_COMPILING_STEPS - 16, False, None)
-    assert not rule.wants_xla(shape, False, hurry=False)
-    for _ in trials:
-        rule.count(shape, 16, False, 0.16)
-    assert rule.wants_xla(shape, False, hurry=False) and not rule.wants_xla(shape, False, hurry=True)
-    assert not rule.wants_xla(other, False, hurry=False)
-    for seconds in (0.05, 0.05, 9.0, 0.05):  # one that something else on the machine made slow
-        assert rule.wants_xla(shape, True, hurry=True)
-        rule.count(shape, 16, True, seconds)
-    assert rule.wants_xla(shape, True, hurry=False)
-    # Compiled ahead: XLA first, then the plain graph for comparison, which is quicker here.
-    for xla, seconds in ((True, 0.2), (False, 0.1)):
-        for _ in trials:
-            assert rule.wants_xla(other, True, hurry=False) == xla
-            rule.count(other, 16, xla, seconds)
-    assert not rule.wants_xla(other, True, hurry=False)
-
-
-def test_shape_is_compiled_aside_while_rows_are_drawn_as_before(gpt, alone, monkeypatch):
-    monkeypatch.setattr(compilation, "WORTH_COMPILING_STEPS", 1)
-    monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
-    engine, may_compile = CodeEngine(gpt, CONFIG), threading.Event()
-    engine.compiles_aside = True
-    monkeypatch.setattr(engine, "_compile", lambda *shape: may_compile.wait() and CodeEngine._compile(engine, *shape))
-
-    def draw():
-        stream = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2, hurry=True)
-        engine.finish([stream])
-        assert stream.codes == alone[2][0]
-
-    for _ in range(3):
-        draw()
-    assert not engine.draw.shapes
-    may_compile.set()
-    engine._compiler.join()
-    assert engine.draw.shapes == {(1, 128)}
-    draw()
-
-
-def test_shape_that_cannot_be_compiled_aside_is_told_once_and_drawn_as_before(gpt, alone, monkeypatch, caplog):
-    monkeypatch.setattr(compilation, "WORTH_COMPILING_STEPS", 1)
-    engine, tried = CodeEngine(gpt, CONFIG), []
-    engine.compiles_aside = True
-
-    def fail(*shape):
-        tried.append(shape)
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(engine, "_compile", fail)
-    for _ in range(3):
-        stream = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2)
-        engine.finish([stream])
-        assert stream.codes == alone[2][0]
-        while engine.is_compiling:
-            engine._compiler.join()
-    assert tried and len(tried) == len(set(tried)) == len(caplog.messages)
-    assert all("drawn without it from now on. MemoryError: no room" in line for line in caplog.messages)
+def test_streams_opened_together_are_one_batch(engine, monkeypatch):
+    sizes, draw = [], engine.steps.draw
+    monkeypatch.setattr(
+        engine.steps, "draw", lambda state, request: sizes.append(len(request.index)) or draw(state, request)
+    )
+    with engine.together():
+        streams = [engine.open(ids, voice_latents(0), SAMPLED, 3, n) for n, ids in enumerate(TEXTS)]
+    engine.finish(streams)
+    assert sizes[0] == len(TEXTS)

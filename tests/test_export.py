@@ -26,6 +26,7 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.interchange.onnx import checks
 from myxtts.interchange.onnx.builder import Builder, quantized
+from myxtts.interchange.onnx.engines import choose_engine, make_steps
 from myxtts.interchange.onnx.runtime import open_session
 from myxtts.interchange.onnx.sound import build_decoder
 from myxtts.interchange.onnx.speak import Speaker, Vocabulary, gumbel_noise, read_wav, resampled
@@ -252,7 +253,7 @@ def test_wav_files_are_read(tmp_path, subtype):
 
 def test_onnx_engine_draws_what_tensorflow_draws(synthesizer):
     model, config = synthesizer.model, synthesizer.model.config
-    engine = CodeEngine(model.gpt, config, onnx_steps=OnnxSteps(model.gpt, config, "float32", threads=1))
+    engine = CodeEngine(OnnxSteps(model.gpt, config, "float32", threads=1), config)
     random, streams = np.random.default_rng(0), []
     requests = []
     for number in range(10):
@@ -264,7 +265,7 @@ def test_onnx_engine_draws_what_tensorflow_draws(synthesizer):
         requests.append((ids, latents, SamplingConfig(**values), 3, number, 0 if number % 2 else 7, number == 4))
     for request in requests:  # they join while others are drawn
         streams.append(engine.open(*request))
-        engine.advance()
+        engine.wait(lambda: any(stream.codes or stream.finished for stream in streams[-2:]))
     engine.finish(streams)
     expected = [synthesizer.engine.open(*request) for request in requests]
     synthesizer.engine.finish(expected)
@@ -273,26 +274,14 @@ def test_onnx_engine_draws_what_tensorflow_draws(synthesizer):
         np.testing.assert_allclose(found.latents(), one.latents(), atol=1e-4)
 
 
-def test_onnx_engine_frees_the_rows_of_the_cancelled(synthesizer):
-    model, config = synthesizer.model, synthesizer.model.config
-    engine = CodeEngine(model.gpt, config, onnx_steps=OnnxSteps(model.gpt, config, threads=1))
-    latents = np.zeros((1, config.num_latents, config.width), "float32")
-    streams = [engine.open([5, 6], latents, SamplingConfig(**SAMPLED), 1, n, hurry=True) for n in range(6)]
-    assert engine.advance() == 6
-    cancelled, *others = (stream for stream in streams if stream.active)
-    cancelled.cancel()
-    assert others and engine.advance() == len(others)
-    engine.finish(others)
-    assert all(stream.finished for stream in others) and not cancelled.finished
-
-
 def test_engine_that_is_not_there_is_one_sentence(run, capsys):
     words = ["say", "--checkpoint", str(run), "--speaker", "emma", "--text", "one", "--engine", "magic"]
     assert main(words) == 2 and "--engine must be one of tensorflow, onnx" in capsys.readouterr().err
 
 
 def test_onnx_engine_speaks_and_streams(synthesizer, run):
-    onnx = Synthesizer(synthesizer.model, synthesizer.tokenizer, synthesizer.config, engine="onnx")
+    steps = make_steps(synthesizer.model, "onnx")
+    onnx = Synthesizer(synthesizer.model, synthesizer.tokenizer, synthesizer.config, steps=steps)
     onnx.to_waveform = synthesizer.to_waveform  # traced already
     latents, vector = read_speaker(run, "emma")
     speech = onnx.speak("one two", Voice(latents, vector), "en", seed=3)
@@ -300,3 +289,9 @@ def test_onnx_engine_speaks_and_streams(synthesizer, run):
     np.testing.assert_allclose(streamed, speech.samples, atol=1e-5)
     assert len(speech.codes) > 3
     onnx.warm_up("all")  # nothing to compile
+
+
+def test_engine_is_the_fastest_exact_one_that_is_installed_and_fits(monkeypatch):
+    assert choose_engine(10**6) == "onnx-float32" and choose_engine(1.5 * 10**9) == "tensorflow"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert choose_engine(10**6) == "tensorflow"

@@ -179,7 +179,7 @@ def test_doubtful_sentence_is_drawn_anew_and_the_most_trusted_stays(without_grif
         judged.append((list(codes), wrong_share))
         return verdicts.pop(0)
 
-    monkeypatch.setattr(speaking, "judge", judge)
+    monkeypatch.setattr("myxtts.inference.text_stream.judge", judge)
 
     def speak(retries, listener=None):
         judged.clear()

@@ -117,7 +117,7 @@ def test_speech_that_ends_at_once_is_silence_and_says_so(synthesizer, voice, bia
         speech = synthesizer.speak("one", voice, "en")
     assert speech.stopped and len(speech.codes) == 0
     assert len(speech.samples) and not speech.samples.any() and speech.mel.shape[1] == 80
-    assert "ended at once" in caplog.text
+    assert "says nothing to" in caplog.text
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
@@ -325,14 +325,14 @@ def test_warm_up_leaves_nothing_to_trace(synthesizer, tokenizer, voice, monkeypa
     monkeypatch.setattr(code_engine, "MOST_ROWS", 2)
     fresh = Synthesizer(synthesizer.model, tokenizer, synthesizer.config)
     fresh.warm_up("none")
-    assert fresh.engine.draw.num_traces == 0
+    assert fresh.engine.steps.num_traces == 0
     fresh.warm_up("short")
-    assert fresh.engine.draw.num_traces == 1
+    assert fresh.engine.steps.num_traces == 1
     fresh.warm_up("all")
-    assert fresh.engine.draw.num_traces == 2 and fresh.engine.draw.shapes == {(1, 128), (2, 128)}
+    assert fresh.engine.steps.num_traces == 2 and fresh.engine.steps.shapes == {(1, 128), (2, 128)}
     expected = synthesizer.batch(["one two", "three"], [voice] * 2, ["en"] * 2, seed=1)
     for one, other in zip(fresh.batch(["one two", "three"], [voice] * 2, ["en"] * 2, seed=1), expected):
         np.testing.assert_array_equal(one.codes, other.codes)
-    assert fresh.engine.draw.num_traces == 2 and len(fresh.engine.draw.shapes) == 2
+    assert fresh.engine.steps.num_traces == 2 and len(fresh.engine.steps.shapes) == 2
     with pytest.raises(UserError, match="none, short, all"):
         fresh.warm_up("long")

@@ -113,7 +113,7 @@ def _say(arguments, sound=None):
     from myxtts.cli import say_batch, say_stream
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
-    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.interchange.onnx.engines import load_synthesizer
     from myxtts.utils.commons import get_device_context, setup_logging
 
     text = None if arguments.batch else _text(arguments)
@@ -123,7 +123,7 @@ def _say(arguments, sound=None):
     with get_device_context(arguments.device and device_named(arguments.device)):
         is_short = text is not None and len(text) <= SHORT_TEXT and sound is None
         options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short, only_speech=True)
-        synthesizer = Synthesizer.load(arguments.checkpoint, arguments.which, **options)
+        synthesizer = load_synthesizer(arguments.checkpoint, arguments.which, **options)
         if arguments.g2p:
             synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
         sampling = synthesizer.config.sampling

@@ -1,8 +1,9 @@
-"""The graphs that draw several codes for each row of a batch and that rearrange rows, and what goes in and out."""
+"""What reads prompts, draws codes and rearranges rows for the engine, in TensorFlow; and what goes in and out."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from myxtts.config.config import ModelConfig
@@ -56,6 +57,33 @@ def state_signature(gpt: GPT, config: ModelConfig) -> RowState:
     return RowState(caches, caches, *numbers, tf.TensorSpec(scores, tf.bool))
 
 
+class Steps(Protocol):
+    """What an engine computes with: `TensorflowSteps`, or the steps in ONNX Runtime of `interchange`."""
+
+    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
+        """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
+
+    def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
+        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
+
+    def join(self, state: RowState, other: RowState) -> RowState:
+        """The rows of both, which have caches of one size."""
+
+    def draw(self, state: RowState, request: Request) -> tuple[Any, Any, Any, RowState]:
+        """Draws up to `steps` codes for each row, fewer when all rows have stopped.
+
+        Returns:
+            Codes `(MOST_CODES, B)` int32, from a row's stop or limit on the stop code; the states that predict them and
+            what comes next, `(MOST_CODES + 1, B, width)`; how many steps were taken; and the new state.
+        """
+
+    def is_compiled(self, num_rows: int, cache_size: int) -> bool:
+        """Whether a batch is to be filled up to this number of rows, a power of two, for which XLA has compiled."""
+
+    def compile(self, num_rows: int, cache_size: int) -> None:
+        """Compiles the draws for one shape of batch, where there is anything to compile; takes seconds."""
+
+
 class Graph:
     """A function that is traced once, at its first call, for every shape that its signature allows.
 
@@ -72,23 +100,86 @@ class Graph:
         return self._graph(*arguments)
 
 
-class Repack:
-    """Moves rows of a `RowState` within their cache, and joins those of two. Each is one graph for all shapes."""
+class TensorflowSteps:
+    """`Steps` as graphs, each traced once for all shapes; XLA compiles the draws for each shape anew.
 
-    def __init__(self, gpt: GPT, config: ModelConfig):
+    Args:
+        compiled: Whether XLA compiles the draws: always, never, or (None) for the shapes given to `compile`.
+        traced: Whether reading a prompt is a graph; as in `Synthesizer`.
+
+    Attributes:
+        shapes: `(B, S)` that XLA has compiled.
+        num_traces: How often the draws were traced.
+    """
+
+    def __init__(self, gpt: GPT, config: ModelConfig, compiled: bool | None = None, traced: bool = True):
+        self.gpt, self.config, self.compiled, self.num_traces = gpt, config, compiled, 0
+        self.shapes: set[tuple[int, int]] = set()
         state, number = state_signature(gpt, config), tf.TensorSpec([], tf.int32)
-        rows = tf.TensorSpec([None], tf.int32)
-        self._move = Graph(self._moved, [state, rows, number, number, number, number])
+        numbers = tf.TensorSpec([None], tf.int32)
+        column = tf.TensorSpec([None, 1], tf.float32)
+        sampling = SamplingValues(column, tf.TensorSpec([None, 1], tf.int32), column, column)
+        noise = tf.TensorSpec([None, MOST_CODES, config.num_audio_tokens], tf.float32)
+        mask = tf.TensorSpec([None, None], tf.bool)
+        request = Request(mask, number, numbers, numbers, sampling, noise, number)
+        self._draws = {xla: Graph(self._draw, [state, request], xla) for xla in (False, True)}
+        self._move = Graph(self._moved, [state, numbers, number, number, number, number])
         self._join = Graph(self._joined, [state, state])
+        self._read = self._read_prompts
+        # The engine's thread has no device scope of its own, and computes where the weights are.
+        self._device = gpt.audio_head.bias.value.device
+        if traced:
+            latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
+            text = tf.TensorSpec([None, None], tf.int32)
+            self._read = tf.function(self._read_prompts, input_signature=[latents, text, mask], autograph=False)
+
+    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
+        """See `Steps`."""
+        with tf.device(self._device):
+            return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
-        numbers = (tf.constant(number) for number in (start, end, before, after))
-        return self._move(state, tf.constant(rows), *numbers)
+        """See `Steps`."""
+        with tf.device(self._device):
+            numbers = (tf.constant(number) for number in (start, end, before, after))
+            return self._move(state, tf.constant(rows), *numbers)
 
     def join(self, state: RowState, other: RowState) -> RowState:
-        """The rows of both, which have caches of one size."""
+        """See `Steps`."""
         return self._join(state, other)
+
+    def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
+        """See `Steps`."""
+        shape = tuple(request.key_mask.shape)
+        xla = self.is_compiled(*shape)
+        with tf.device(self._device):
+            drawn = self._draws[xla](state, tf.nest.map_structure(tf.constant, request))
+        if xla:
+            self.shapes.add(shape)
+        return drawn
+
+    def is_compiled(self, num_rows: int, cache_size: int) -> bool:
+        """See `Steps`."""
+        return (num_rows, cache_size) in self.shapes if self.compiled is None else self.compiled
+
+    def compile(self, num_rows: int, cache_size: int) -> None:
+        """See `Steps`."""
+        if self.compiled is False:
+            return
+        config, scores = self.config, (num_rows, self.config.num_audio_tokens)
+        cache = tf.zeros((num_rows, config.heads, cache_size, config.width // config.heads), self.gpt.compute_dtype)
+        caches, hidden = (cache,) * config.layers, tf.zeros((num_rows, config.width))
+        state = RowState(caches, caches, tf.zeros(scores), hidden, tf.zeros(scores, tf.bool))
+        none, ones = tf.zeros(num_rows, tf.int32), tf.ones((num_rows, 1))
+        values = SamplingValues(ones, tf.ones((num_rows, 1), tf.int32), ones, ones)
+        noise, nothing = tf.zeros((num_rows, MOST_CODES, scores[1])), tf.zeros((num_rows, cache_size), tf.bool)
+        request = Request(nothing, tf.constant(0), none, none, values, noise, tf.constant(0))
+        self._draws[True](state, request)
+        self.shapes.add((num_rows, cache_size))
+
+    def _read_prompts(self, latents, text, text_mask):
+        logits, hidden, cache = self.gpt.prefill(latents, text, text_mask, self.config.start_audio_token, 0)
+        return RowState(cache.keys, cache.values, logits, hidden, tf.zeros(tf.shape(logits), tf.bool))
 
     def _moved(self, state, rows, start, end, before, after):
         room = tf.stack([[0, 0], [0, 0], [before, after], [0, 0]])
@@ -100,44 +191,6 @@ class Repack:
 
     def _joined(self, state, other):
         return tf.nest.map_structure(lambda one, two: tf.concat([one, two], axis=0), state, other)
-
-
-class Advance:
-    """Draws codes: a graph that takes every shape, and one that XLA compiles for each shape it meets.
-
-    Each is traced once; sampling values, noise and numbers of codes are tensors. `shapes` holds the `(B, S)` that XLA
-    has compiled.
-    """
-
-    def __init__(self, gpt: GPT, config: ModelConfig):
-        self.gpt, self.config, self.num_traces = gpt, config, 0
-        self.shapes: set[tuple[int, int]] = set()
-        scores = config.num_audio_tokens
-        state = state_signature(gpt, config)
-        number, numbers = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
-        column = tf.TensorSpec([None, 1], tf.float32)
-        request = Request(
-            tf.TensorSpec([None, None], tf.bool),
-            number,
-            numbers,
-            numbers,
-            SamplingValues(column, tf.TensorSpec([None, 1], tf.int32), column, column),
-            tf.TensorSpec([None, MOST_CODES, scores], tf.float32),
-            number,
-        )
-        self._graphs = {compiled: Graph(self._draw, [state, request], compiled) for compiled in (False, True)}
-
-    def __call__(self, state: RowState, request: Request, compiled: bool) -> tuple[Tensor, Tensor, Tensor, RowState]:
-        """Draws up to `steps` codes for each row, fewer when all rows have stopped.
-
-        Returns:
-            Codes `(MOST_CODES, B)` int32, from a row's stop or limit on the stop code; the states that predict them and
-            what comes next, `(MOST_CODES + 1, B, width)`; how many steps were taken; and the new state.
-        """
-        drawn = self._graphs[compiled](state, request)
-        if compiled:
-            self.shapes.add(tuple(request.key_mask.shape))
-        return drawn
 
     def _draw(self, state, request):
         self.num_traces += 1

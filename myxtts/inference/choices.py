@@ -14,7 +14,8 @@ def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None
     group.add_argument("--decoder", choices=tuple(DECODERS), help=decoder)
     if engines:
         drawn = (
-            "what draws the codes: onnx is ONNX Runtime with 8-bit weights, onnx-float32 with the model's, on the CPU"
+            "what draws the codes: onnx is ONNX Runtime with 8-bit weights, onnx-float32 with the model's, on the CPU "
+            "(default: onnx-float32 where it is installed and the model is not too large for it, else tensorflow)"
         )
-        group.add_argument("--engine", choices=tuple(ENGINES), default="tensorflow", help=drawn)
+        group.add_argument("--engine", choices=tuple(ENGINES), help=drawn)
     group.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")

@@ -1,21 +1,16 @@
-"""Texts and voices -> streams of audio codes, drawn together. Knows neither text nor sound."""
+"""Texts and voices -> streams of audio codes, drawn together by one thread. Knows neither text nor audio."""
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-import tensorflow as tf
 
 from myxtts.config.config import ModelConfig, SamplingConfig
-from myxtts.inference.advancing import MOST_CODES, Advance, Repack, Request, RowState
-from myxtts.inference.compilation import Compilation
-from myxtts.interchange.onnx.steps import OnnxSteps
-from myxtts.models.gpt import GPT
+from myxtts.inference.advancing import MOST_CODES, Request, RowState, Steps
 from myxtts.models.sampling import SamplingValues, gumbel_noise
 
 logger = logging.getLogger(__name__)
@@ -26,6 +21,8 @@ FIRST_STEPS = 4
 """Codes drawn at a time for a row that is waited for, until it has `FIRST_CODES`."""
 FIRST_CODES = 8
 """Codes of the first sound: as many as a window of it needs ahead, and a few more."""
+IDLE_SECONDS = 0.2
+"""How long the engine's thread waits for more before it ends; the next stream starts another."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 """Rows of cache that a batch may have; beyond the last one, multiples of 256."""
 
@@ -59,6 +56,8 @@ class CodeStream:
     """Whether it ended by itself and not at `max_codes`."""
     finished: bool = False
     cancelled: bool = False
+    error: BaseException | None = None
+    """What ended it, if the draws failed."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def cancel(self) -> None:
@@ -93,49 +92,27 @@ class CodeStream:
 
 
 class CodeEngine:
-    """Draws the codes of many sentences, up to `MOST_ROWS` at a time.
+    """Draws the codes of many sentences, up to `MOST_ROWS` at a time, in a thread of its own.
 
-    Streams join, leave and are cancelled between calls of `advance`. A stream's codes are a function of its text,
-    voice, sampling values, seed and sentence number; who else is being drawn changes them no more than rounding does.
-
-    Any number of threads may open streams and wait for them: whoever waits first advances all of them, and is alone
-    with the model meanwhile (`owned`).
+    Streams join, leave and are cancelled between two draws. A stream's codes are a function of its text, voice,
+    sampling values, seed and sentence number; the other streams change them by rounding at most. Any number of threads
+    may open streams and wait for them. The thread ends when there is nothing to draw.
 
     Args:
-        compiled: Whether XLA compiles the draws; `None` leaves it to the rule of `Compilation`.
-        onnx_steps: What reads and draws instead of TensorFlow.
-        traced: Whether reading a text is a graph; as in `Synthesizer`.
+        steps: What reads prompts and draws codes.
 
     Attributes:
-        compiles_aside: Whether XLA compiles in a thread of its own, while rows are drawn as before, for a process that
-            many wait for. One that ends soon would wait for that thread at its end.
+        changed: Notified after each draw; whoever holds it keeps the next draw from beginning.
     """
 
-    def __init__(
-        self,
-        gpt: GPT,
-        config: ModelConfig,
-        compiled: bool | None = None,
-        onnx_steps: OnnxSteps | None = None,
-        traced: bool = True,
-    ):
-        self.gpt, self.config, self.compiled = gpt, config, compiled if onnx_steps is None else False
-        self.compilation = Compilation()
-        if onnx_steps is None:
-            self.draw, self._repack, self._prefill = Advance(gpt, config), Repack(gpt, config), self._read_prompts
-        else:
-            self.draw, self._repack, self._prefill = onnx_steps, onnx_steps, onnx_steps.read
-        if onnx_steps is None and traced:
-            latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
-            text, mask = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None], tf.bool)
-            self._prefill = tf.function(self._read_prompts, input_signature=[latents, text, mask], autograph=False)
+    def __init__(self, steps: Steps, config: ModelConfig):
+        self.steps, self.config = steps, config
+        self.changed = threading.Condition()
+        self._thread: threading.Thread | None = None
         self._waiting: deque[CodeStream] = deque()
         self._rows: list[CodeStream] = []
         self._state: RowState | None = None
         self._mask, self._filled = np.zeros((0, 0), bool), 0
-        self._shape, self._compiled = (0, 0), False
-        self._free, self._owner = threading.Condition(), None
-        self.compiles_aside, self._compiler = False, None
 
     def open(
         self,
@@ -151,128 +128,121 @@ class CodeEngine:
         most = self.config.max_codes
         limit = min(max_codes or most, most)
         stream = CodeStream(ids, voice_latents, sampling, int(seed), sentence, limit, hurry)
-        self._waiting.append(stream)
+        with self.changed:
+            self._waiting.append(stream)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="engine")
+                self._thread.start()
+            self.changed.notify_all()
         return stream
 
     def reopen(self, stream: CodeStream, attempt: int) -> CodeStream:
         """Queues a sentence once more; each `attempt`, 1 or more, has noise of its own."""
         sentence = stream.sentence % 2**32 + attempt * 2**32
-        given = stream.ids, stream.voice_latents, stream.sampling, stream.seed
-        return self.open(*given, sentence, stream.max_codes, stream.hurry)
+        return self.open(
+            stream.ids, stream.voice_latents, stream.sampling, stream.seed, sentence, stream.max_codes, stream.hurry
+        )
 
     @contextmanager
-    def owned(self) -> Iterator[None]:
-        """While the block runs, the calling thread is alone with the model."""
-        with self._free:
-            self._free.wait_for(lambda: self._owner is None)
-            self._owner = threading.get_ident()
-        with self._release():
+    def together(self) -> Iterator[None]:
+        """Streams opened in the block are first drawn when all of them are there, so that batches are reproducible."""
+        with self.changed:
             yield
-
-    @contextmanager
-    def _release(self):
-        try:
-            yield
-        finally:
-            with self._free:
-                self._owner = None
-                self._free.notify_all()
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Returns once `ready()` holds; meanwhile this thread, or another one that waits, advances the streams."""
-        while True:
-            with self._free:
-                self._free.wait_for(lambda: ready() or self._owner is None)
-                if ready():
-                    return
-                self._owner = threading.get_ident()
-            with self._release():
-                self.advance()
+        """Returns once `ready()` holds, which is asked after each draw."""
+        with self.changed:
+            self.changed.wait_for(ready)
 
     def finish(self, streams: Sequence[CodeStream]) -> None:
-        """Draws `streams` to their ends; those of them that are left when an error comes are cancelled."""
+        """Waits for the ends of `streams`; those that are left when an error comes are cancelled.
+
+        Raises:
+            Exception: What the draws failed with.
+        """
         try:
             self.wait(lambda: not any(stream.active for stream in streams))
         finally:
             for stream in streams:
                 stream.cancel()
-
-    def advance(self) -> int:
-        """Lets rows leave and join, draws up to `MOST_CODES` codes for each, and returns the number of rows.
-
-        To be called by the owner of the model alone.
-        """
-        self._settle()
-        rows = self._rows
-        if not rows:
-            return 0
-        hurry = any(row.hurry and len(row.codes) < FIRST_CODES for row in rows)
-        steps = FIRST_STEPS if hurry else MOST_CODES
-        request = self._request(steps)
-        compiles, began = self._compiled and self._shape not in self.draw.shapes, time.perf_counter()
-        codes, states, taken, state = self.draw(self._state, request, self._compiled)
-        codes, states, taken = np.asarray(codes), np.asarray(states), int(taken)
-        seconds = None if compiles or taken < MOST_CODES else time.perf_counter() - began
-        self.compilation.count(self._shape, taken, self._compiled, seconds)
-        self._state, self._filled = state, self._filled + taken
-        self._mask[:, self._filled - taken : self._filled] = True
-        for number, row in enumerate(rows):
-            row.take(codes[:, number], states[:, number], taken, self.config.stop_audio_token)
-        return len(rows)
+        for stream in streams:
+            if stream.error is not None:
+                raise stream.error
 
     def compile_all(self) -> None:
-        """Compiles the draws for every shape of batch up to `MOST_ROWS`; takes seconds for each.
-
-        To be called by the owner of the model alone. Steps in ONNX Runtime have nothing to compile.
-        """
-        if isinstance(self.draw, OnnxSteps):
-            return
-        config = self.config
-        prompt, size = config.num_latents + 3, 0
-        most = prompt + config.max_text_tokens + config.max_codes + MOST_CODES
+        """Compiles the draws for every shape of batch up to `MOST_ROWS`, where XLA draws; takes seconds for each."""
+        prompt, size = self.config.num_latents + 3, 0
+        most = prompt + self.config.max_text_tokens + self.config.max_codes + MOST_CODES
         while size < most:
             size = _cache_size(max(prompt + MOST_CODES, size + 1))
-            for num_rows in (1 << bits for bits in range(MOST_ROWS.bit_length())):
-                self._compile(num_rows, size)
+            for bits in range(MOST_ROWS.bit_length()):
+                self.steps.compile(1 << bits, size)
 
-    def _compile(self, num_rows, size):
-        config, scores = self.config, (num_rows, self.config.num_audio_tokens)
-        caches = (tf.zeros((num_rows, config.heads, size, config.width // config.heads), self.gpt.compute_dtype),)
-        caches, hidden = caches * config.layers, tf.zeros((num_rows, config.width))
-        state = RowState(caches, caches, tf.zeros(scores), hidden, tf.zeros(scores, tf.bool))
-        none, ones = tf.zeros(num_rows, tf.int32), tf.ones((num_rows, 1))
-        values = SamplingValues(ones, tf.ones((num_rows, 1), tf.int32), ones, ones)
-        noise, nothing = tf.zeros((num_rows, MOST_CODES, scores[1])), tf.zeros((num_rows, size), tf.bool)
-        self.draw(state, Request(nothing, tf.constant(0), none, none, values, noise, tf.constant(0)), True)
+    def _run(self):
+        while self._has_work():
+            try:
+                self._advance()
+            except BaseException as error:  # those who wait for the codes raise it
+                self._fail(error)
+            with self.changed:
+                self.changed.notify_all()
+
+    def _has_work(self):
+        """Waits for work for a moment; else the thread ends."""
+        with self.changed:
+            has_work = self.changed.wait_for(lambda: self._waiting or self._rows, IDLE_SECONDS)
+            if not has_work:
+                self._thread = None
+            return bool(has_work)
+
+    def _fail(self, error):
+        with self.changed:
+            for stream in (*self._rows, *self._waiting):
+                stream.error = error
+                stream.cancel()
+            self._waiting.clear()
+        self._clear()
+
+    def _clear(self):
+        self._rows, self._state, self._mask, self._filled = [], None, np.zeros((0, 0), bool), 0
+
+    def _advance(self):
+        """Lets rows leave and join, and draws up to `MOST_CODES` codes for each."""
+        self._settle()
+        if not self._rows:
+            return
+        hurry = any(row.hurry and len(row.codes) < FIRST_CODES for row in self._rows)
+        codes, states, taken, state = self.steps.draw(self._state, self._request(FIRST_STEPS if hurry else MOST_CODES))
+        codes, states, taken = np.asarray(codes), np.asarray(states), int(taken)
+        self._state, self._filled = state, self._filled + taken
+        self._mask[:, self._filled - taken : self._filled] = True
+        for number, row in enumerate(self._rows):
+            row.take(codes[:, number], states[:, number], taken, self.config.stop_audio_token)
 
     def _settle(self):
         """Takes out the rows that are done, takes in those that wait, and makes room for the next codes."""
         kept = [number for number, row in enumerate(self._rows) if row.active]
         joining: list[CodeStream] = []
-        while self._waiting and len(kept) + len(joining) < MOST_ROWS:
-            stream = self._waiting.popleft()
-            if stream.active:
-                joining.append(stream)
+        with self.changed:
+            while self._waiting and len(kept) + len(joining) < MOST_ROWS:
+                stream = self._waiting.popleft()
+                if stream.active:
+                    joining.append(stream)
         fits = self._mask.shape[1] >= self._filled + MOST_CODES
         if fits and not joining and len(kept) == len(self._rows):
-            return
-        rows = [self._rows[number] for number in kept] + joining
-        if not rows:
-            self._rows, self._state, self._mask, self._filled = [], None, np.zeros((0, 0), bool), 0
             return
         parts = []
         if kept:
             mask = self._mask[kept, : self._filled]
             parts.append((self._state, mask[:, int(mask.any(axis=0).argmax()) :], kept))
-        try:
-            if joining:
-                state, mask = self._read(joining)
-                parts.append((state, mask, list(range(len(joining)))))
-            self._pack(parts, any(row.hurry for row in rows))
-        except BaseException:
-            self._waiting.extendleft(reversed(joining))  # those of other threads are still waited for
-            raise
-        self._rows = rows
+        self._rows = [self._rows[number] for number in kept] + joining
+        if not self._rows:
+            self._clear()
+            return
+        if joining:
+            state, mask = self._read(joining)
+            parts.append((state, mask, list(range(len(joining)))))
+        self._pack(parts)
 
     def _read(self, joining):
         """Reads the prompts of new rows: their state, and what each may see of it, `(B, P)`."""
@@ -282,14 +252,10 @@ class CodeEngine:
         for row, ids in enumerate(texts):
             text[row, : len(ids)], text_mask[row, : len(ids)] = ids, True
         latents = np.concatenate([stream.voice_latents for stream in joining])
-        state = self._prefill(latents, text, text_mask)
+        state = self.steps.read(latents, text, text_mask)
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
-    def _read_prompts(self, latents, text, text_mask):
-        logits, hidden, cache = self.gpt.prefill(latents, text, text_mask, self.config.start_audio_token, 0)
-        return RowState(cache.keys, cache.values, logits, hidden, tf.zeros(tf.shape(logits), tf.bool))
-
-    def _pack(self, parts, hurry):
+    def _pack(self, parts):
         """Makes one state of the rows of several, each `(state, mask (B, F), rows)`, which end at the same place.
 
         Keys know their position by themselves, so a row's may be moved as one likes within the cache.
@@ -297,15 +263,8 @@ class CodeEngine:
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)
         num_rows = sum(len(rows) for *_, rows in parts)
-        shape = (1 << (num_rows - 1).bit_length(), size)
-        compiled = self.compiled
-        if compiled is None:
-            is_compiled, hurry = shape in self.draw.shapes, hurry and not self.compiles_aside
-            compiled = self.compilation.wants_xla(shape, is_compiled, hurry)
-            if compiled and not is_compiled and self.compiles_aside:
-                self._compile_aside(shape)
-                compiled = False
-        padded = shape[0] if compiled else num_rows
+        power = 1 << (num_rows - 1).bit_length()
+        padded = power if self.steps.is_compiled(power, size) else num_rows
 
         new_mask, row, moved = np.zeros((padded, size), bool), 0, []
         for state, mask, rows in parts:
@@ -314,28 +273,9 @@ class CodeEngine:
             row += len(mask)
             if row == num_rows:
                 rows = rows + rows[:1] * (padded - num_rows)  # stopped from the start: any row will do
-            moved.append(self._repack.move(state, rows, end - count, end, filled - count, size - filled))
-        self._state = moved[0] if len(moved) == 1 else self._repack.join(*moved)
-        self._mask, self._filled, self._shape, self._compiled = new_mask, filled, shape, compiled
-
-    @property
-    def is_compiling(self) -> bool:
-        """Whether XLA compiles aside."""
-        return self._compiler is not None and self._compiler.is_alive()
-
-    def _compile_aside(self, shape):
-        def compile_shape():
-            try:
-                self._compile(*shape)
-                self.compilation.time_anew(shape)
-            except Exception as error:
-                self.compilation.give_up(shape)
-                plain = f"{shape[0]} rows with {shape[1]} places of cache are drawn without it from now on"
-                logger.warning("XLA could not compile: %s. %s: %s", plain, type(error).__name__, error)
-
-        if not self.is_compiling:
-            self._compiler = threading.Thread(target=compile_shape, name="compiler")
-            self._compiler.start()
+            moved.append(self.steps.move(state, rows, end - count, end, filled - count, size - filled))
+        self._state = moved[0] if len(moved) == 1 else self.steps.join(*moved)
+        self._mask, self._filled = new_mask, filled
 
     def _request(self, steps):
         rows, (num_rows, _) = self._rows, self._mask.shape
@@ -348,9 +288,8 @@ class CodeEngine:
         sampled = [row.sampling for row in rows] + [rows[0].sampling] * (num_rows - len(rows))
         columns = ([[getattr(one, name)] for one in sampled] for name in SamplingValues._fields)
         dtypes = (np.int32 if name == "top_k" else np.float32 for name in SamplingValues._fields)
-        values = SamplingValues(*(tf.constant(column, dtype) for column, dtype in zip(columns, dtypes)))
-        arrays = (tf.constant(value) for value in (self._mask, np.int32(self._filled), index, left))
-        return Request(*arrays, values, tf.constant(noise), tf.constant(steps))
+        values = SamplingValues(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes)))
+        return Request(self._mask, np.int32(self._filled), index, left, values, noise, np.int32(steps))
 
 
 def _cache_size(least: int) -> int:

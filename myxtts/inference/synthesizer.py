@@ -1,6 +1,5 @@
 """Text and a voice -> speech: whole, in batches, or as a stream of sound."""
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,25 +9,25 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.inference.advancing import Steps, TensorflowSteps
 from myxtts.inference.attention import text_attention
-from myxtts.inference.choices import DECODERS, ENGINES
-from myxtts.inference.code_engine import FIRST_CODES, CodeEngine, CodeStream
+from myxtts.inference.choices import DECODERS
+from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
 from myxtts.inference.second_reading import SecondReading
-from myxtts.inference.self_check import DOUBT, Listener, judge
-from myxtts.inference.speech import Speech, faded, silence
-from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
-from myxtts.inference.text_stream import EndedPiece, SpeechStream, TextStream, tell_of
+from myxtts.inference.self_check import Listener
+from myxtts.inference.speech import Speech, silence
+from myxtts.inference.text_front import SpeechError, TextFront  # noqa: F401  callers catch the error
+from myxtts.inference.text_stream import Manner, Sentence, SpeechStream
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
-from myxtts.interchange.onnx.steps import OnnxSteps
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import default_speaker
 from myxtts.text.languages import get_language
-from myxtts.text.speech_rates import SpeechRate, longest_texts, read_rates, rule_of_thumb
+from myxtts.text.speech_rates import SpeechRate, longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -48,10 +47,9 @@ class Synthesizer:
 
     Args:
         decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
-        compiled: As in `CodeEngine`.
+        compiled: As in `TensorflowSteps`.
         remember_voices: As in `VoiceEncoder`.
-        engine: `tensorflow`, or `onnx` or `onnx-float32`, which draw the codes in ONNX Runtime, on the CPU, with
-            8-bit weights or with those of the model.
+        steps: What draws the codes instead of TensorFlow; see `interchange.onnx.engines`.
         traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
             save; without, only the drawing of codes is one.
         rates: How long texts take, by language; for others there is a rule of thumb.
@@ -65,18 +63,16 @@ class Synthesizer:
         decoder: str | None = None,
         compiled: bool | None = None,
         remember_voices: int = 0,
-        engine: str = "tensorflow",
+        steps: Steps | None = None,
         traced: bool = True,
         rates: dict[str, SpeechRate] | None = None,
     ):
-        require(engine in ENGINES, "--engine", f"one of {', '.join(ENGINES)}", engine)
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.rates = rates or {}
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
         self.voice = VoiceEncoder(model, config, remember_voices, traced)
-        steps = OnnxSteps(model.gpt, config.model, weights) if (weights := ENGINES[engine]) else None
-        self.engine = CodeEngine(model.gpt, config.model, compiled, steps, traced)
+        self.engine = CodeEngine(steps or TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.folder: Path | None = None
         """Where the model was loaded from, for a voice of its own."""
@@ -96,15 +92,23 @@ class Synthesizer:
         return LatentDecoder(self.model, traced) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
-    def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        which: str = "best",
+        only_speech: bool = False,
+        make_steps: Callable[[XTTS], Steps | None] | None = None,
+        **options,
+    ) -> Self:
         """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`. `options` are those of the class.
 
         Args:
             only_speech: Leave out what can be done without, of a model with a waveform decoder: the mel of a `Speech`.
+            make_steps: Makes `steps` for the model.
         """
-        model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
+        model, tokenizer, config = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         options = {"remember_voices": REMEMBERED_VOICES, "rates": read_rates(folder), **options}
-        synthesizer = cls(*model, **options)
+        synthesizer = cls(model, tokenizer, config, steps=make_steps and make_steps(model), **options)
         synthesizer.folder = Path(folder)
         if "decoder" not in synthesizer.model.parts:
             logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
@@ -172,20 +176,35 @@ class Synthesizer:
             max_codes: Most codes of a sentence; 0 takes the model's limit.
             progress: Called with how many pieces of the texts are spoken, and of how many.
         """
-        pieces = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
-        voices = [self.as_voice(voice, language) for voice, language in zip(voices, languages)]
-        numbers, total = itertools.count(1), sum(map(len, pieces))
-        tell = lambda: progress and progress(next(numbers), total)
-        streams: list[list[CodeStream]] = [[] for _ in texts]
+        found = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
+        spoken = []
+        for pieces, voice, language in zip(found, voices, languages, strict=True):
+            voice = self.as_voice(voice, language)
+            manner = Manner(voice, language, sampling or self.config.sampling, seed, speed, max_codes)
+            spoken.append([Sentence(self, piece, number, manner) for number, piece in enumerate(pieces)])
+        sentences, done = sum(spoken, []), 0
         try:
-            for text, (found, voice, language) in enumerate(zip(pieces, voices, languages)):
-                for number, piece in enumerate(found):
-                    streams[text].append(self._open(piece, number, voice, language, sampling, seed, max_codes))
-            texts = zip(pieces, streams, voices, languages, strict=True)
-            return [self._gather(*one, speed, retries, listener, tell) for one in texts]
+            with self.engine.together():
+                for sentence in sentences:
+                    sentence.open()
+            speeches = []
+            for text in spoken:
+                parts, end = [], 0
+                for sentence in text:
+                    sentence.keep_the_best(retries, listener)
+                    parts += [sentence.whole(), silence(sentence.piece.pause_seconds, self.sample_rate)]
+                    sentence.end(end, end + len(parts[-2]))
+                    end += len(parts[-2]) + len(parts[-1])
+                    done += 1
+                    if progress:
+                        progress(done, len(sentences))
+                to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
+                pieces = tuple(sentence.spoken() for sentence in text)
+                speeches.append(Speech(np.concatenate(parts[:-1]), self.sample_rate, pieces, to_mel))
+            return speeches
         finally:
-            for stream in sum(streams, []):
-                stream.cancel()
+            for sentence in sentences:
+                sentence.cancel()
 
     def stream(
         self,
@@ -196,6 +215,7 @@ class Synthesizer:
         seed: int = 0,
         speed: float = 1.0,
         check: bool = True,
+        hurry: bool = True,
     ) -> SpeechStream:
         """The samples of `speak`, `(S,)` float32 each, as soon as they are known; `close` cancels the rest.
 
@@ -203,34 +223,12 @@ class Synthesizer:
         is an error of this call, before anything is drawn.
 
         Args:
-            check: Whether the self-check judges each sentence once its sound is out.
-        """
-        verdict = lambda ended: self._judge(ended.piece, ended.stream, language, None, None) if check else None
-        return SpeechStream(self.open_text(text, voice, language, sampling, seed, speed), self.engine.wait, verdict)
-
-    def open_text(
-        self,
-        text: str,
-        voice: AnyVoice | None,
-        language: str = "en",
-        sampling: SamplingConfig | None = None,
-        seed: int = 0,
-        speed: float = 1.0,
-        hurry: bool = True,
-    ) -> TextStream:
-        """What `stream` waits for, to be asked by those who have other things to do meanwhile.
-
-        Args:
-            hurry: Whether the first sound is waited for.
+            check: Whether the self-check judges each sentence once its audio is out.
+            hurry: Whether the first audio is waited for.
         """
         pieces, voice = self.text_front.pieces(text, language), self.as_voice(voice, language)
-
-        def open_piece(number):
-            is_first = hurry and number == 0
-            return self._open(pieces[number], number, voice, language, sampling, seed, hurry=is_first)
-
-        begin = lambda: self.to_waveform.begin(voice, speed)
-        return TextStream(pieces, open_piece, begin, self._sound, self.sample_rate)
+        manner = Manner(voice, language, sampling or self.config.sampling, seed, speed)
+        return SpeechStream(self, pieces, manner, hurry, check)
 
     def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:
         """The voice itself, the one in a file named `*.voice`, the one of recordings, or for None the model's own."""
@@ -243,8 +241,7 @@ class Synthesizer:
             return self._checked(voice, "What was given")
         if isinstance(voice, str | Path) and Path(voice).suffix == VOICE_SUFFIX:
             return self._checked(Voice.load(voice), voice)
-        with self.engine.owned():
-            return self.voice(voice)
+        return self.voice(voice)
 
     def codes_to_mel(self, codes: np.ndarray) -> np.ndarray:
         """Log-mel `(4 C, num_mels)` that codes `(C,)` stand for; of no code, a moment of silence."""
@@ -281,12 +278,11 @@ class Synthesizer:
         voice = self.voice(np.random.default_rng(0).normal(0, 0.1, 2 * MODEL_SAMPLE_RATE).astype(np.float32))
         stream = self.engine.open([], voice.latents, self.config.sampling, max_codes=FIRST_CODES)
         self.engine.finish([stream])
-        self._sound(stream, self.to_waveform.begin(voice))
-        with self.engine.owned():
-            if check:
-                self.read_again(voice.latents, [], np.zeros(1, np.int32))
-            if which == "all":
-                self.engine.compile_all()
+        self.to_waveform.begin(voice).more(*stream.drawn())
+        if check:
+            self.read_again(voice.latents, [], np.zeros(1, np.int32))
+        if which == "all":
+            self.engine.compile_all()
 
     def _checked(self, voice, where):
         config = self.config.model
@@ -300,58 +296,3 @@ class Synthesizer:
         if not all(np.isfinite(array).all() for array in arrays):
             raise SpeechError(f"{where} holds a voice with NaN or infinity. Make it anew from recordings.")
         return voice
-
-    def _open(self, piece, number, voice, language, sampling, seed, max_codes=0, hurry=False) -> CodeStream:
-        ids = self.text_front.ids(piece.text, language)
-        return self.engine.open(ids, voice.latents, sampling or self.config.sampling, seed, number, max_codes, hurry)
-
-    def _gather(
-        self, pieces: list[Piece], streams: list[CodeStream], voice: Voice, language, speed, retries, listener, tell
-    ) -> Speech:
-        parts, spoken, end = [], [], 0
-        for piece, stream in zip(pieces, streams):
-            begin = lambda: self.to_waveform.begin(voice, speed)
-            stream, verdict, samples = self._most_trusted(piece, stream, language, retries, listener, begin)
-            samples = faded(samples, self.sample_rate)
-            tell_of(piece, stream)
-            times = (end / self.sample_rate, (end + len(samples)) / self.sample_rate)
-            spoken.append(EndedPiece(piece, stream, *times).spoken(verdict))
-            parts += [samples, silence(piece.pause_seconds, self.sample_rate)]
-            end += len(samples) + len(parts[-1])
-            stream.states.clear()
-            tell()
-        to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
-        return Speech(np.concatenate(parts[:-1]), self.sample_rate, tuple(spoken), to_mel)
-
-    def _most_trusted(self, piece, stream, language, retries, listener, begin):
-        """The stream or, of it and some more, the first with the most confidence; its verdict; its samples."""
-        best = None
-        for attempt in range(retries + 1):
-            if attempt:
-                stream = self.engine.reopen(stream, attempt)
-            self.engine.finish([stream])
-            samples = self._sound(stream, begin())[0] if listener else None
-            verdict = self._judge(piece, stream, language, listener, samples)
-            if best is None or verdict.confidence > best[1].confidence:
-                best = stream, verdict, samples
-            if verdict.confidence >= DOUBT:
-                break
-        stream, verdict, samples = best
-        return stream, verdict, self._sound(stream, begin())[0] if samples is None else samples
-
-    def _judge(self, piece, stream, language, listener, samples):
-        rate = self.rates.get(get_language(language).code) or rule_of_thumb(language)
-        reading, wrong_share = None, None
-        if stream.codes:
-            with self.engine.owned():
-                reading = self.read_again(stream.voice_latents, stream.ids, stream.codes)
-            wrong_share = listener and listener(samples, self.sample_rate, piece.text, language)
-        unspoken = self.tokenizer.unspoken_share(piece.text, language)
-        return judge(piece.text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken)
-
-    def _sound(self, stream, sound) -> tuple[np.ndarray, bool]:
-        """What follows in the sound of a stream, as far as it is drawn, and whether this is its end."""
-        codes, latents, finished = stream.drawn()
-        if codes or not finished:
-            return sound.more(codes, latents, finished), finished
-        return np.zeros(CODE_STRIDE_SAMPLES * self.sample_rate // MODEL_SAMPLE_RATE, np.float32), True

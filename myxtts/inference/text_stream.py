@@ -1,192 +1,265 @@
-"""One text on its way to sound, which nobody needs to wait for."""
+"""A text on its way to audio, sentence by sentence."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
+from myxtts.config.config import SamplingConfig
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
-from myxtts.inference.self_check import Verdict
+from myxtts.inference.self_check import DOUBT, Listener, Verdict, judge
 from myxtts.inference.speech import Spoken, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece
+from myxtts.inference.voices import Voice
 from myxtts.inference.waveforms import NO_SAMPLES, Sound
+from myxtts.text.languages import get_language
+from myxtts.text.speech_rates import rule_of_thumb
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Synthesizer
 
 logger = logging.getLogger(__name__)
 
 
-class EndedPiece(NamedTuple):
-    """A piece whose sound is out."""
+class Manner(NamedTuple):
+    """How a text is spoken."""
 
-    piece: Piece
-    stream: CodeStream
-    start_seconds: float
-    end_seconds: float
-
-    def spoken(self, verdict: Verdict | None) -> SpokenPiece:
-        """It and what the self-check says of it."""
-        codes = np.array(self.stream.codes, np.int32)
-        said = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
-        return SpokenPiece(*said, *(verdict and (verdict.doubts, verdict.confidence, verdict.reason) or ()))
+    voice: Voice
+    language: str
+    sampling: SamplingConfig
+    seed: int = 0
+    speed: float = 1.0
+    max_codes: int = 0
+    """Most codes of a sentence; 0 takes the model's limit."""
 
 
-class TextStream:
-    """The sound of a text, piece by piece, as far as its codes are drawn.
-
-    Begin with `open`; whenever `ready`, `more` gives what follows, until it is `finished`; `close` in any case.
+class Sentence:
+    """One piece of a text: `open` queues its codes, `more` or `whole` gives its audio, `check` judges it.
 
     Args:
-        open_piece: Number of a piece -> the stream of its codes, queued in the engine.
-        begin_sound: Begins the waveform of a piece.
-        sound_of: Of a stream and its waveform, the samples that follow and whether these are the last.
-        sample_rate: In Hz.
+        number: Of the piece within its text.
     """
 
-    def __init__(
-        self,
-        pieces: Sequence[Piece],
-        open_piece: Callable[[int], CodeStream],
-        begin_sound: Callable[[], Sound],
-        sound_of: Callable[[CodeStream, Sound], tuple[np.ndarray, bool]],
-        sample_rate: int,
-    ):
-        self.pieces, self.sample_rate = pieces, sample_rate
-        self.finished: bool = False
-        """Whether `more` gave the end."""
-        self._open_piece, self._begin_sound, self._sound_of = open_piece, begin_sound, sound_of
-        self._streams: list[CodeStream] = []
-        self._number, self._sound, self._begins, self._known = 0, None, True, 0
-        self.ended: list[EndedPiece] = []
-        """Pieces whose sound is out."""
-        self._num_samples, self._start = 0, 0
+    def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
+        self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
+        self.stream: CodeStream | None = None
+        """Its codes, once it is open."""
+        self.verdict: Verdict | None = None
+        """What the self-check says, once it was checked."""
+        self.start_seconds, self.end_seconds = 0.0, 0.0
+        self._sound: Sound | None = None
+        self._begins, self._known = True, 0
+
+    def open(self, hurry: bool = False) -> None:
+        """Queues its codes in the engine; `hurry` says that somebody waits for the first of them."""
+        ids = self.synthesizer.text_front.ids(self.piece.text, self.manner.language)
+        voice, _, sampling, seed, _, max_codes = self.manner
+        self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, self.number, max_codes, hurry)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether its audio has begun."""
+        return not self._begins
+
+    def ready(self) -> bool:
+        """Whether there is anything new for `more`."""
+        return not self.stream.active or len(self.stream.codes) > self._known
+
+    def more(self) -> tuple[np.ndarray, bool]:
+        """The samples that follow, `(S,)` float32, as far as its codes are drawn, and whether this is the end."""
+        self._known = len(self.stream.codes)
+        if self._sound is None:
+            self._sound = self._begin()
+        samples, ended = self._follow(self._sound)
+        if len(samples):
+            samples = faded(samples, self.synthesizer.sample_rate, self._begins, ended)
+            self._begins = False
+        return samples, ended
+
+    def whole(self) -> np.ndarray:
+        """All samples of a finished sentence, `(S,)` float32."""
+        return faded(self._unfaded(), self.synthesizer.sample_rate)
+
+    def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
+        """Has the self-check judge the finished sentence; with a `listener`, what it hears in `samples` counts too."""
+        stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
+        rate = synthesizer.rates.get(get_language(language).code) or rule_of_thumb(language)
+        reading, wrong_share = None, None
+        if stream.codes:
+            reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
+            wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
+        unspoken = synthesizer.tokenizer.unspoken_share(text, language)
+        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken)
+        return self.verdict
+
+    def keep_the_best(self, retries: int, listener: Listener | None) -> None:
+        """Waits for the codes and checks them; while in doubt draws them again, and keeps those of most confidence."""
+        engine, first = self.synthesizer.engine, self.stream
+        best = None
+        for attempt in range(retries + 1):
+            if attempt:
+                self.stream = engine.reopen(first, attempt)
+            engine.finish([self.stream])
+            verdict = self.check(listener, self._unfaded() if listener else None)
+            if best is None or verdict.confidence > best[1].confidence:
+                best = self.stream, verdict
+            if verdict.confidence >= DOUBT:
+                break
+        self.stream, self.verdict = best
+
+    def end(self, start: int, end: int) -> None:
+        """Notes where its audio stands in the speech, in samples, and warns if it is not as it should be."""
+        rate, stream = self.synthesizer.sample_rate, self.stream
+        self.start_seconds, self.end_seconds = start / rate, end / rate
+        stream.states.clear()
+        if not stream.codes:
+            logger.warning("The model says nothing to %r. Try another seed.", self.piece.text)
+        elif not stream.stopped:
+            message = "Speech did not end by itself within %d codes; it was cut there, and its end is missing: %r"
+            logger.warning(message, len(stream.codes), self.piece.text)
+
+    def spoken(self) -> SpokenPiece:
+        """What was said, and what the self-check says of it."""
+        codes = np.array(self.stream.codes, np.int32)
+        said = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
+        verdict = self.verdict
+        return SpokenPiece(*said, *(verdict and (verdict.doubts, verdict.confidence, verdict.reason) or ()))
+
+    def cancel(self) -> None:
+        """Frees its row before the next codes."""
+        if self.stream is not None:
+            self.stream.cancel()
+
+    def _begin(self):
+        return self.synthesizer.to_waveform.begin(self.manner.voice, self.manner.speed)
+
+    def _unfaded(self):
+        return self._follow(self._begin())[0]
+
+    def _follow(self, sound):
+        codes, latents, finished = self.stream.drawn()
+        if codes or not finished:
+            return sound.more(codes, latents, finished), finished
+        return np.zeros(CODE_STRIDE_SAMPLES * self.synthesizer.sample_rate // MODEL_SAMPLE_RATE, np.float32), True
+
+
+class SpeechStream(Spoken):
+    """The samples of a text, `(S,)` float32 each, as soon as they are known; `close` cancels the rest.
+
+    Iterate over it; or, to do other things meanwhile, call `open`, then `more` whenever `ready`, until it is
+    `finished`, and `close` in any case. `pieces` grows with the sentences whose audio is out and checked. What is out
+    cannot be taken back, so a sentence of low confidence is not drawn again, as `Synthesizer.speak` does; nor does a
+    check delay audio: a sentence is checked once the audio of the next one has begun, or the last one is out.
+
+    Args:
+        hurry: Whether the first audio is waited for.
+        check: Whether the self-check judges each sentence once its audio is out.
+    """
+
+    def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):
+        self._sentences = [Sentence(synthesizer, piece, number, manner) for number, piece in enumerate(pieces)]
+        self._engine, self._sample_rate, self._hurry = synthesizer.engine, synthesizer.sample_rate, hurry
+        self._number, self._start, self._num_samples = 0, 0, 0
+        self._checks, self._num_checked = check, 0
+        self.finished = False
+        """Whether `more` gave the end, or it was closed."""
+
+    @property
+    def pieces(self) -> tuple[SpokenPiece, ...]:
+        """Those that are spoken and, if asked for, checked so far."""
+        return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property
     def num_codes(self) -> int:
         """Codes drawn so far."""
-        return sum(len(stream.codes) for stream in self._streams)
+        return sum(len(one.stream.codes) for one in self._sentences if one.stream)
 
     @property
     def num_rows(self) -> int:
         """Rows that it takes in the engine, or waits for."""
-        return sum(stream.active for stream in self._streams)
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether the sound of the present piece has begun."""
-        return not self._begins
+        return sum(one.stream.active for one in self._sentences if one.stream)
 
     def open(self) -> None:
-        """Queues the first piece."""
-        self._begin(0)
+        """Queues the first sentence."""
+        self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the piece after this one, once the codes of the first sound are drawn."""
-        stream, following = self._streams[self._number], self._number + 1
-        if following == len(self._streams) < len(self.pieces):
-            if stream.finished or len(stream.codes) >= FIRST_CODES:
-                self._streams.append(self._open_piece(following))
+        """Queues the sentence after this one, once the codes of the first audio are drawn."""
+        stream = self._sentences[self._number].stream
+        following = self._sentences[self._number + 1 : self._number + 2]
+        if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
+            following[0].open()
 
     def ready(self) -> bool:
         """Whether there is anything new for `more`."""
-        stream = self._streams[self._number]
-        return not self.finished and (not stream.active or len(stream.codes) > self._known)
+        return not self.finished and self._sentences[self._number].ready()
 
     def more(self) -> np.ndarray:
-        """The samples that follow, `(S,)` float32, none or many."""
-        stream, piece = self._streams[self._number], self.pieces[self._number]
-        if stream.cancelled:
+        """The samples that follow, `(S,)` float32, none or many.
+
+        Raises:
+            Exception: What the engine failed with.
+        """
+        sentence = self._sentences[self._number]
+        if sentence.stream.cancelled:
             self.finished = True
+            if sentence.stream.error is not None:
+                raise sentence.stream.error
             return NO_SAMPLES
-        self._known = len(stream.codes)
-        samples, ended = self._sound_of(stream, self._sound)
-        if len(samples):
-            samples, self._begins = faded(samples, self.sample_rate, self._begins, ended), False
+        samples, ended = sentence.more()
         self._num_samples += len(samples)
         if not ended:
             return samples
-        tell_of(piece, stream)
-        stream.states.clear()
-        times = self._start / self.sample_rate, self._num_samples / self.sample_rate
-        self.ended.append(EndedPiece(piece, stream, *times))
-        if self._number + 1 == len(self.pieces):
+        sentence.end(self._start, self._num_samples)
+        if self._number + 1 == len(self._sentences):
             self.finished = True
             return samples
-        self._begin(self._number + 1)
-        pause = silence(piece.pause_seconds, self.sample_rate)
+        self._number += 1
+        if self._sentences[self._number].stream is None:
+            self._sentences[self._number].open()
+        pause = silence(sentence.piece.pause_seconds, self._sample_rate)
         self._num_samples += len(pause)
         self._start = self._num_samples
         return np.concatenate([samples, pause])
 
     def close(self) -> None:
         """Frees its rows before the next codes."""
-        for stream in self._streams:
-            stream.cancel()
-
-    def _begin(self, number):
-        if number == len(self._streams):
-            self._streams.append(self._open_piece(number))
-        self._number, self._sound, self._begins, self._known = number, self._begin_sound(), True, 0
-
-
-class SpeechStream(Spoken):
-    """The samples of a text, `(S,)` float32 each, as soon as they are known; `close` gives up the rest.
-
-    `pieces` grows with the sentences whose sound is out and judged. What is out cannot be taken back, so a sentence in
-    doubt is not drawn anew, as `Synthesizer.speak` does; nor does a judgment keep a sound waiting: a sentence is judged
-    once the sound of the next one has begun, or the last one is out.
-
-    Args:
-        text: Not open yet; opened with the first samples that are asked for.
-        wait: Returns once what it is given holds, see `CodeEngine.wait`.
-        judge: What the self-check says of a piece, or None.
-    """
-
-    def __init__(
-        self,
-        text: TextStream,
-        wait: Callable[[Callable[[], bool]], None],
-        judge: Callable[[EndedPiece], Verdict | None],
-    ):
-        self._spoken = spoken = []
-        # The generator knows nothing of this object: without a circle it ends as soon as both are dropped.
-        self._samples = _samples(text, wait, lambda ended: spoken.append(ended.spoken(judge(ended))))
-
-    @property
-    def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Those that are spoken and judged so far."""
-        return tuple(self._spoken)
+        self.finished = True
+        for sentence in self._sentences:
+            sentence.cancel()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> np.ndarray:
-        return next(self._samples)
+        try:
+            if self._sentences[0].stream is None and not self.finished:
+                self.open()
+            while True:
+                self._check_ended()
+                if self.finished:
+                    raise StopIteration
+                self._engine.wait(self.ready)
+                self.look_ahead()  # its codes are drawn along with those of this one
+                if len(samples := self.more()):
+                    return samples
+        except BaseException:
+            self.close()
+            raise
 
-    def close(self) -> None:
-        """Frees its rows before the next codes."""
-        self._samples.close()
+    def __del__(self):
+        self.close()
 
+    def _check_ended(self):
+        """Checks the sentences whose audio is out, but for the last one while the next has not begun."""
+        ended = self._number + self._is_out
+        while self._num_checked < ended and (self._is_out or self._sentences[self._number].is_heard):
+            if self._checks:
+                self._sentences[self._num_checked].check()
+            self._num_checked += 1
 
-def _samples(text: TextStream, wait, judge) -> Iterator[np.ndarray]:
-    num_judged = 0
-    try:
-        text.open()
-        while not text.finished:
-            wait(text.ready)
-            text.look_ahead()  # its codes are drawn along with those of this one
-            if len(samples := text.more()):
-                yield samples
-            while num_judged < len(text.ended) and (text.finished or text.is_heard):
-                judge(text.ended[num_judged])
-                num_judged += 1
-    finally:
-        text.close()
-
-
-def tell_of(piece: Piece, stream: CodeStream) -> None:
-    """Warns of a sentence that is not as it should be."""
-    if not stream.codes:
-        logger.warning("Speech ended at once: the model has nothing to say to %r. Try another seed.", piece.text)
-    elif not stream.stopped:
-        message = "Speech did not end by itself within %d codes; it was cut there, and its end is missing: %r"
-        logger.warning(message, len(stream.codes), piece.text)
+    @property
+    def _is_out(self):
+        return self.finished and self._sentences[-1].end_seconds > 0

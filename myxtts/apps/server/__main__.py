@@ -1,7 +1,6 @@
 """`myxtts serve`: a model as an HTTP server."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -64,19 +63,8 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
     if arguments.ui:
         _mount_page(app, Path(arguments.ui), key)
     serving = Serving(app, speaker, *place, besides)
-    try:
-        serving.run()
-        return 0 if serving.started else 1
-    finally:
-        if speaker.synthesizer.engine.is_compiling:
-            _end_at_once(sys.exception())
-
-
-def _end_at_once(error):
-    """Ends the process as `error`, a signal's, would, or with 0: Python would first wait for XLA, for some seconds."""
-    sys.stderr.flush()
-    code = error.code if isinstance(error, SystemExit) else 130 if isinstance(error, KeyboardInterrupt) else 0
-    os._exit(code if error is None or code else 1)
+    serving.run()
+    return 0 if serving.started else 1
 
 
 def _mount_page(app, home, key):

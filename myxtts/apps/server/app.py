@@ -66,7 +66,7 @@ def make_app(
     _add_speech(app, speaker, voices, settings)
     _add_lists(app, voices, settings)
     if settings.allow_uploads:
-        _add_uploads(app, speaker, voices)
+        _add_uploads(app, voices)
     _add_state(app, speaker)
     key = settings.api_key
     limits = dict(max_body_bytes=settings.max_body_bytes, body_seconds=settings.body_seconds)
@@ -144,12 +144,12 @@ def _add_lists(app, voices, settings):
         return {"voices": [{"id": name, "name": name, "language": one.language} for name, one in found.items()]}
 
 
-def _add_uploads(app, speaker, voices):
+def _add_uploads(app, voices):
     @app.put(f"{VOICES}/{{name}}", status_code=201)
     async def add_voice(name: Annotated[str, InPath(max_length=200)], request: Request) -> dict:
         """Keeps the voice of a recording: the body is a wav, flac, ogg or mp3 file."""
         content = await request.body()
-        made = await asyncio.wrap_future(speaker.call(lambda: voices.add(name, content)))
+        made = await asyncio.to_thread(voices.add, name, content)
         return {"id": made.name, "object": "audio.voice", "name": made.name, "created_at": made.created}
 
 

@@ -13,7 +13,7 @@ from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.devices.configuration import configure_for_speech
 from myxtts.devices.kinds import device_named
-from myxtts.inference.synthesizer import Synthesizer
+from myxtts.interchange.onnx.engines import load_synthesizer
 from myxtts.storage.base_model import base_folder, is_base
 from myxtts.utils.commons import get_device_context
 
@@ -35,7 +35,7 @@ def open_model(
     device = arguments.device and device_named(arguments.device)
     run = base_folder() if is_base(arguments.checkpoint) else Path(arguments.checkpoint)
     with get_device_context(device):
-        synthesizer = Synthesizer.load(run, arguments.which, decoder=arguments.decoder, engine=arguments.engine)
+        synthesizer = load_synthesizer(run, arguments.which, arguments.engine, decoder=arguments.decoder)
     voices = VoiceBook(synthesizer, run, arguments.voices and Path(arguments.voices))
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(synthesizer, Metrics(), *limits, arguments.warm, lambda: get_device_context(device))

@@ -1,4 +1,4 @@
-"""The thread that speaks: texts wait for it in a queue, and it draws for as many at once as the model has rows."""
+"""The queue of a server: texts wait in it, some are spoken at once, and their audio is handed out as it comes."""
 
 import logging
 import math
@@ -6,8 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +17,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.code_engine import MOST_ROWS
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.text_stream import TextStream
+from myxtts.inference.text_stream import SpeechStream
 from myxtts.inference.voices import Voice
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class SpeechJob:
 
     text: str
     find_voice: Callable[[], Voice]
-    """Called in the speaker's thread, as it may have to listen to a recording."""
+    """Called in the speaker's thread, as it may have to encode a recording."""
     tell: Callable[[np.ndarray | Exception | None], None]
     language: str = "en"
     sampling: SamplingConfig | None = None
@@ -51,7 +50,7 @@ class SpeechJob:
     """When it left the queue."""
     first_sound: float | None = None
     num_samples: int = 0
-    stream: TextStream | None = None
+    stream: SpeechStream | None = None
     cancelled: bool = False
     ended: bool = False
 
@@ -62,12 +61,11 @@ class SpeechJob:
 
 
 class Speaker:
-    """Speaks texts in the order of their arrival, up to `MOST_ROWS` of them at once. It alone uses the model.
+    """Speaks texts in the order of their arrival, up to `MOST_ROWS` of them at once.
 
-    Between two calls of the model, which draw at most sixteen codes for each row, texts that are cancelled or late
-    leave, and others join. Sentences ahead of the one that is heard are drawn only in rows that nobody waits for. While
-    the model draws, another thread makes the sound of what was drawn before, except for a text's first sound, which
-    comes before anything else.
+    The engine's thread draws codes; the thread of this object makes audio of what is drawn, first audio first, lets
+    texts that are cancelled or late leave, and lets others join. Sentences ahead of the one that is heard are drawn
+    only in rows that nobody waits for.
 
     Args:
         max_waiting: Texts that may wait; `submit` refuses more.
@@ -91,12 +89,11 @@ class Speaker:
         self._queue_seconds, self._total_seconds, self._warm, self._device = queue_seconds, total_seconds, warm, device
         self._waiting: deque[SpeechJob] = deque()
         self._running: list[SpeechJob] = []
-        self._calls: deque[tuple[Future, Callable]] = deque()
-        self._lock = threading.Condition()
+        self._changed = synthesizer.engine.changed
+        """The engine's own condition, so that this thread wakes for new codes and for new texts alike."""
         self._refusing, self._ended, self._warmed = False, False, False
         self._text_seconds = SECONDS_OF_A_TEXT
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
-        self._sounds = ThreadPoolExecutor(1, "sounds")
 
     def start(self) -> None:
         """Warms up and begins to speak, in a thread of its own."""
@@ -115,7 +112,7 @@ class Speaker:
     @property
     def load(self) -> tuple[int, int, int]:
         """Texts in the queue, texts being spoken, and rows of the model in use."""
-        with self._lock:
+        with self._changed:
             running = list(self._running)
             return len(self._waiting), len(running), sum(job.stream.num_rows for job in running)
 
@@ -125,7 +122,7 @@ class Speaker:
         Raises:
             ApiError: The queue is full (429), or the server stops (503).
         """
-        with self._lock:
+        with self._changed:
             if self._refusing or self._ended:
                 raise _stopping()
             if len(self._waiting) >= self.max_waiting + MOST_ROWS - len(self._running):
@@ -134,43 +131,33 @@ class Speaker:
                 busy = f"{len(self._waiting)} texts are waiting already. Try again in {seconds} s."
                 raise ApiError(429, busy, code="queue_full", retry_after_seconds=seconds)
             self._waiting.append(job)
-            self._lock.notify_all()
-
-    def call(self, function: Callable) -> Future:
-        """Lets the thread that owns the model call a function, before its next codes."""
-        result = Future()
-        with self._lock:
-            if self._refusing or self._ended:
-                raise _stopping()
-            self._calls.append((result, function))
-            self._lock.notify_all()
-        return result
+            self._changed.notify_all()
 
     def cancel(self, job: SpeechJob) -> None:
         """Says that nobody listens to it any more; it leaves before the next codes. One that has ended may be given."""
-        with self._lock:
+        with self._changed:
             job.cancelled = not job.ended
             if job in self._waiting:
                 self._waiting.remove(job)
                 self.metrics.cancelled.inc()
-            self._lock.notify_all()
+            self._changed.notify_all()
 
     def refuse_more(self) -> None:
         """Ends the queue; what is being spoken is spoken to its end."""
-        with self._lock:
+        with self._changed:
             self._refusing = True
             left = list(self._waiting)
             self._waiting.clear()
-            self._lock.notify_all()
+            self._changed.notify_all()
         for job in left:
             job.tell(_stopping())
 
     def stop(self) -> None:
         """Ends the thread after the call of the model that it is in; what is still spoken then is broken off."""
         self.refuse_more()
-        with self._lock:
+        with self._changed:
             self._ended = True
-            self._lock.notify_all()
+            self._changed.notify_all()
         if self._thread.ident:
             self._thread.join()
 
@@ -178,60 +165,37 @@ class Speaker:
         with self._device():
             try:
                 self.synthesizer.warm_up(self._warm, check=False)
-                self.synthesizer.engine.compiles_aside = True
                 self._warmed = True
                 while self._work_is_there():
                     try:
                         self._turn()
                     except Exception as error:  # whatever it is, the next texts are to be spoken
-                        logger.exception("A call of the model failed; the texts that were being spoken have ended")
+                        logger.exception("A text ended with an error of the server, and all others that were spoken")
                         for job in list(self._running):
                             self._end(job, error)
-                        with suppress(Exception):  # told already
-                            self._let_go()
             finally:
                 self._refusing = True
-                self._sounds.shutdown()
-                self._answer_calls()
                 for job in list(self._running):
                     self._end(job, _stopping())
                 self.refuse_more()
 
     def _work_is_there(self):
-        with self._lock:
-            self._lock.wait_for(lambda: self._ended or self._waiting or self._running or self._calls)
+        """Waits until there is audio to make or a text to begin or to end."""
+        with self._changed:
+            self._changed.wait_for(self._has_work, timeout=1.0 if self._running or self._waiting else None)
             return not self._ended
 
+    def _has_work(self):
+        can_begin = self._waiting and len(self._running) < MOST_ROWS
+        return self._ended or can_begin or any(job.cancelled or job.stream.ready() for job in self._running)
+
     def _turn(self):
-        """One call of the model, and the sound of what it drew."""
-        self._answer_calls()
+        """Ends and begins texts, and makes the audio of what is drawn: first audio before anything else."""
         self._drop()
         self._admit()
-        engine = self.synthesizer.engine
-        sounds = self._sounds.submit(self._speak_all, [job for job in self._running if job.first_sound is not None])
-        try:
-            with engine.owned():
-                rows = engine.advance()
-        finally:
-            wait([sounds])
-        sounds.result()  # raises what ended it
-        self.metrics.rows.set(rows)
-        self._speak_all([job for job in self._running if job.first_sound is None])
-        self._let_go()
-
-    def _let_go(self):
-        """Frees the rows of those that have ended where no next call of the model does it."""
-        if not self._running:
-            with self.synthesizer.engine.owned():
-                self.synthesizer.engine.advance()
-
-    def _answer_calls(self):
-        while self._calls:
-            result, function = self._calls.popleft()
-            try:
-                result.set_result(function())
-            except Exception as error:
-                result.set_exception(error)
+        for job in sorted(self._running, key=lambda job: job.first_sound is not None):
+            self._speak(job)
+        self.metrics.rows.set(sum(job.stream.num_rows for job in self._running))
 
     def _drop(self):
         """Ends what nobody listens to, and what takes too long."""
@@ -240,7 +204,7 @@ class Speaker:
             self._end(job)
         for job in [job for job in self._running if now - job.arrived > self._total_seconds]:
             self._end(job, ApiError(503, f"It took longer than {self._total_seconds:g} s.", code="timeout"))
-        with self._lock:
+        with self._changed:
             late = [job for job in self._waiting if now - job.arrived > self._queue_seconds]
             for job in late:
                 self._waiting.remove(job)
@@ -252,7 +216,7 @@ class Speaker:
     def _admit(self):
         """Takes texts out of the queue while there are places; rows that are left go to sentences ahead."""
         while len(self._running) < MOST_ROWS:
-            with self._lock:
+            with self._changed:
                 if not self._waiting:
                     break
                 job = self._waiting.popleft()
@@ -260,14 +224,14 @@ class Speaker:
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
-                options = job.sampling, job.seed, job.speed, hurry
-                job.stream = self.synthesizer.open_text(job.text, job.find_voice(), job.language, *options)
+                options = job.sampling, job.seed, job.speed, False, hurry
+                job.stream = self.synthesizer.stream(job.text, job.find_voice(), job.language, *options)
                 job.stream.open()
             except Exception as error:
                 self._tell_of(job, error)
                 job.tell(error)
                 continue
-            with self._lock:
+            with self._changed:
                 self._running.append(job)
         free = MOST_ROWS - sum(job.stream.num_rows for job in self._running)
         for job in sorted(self._running, key=lambda job: job.stream.num_rows):
@@ -278,14 +242,9 @@ class Speaker:
         self.metrics.waiting.set(len(self._waiting))
         self.metrics.speaking.set(len(self._running))
 
-    def _speak_all(self, jobs):
-        with self._device():
-            for job in jobs:
-                self._speak(job)
-
     def _speak(self, job):
         try:
-            while job.stream.ready() and not job.cancelled:
+            if job.stream.ready() and not job.cancelled:
                 samples = job.stream.more()
                 if len(samples):
                     self._give(job, samples)
@@ -306,7 +265,7 @@ class Speaker:
     def _end(self, job, outcome=None):
         """Takes a text out; `outcome` is the error that ended it, if any."""
         job.stream.close()
-        with self._lock:
+        with self._changed:
             self._running.remove(job)
             job.ended = True
         self.metrics.codes.inc(job.num_codes)

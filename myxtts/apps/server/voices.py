@@ -63,7 +63,7 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str) -> tuple[ServedVoice, Callable[[], Voice]]:
-        """A voice, and what makes it, to be called by the owner of the model.
+        """A voice, and what makes it.
 
         Raises:
             ApiError: There is none of that name.
@@ -75,7 +75,7 @@ class VoiceBook:
         return voices[name], lambda: self._open(voices[name])
 
     def add(self, name: str, content: bytes) -> ServedVoice:
-        """Keeps the voice of a recording, not the recording; to be called by the owner of the model.
+        """Keeps the voice of a recording, not the recording.
 
         Raises:
             ApiError: There is a voice of that name (409), or the name is none (400).

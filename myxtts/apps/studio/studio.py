@@ -205,9 +205,9 @@ class Studio:
 
 def _load(folder, which, changed):
     # Here, so that the page is there at once: TensorFlow takes seconds, and only speaking needs it.
-    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.interchange.onnx.engines import load_synthesizer
 
-    return Synthesizer.load(folder, which)
+    return load_synthesizer(folder, which)
 
 
 def _as_pcm16(samples: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Reading prompts and drawing codes in ONNX Runtime with weights of 8 bits, for CPUs."""
+"""Reading prompts and drawing codes in ONNX Runtime, for CPUs."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from myxtts.models.gpt import GPT
 
 
 class OnnxSteps:
-    """What `Advance` and `Repack` do, on arrays, with the GPT as it was when this was made.
+    """`Steps` on arrays, with the GPT as it was when this was made.
 
     Here the keys of a `RowState` are `(B, heads, D, S)`, as the graph takes them, and new rows of the cache are written
     into its arrays: a state that was drawn from is used up.
@@ -26,8 +26,6 @@ class OnnxSteps:
         self._reading = open_session(build_reading(gpt, config, weights), threads)
         # One thread: sorting a thousand scores is over before another one has woken up.
         self._drawing = open_session(build_drawing(config), 1)
-        self.shapes: set[tuple[int, int]] = set()
-        """Always empty: nothing is compiled."""
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
         """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
@@ -66,13 +64,16 @@ class OnnxSteps:
         caches = (tuple(map(join, *layers)) for layers in zip(state[:2], other[:2]))
         return RowState(*caches, *map(join, state[2:], other[2:]))
 
-    def __call__(
-        self, state: RowState, request: Request, compiled: bool
-    ) -> tuple[np.ndarray, np.ndarray, int, RowState]:
-        """As `Advance`; `compiled` changes nothing."""
-        sampling = {name: np.asarray(value) for name, value in request.sampling._asdict().items()}
-        arrays = {name: np.asarray(getattr(request, name)) for name in Request._fields if name != "sampling"}
-        request = request._replace(**arrays)
+    def is_compiled(self, num_rows: int, cache_size: int) -> bool:
+        """Never: nothing is compiled."""
+        return False
+
+    def compile(self, num_rows: int, cache_size: int) -> None:
+        """Does nothing."""
+
+    def draw(self, state: RowState, request: Request) -> tuple[np.ndarray, np.ndarray, int, RowState]:
+        """See `Steps`."""
+        sampling = request.sampling._asdict()
         config, stop = self.config, self.config.stop_audio_token
         rows, position = len(request.key_mask), int(request.position)
         keys, values, logits, hidden, seen = state

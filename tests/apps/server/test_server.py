@@ -128,7 +128,7 @@ def begin(live, text=LONG):
     return connection
 
 
-def test_queue_has_an_end_and_those_that_leave_free_their_places(live):
+def test_queue_has_an_end_and_those_that_leave_free_their_places(live, monkeypatch):
     assert live.speech()[0] == 200  # after which the thread for sound is there
     threads = threading.active_count()
     listeners = [begin(live) for _ in range(MOST_ROWS)]
@@ -138,15 +138,12 @@ def test_queue_has_an_end_and_those_that_leave_free_their_places(live):
     status, headers, body = live.speech()
     assert status == 429 and int(headers["Retry-After"]) >= 1
     assert json.loads(body)["error"]["type"] == "rate_limit_error"
-    calls = []
-    advance = live.speaker.synthesizer.engine.advance
-    live.speaker.synthesizer.engine.advance = lambda: calls.append(None) or advance()
-    try:
-        for one in listeners:
-            one.close()
-        live.wait_until(lambda: idle(live))
-    finally:
-        del live.speaker.synthesizer.engine.advance
+    calls, steps = [], live.speaker.synthesizer.engine.steps
+    draw = steps.draw
+    monkeypatch.setattr(steps, "draw", lambda *given: calls.append(None) or draw(*given))
+    for one in listeners:
+        one.close()
+    live.wait_until(lambda: idle(live))
     assert len(calls) <= 2 * MOST_ROWS  # not the hundreds that the texts would take
     assert live.speech()[0] == 200 and threading.active_count() <= threads + 2
 
@@ -177,8 +174,8 @@ def test_stop_finishes_what_is_spoken_and_refuses_what_waits(synthesizer, folder
 
 @pytest.mark.parametrize("call", [1, 20], ids=["before the first sound", "after it"])
 def test_error_of_the_model_ends_its_texts_and_not_the_server(live, monkeypatch, call):
-    engine, left = live.speaker.synthesizer.engine, [call]
-    draw = engine.draw
+    steps, left = live.speaker.synthesizer.engine.steps, [call]
+    draw = steps.draw
 
     def fails_once(*given):
         left[0] -= 1
@@ -186,7 +183,7 @@ def test_error_of_the_model_ends_its_texts_and_not_the_server(live, monkeypatch,
             raise MemoryError("no room")
         return draw(*given)
 
-    monkeypatch.setattr(engine, "draw", fails_once)
+    monkeypatch.setattr(steps, "draw", fails_once)
     if call == 1:
         status, _, body = live.speech(LONG)
         assert status == 500 and "no room" not in body.decode() and "error" in json.loads(body)

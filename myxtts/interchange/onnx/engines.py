@@ -1,0 +1,56 @@
+"""Which engine draws the codes: the fastest exact one at hand, unless another is asked for."""
+
+import importlib.util
+import logging
+from functools import partial
+from pathlib import Path
+
+import psutil
+import tensorflow as tf
+
+from myxtts.config.checks import require
+from myxtts.inference.advancing import Steps
+from myxtts.inference.choices import ENGINES
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.interchange.onnx.steps import OnnxSteps
+from myxtts.models.xtts import XTTS
+
+logger = logging.getLogger(__name__)
+
+MOST_WEIGHT_BYTES = 10**9
+"""Weights of a GPT up to which ONNX Runtime is taken unasked. XTTS v2's GPT has 1.5 GB: converting it takes 38 s and a
+third copy of the weights, which a single text does not earn back."""
+COPIES = 3
+"""Copies of the GPT's weights in memory while a graph is opened: the model's, the graph's and the session's."""
+FASTEST = "onnx-float32"
+"""2.8 times as fast as coqui-tts at a GPT of 8 layers and 512 channels, with TensorFlow's codes; plain graphs 0.9."""
+
+
+def choose_engine(weight_bytes: int) -> str:
+    """The name of the fastest engine that gives the model's own codes, for a GPT of so many bytes of weights."""
+    installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
+    fits = weight_bytes <= MOST_WEIGHT_BYTES and COPIES * weight_bytes < psutil.virtual_memory().available
+    on_gpu = bool(tf.config.get_visible_devices("GPU"))
+    return FASTEST if installed and fits and not on_gpu else "tensorflow"
+
+
+def make_steps(model: XTTS, engine: str | None = None) -> Steps | None:
+    """What draws the codes of a model; None for TensorFlow.
+
+    Args:
+        engine: One of `ENGINES`; None leaves it to `choose_engine`.
+
+    Raises:
+        UserError: There is no such engine, or a package is missing.
+    """
+    if engine is None:
+        engine = choose_engine(4 * model.gpt.count_params())
+    require(engine in ENGINES, "--engine", f"one of {', '.join(ENGINES)}", engine)
+    logger.info("Engine: %s", engine)
+    weights = ENGINES[engine]
+    return OnnxSteps(model.gpt, model.config, weights) if weights else None
+
+
+def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
+    """Opens a model to speak with the engine asked for, or the fastest; `options` are those of `Synthesizer.load`."""
+    return Synthesizer.load(folder, which, make_steps=partial(make_steps, engine=engine), **options)
