@@ -10,14 +10,15 @@ from myxtts.models.discriminators import Discriminators, PeriodDiscriminator, Sp
 from myxtts.models.hifigan import HifiganGenerator
 from myxtts.models.layers.linear import built
 from myxtts.models.xtts import named_weights
-from myxtts.training.stages.adversarial import (
+from myxtts.training.stages.decoder_losses import (
+    LogMelDistance,
     feature_distance,
     hinge_made,
     hinge_real,
     least_squares_made,
     least_squares_real,
+    stft_distance,
 )
-from myxtts.training.stages.spectral_losses import LogMelDistance, stft_distance
 from utilities.parity.seeded_weights import sampled_positions, seeded_values
 
 CLIPS, FRAMES, WIDTH, SPEAKER = 2, 8, 6, 5

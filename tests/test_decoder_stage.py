@@ -21,7 +21,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, copy_of
-from myxtts.training.stages.spectral_losses import LogMelDistance
+from myxtts.training.stages.decoder_losses import LogMelDistance
 from myxtts.training.trainer import XTTSTrainer
 
 MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)

@@ -6,7 +6,6 @@ from test_stages import dvae_batch, gpt_batch
 from test_trainer import Recorder, dvae_trainer, open_run
 from tiny import tiny_run_config
 
-from myxtts.config.checks import ConfigError
 from myxtts.config.config import TrainingConfig
 from myxtts.config.optimizations import PRESETS, SWITCHES, requested_switches
 from myxtts.devices import precision
@@ -14,7 +13,7 @@ from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
 from myxtts.training.loop import optimizations
 from myxtts.training.loop.averaging import WeightAverages
-from myxtts.training.loop.optimizations import TrainingOptimizer, settle_switches
+from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
 from myxtts.training.watching.ledger import LedgerDifference, count_clusters, count_products
@@ -143,22 +142,6 @@ def test_tf32_is_allowed_but_where_it_is_switched_off(tf32, allowed):
         assert tf.config.experimental.tensor_float_32_execution_enabled() is allowed
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(True)
-
-
-def test_training_optimizer_puts_its_switches_into_a_configuration():
-    config = TrainingOptimizer("aggressive", xla=False, ema=0.99, strict=True).apply(
-        tiny_run_config(training={"precision": "mixed_float16"})
-    )
-    switches = settle_switches(config.training, None, "/CPU:0")
-    assert (switches.xla, switches.ema, config.training.strict) == (False, 0.99, True)
-    assert switches.requested["precision"] == ("auto", "preset aggressive")
-    assert "xla: False (given)" in TrainingOptimizer("aggressive", xla=False).describe()
-    for arguments, words in (
-        (("swift",), "--optimizations. must be one of none, conservative"),
-        ((), "A switch must be"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            TrainingOptimizer(*arguments, **({} if arguments else {"speed": 3}))
 
 
 SENSITIVE = {

@@ -79,7 +79,7 @@ def test_memory_efficient_attention_equals_the_standard_one(
 
 
 @pytest.mark.parametrize("num_queries, num_keys, causal, masked", [(11, 11, True, True), (9, 4, False, False)])
-def test_gradient_of_attention_with_dropout_equals_what_tensorflow_derives(num_queries, num_keys, causal, masked):
+def test_attention_with_dropout_equals_tensorflow(num_queries, num_keys, causal, masked):
     tensors, key_mask = random_inputs(num_queries, num_keys)
     key_mask = key_mask if masked else None
     dropout = Dropout(0.4, site=2)
@@ -96,7 +96,7 @@ def test_gradient_of_attention_with_dropout_equals_what_tensorflow_derives(num_q
         return tf.matmul(tf.where(tf.cast(keep, tf.bool), weights / 0.6, 0.0), value)
 
     assert_all_close(
-        output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep, True), tensors),
+        output_and_gradients(lambda q, k, v: attention(q, k, v, key_mask, causal, dropout, keep), tensors),
         output_and_gradients(derived, tensors),
         1e-5,
     )

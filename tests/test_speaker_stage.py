@@ -25,8 +25,7 @@ from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.provenance import TAKEN_FROM
-from myxtts.training.stages.speaker import SpeakerPreparation, repeated
-from myxtts.training.stages.verification import equal_error_rate, verification_scores
+from myxtts.training.stages.speaker import SpeakerPreparation, equal_error_rate, repeated, verification_scores
 
 SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1)), {"speaker_channels": (8, 16)}
 VOICES, FRAMES, BANDS = 12, 40, 64

@@ -18,7 +18,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.provenance import is_start
-from myxtts.training.loop.batching import Batching, fit_batch_size, longest_batch, shortest_batch, with_batch
+from myxtts.training.loop.batching import Batching, fit_batch_size, noise_waves, with_batch
 from myxtts.training.loop.device_pipeline import DevicePipeline, SynchronousPipeline
 from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.loop.optimizers import learning_rate, total_steps
@@ -206,7 +206,7 @@ class StageTrainer:
             return {}
         self.watch.before_first_step(len(order.shapes))
         if len(order.shapes) > 1:
-            self.batching.trace_for([self.noise(dataset, pick=pick) for pick in (shortest_batch, longest_batch)])
+            self.batching.trace_for([self.noise(dataset, pick=pick) for pick in (min, max)])
         with self.checkpointer.writer, self.replicas.naming_who_is_lost():
             validation = self._train_and_go_back(total, dataset)
         self.watch.end()
@@ -316,10 +316,10 @@ class StageTrainer:
         """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
         return dataset.stream(self.stage.name, self.data_device, start, stop)
 
-    def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = longest_batch):
-        """A prepared batch of so many clips, or as many as this worker takes, on the model device."""
+    def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
+        """A prepared batch of so many clips, or as many as this worker takes, on the model device: `noise_waves`."""
         size = size or self.batching.batch_size // self.workers.count
-        return self.replicas.transfer(self.preparation(pick(dataset, self.stage.name, size), 0))
+        return self.replicas.transfer(self.preparation(noise_waves(dataset, self.stage.name, size, pick), 0))
 
     def placed_variables(self) -> dict:
         """Every variable that is to live on the model devices, by name."""

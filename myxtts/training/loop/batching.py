@@ -253,17 +253,8 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
     return dataset.with_config(with_batch(dataset.config, name, batching.batch_size, batching.accumulation))
 
 
-def longest_batch(dataset: SpeechDataset, stage: str, size: int) -> WaveBatch:
-    """A `WaveBatch` of noise of the greatest length in samples and in tokens that the stage's batches have."""
-    return _noise(dataset, stage, size, max)
-
-
-def shortest_batch(dataset: SpeechDataset, stage: str, size: int) -> WaveBatch:
-    """A `WaveBatch` of noise of the least length in samples and in tokens that the stage's batches are padded to."""
-    return _noise(dataset, stage, size, min)
-
-
-def _noise(dataset, stage, size, pick):
+def noise_waves(dataset: SpeechDataset, stage: str, size: int, pick: Callable = max) -> WaveBatch:
+    """A `WaveBatch` of noise of the greatest (by `min`: least) padded length in samples and in tokens of a stage."""
     loader = dataset.train_loader(stage)
     num_samples, num_tokens = (pick(lengths) for lengths in zip(*loader.order.shapes))
     conditioning = loader.conditioning.max_samples if loader.conditioning else 0

@@ -1,11 +1,10 @@
 """The switches of training: what is asked for, and what the hardware lets be applied."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError
-from myxtts.config.config import ModelConfig, TrainingConfig, XTTSConfig
+from myxtts.config.config import ModelConfig, TrainingConfig
 from myxtts.config.optimizations import SWITCHES, requested_switches
 from myxtts.devices.precision import choose_precision
 from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD
@@ -74,42 +73,6 @@ def settle_switches(
     if refusal:
         values["xla"], reasons["xla"] = False, f"XLA cannot compile for {device}: {refusal}"
     return Switches(**values, requested=requested, reasons=reasons)
-
-
-class TrainingOptimizer:
-    """A preset with switches of its own on top, for use from Python.
-
-    ```python
-    config = TrainingOptimizer("balanced", ema=0.999).apply(config)
-    trainer = XTTSTrainer(config, ...)
-    trainer.train(dataset)
-    print(trainer.ledger)
-    ```
-
-    Args:
-        preset: One of `config.optimizations.PRESETS`.
-        strict: Raise after the first step where a switch has another effect than asked for.
-        switches: Any of `SWITCHES`; they win over the preset.
-
-    Raises:
-        ConfigError: An unknown preset, switch or value.
-    """
-
-    def __init__(self, preset: str = "auto", *, strict: bool = False, **switches):
-        unknown = sorted(switches.keys() - SWITCHES.keys())
-        if unknown:
-            raise ConfigError(f"A switch must be one of {', '.join(SWITCHES)}. Received: {unknown[0]}.")
-        self.settings = {"optimizations": preset, "strict": strict, **dict.fromkeys(SWITCHES), **switches}
-        TrainingConfig(**self.settings)
-
-    def apply(self, config: XTTSConfig) -> XTTSConfig:
-        """A copy of an `XTTSConfig` with these switches; none of its own stay."""
-        return replace(config, training=replace(config.training, **self.settings))
-
-    def describe(self) -> str:
-        """Lines `switch: value (source)`."""
-        requested = requested_switches(TrainingConfig(**self.settings))
-        return "\n".join(f"{name}: {value} ({source})" for name, (value, source) in requested.items())
 
 
 def is_deterministic() -> bool:

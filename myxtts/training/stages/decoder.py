@@ -1,7 +1,5 @@
 """The decoder stage: latents of the GPT and a speaker vector to sound at 24 kHz."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from myxtts.audio.augment import draw_rows
@@ -19,10 +17,9 @@ from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.waveform_decoder import WaveformDecoder, make_decoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
-from myxtts.training.stages import adversarial
 from myxtts.training.stages.base import Objective, Stage, Update, arrays_of
+from myxtts.training.stages.decoder_losses import ADVERSARIAL_LOSSES, LogMelDistance, feature_distance, stft_distance
 from myxtts.training.stages.gpt import GPTPreparation
-from myxtts.training.stages.spectral_losses import LogMelDistance, stft_distance
 
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """By which the discriminators of a model size are narrower than in the papers; of others they are as wide."""
@@ -144,11 +141,8 @@ class Judge:
 
     def __init__(self, discriminators: Discriminators, decoder_type: str):
         self.discriminators = discriminators
-        kind = {"hifigan": "least_squares", "istft": "hinge"}[decoder_type]
-        self.of_real: Callable = getattr(adversarial, f"{kind}_real")
-        """What maps lack of being called real, `(B,)`; also the decoder's loss, of its copies."""
-        self.of_made: Callable = getattr(adversarial, f"{kind}_made")
-        """What maps lack of being called made, `(B,)`."""
+        self.of_real, self.of_made = ADVERSARIAL_LOSSES[decoder_type]
+        """Losses of maps of recordings, also the decoder's loss of its copies, and of maps of copies, `(B,)`."""
 
 
 class DiscriminatorObjective(Objective):
@@ -201,7 +195,7 @@ class DecoderObjective(Objective):
         if self.phase == ADVERSARIAL:
             of_real, of_made = (self.judge.discriminators(wav) for wav in (batch.target, made))
             losses["adversarial"] = self.judge.of_real(of_made)
-            losses["features"] = adversarial.feature_distance(of_real, of_made)
+            losses["features"] = feature_distance(of_real, of_made)
         zero = tf.zeros(())
         return {name: tf.reduce_sum(losses[name]) if name in losses else zero for name in weights}, {}
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from statistics import fmean, median, pstdev
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,7 +17,6 @@ from myxtts.memory.estimates import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
 from myxtts.training.stage_trainer import StageTrainer
 
-PHASES = ("load", "preprocess", "transfer", "train")
 WARMUP_STEPS = 5
 """Steps left out at the start of each measurement: they trace and fill caches."""
 KEPT_BATCHES = 8
@@ -115,7 +113,7 @@ def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int
 
     `WARMUP_STEPS` come before the `num_steps` that count; the trainer must not accumulate.
     """
-    times, kept = {phase: [] for phase in PHASES}, []
+    times, kept = ([], [], []), []
     for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
         pass  # the first reads import what decodes and resamples
     # Readers work in parallel and ahead: the time of one read says little, the rate of all how long a step waits.
@@ -125,10 +123,10 @@ def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int
     sync()
     load = (time.perf_counter() - began) / num_steps
     for position in range(WARMUP_STEPS + num_steps):
-        batch = _timed(times["preprocess"], trainer.preparation, kept[position % len(kept)], position)
-        batch = _timed(times["transfer"], trainer.replicas.transfer, batch)
-        _timed(times["train"], take_step, trainer, batch, position)
-    return PhaseTimes(load, *(fmean(times[phase][WARMUP_STEPS:]) for phase in PHASES[1:]))
+        batch = _timed(times[0], trainer.preparation, kept[position % len(kept)], position)
+        batch = _timed(times[1], trainer.replicas.transfer, batch)
+        _timed(times[2], take_step, trainer, batch, position)
+    return PhaseTimes(load, *(fmean(of_phase[WARMUP_STEPS:]) for of_phase in times))
 
 
 def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
@@ -163,7 +161,7 @@ def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: i
     return found
 
 
-def take_step(trainer: StageTrainer, batch: NamedTuple, position: int) -> dict[str, tf.Tensor]:
+def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
     """One step of the trainer's own train step, at a learning rate that changes next to nothing."""
     return trainer.train_step([batch], 1e-6, (0, position))
 
@@ -212,19 +210,15 @@ def measure_training(
 
 def product_rates(device: str) -> dict[str, float]:
     """Floating-point operations per second of a product of square matrices on a device, by number format."""
-    rates = {}
-    product = tf.function(tf.matmul)
+    rates, product = {}, tf.function(tf.matmul)
     with tf.device(device):
         for dtype in ("float32", "bfloat16", "float16"):
             x = tf.cast(tf.random.stateless_normal((PRODUCT_SIZE, PRODUCT_SIZE), (0, 0)), dtype)
-            product(x, x)
-            sync()
-            count, began = 0, time.perf_counter()
-            while time.perf_counter() - began < PRODUCT_SECONDS:
-                product(x, x)
-                sync()
-                count += 1
-            rates[dtype] = 2 * PRODUCT_SIZE**3 * count / (time.perf_counter() - began)
+            _timed([], product, x, x)
+            times = []
+            while sum(times) < PRODUCT_SECONDS:
+                _timed(times, product, x, x)
+            rates[dtype] = 2 * PRODUCT_SIZE**3 / fmean(times)
     return rates
 
 
@@ -238,10 +232,8 @@ def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: in
             sums = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", values))
             return strategy.experimental_local_results(sums)[0][0]
 
-        total()  # traced, and connections made
-        seconds = []
+        float(total())  # traced, and connections made
+        times = []
         for _ in range(repeats):
-            began = time.perf_counter()
-            float(total())
-            seconds.append(time.perf_counter() - began)
-    return median(seconds)
+            _timed(times, lambda: float(total()))
+    return median(times)

@@ -1,4 +1,6 @@
-"""Distances between spectra of recorded and made sound at 24 kHz, one number per clip."""
+"""Losses of decoders and discriminators, one number per clip: spectral distances at 24 kHz, and adversarial losses."""
+
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -7,6 +9,8 @@ from myxtts.audio.mel import MelSpec
 from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.models.layers.spectrum import short_time_spectrum
 
+Maps = list[list[tf.Tensor]]
+"""Feature maps of each discriminator, `(B, ...)`; the last one is the score. Losses are summed over discriminators."""
 HIGHEST_SHARE = 0.46
 """Of a recording's own sample rate: above this frequency its resampler has left nothing that could be learned."""
 FLOOR = 1e-5
@@ -78,3 +82,52 @@ def _stft_distance(real, made, source_rate, n_fft):
 def _magnitude(wav, n_fft):
     real, imaginary = short_time_spectrum(wav, n_fft)
     return tf.sqrt(tf.square(real) + tf.square(imaginary) + 1e-9)
+
+
+def _mean(x):
+    """Mean of all but the first axis, `(B, ...)` to `(B,)` float32."""
+    x = tf.cast(x, tf.float32)
+    return tf.reduce_mean(x, axis=list(range(1, x.shape.rank)))
+
+
+def _sum_over(function: Callable, *maps: Maps):
+    return tf.add_n([_mean(function(*(tf.cast(one[-1], tf.float32) for one in each))) for each in zip(*maps)])
+
+
+def least_squares_real(maps: Maps) -> tf.Tensor:
+    """Least-squares loss of recordings, and of the generator on its own output, `(B,)`.
+
+    Mao et al. (2017), equation 2; HiFi-GAN, equation 1.
+    """
+    return _sum_over(lambda score: tf.square(score - 1.0), maps)
+
+
+def least_squares_made(maps: Maps) -> tf.Tensor:
+    """Least-squares loss of generated audio, `(B,)`."""
+    return _sum_over(tf.square, maps)
+
+
+def hinge_real(maps: Maps) -> tf.Tensor:
+    """Hinge loss of recordings, also the generator's on its output (Lim and Ye 2017; Vocos, section 3.3), `(B,)`."""
+    return _sum_over(lambda score: tf.nn.relu(1.0 - score), maps)
+
+
+def hinge_made(maps: Maps) -> tf.Tensor:
+    """Hinge loss of generated audio, `(B,)`."""
+    return _sum_over(lambda score: tf.nn.relu(1.0 + score), maps)
+
+
+def feature_distance(real: Maps, made: Maps) -> tf.Tensor:
+    """Mean absolute differences, summed over all maps (HiFi-GAN, equation 4, without its weight), `(B,)`.
+
+    The score is one of the maps, as in the authors' code.
+    """
+    pairs = [pair for one, other in zip(real, made) for pair in zip(one, other)]
+    return tf.add_n([_mean(tf.abs(tf.cast(a, tf.float32) - tf.cast(b, tf.float32))) for a, b in pairs])
+
+
+ADVERSARIAL_LOSSES: dict[str, tuple[Callable, Callable]] = {
+    "hifigan": (least_squares_real, least_squares_made),
+    "istft": (hinge_real, hinge_made),
+}
+"""Losses of recordings and of generated audio by the type of the decoder, as in its paper."""
