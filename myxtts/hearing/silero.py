@@ -29,7 +29,9 @@ def find_model() -> Path | None:
 
 
 class SileroModel:
-    """A `SpeechModel`. Both forms of the file are read: one window a call, or many in a row.
+    """Gives probabilities of speech while a recording passes by.
+
+    Both forms of the file are read: one window a call, or many in a row.
 
     Raises:
         UserError: onnxruntime is not installed, or the file is no such model.

@@ -17,9 +17,9 @@ from myxtts.apps.datasets.pieces import is_subtitles
 from myxtts.apps.datasets.report import duration, write_report
 from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
 from myxtts.apps.datasets.source import CutOptions, Plan, find_text, plan_source
-from myxtts.apps.datasets.survey import SpeechModel
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
+from myxtts.hearing.silero import SileroModel
 from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
 
 HIGHEST_PEAK = 10 ** (-1 / 20)
@@ -60,7 +60,7 @@ def make_dataset(
     options: DatasetOptions = DatasetOptions(),
     *,
     listeners: Listeners = Listeners(),
-    model: SpeechModel | None = None,
+    model: SileroModel | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Adds recordings to a set; those in it already stay as they are.

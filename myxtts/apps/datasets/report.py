@@ -29,9 +29,9 @@ table { border-collapse: collapse; width: 100%; } td, th { text-align: start; pa
   td { font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; display: block; } .wave path { fill: currentColor; opacity: .75; }
 .wave .kept { fill: var(--kept); opacity: .3; } .wave .held { fill: var(--held); opacity: .35; }
-.wave .left { fill: var(--left); opacity: .45; } .wave text, .bars text { font-size: 11px; fill: currentColor; }
-.bars rect { fill: var(--kept); } .key span { padding: 0 .5em; border-radius: 3px; color: #fff; margin-right: .6em; }
-audio { height: 32px; max-width: 260px; } p.note { margin: .2em 0; }
+.wave .left { fill: var(--left); opacity: .45; } .wave text { font-size: 11px; fill: currentColor; }
+.key span { padding: 0 .5em; border-radius: 3px; color: #fff; margin-right: .6em; }
+meter { width: 20em; } audio { height: 32px; max-width: 260px; } p.note { margin: .2em 0; }
 """
 
 
@@ -87,17 +87,9 @@ def _totals(records, clips):
 
 
 def _histogram(lengths):
-    if not lengths:
-        return "<p>There are no clips.</p>"
     counts = np.bincount(np.array(lengths, int))
-    step, most, bars = 60, counts.max(), []
-    for second, count in enumerate(counts):
-        height, x = 100 * count / most, second * step
-        bars.append(f'<rect x="{x + 4}" y="{120 - height:.1f}" width="{step - 8}" height="{height:.1f}"/>')
-        bars.append(f'<text x="{x + step / 2}" y="{114 - height:.1f}" text-anchor="middle">{count or ""}</text>')
-        bars.append(f'<text x="{x + step / 2}" y="136" text-anchor="middle">{second}–{second + 1} s</text>')
-    size = f'viewBox="0 0 {step * len(counts)} 144" style="max-width:{step * len(counts)}px"'
-    return f'<svg class="bars" {size} role="img" aria-label="histogram">{"".join(bars)}</svg>'
+    bar = lambda count: f'<meter value="{count}" max="{counts.max()}"></meter>'
+    return _table(["length", "clips", ""], [[f"{k}–{k + 1} s", count, bar(count)] for k, count in enumerate(counts)])
 
 
 def _worst(records):

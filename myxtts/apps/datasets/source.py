@@ -17,12 +17,13 @@ from myxtts.apps.datasets.pieces import (
     read_subtitles,
     read_transcript,
 )
-from myxtts.apps.datasets.survey import SpeechModel, Survey, survey
+from myxtts.apps.datasets.survey import Survey, survey
 from myxtts.apps.datasets.timing import belong_together, fit_timing
 from myxtts.apps.datasets.voice_activity import find_speech, to_stretches
 from myxtts.apps.datasets.word_aligner import find_sentences, with_times
 from myxtts.config.checks import UserError, counted
 from myxtts.hearing.recognizers import Recognizer
+from myxtts.hearing.silero import SileroModel
 
 PAUSE = "pause"
 _SENTENCE_PAUSE_SECONDS = 0.5
@@ -91,7 +92,7 @@ def plan_source(
     audio: LongAudio,
     text: Path | None,
     options: CutOptions,
-    model: SpeechModel | None,
+    model: SileroModel | None,
     tell: Callable[[str], None],
     finder: Recognizer | None = None,
 ) -> Plan:
@@ -156,10 +157,11 @@ def _in_time(cues, starts, ends, path, notes):
 
 def _to_atoms(starts, ends, pieces, path, notes):
     """Stretches with the pieces that they certainly hold."""
-    if not fits_better_than_chance(starts, ends, pieces):
+    groups = align(starts, ends, pieces)
+    if not fits_better_than_chance(groups, starts, ends, pieces):
         raise UserError(f"{path} does not belong to the recording: its texts in another order would fit as well.")
     atoms, unspoken = [], []
-    for group in align(starts, ends, pieces):
+    for group in groups:
         members = pieces[group.first_piece : group.last_piece]
         if group.first == group.last:
             unspoken += [piece.text for piece in members]

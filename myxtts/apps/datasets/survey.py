@@ -1,13 +1,13 @@
 """The first pass over a recording: levels every 10 ms, loudness, peaks and, with a model, probabilities of speech."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.signal import butter, sosfilt
 
 from myxtts.apps.datasets.decoding import LongAudio
 from myxtts.audio.files import AudioError
+from myxtts.hearing.silero import SileroModel
 
 FRAMES_PER_SECOND = 100
 SILENCE_DB = -90.0
@@ -16,19 +16,6 @@ SILENCE_DB = -90.0
 _CANCELLED_SHARE = 0.1  # -20 dB of the loudest channel; a mean below it is what opposite polarity left over
 _SPEECH_LOWEST_HZ = 120.0
 _GATE_LUFS, _RELATIVE_GATE_LU = -70.0, -10.0
-
-
-class SpeechModel(Protocol):
-    """Gives probabilities of speech while a recording passes by."""
-
-    def start(self, sample_rate: int) -> None:
-        """Begins a recording."""
-
-    def add(self, block: np.ndarray) -> None:
-        """Takes the next `(S,)` float32 samples."""
-
-    def finish(self) -> tuple[np.ndarray, float]:
-        """Returns probabilities, `(N,)`, and the seconds from one to the next."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +51,7 @@ class Survey:
         return self.frame_samples / self.sample_rate
 
 
-def survey(audio: LongAudio, model: SpeechModel | None = None) -> Survey:
+def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
     """Passes over a recording once; a second time where its channels cancel each other and the loudest is used alone.
 
     Raises:
@@ -88,17 +75,11 @@ def integrated_loudness(powers: np.ndarray, frames_per_step: int = 10) -> float:
     """
     steps = powers[: len(powers) // frames_per_step * frames_per_step].reshape(-1, frames_per_step).mean(axis=1)
     blocks = np.convolve(steps, np.ones(4) / 4, "valid") if len(steps) >= 4 else np.array([powers.mean()])
-    lufs = power_to_lufs(blocks)
-    heard = blocks[lufs > _GATE_LUFS]
-    if len(heard):
-        heard = blocks[(lufs > _GATE_LUFS) & (lufs > power_to_lufs(heard.mean()) + _RELATIVE_GATE_LU)]
-    return float(power_to_lufs(heard.mean())) if len(heard) else -np.inf
-
-
-def power_to_lufs(power: np.ndarray) -> np.ndarray:
-    """Loudness of K-weighted power, BS.1770-4, equation 2."""
-    with np.errstate(divide="ignore"):
-        return -0.691 + 10 * np.log10(power)
+    to_lufs = lambda power: -0.691 + 10 * np.log10(np.maximum(power, 1e-15))  # BS.1770-4, equation 2
+    heard = blocks[to_lufs(blocks) > _GATE_LUFS]
+    if not len(heard):
+        return -np.inf
+    return float(to_lufs(heard[to_lufs(heard) > to_lufs(heard.mean()) + _RELATIVE_GATE_LU].mean()))
 
 
 def k_weighting(sample_rate: int) -> np.ndarray:
@@ -125,8 +106,7 @@ class _Frames:
         self._k_sections = k_weighting(sample_rate)
         self._speech_sections = butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=sample_rate, output="sos")
         self._states = [np.zeros((len(one), 2)) for one in (self._k_sections, self._speech_sections)]
-        self._rest = np.zeros((3, 0))
-        self.k_powers, self.speech_powers, self.peaks = [], [], []
+        self._rest, self._kept = np.zeros((3, 0)), []
 
     def add(self, samples):
         weighted, self._states[0] = sosfilt(self._k_sections, samples, zi=self._states[0])
@@ -139,12 +119,11 @@ class _Frames:
     def finish(self):
         if self._rest.shape[1]:
             self._keep(self._rest[:, np.newaxis])
-        return [np.concatenate(values or [np.zeros(0)]) for values in (self.k_powers, self.speech_powers, self.peaks)]
+        return np.concatenate(self._kept, axis=1)
 
     def _keep(self, frames):
-        self.k_powers.append(np.einsum("fs,fs->f", frames[0], frames[0]) / frames.shape[2])
-        self.speech_powers.append(np.einsum("fs,fs->f", frames[1], frames[1]) / frames.shape[2])
-        self.peaks.append(np.maximum(frames[2].max(axis=1), -frames[2].min(axis=1)))
+        """Mean squares of K-weighted samples and of those above 120 Hz, and peaks, `(3, F)`."""
+        self._kept.append(np.stack([*(frames[:2] ** 2).mean(axis=2), np.abs(frames[2]).max(axis=1)]))
 
 
 def _survey_channel(audio, model, channel):

@@ -115,9 +115,10 @@ def test_pause_within_a_sentence_is_no_boundary():
 def test_texts_in_another_order_do_not_belong():
     starts, ends = speech_of(40, 3)
     pieces = pieces_of(starts, ends)
-    assert fits_better_than_chance(starts, ends, pieces)
+    assert fits_better_than_chance(align(starts, ends, pieces), starts, ends, pieces)
     texts = [pieces[k].text for k in np.random.default_rng(3).permutation(40)]
-    assert not fits_better_than_chance(starts, ends, [replace(one, text=text) for one, text in zip(pieces, texts)])
+    shuffled = [replace(one, text=text) for one, text in zip(pieces, texts)]
+    assert not fits_better_than_chance(align(starts, ends, shuffled), starts, ends, shuffled)
 
 
 def test_cues_tell_speech_that_is_in_none_and_text_that_is_not_spoken():
