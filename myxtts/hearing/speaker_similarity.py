@@ -61,7 +61,10 @@ class DVector:
     """
 
     def __init__(self, layers: list[tuple[np.ndarray, np.ndarray, np.ndarray]], projection: tuple):
-        self._layers, self._projection, self._filters = layers, projection, slaney_filters()
+        import librosa  # takes a second or two to import
+
+        self._layers, self._projection = layers, projection
+        self._filters = librosa.filters.mel(sr=SAMPLE_RATE, n_fft=N_FFT, n_mels=NUM_MELS).T
 
     @classmethod
     def read(cls, path: str | Path) -> "DVector":
@@ -148,18 +151,6 @@ class OnnxEncoder:
         """See `Encoder`."""
         heard = at_rate(samples, sample_rate, SAMPLE_RATE)
         return _unit(np.asarray(self._session.run(None, {self._name: heard[None]})[0], np.float32).reshape(-1))
-
-
-def slaney_filters() -> np.ndarray:
-    """Triangles of unit area on Slaney's mel scale (Auditory Toolbox, 1998), `(N_FFT / 2 + 1, NUM_MELS)` float32."""
-    linear, log_step = 200 / 3, np.log(6.4) / 27
-    top = 15 + np.log(SAMPLE_RATE / 2 / 1000) / log_step
-    mels = np.linspace(0, top, NUM_MELS + 2)
-    edges = np.where(mels < 15, linear * mels, 1000 * np.exp(log_step * (mels - 15)))
-    hertz = np.linspace(0, SAMPLE_RATE / 2, N_FFT // 2 + 1)[:, None]
-    low, center, high = edges[:-2], edges[1:-1], edges[2:]
-    filters = np.maximum(0, np.minimum((hertz - low) / (center - low), (high - hertz) / (high - center)))
-    return (filters * 2 / (high - low)).astype(np.float32)
 
 
 def _sigmoid(x):

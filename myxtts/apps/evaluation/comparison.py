@@ -1,6 +1,6 @@
 """From measurements of single sentences to the figures of each row, their intervals, differences and the best row."""
 
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,13 +17,6 @@ COMPARED = ("model", "files")
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics by which the best is chosen: the first that is available, and each next one where those before tie."""
 
-Keep = Callable[[Sentence], bool]
-
-
-def everything(sentence: Sentence) -> bool:
-    """Keeps all sentences."""
-    return True
-
 
 @dataclass
 class Row:
@@ -34,13 +27,13 @@ class Row:
     """As of `sources.Source`."""
     measured: list[Measured] = field(default_factory=list)
 
-    def parts(self, metric: str, keep: Keep = everything) -> dict[str, tuple[float, float]]:
-        """Part and whole of each sentence, summed over the times that it was said."""
-        sums: dict[str, tuple] = {}
+    def parts(self, metric: str, ids: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """Part and whole of each sentence, or of those with these ids, summed over the times that it was said."""
+        sums: dict[str, np.ndarray] = {}
         for one in self.measured:
-            if metric in one.parts and keep(one.spoken.sentence):
-                before = sums.get(one.spoken.sentence.id, (0.0, 0.0))
-                sums[one.spoken.sentence.id] = tuple(a + b for a, b in zip(before, one.parts[metric]))
+            key = one.spoken.sentence.id
+            if metric in one.parts and (ids is None or key in ids):
+                sums[key] = sums.get(key, 0.0) + np.array(one.parts[metric], np.float64)
         return sums
 
     @property
@@ -70,17 +63,17 @@ class Comparison:
     settings: dict = field(default_factory=dict)
     """The request, as JSON values."""
 
-    def figure(self, row: Row, metric: Metric, keep: Keep = everything) -> Estimate | None:
+    def figure(self, row: Row, metric: Metric, ids: Collection[str] | None = None) -> Estimate | None:
         """None if nothing of it was measured."""
-        parts = row.parts(metric.name, keep)
+        parts = row.parts(metric.name, ids)
         estimate = share if metric.is_share else ratio
-        return estimate(*_columns(parts.values())).times(metric.scale) if parts else None
+        return estimate(*np.array(list(parts.values())).T).times(metric.scale) if parts else None
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
         """The second row's figure minus the first's, of the sentences that both say."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
-        pair = (_columns([parts[key] for key in both]) for parts in (a, b))
+        pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
         estimate = share_difference if metric.is_share else ratio_difference
         return estimate(*pair).times(metric.scale) if both else None
 
@@ -118,11 +111,10 @@ class Comparison:
         """Names of metrics that are available and say nothing."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
-    def groups(self) -> dict[str, Keep]:
-        """Sentences of speakers that were trained on and of others, if there are both."""
-        if not {True, False} <= {one.seen for one in self.sentences}:
-            return {}
-        return {"speakers trained on": lambda one: one.seen is True, "speakers left out": lambda one: one.seen is False}
+    def groups(self) -> dict[str, set[str]]:
+        """Ids of the sentences of speakers that were trained on and of others, if there are both."""
+        seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
+        return {"speakers trained on": seen, "speakers left out": others} if seen and others else {}
 
     def best(self) -> tuple[list[Row], str] | None:
         """The best of the compared rows, several if they cannot be told apart, and why; None for one row.
@@ -161,7 +153,3 @@ class Comparison:
         if own is None or same is None or self.strangers is None or same <= self.strangers:
             return True
         return (own - self.strangers) / (same - self.strangers) >= MIN_SIMILARITY
-
-
-def _columns(pairs):
-    return tuple(np.array(list(pairs), np.float64).T)

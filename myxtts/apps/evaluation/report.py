@@ -55,8 +55,8 @@ def page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
     body.append("reached. Bars of one line share a scale, from the least to the greatest of its values.</p>")
     body.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in notes(comparison)) + "</ul>")
     body.append(_figures(names, figure_lines(comparison)))
-    for name, keep in comparison.groups().items():
-        body.append(f"<h2>{_text(name.capitalize())}</h2>" + _figures(names, figure_lines(comparison, keep)))
+    for name, ids in comparison.groups().items():
+        body.append(f"<h2>{_text(name.capitalize())}</h2>" + _figures(names, figure_lines(comparison, ids)))
     heads, lines = difference_lines(comparison)
     if lines:
         body.append("<h2>Differences, of the same sentences</h2>" + _figures(heads, lines))

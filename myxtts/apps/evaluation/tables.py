@@ -2,10 +2,10 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from myxtts.apps.evaluation.comparison import Comparison, everything
+from myxtts.apps.evaluation.comparison import Comparison
 from myxtts.apps.evaluation.metrics import BY_NAME, METRICS, Metric
 from myxtts.apps.evaluation.statistics import LEVEL, Estimate
 from myxtts.config.checks import printable
@@ -32,11 +32,11 @@ def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
     return f"{estimate.value:{form}}{interval}"
 
 
-def figure_lines(comparison: Comparison, keep=everything) -> list[Line]:
+def figure_lines(comparison: Comparison, ids: Collection[str] | None = None) -> list[Line]:
     """The table of all figures."""
     missing, unjudged, lines = comparison.missing(), comparison.unjudged(), []
     for metric in METRICS:
-        found = [comparison.figure(row, metric, keep) for row in comparison.rows]
+        found = [comparison.figure(row, metric, ids) for row in comparison.rows]
         if metric.name in missing:
             lines.append(Line(metric, [NOT_AVAILABLE] * len(found), [None] * len(found)))
         elif any(found):
@@ -63,8 +63,8 @@ def as_text(comparison: Comparison, width: int = 120) -> str:
     rows = [row.name for row in comparison.rows]
     blocks = [f"{counted_sentences(comparison)}; in brackets {100 * LEVEL:.0f} % intervals over sentences"]
     blocks.append(_grid(rows, figure_lines(comparison), width))
-    for name, keep in comparison.groups().items():
-        blocks.append(f"{name}:\n" + _grid(rows, figure_lines(comparison, keep), width))
+    for name, ids in comparison.groups().items():
+        blocks.append(f"{name}:\n" + _grid(rows, figure_lines(comparison, ids), width))
     names, lines = difference_lines(comparison)
     if lines:
         blocks.append("differences, of the same sentences:\n" + _grid(names, lines, width))
@@ -138,10 +138,10 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 def _row(comparison, row):
     figures = {}
-    for name, keep in {"all": everything, **comparison.groups()}.items():
-        found = {metric.name: comparison.figure(row, metric, keep) for metric in METRICS}
+    for name, ids in {"all": None, **comparison.groups()}.items():
+        found = {metric.name: comparison.figure(row, metric, ids) for metric in METRICS}
         figures[name] = {
-            metric: figure._asdict() | {"sentences": len(row.parts(metric, keep))}
+            metric: figure._asdict() | {"sentences": len(row.parts(metric, ids))}
             for metric, figure in found.items()
             if figure is not None
         }
