@@ -8,13 +8,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from myxtts.audio.files import AudioError, read_audio
-from myxtts.config.checks import counted, read_bounded
+from myxtts.config.checks import counted, read_bounded, require
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
@@ -22,7 +23,7 @@ from myxtts.data.splits import Leak, find_leakage, split_as_kept
 from myxtts.storage.files import digest_bytes, write_whole
 from myxtts.text.tokenizer import XTTSTokenizer
 
-_CACHE_FORMAT = 2
+_CACHE_FORMAT = 3
 _MAX_CACHE_BYTES = 2**30
 _CHUNK_CLIPS = 1_024
 # Clips that end in the middle of a sound have 0.3 to 2 times their mean level in the last 20 ms; LJSpeech, VCTK and
@@ -53,9 +54,7 @@ class ClipLimits:
     """Below it a clip gets a warning: part of its transcript may be missing, or much of it is silence."""
 
     def __post_init__(self):
-        if self.min_seconds >= self.max_seconds:
-            values = f"{self.min_seconds} and {self.max_seconds}"
-            raise ValueError(f"min_seconds must be less than max_seconds. Received: {values}.")
+        require(self.min_seconds < self.max_seconds, "min_seconds", f"below {self.max_seconds}", self.min_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +203,8 @@ def is_foreign(path: str | Path) -> bool:
         return file.read(1_024).split(b"\r\n")[0] not in (b"", ",".join(_COLUMNS).encode())
 
 
-@dataclass(frozen=True)
-class _Verdict:
-    """What one audio file is found to be, apart from its transcript. `size` and `mtime_ns` say for which content.
-
-    Raises `TypeError` for values of other types, as a cache from elsewhere may hold them.
-    """
+class _Verdict(NamedTuple):
+    """What one audio file is found to be, apart from its transcript. `size` and `mtime_ns` say for which content."""
 
     size: int
     mtime_ns: int
@@ -218,12 +213,7 @@ class _Verdict:
     num_samples: int = 0
     original_sample_rate: int = 0
     content_hash: str = ""
-    warnings: tuple[str, ...] = ()
-
-    def __post_init__(self):
-        kinds = (one.type for one in fields(self) if one.name != "warnings")
-        if not all(map(isinstance, vars(self).values(), kinds)) or not all(isinstance(w, str) for w in self.warnings):
-            raise TypeError("A verdict holds whole numbers and texts.")
+    warnings: Sequence[str] = ()
 
 
 def _examine_all(utterances, limits, cached, workers, progress):
@@ -251,11 +241,11 @@ def _examine(path, limits, known):
         recording = read_audio(path, limits.sample_rate, min_seconds=limits.min_seconds, max_seconds=limits.max_seconds)
     except AudioError as error:
         return _Verdict(*content, error.reason, error.detail[0].upper() + error.detail[1:])
-    samples, warnings = recording.samples, recording.warnings
+    samples, warnings = recording.samples, [*recording.warnings]
     ending = samples[-max(1, int(_CUT_SECONDS * limits.sample_rate)) :]
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
-        warnings += (f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.",)
+        warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
     # Rounded to 16 bit, so that a copy in another sample format counts as the same.
     digest = digest_bytes(np.round(samples * 32767).astype("<i2").tobytes())
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
@@ -322,21 +312,15 @@ def _encoding_fault(text):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` and a note or None. The first line of the file is the digest of the second."""
+    """Returns `{audio path: _Verdict}` and a note or None."""
+    if not os.path.lexists(path):
+        return {}, None
     try:
-        digest, _, content = read_bounded(Path(path), _MAX_CACHE_BYTES).encode().partition(b"\n")
-        if digest != _digest_line(content):
-            raise ValueError
-        content = json.loads(content)
-        if content["limits"] != key:
-            return {}, None
-        clips = content["clips"].items()
-        return {path: _Verdict(**{**one, "warnings": tuple(one["warnings"])}) for path, one in clips}, None
-    except OSError as error:
-        note = f"The cache {path} could not be read and was ignored: {error.strerror}."
-        return {}, None if isinstance(error, FileNotFoundError) else note
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return {}, f"The cache {path} is damaged and was ignored."
+        content = json.loads(read_bounded(Path(path), _MAX_CACHE_BYTES))
+        clips = content["clips"].items() if content["limits"] == key else ()
+        return {audio: _Verdict(**verdict) for audio, verdict in clips}, None
+    except (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return {}, f"The cache {path} is damaged or of another version, and was ignored."
 
 
 def _save_cache(path, key, cached, corpus, verdicts):
@@ -345,15 +329,11 @@ def _save_cache(path, key, cached, corpus, verdicts):
     found = zip((str(utterance.wav_path) for utterance in corpus.utterances), verdicts)
     clips |= {name: verdict for name, verdict in found if verdict.reason not in ("missing file", "unreadable")}
     if clips == cached:
-        return
-    entries = {name: vars(verdict) for name, verdict in clips.items()}
-    content = json.dumps({"limits": key, "clips": entries}).encode()
+        return None
+    entries = {name: verdict._asdict() for name, verdict in clips.items()}
     try:
         with write_whole(path) as temporary:
-            temporary.write_bytes(_digest_line(content) + b"\n" + content)
+            temporary.write_text(json.dumps({"limits": key, "clips": entries}), encoding="utf-8")
     except OSError as error:
         return f"The cache {path} could not be written: {error.strerror}."
-
-
-def _digest_line(content):
-    return json.dumps({"digest": digest_bytes(content)}).encode()
+    return None
