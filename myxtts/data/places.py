@@ -1,18 +1,12 @@
 """Files here, or at addresses that TensorFlow's file systems know, such as `gs://bucket/folder`, to be read."""
 
 import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import tensorflow as tf
 
 from myxtts.config.checks import UserError
-
-
-def is_address(path: str) -> bool:
-    """Whether TensorFlow reads it rather than the operating system."""
-    return "://" in path
 
 
 def file_size(path: str) -> int | None:
@@ -22,26 +16,16 @@ def file_size(path: str) -> int | None:
         UserError: The kind of address is not known here.
         OSError: It cannot be asked for.
     """
-    if not is_address(path):
-        return os.path.getsize(path) if os.path.isfile(path) else None
     try:
         with _explained(path):
-            return tf.io.gfile.stat(path).length
+            found = tf.io.gfile.stat(path)
+            return None if found.is_directory else found.length
     except FileNotFoundError:
         return None
 
 
 def read_bytes(path: str, offset: int = 0, length: int = -1) -> bytes:
-    """`length` bytes of a file from `offset` on; all there are for -1.
-
-    Raises:
-        UserError: The kind of address is not known here.
-        OSError: It cannot be read.
-    """
-    if not is_address(path):
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return file.read(length)
+    """`length` bytes of a file from `offset` on; all there are for -1. Raises as `file_size`, also where it is gone."""
     with _explained(path), tf.io.gfile.GFile(path, "rb") as file:
         file.seek(offset)
         return file.read(length)

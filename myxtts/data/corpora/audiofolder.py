@@ -5,8 +5,8 @@ from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError
-from myxtts.data.corpora.split_lists import VALIDATION, header_table, read_header_list, read_parts
-from myxtts.data.corpora.tables import Dialect, Table, cells_to_utterance, first_line, names_to_columns
+from myxtts.data.corpora.split_lists import VALIDATION, read_header_list, read_parts
+from myxtts.data.corpora.tables import Dialect, Table, cells_to_utterance, first_line, header_table, names_to_columns
 
 LIST_NAMES = ("metadata.jsonl", "metadata.csv")
 

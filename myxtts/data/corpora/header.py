@@ -1,7 +1,8 @@
 """A list whose first line names its columns, as in `audio_file|text|speaker_name`: any file, or `metadata.csv`."""
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
-from myxtts.data.corpora.split_lists import header_table, read_header_list
+from myxtts.data.corpora.split_lists import read_header_list
+from myxtts.data.corpora.tables import header_table
 
 LIST_NAMES = ("metadata.csv", "metadata.tsv", "metadata.txt")
 

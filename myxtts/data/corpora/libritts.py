@@ -3,9 +3,9 @@
 import os
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
-from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance
-from myxtts.data.corpora.folder import ClipRefused, is_name
-from myxtts.data.corpora.text_files import read_transcript
+from myxtts.data.corpora.base import CorpusFormat, Place, Reading
+from myxtts.data.corpora.folder import ClipRefused
+from myxtts.data.corpora.text_files import read_pair
 
 ENDING = ".normalized.txt"
 VALIDATION = ("dev-clean", "dev-other")
@@ -39,17 +39,10 @@ def _is_chapter(reading, path):
 def _read_chapter(reading, place, path):
     files = reading.folder.files(path)
     stems = {stem for stem, extension in map(os.path.splitext, files) if extension in AUDIO_EXTENSIONS}
-    speaker = path.parent.name
     for stem in sorted(stems | {name.removesuffix(ENDING) for name in files if name.endswith(ENDING)}):
         with reading.clip(stem, None, path / f"{stem}{ENDING}"):
-            if f"{stem}{ENDING}" not in files:
-                raise ClipRefused("no text", f"There is no {stem}{ENDING} next to the audio.")
-            if not is_name(speaker):
-                raise ClipRefused("bad label", "Its speaker's folder has a name that cannot be printed.")
-            wav_path = reading.folder.find_audio((path,), reading.folder.name_to_parts(stem))
-            text = read_transcript(reading, path / files[f"{stem}{ENDING}"])
             clip_id = f"{place.below(path).prefix}{stem}"
-            reading.add(Utterance(clip_id, wav_path, text, speaker, reading.language, None, place.validation))
+            reading.add(read_pair(reading, place, path / stem, path / f"{stem}{ENDING}", clip_id, path.parent.name))
 
 
 FORMAT = CorpusFormat("libritts", 32, "SPEAKER/CHAPTER/ with .normalized.txt files (LibriTTS)", read, (f"*{ENDING}",))

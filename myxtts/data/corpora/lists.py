@@ -6,8 +6,8 @@ from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.data.corpora import ljspeech
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import CorpusError
-from myxtts.data.corpora.split_lists import header_table, read_split
-from myxtts.data.corpora.tables import first_line, guess_separator
+from myxtts.data.corpora.split_lists import read_split
+from myxtts.data.corpora.tables import first_line, guess_separator, header_table
 
 _EXTENSIONS = (".csv", ".tsv", ".txt")
 _MOST_LISTS = 50

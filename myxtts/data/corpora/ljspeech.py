@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
-from myxtts.data.corpora.folder import ClipRefused, CorpusError
-from myxtts.data.corpora.tables import LIST_NAME, Table, find_dialect, guess_separator, read_table
+from myxtts.data.corpora.folder import CorpusError
+from myxtts.data.corpora.tables import LIST_NAME, Table, cells_or_none, find_dialect, guess_separator, read_table
 
 COLUMNS = ("id", "text", "normalized")
 _HINT = f"a {LIST_NAME} (one line 'id|text|normalized text' per clip, audio in wavs/)"
@@ -29,7 +29,7 @@ def read_list(reading: Reading, place: Place, path: Path, language: str = ""):
 
 
 def _columns(path, lines, dialect):
-    rows = [cells for line in lines if dialect.separator in line and (cells := _cells(dialect, line))]
+    rows = [cells for line in lines if dialect.separator in line and (cells := cells_or_none(dialect, line))]
     sizes = Counter(map(len, rows))
     # A '|' in the text of the only line is more likely than a speaker.
     if sizes[4] > 1 and sizes[4] > len(rows) / 2:
@@ -44,13 +44,6 @@ def _columns(path, lines, dialect):
             f"a speaker: {len(names)} values in {len(texts)} lines. Write 'id|text|speaker' above them."
         )
     return COLUMNS
-
-
-def _cells(dialect, line):
-    try:
-        return dialect.split(line)
-    except ClipRefused:
-        return None
 
 
 FORMAT = CorpusFormat("ljspeech", 20, _HINT, read, ("metadata.csv", "wavs/", "*.wav"))

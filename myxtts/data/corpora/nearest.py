@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
@@ -16,7 +17,7 @@ _LEVELS = 3
 
 def nothing_fits(place: Place, formats: Sequence[CorpusFormat]) -> str:
     """The message for a place that none of the formats reads; the way out is the nearest format's."""
-    names = [*_names(place.path, _LEVELS)]
+    names = [*islice(_names(place.path), _MOST_NAMES)]
     known = {form: [sign for sign in form.signs if any(_fits(name, sign) for name in names)] for form in formats}
     usual = next((form for form in formats if form.name == "ljspeech"), formats[0])
     # Any audio, any list: a name says more than a suffix.
@@ -27,29 +28,18 @@ def nothing_fits(place: Place, formats: Sequence[CorpusFormat]) -> str:
         what = f"{place.path} holds no metadata.csv and nothing else that is known"
     else:
         what = f"{place.path} is not of the format {formats[0].name}"
-    there = (
-        f"; of that, {' and '.join(known[nearest])} {'are' if known[nearest][1:] else 'is'} there"
-        if known[nearest]
-        else ""
-    )
+    there = f"; of that, {' and '.join(known[nearest])} is there" if known[nearest] else ""
     way_out = f"The nearest format is {nearest.name}: a folder with {nearest.hint or 'a list with a header'}{there}"
     return f"{what}. Seen: {_summary(names)}. {way_out}. docs/data.md shows all formats."
 
 
-def _names(folder: Path, levels: int) -> Iterator[str]:
-    """Names of files and, with a slash, of folders, breadth first and limited; links are not followed."""
-    waiting, count = [(folder, 1)], 0
-    for path, level in waiting:
-        try:
-            with os.scandir(path) as entries:
-                for entry in sorted(entries, key=lambda entry: entry.name)[: _MOST_NAMES - count]:
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    yield entry.name + "/" * is_folder
-                    count += 1
-                    if is_folder and level < levels and entry.name[0] != ".":
-                        waiting.append((path / entry.name, level + 1))
-        except OSError:
-            continue
+def _names(root: Path) -> Iterator[str]:
+    """Names of files and, with a slash, of folders, a few levels down; links are not followed."""
+    for folder, folders, files in os.walk(root):
+        yield from (f"{name}/" for name in sorted(folders))
+        yield from sorted(files)
+        too_deep = len(Path(folder).relative_to(root).parts) + 1 >= _LEVELS
+        folders[:] = [] if too_deep else sorted(name for name in folders if name[0] != ".")
 
 
 def _fits(name, sign):

@@ -5,20 +5,10 @@ from pathlib import Path
 
 from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Place, Reading
-from myxtts.data.corpora.folder import ClipRefused
-from myxtts.data.corpora.tables import Table, find_header, read_table
+from myxtts.data.corpora.tables import Table, cells_or_none, header_table, read_table
 
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of parts of a data set, those first that are validated on where there are several."""
-
-
-def header_table(reading: Reading, path: Path, audio_places: Sequence[Path], language: str = "") -> Table | None:
-    """How to read a list whose first line names its columns; None where it does not name those for clip and text."""
-    found = find_header(reading.folder.read_lines(path))
-    if found is None:
-        return None
-    line, dialect, columns = found
-    return Table(path, dialect, columns, tuple(audio_places), line, language)
 
 
 def read_header_list(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):
@@ -84,11 +74,7 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
 
 
 def _clip_names(reading, table):
-    column, names = table.columns.index("id"), set()
-    for index, line in enumerate(reading.folder.read_lines(table.path)):
-        try:
-            cells = table.dialect.split(line) if index != table.header_line else []
-        except ClipRefused:
-            continue  # told when the list is read
-        names.update(cell.strip() for cell in cells[column : column + 1])
-    return names
+    """Names in the column of clips; lines that cannot be split are reported when the list is read."""
+    lines, column = reading.folder.read_lines(table.path), table.columns.index("id")
+    rows = [cells_or_none(table.dialect, line) or [] for index, line in enumerate(lines) if index != table.header_line]
+    return {cells[column].strip() for cells in rows if len(cells) > column}

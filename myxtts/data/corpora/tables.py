@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,13 +66,8 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
     if separator in ",;":
         return Dialect(separator, True)
     marked = [line for line in lines if f'{separator}"' in line or line.startswith('"')]
-    dialect = Dialect(separator, bool(marked))
-    try:
-        for line in marked:
-            dialect.split(line)
-    except ClipRefused:
-        return Dialect(separator, False)
-    return dialect
+    quoted = Dialect(separator, True)
+    return Dialect(separator, bool(marked) and all(cells_or_none(quoted, line) for line in marked))
 
 
 def first_line(lines: list[str]) -> int | None:
@@ -80,15 +75,14 @@ def first_line(lines: list[str]) -> int | None:
     return next((index for index, line in enumerate(lines) if line.strip()), None)
 
 
-def find_header(lines: list[str]) -> tuple[int, Dialect, tuple[str | None, ...]] | None:
-    """Index, way of writing and columns of a first line that names a column for the clip and one for the text."""
+def header_table(reading: Reading, path: Path, audio_places: Sequence[Path], language: str = "") -> Table | None:
+    """How to read a list whose first line names its columns; None where it does not name those for clip and text."""
+    lines = reading.folder.read_lines(path)
     index = first_line(lines)
     for separator in SEPARATORS if index is not None else ():
-        if separator in lines[index]:
-            cells = lines[index].replace('"', "").split(separator)
-            columns = names_to_columns(cells)
-            if "id" in columns and not {"text", "normalized"}.isdisjoint(columns):
-                return index, find_dialect(lines, separator), columns
+        columns = names_to_columns(lines[index].replace('"', "").split(separator))
+        if separator in lines[index] and "id" in columns and not {"text", "normalized"}.isdisjoint(columns):
+            return Table(path, find_dialect(lines, separator), columns, tuple(audio_places), index, language)
     return None
 
 
@@ -175,15 +169,17 @@ def guess_separator(lines: list[str]) -> str:
     if any("|" in line for line in lines):
         return "|"
     for separator in "\t,;":
-        sizes = Counter(len(_cells_or_none(line, separator) or "") for line in lines)
+        dialect = Dialect(separator, separator != "\t")
+        sizes = Counter(len(cells_or_none(dialect, line) or "") for line in lines)
         if sum(sizes[size] for size in (2, 3)) > len(lines) / 2:
             return separator
     return "|"
 
 
-def _cells_or_none(line, separator):
+def cells_or_none(dialect: Dialect, line: str) -> list[str] | None:
+    """The cells of a line; None where they cannot be told apart."""
     try:
-        return Dialect(separator, separator != "\t").split(line)
+        return dialect.split(line)
     except ClipRefused:
         return None
 

@@ -3,9 +3,8 @@
 import os
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
-from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance
-from myxtts.data.corpora.folder import ClipRefused, is_name
-from myxtts.data.corpora.text_files import read_transcript
+from myxtts.data.corpora.base import CorpusFormat, Place, Reading
+from myxtts.data.corpora.text_files import read_pair
 
 AUDIO_FOLDERS = ("wav48_silence_trimmed", "wav48", "wav16", "wav")
 FIRST_MICROPHONE, SECOND_MICROPHONE = "_mic1", "_mic2"
@@ -19,7 +18,9 @@ def read(reading: Reading, place: Place) -> bool:
     for path in speakers:
         for name in _clips(reading, path):
             with reading.clip(f"{place.prefix}{path.name}/{name}", None, path / name):
-                reading.add(_clip_to_utterance(reading, place, folders["txt"], path, name))
+                clip = name.removesuffix(FIRST_MICROPHONE).removesuffix(SECOND_MICROPHONE)
+                transcript, clip_id = folders["txt"] / path.name / f"{clip}.txt", f"{place.prefix}{path.name}/{clip}"
+                reading.add(read_pair(reading, place, path / name, transcript, clip_id, path.name))
     return bool(speakers)
 
 
@@ -29,18 +30,6 @@ def _clips(reading, path):
     # Both microphones recorded the same words.
     second = {stem for stem in stems if stem.endswith(SECOND_MICROPHONE)}
     return sorted(stems - {s for s in second if s.replace(SECOND_MICROPHONE, FIRST_MICROPHONE) in stems})
-
-
-def _clip_to_utterance(reading, place, texts, path, name):
-    if not is_name(path.name):
-        raise ClipRefused("bad label", "Its speaker's folder has a name that cannot be printed.")
-    wav_path = reading.folder.find_audio((path,), reading.folder.name_to_parts(name))
-    clip = name.removesuffix(FIRST_MICROPHONE).removesuffix(SECOND_MICROPHONE)
-    if not reading.folder.has(texts / path.name, f"{clip}.txt"):
-        raise ClipRefused("no text", f"There is no txt/{path.name}/{clip}.txt.")
-    text = read_transcript(reading, texts / path.name / f"{clip}.txt")
-    clip_id = f"{place.prefix}{path.name}/{clip}"
-    return Utterance(clip_id, wav_path, text, path.name, reading.language, None, place.validation)
 
 
 FORMAT = CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read, ("txt/", "wav48*/"))
