@@ -119,7 +119,7 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
     "stub, words",
     [
         (Stub(fails=0), "/CPU:0 has no memory for even one clip at a time"),
-        (Stub(fails=0, whole=False), "while step 8 was changing the weights.*--batch-size 3"),
+        (Stub(fails=0, whole=False), "Step 8 was changing the weights.*--batch-size 3"),
     ],
 )
 def test_out_of_memory_that_cannot_be_mended_is_one_sentence(stub, words):

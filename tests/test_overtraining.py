@@ -32,7 +32,7 @@ def test_divergence_warns_at_half_the_patience_and_stops_at_its_end():
     detector = OvertrainingDetector(4)
     said = feed(detector, LEARNS + OVERTRAINS[:4])
     assert [bool(line) for line in said] == [False, False, False, False, True, False, True]
-    assert "Overtraining: 2 validations have a loss above the 2.2000 of step 3, the last 2.4000" in said[4]
+    assert "Overtraining: 2 validations" in said[4] and "2.2000 of step 3" in said[4] and "2.4000" in said[4]
     assert "ends with the checkpoint of step 3" in said[6] and detector.stopped
 
 
@@ -97,11 +97,7 @@ def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_pat
     with caplog.at_level(logging.WARNING, "myxtts"):
         trainer.train(dataset, [recorder])
     assert sorted(recorder.losses) == [1, 2, 3, 4, 5] and recorder.calls[-1][0] == "end"
-    assert [
-        line
-        for line in caplog.messages
-        if "Overtraining: 1 validation has a loss above" in line and "It ends after 3" in line
-    ]
+    assert [line for line in caplog.messages if "Overtraining: 1 validation" in line and "It ends after 3" in line]
     assert [line for line in caplog.messages if "ends with the checkpoint of step 2, the best" in line]
     assert trainer.store.steps() == [2] and trainer.store.best_step() == 2
     assert (tmp_path / "dvae/overtrained_step_00000004").is_dir()

@@ -56,11 +56,6 @@ class WaveformDecoder(keras.layers.Layer):
         the first and after the last; None for all.
         """
 
-    @property
-    def lookahead_seconds(self) -> float:
-        """Sound after a sample that it depends on, without what the latents themselves look ahead."""
-        return self.lookahead_frames * self.hop_length / DECODER_SAMPLE_RATE
-
     def num_frames(self, num_latents: int | Tensor) -> int | Tensor:
         """Number of frames of `num_latents` latents."""
         for factor in self.factors():

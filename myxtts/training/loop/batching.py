@@ -94,20 +94,13 @@ class Batching:
             except tf.errors.ResourceExhaustedError as error:
                 reason = error.message.splitlines()[0]
                 if self._replicas.workers.count > 1:
-                    raise OutOfMemory(
-                        f"Memory ran out with {self.clips // self._replicas.count} clips at once ({reason}). Workers "
-                        f"cannot take smaller parts: give --batch-size {self.clips // 2} with twice the --grad-accum."
-                    ) from error
+                    raise self._out_of_memory("Workers cannot take smaller parts", reason) from error
             del batches
             self._back_off(reason, seed[1] + 1)
 
     def _back_off(self, reason, step):
         if not self.train_step.forget_partial_step():
-            raise OutOfMemory(
-                f"Memory ran out while step {step} was changing the weights ({reason}). The checkpoints are untouched: "
-                f"run the command again to continue from the last one; --batch-size {self.clips // 2} with twice the "
-                "--grad-accum needs less memory."
-            )
+            raise self._out_of_memory(f"Step {step} was changing the weights; the checkpoints are untouched", reason)
         before, share = self.clips, self.batch_size // self._replicas.count
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
@@ -122,6 +115,10 @@ class Batching:
             "batch of %d. The step is taken again, nothing is lost. TensorFlow: %s",
             *(step, before, self.clips, self.parts, self.batch_size, reason),
         )
+
+    def _out_of_memory(self, why, reason):
+        advice = f"Run the command again with --batch-size {self.clips // 2} and twice the --grad-accum."
+        return OutOfMemory(f"Memory ran out with {self.clips} clips at once ({reason}). {why}. {advice}")
 
     def fit(self, budget: float | None, trial: Trial) -> None:
         """Takes the most clips at once that `largest_that_fits` finds; the effective batch stays what it is."""

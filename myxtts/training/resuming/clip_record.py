@@ -48,22 +48,20 @@ class ClipRecord:
         Raises:
             CheckpointError: They are of none, or of another position.
         """
-        wrong = CheckpointError(f"{where} is damaged: it does not say which clips the run has had.")
-        if {name: array.dtype.name for name, array in arrays.items()} != _ARRAYS:
-            raise wrong
+        dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
+        lengths = {array.size for array in arrays.values()}
+        numbers = [state.get(name) for name in ("start", "cut")]
+        counts = [isinstance(place, list) and len(place) == 3 and all(map(_is_count, place)) for place in numbers]
+        is_whole = dtypes == {name: (dtype, 1) for name, dtype in _ARRAYS.items()} and len(lengths) == 1 and all(counts)
+        if not is_whole or not numbers[0][0] <= numbers[1][0] == position:
+            raise CheckpointError(f"{where} is damaged: it does not say which clips the run has had.")
         identities, *marks = (arrays[name] for name in _ARRAYS)
-        if identities.ndim != 1 or any(row.shape != identities.shape for row in marks):
-            raise wrong
-        places = []
-        for name, row in zip(("start", "cut"), marks):
-            numbers = state.get(name)
-            whole = isinstance(numbers, list) and all(type(one) is int and 0 <= one < 2**62 for one in numbers)
-            if not whole or len(numbers) != 3:
-                raise wrong
-            places.append(EpochStart(*numbers, np.flatnonzero(row)))
-        if not places[0].position <= places[1].position == position:
-            raise wrong
+        places = (EpochStart(*place, np.flatnonzero(row)) for place, row in zip(numbers, marks))
         return cls(identities, state.get("digest"), *places)
+
+
+def _is_count(value):
+    return type(value) is int and 0 <= value < 2**62
 
 
 class OrderedClips:

@@ -4,6 +4,8 @@ import math
 
 import tensorflow as tf
 
+from myxtts.config.checks import counted
+
 WARN_AFTER = 5
 """Diverging validations before a warning, where no patience is set."""
 
@@ -55,15 +57,12 @@ class OvertrainingDetector:
         return None
 
     def _describe(self, loss):
-        count = "1 validation has" if self.diverging == 1 else f"{self.diverging} validations have"
-        best = f"the {self._best:.4f} of step {self._best_step}"
-        seen = f"Overtraining: {count} a loss above {best}, the last {loss:.4f}, while the training loss fell on."
+        best = f"{self._best:.4f} of step {self._best_step}, last {loss:.4f}"
+        seen = f"Overtraining: {counted(self.diverging, 'validation')} above the best ({best}) while training fell."
         if self.stopped:
             return f"{seen} The stage ends with the checkpoint of step {self._best_step}, the best."
-        way_out = f"It ends after {self.patience}"
-        if not self.patience:
-            way_out = "--overtraining-patience N would end it after N"
-        return f"{seen} {way_out}; more data, a larger dropout or a smaller model helps."
+        then = f"It ends after {self.patience}" if self.patience else "--overtraining-patience N would end it after N"
+        return f"{seen} {then}; more data, a larger dropout or a smaller model helps."
 
     def _read(self):
         for loss, finite in self._unread:
