@@ -45,14 +45,10 @@ class Timing:
     chance: float = 0.0
     length_seconds: float = 0.0
 
-    def apply(self, seconds: np.ndarray) -> np.ndarray:
-        """Times of cues in the recording."""
-        return seconds * (1 + self.drift) + self.offset
-
     def move(self, piece: Piece) -> Piece:
         """The piece with times in the recording."""
-        start, end = float(self.apply(piece.start)), float(self.apply(piece.end)) - self.end_lag
-        return replace(piece, start=start, end=max(end, start + 0.1))
+        start, end = (time * (1 + self.drift) + self.offset for time in (piece.start, piece.end))
+        return replace(piece, start=start, end=max(end - self.end_lag, start + 0.1))
 
     def describe(self) -> str:
         """What was corrected, as a sentence; "" for nothing worth telling."""

@@ -195,14 +195,14 @@ def test_recognizer_command_gives_the_texts(planted, tmp_path):
 class Counts:
     """A recognizer that hears the same in everything, and may be interrupted."""
 
-    def __init__(self, stop_after=10**9):
-        self.calls, self.stop_after = 0, stop_after
+    def __init__(self, stop_after=10**9, hears="some words"):
+        self.calls, self.stop_after, self.hears = 0, stop_after, hears
 
     def __call__(self, samples, sample_rate, language):
         if self.calls == self.stop_after:
             raise KeyboardInterrupt
         self.calls += 1
-        return "some words"
+        return self.hears
 
 
 def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
@@ -216,20 +216,9 @@ def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
 
-class HearsNothing:
-    """A recognizer that hears no word, which counts how often it is asked."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, samples, sample_rate, language):
-        self.calls += 1
-        return ""
-
-
 def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
-    ear, options = HearsNothing(), DatasetOptions(text=tmp_path / "talk.txt")
+    ear, options = Counts(hears=""), DatasetOptions(text=tmp_path / "talk.txt")
     with pytest.raises(UserError, match="0 of 24 sentences were heard"):
         make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(ear, ear))
     assert ear.calls < 24  # of a few seconds each, and no clip was listened to
