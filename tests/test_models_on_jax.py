@@ -43,7 +43,7 @@ assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules)
 
 
 def drawn_models():
-    """Tiny models with every weight drawn by its place, and with all convolutions filtered that may be."""
+    """Tiny models with every weight drawn by its place."""
     with without_initial_values():
         model = XTTS(tiny_model_config(num_text_tokens=10, conditioning_blocks=1, layers=2))
         decoder = built(HifiganGenerator(8, ((4, 8), (2, 4)), (3, 7), (1, 3), 32), (None, None, 16), (None, 16))
