@@ -1,14 +1,17 @@
 """The Wyoming protocol, by which Home Assistant asks for speech (github.com/OHF-Voice/wyoming).
 
-An event is a line of JSON, then `data_length` bytes of JSON, then `payload_length` bytes of sound. The protocol knows
-no keys: it is for this machine or for a network of friends.
+The protocol knows no keys: it is for this machine or for a network of friends.
 """
 
 import asyncio
-import json
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any
+
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.error import Error
+from wyoming.event import Event, async_read_event, async_write_event
+from wyoming.info import Attribution, Describe, Info, TtsProgram, TtsVoice
+from wyoming.ping import Ping, Pong
+from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
 
 import myxtts
 from myxtts.apps.server.errors import ApiError, told
@@ -19,8 +22,8 @@ from myxtts.audio.files import to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.text.languages import get_language
 
-MOST_LINE_BYTES = 2**16
-MOST_DATA_BYTES = 2**20
+MOST_EVENT_BYTES = 2**20
+"""Of a line, and of what comes with it; a text is far shorter."""
 MOST_CLIENTS = 64
 _SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
 
@@ -36,7 +39,7 @@ class WyomingServer:
 
     async def serve(self, host: str, port: int) -> None:
         """Answers until it is cancelled; port 0 takes a free one."""
-        server = await asyncio.start_server(self._client, host, port, limit=MOST_LINE_BYTES)
+        server = await asyncio.start_server(self._client, host, port, limit=MOST_EVENT_BYTES)
         self.port = server.sockets[0].getsockname()[1]
         async with server:
             await server.serve_forever()
@@ -52,19 +55,18 @@ class WyomingServer:
             self._clients -= 1
             writer.close()
 
-    def info(self) -> dict:
+    def info(self) -> Info:
         """What it can do, in answer to `describe`."""
-        origin = {"name": "MyXTTS", "url": "https://github.com/OHF-Voice/wyoming"}
-        own = dict(attribution=origin, installed=True, version=myxtts.__version__)
-        languages = self.speaker.synthesizer.tokenizer.languages
+        own = dict(attribution=Attribution("MyXTTS", ""), installed=True, version=myxtts.__version__)
+        languages = list(self.speaker.synthesizer.tokenizer.languages)
         voices = [
-            {"name": name, "description": name, "languages": [one.language] if one.language else list(languages), **own}
+            TtsVoice(name, description=name, languages=[one.language] if one.language else languages, **own)
             for name, one in self.voices.all().items()
         ]
-        program = {"name": "myxtts", "description": "MyXTTS", "voices": voices, "supports_synthesize_streaming": True}
-        return {"tts": [{**program, **own}]}
+        program = TtsProgram("myxtts", description="MyXTTS", voices=voices, supports_synthesize_streaming=True, **own)
+        return Info(tts=[program])
 
-    def job(self, text: str, asked: dict, tell: Callable) -> SpeechJob:
+    def job(self, text: str, asked: dict, listener: Listener) -> SpeechJob:
         """A text and a client's `voice`, checked.
 
         Raises:
@@ -72,126 +74,98 @@ class WyomingServer:
         """
         if len(text) > self.max_characters:
             raise ApiError(400, f"A text has at most {self.max_characters} characters. Received: {len(text)}.")
-        voices = self.voices.all()
-        name = asked.get("name") or next(iter(voices), "")
-        voice, find = self.voices.find(name if isinstance(name, str) else "")
-        language = asked.get("language") or voice.language or self.language
+        name = asked.get("name") or next(iter(self.voices.all()), "")
+        voice, find = self.voices.find(str(name))
         try:
-            language = get_language(str(language)).code
+            language = get_language(str(asked.get("language") or voice.language or self.language)).code
         except ValueError as error:
             raise ApiError(400, str(error), "language") from error
         self.speaker.synthesizer.text_front.pieces(text, language)
-        return SpeechJob(text, find, tell, language)
+        return SpeechJob(text, find, listener.tell, language)
+
+
+class _LimitedReader:
+    """A stream for `async_read_event` that refuses what no event needs."""
+
+    def __init__(self, reader: asyncio.StreamReader):
+        self.readline, self._reader = reader.readline, reader
+
+    async def readexactly(self, length: int) -> bytes:
+        if not isinstance(length, int) or length > MOST_EVENT_BYTES:
+            raise ValueError("too large")
+        return await self._reader.readexactly(length)
 
 
 class _Conversation:
     """One connection."""
 
     def __init__(self, server: WyomingServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-        self.server, self.reader, self.writer = server, reader, writer
-        self._events, self._gone = asyncio.Queue(16), asyncio.Event()
+        self.server, self.reader, self.writer = server, _LimitedReader(reader), writer
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue(16)
         self._streamed, self._voice = None, {}
 
     async def run(self):
+        """Answers one event after another, until the client is gone or speaks another protocol."""
         listening = asyncio.create_task(self._listen())
-        try:
-            while (event := await self._events.get()) is not None:
-                kind, data = event
-                try:
-                    await self._answer(kind, data)
-                except (UserError, ApiError) as error:
-                    self._streamed = None
-                    await self._send("error", {"text": told(error).message, "code": told(error).code})
-        finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+        answering = asyncio.create_task(self._answer_all())
+        await asyncio.wait((listening, answering), return_when=asyncio.FIRST_COMPLETED)
+        for task in (listening, answering):
+            task.cancel()
+        await asyncio.gather(listening, answering, return_exceptions=True)
 
     async def _listen(self):
+        # Other protocols end in these errors, and a client that is gone in None.
         try:
-            while event := await _read_event(self.reader):
+            while (event := await async_read_event(self.reader)) and isinstance(event.type, str):
                 await self._events.put(event)
-        except (OSError, ValueError, asyncio.IncompleteReadError):
-            pass  # gone, or not of this protocol: either way the conversation is over
-        finally:
-            self._gone.set()
-            await self._events.put(None)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, asyncio.IncompleteReadError):
+            pass
+
+    async def _answer_all(self):
+        while event := await self._events.get():
+            try:
+                await self._answer(event.type, event.data if isinstance(event.data, dict) else {})
+            except (UserError, ApiError) as error:
+                self._streamed = None
+                await self._send(Error(told(error).message, told(error).code).event())
 
     async def _answer(self, kind, data):
         voice = data.get("voice") if isinstance(data.get("voice"), dict) else {}
         text = data.get("text") if isinstance(data.get("text"), str) else ""
-        if kind == "describe":
-            await self._send("info", await asyncio.to_thread(self.server.info))
-        elif kind == "ping":
-            await self._send("pong", {})
-        elif kind == "synthesize" and self._streamed is None:
+        if Describe.is_type(kind):
+            await self._send((await asyncio.to_thread(self.server.info)).event())
+        elif Ping.is_type(kind):
+            await self._send(Pong().event())
+        elif Synthesize.is_type(kind) and self._streamed is None:
             await self._speak(text, voice)
-        elif kind == "synthesize-start":
+        elif SynthesizeStart.is_type(kind):
             self._streamed, self._voice = "", voice
-        elif kind == "synthesize-chunk" and self._streamed is not None:
+        elif SynthesizeChunk.is_type(kind) and self._streamed is not None:
             self._streamed += text
             if len(self._streamed) > self.server.max_characters:
                 raise ApiError(400, f"A sentence has at most {self.server.max_characters} characters.")
             if ends := [end.end() for end in _SENTENCE_END.finditer(self._streamed)]:
                 said, self._streamed = self._streamed[: ends[-1]], self._streamed[ends[-1] :]
                 await self._speak(said, self._voice)
-        elif kind == "synthesize-stop" and self._streamed is not None:
+        elif SynthesizeStop.is_type(kind) and self._streamed is not None:
             rest, self._streamed = self._streamed, None
             if rest.strip():
                 await self._speak(rest, self._voice)
-            await self._send("synthesize-stopped", {})
+            await self._send(SynthesizeStopped().event())
 
     async def _speak(self, text, voice):
         server, listener = self.server, Listener()
-        job = await asyncio.to_thread(server.job, text, voice, listener.tell)
-        form = {"rate": server.speaker.synthesizer.sample_rate, "width": 2, "channels": 1}
+        job = await asyncio.to_thread(server.job, text, voice, listener)
+        form = server.speaker.synthesizer.sample_rate, 2, 1
         server.speaker.submit(job)
-        gone = asyncio.create_task(self._gone.wait())
         try:
-            await self._send("audio-start", form)
-            while (samples := await _unless(gone, listener.next())) is not None:
-                await self._send("audio-chunk", form, to_pcm16(samples))
-            await self._send("audio-stop", {})
+            await self._send(AudioStart(*form).event())
+            while (samples := await listener.next()) is not None:
+                await self._send(AudioChunk(*form, to_pcm16(samples)).event())
+            await self._send(AudioStop().event())
         finally:
-            gone.cancel()
             server.speaker.cancel(job)
 
-    async def _send(self, kind: str, data: dict, payload: bytes = b""):
-        content = json.dumps(data, ensure_ascii=False).encode()
-        head = {"type": kind, "version": "1.5.4", "data_length": len(content)}
-        head |= {"payload_length": len(payload)} if payload else {}
-        self.writer.write(json.dumps(head).encode() + b"\n" + content + payload)
+    async def _send(self, event: Event):
         async with asyncio.timeout(SEND_SECONDS):
-            await self.writer.drain()
-
-
-async def _read_event(reader: asyncio.StreamReader) -> tuple[str, dict] | None:
-    """The next event, None at the end; raises ValueError for what is none or too large."""
-    line = await reader.readline()
-    if not line:
-        return None
-    try:
-        head = json.loads(line)
-    except RecursionError as error:
-        raise ValueError("no event") from error
-    if not isinstance(head, dict) or not isinstance(head.get("type"), str):
-        raise ValueError("no event")
-    data = head["data"] if isinstance(head.get("data"), dict) else {}
-    for name in ("data_length", "payload_length"):
-        length = head.get(name) or 0
-        if type(length) is not int or not 0 <= length <= MOST_DATA_BYTES:
-            raise ValueError("too large")
-        content = await reader.readexactly(length)
-        if name == "data_length" and content:
-            more = json.loads(content)
-            data |= more if isinstance(more, dict) else {}
-    return head["type"], data
-
-
-async def _unless(gone: asyncio.Task, coming: Coroutine) -> Any:
-    """What `coming` gives; raises ConnectionResetError once `gone` is done."""
-    task = asyncio.ensure_future(coming)
-    await asyncio.wait((gone, task), return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        return task.result()
-    task.cancel()
-    raise ConnectionResetError("The client is gone.")
+            await async_write_event(event, self.writer)
