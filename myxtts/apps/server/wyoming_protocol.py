@@ -22,8 +22,8 @@ from myxtts.audio.files import to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.text.languages import get_language
 
-MOST_EVENT_BYTES = 2**20
-"""Of a line, and of what comes with it; a text is far shorter."""
+MOST_LINE_BYTES = 2**16
+MOST_DATA_BYTES = 2**20
 MOST_CLIENTS = 64
 _SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
 
@@ -39,7 +39,7 @@ class WyomingServer:
 
     async def serve(self, host: str, port: int) -> None:
         """Answers until it is cancelled; port 0 takes a free one."""
-        server = await asyncio.start_server(self._client, host, port, limit=MOST_EVENT_BYTES)
+        server = await asyncio.start_server(self._client, host, port, limit=MOST_LINE_BYTES)
         self.port = server.sockets[0].getsockname()[1]
         async with server:
             await server.serve_forever()
@@ -91,7 +91,7 @@ class _LimitedReader:
         self.readline, self._reader = reader.readline, reader
 
     async def readexactly(self, length: int) -> bytes:
-        if not isinstance(length, int) or length > MOST_EVENT_BYTES:
+        if not isinstance(length, int) or length > MOST_DATA_BYTES:
             raise ValueError("too large")
         return await self._reader.readexactly(length)
 
