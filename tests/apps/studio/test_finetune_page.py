@@ -44,7 +44,6 @@ def home(tiny_corpus, tmp_path, monkeypatch):
     known = XTTSTokenizer.from_file(write_release(tmp_path / "XTTS-v2") / "vocab.json").num_tokens
     release = write_release(tmp_path / "XTTS-v2", replace(RELEASED_SHAPE, num_text_tokens=known))
     recipe = yaml.safe_load(find_recipe("finetune_xtts_v2.yaml").read_text())
-    del recipe["include"]
     recipe["data"] |= {"max_text_length": 12, "max_seconds": 1.2, "num_workers": 1, "num_buckets": 1}
     recipe["training"] |= {"max_validation_batches": 1, "num_samples": 1, "sample_every_steps": 0}
     recipe["training"]["gpt"]["max_steps"] = 1
@@ -52,7 +51,6 @@ def home(tiny_corpus, tmp_path, monkeypatch):
     adapters = find_recipe("finetune_xtts_v2_lora.yaml").read_text()
     (tmp_path / "finetune_xtts_v2_lora.yaml").write_text(adapters)  # which includes the one above
     small = yaml.safe_load(find_recipe("finetune_base.yaml").read_text())
-    del small["include"]
     small["training"] |= {stage: {"max_steps": 1, "batch_size": 2} for stage in ("dvae", "gpt", "decoder")}
     small["training"] |= {"max_validation_batches": 1, "num_samples": 1, "sample_every_steps": 0}
     (tmp_path / "finetune_base.yaml").write_text(json.dumps(small))
