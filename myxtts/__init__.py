@@ -20,7 +20,10 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 _HOMES = {
     "train": "myxtts.api",
     "load": "myxtts.api",
-    "Run": "myxtts.runs.run",
+    "Run": "myxtts.api",
+    "from_preset": "myxtts.api",
+    "save_to_preset": "myxtts.api",
+    "push": "myxtts.api",
     "XTTS": "myxtts.models.xtts",
     "XTTSTrainer": "myxtts.training.trainer",
     "MemoryIsolatedDualGPUTrainer": "myxtts.training.memory_isolated_trainer",

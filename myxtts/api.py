@@ -1,37 +1,103 @@
-"""Training and speaking from Python and notebooks: what the commands do, with flags as keyword arguments."""
+"""What MyXTTS can do, from Python: train, load, push. The command line, notebooks and the page translate to these."""
 
-import argparse
 import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.train import build_parser, config_from_arguments, open_run
-from myxtts.config.checks import ConfigError, UserError
+from myxtts.config.checks import ConfigError, UserError, printable
 from myxtts.config.config import XTTSConfig
-from myxtts.config.settings import nearest
+from myxtts.config.flags import all_flags, with_named
+from myxtts.config.loading import config_from_dict, read_yaml
+from myxtts.config.recipes import SAMPLE, find_recipe
+from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
+from myxtts.runs import setup
+from myxtts.runs.run import Run
+from myxtts.runs.signals import stops_on_signals
+from myxtts.storage.base_model import BASE_FOLDER, is_base
+from myxtts.storage.provenance import read_config
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.runs.run import Run
+    from myxtts.models.xtts import XTTS
 
-SHAPE_FLAGS = {"enable_static_shapes": True, "pad_to_fixed_length": True, "disable_static_shapes": False}
-"""Flags that say what `static_shapes` is."""
+__all__ = ["Run", "configure", "from_preset", "load", "open_run", "push", "save_to_preset", "train"]
 
 
-def train(
-    config: XTTSConfig | str | os.PathLike | None = None, *, callbacks: Sequence = (), quiet: bool = False, **flags
-) -> "Run":
+def configure(config: XTTSConfig | str | os.PathLike | None = None, **named) -> XTTSConfig:
+    """Settings of a run.
+
+    Args:
+        config: Settings that there are already, or the name of a YAML file with some.
+        named: Values by the names of the flags of `myxtts train`, with underscores; they win over `config`.
+
+    Raises:
+        ConfigError: There is no such setting, or a value breaks its rule.
+    """
+    if isinstance(config, XTTSConfig):
+        if named.get("model_size") is not None:
+            way_out = "Give XTTSConfig(model=ModelConfig(size=...)) instead"
+            raise ConfigError(f"model_size picks all shapes, and the configuration has them already. {way_out}.")
+        values = config.to_dict()
+    else:
+        config = config or (None if named.get("train_data") else SAMPLE)
+        values = read_yaml(find_recipe(config)) if config else {}
+    return config_from_dict(with_named(values, named))
+
+
+def open_run(
+    config: XTTSConfig | str | os.PathLike | None = None,
+    *,
+    callbacks: Sequence = (),
+    quiet: bool = False,
+    resume: bool = False,
+    download_ljspeech: bool = False,
+    device_plan: str | None = None,
+    model_gpus: Sequence[int] | None = None,
+    enable_memory_isolation: bool = False,
+    data_gpu_memory: int = DATA_GPU_MEMORY_MB,
+    model_gpu_memory: int = MODEL_GPU_MEMORY_MB,
+    virtual_devices: int | None = None,
+    **named,
+) -> Run:
+    """A run on its devices and recordings, to be trained; arguments as in `train`."""
+    config = configure(config, **named)
+    _require_use(named, config.data.train_data)
+    if resume:
+        if not named.get("init_from"):  # a recipe's says how the run began
+            config = replace(config, training=replace(config.training, init_from=None))
+        setup.require_run(config)
+    _require_size_of_source(named.get("model_size"), config.training.init_from)
+    memory = dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
+    options = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
+    options |= dict(download=download_ljspeech, **memory)
+    if device_plan == "auto":
+        from myxtts.runs.device_choice import quickest_devices
+
+        config, options = quickest_devices(config, options)
+    run = Run.open(config, callbacks, **options)
+    if not quiet and config.training.worker_index == 0:
+        from myxtts.runs.console import RunConsole
+        from myxtts.utils.commons import setup_logging
+
+        setup_logging()
+        run.callbacks.insert(0, RunConsole(run))
+    return run
+
+
+def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> Run:
     """Trains what is missing, as `myxtts train` does, and returns the run.
 
     Args:
         config: Settings, or the name of a YAML file with some.
-        callbacks: Those who follow the run, see `runs.run.Run`.
-        quiet: Prints nothing of the run's course; its folder has it all.
-        flags: Those of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
-            `model_size="nano"`, `data_gpu=0`, `max_steps=2000`. They win over `config`.
+        options: Names of the flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
+            `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they win over `config`. Besides these, `callbacks`
+            are those who follow the run, see `runs.run.Run`, and `quiet=True` prints nothing of the run's course; its
+            folder has it all.
 
     Returns:
         The run, with `history`, `best`, `finished` and `speak`. Ctrl-C lets it write a checkpoint and return; the same
@@ -40,15 +106,8 @@ def train(
     Raises:
         UserError: Something that was asked for cannot be had; a note says what flags in the message are called here.
     """
-    from myxtts.runs.signals import stops_on_signals
-
-    parser = build_parser()
-    with _flags_explained(parser):
-        arguments = _arguments(parser, flags)
-        if not (config is None or isinstance(config, XTTSConfig)):
-            arguments.config = os.fspath(config)
-        run = open_run(arguments, _settings(arguments, config if isinstance(config, XTTSConfig) else None), quiet)
-        run.callbacks += callbacks
+    with _flags_explained():
+        run = open_run(config, **options)
         is_main = threading.current_thread() is threading.main_thread()
         run.train(guard=stops_on_signals if is_main else nullcontext)
     return run
@@ -58,7 +117,7 @@ def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = 
     """The model in the folder of a run, of `myxtts convert` or of `XTTS.save_to_preset`, ready to `speak`.
 
     Args:
-        folder: Its folder, `base`, the model in the box, or `hf://owner/name[@revision]`, a model of the hub, which is
+        folder: Its folder, `base`, the bundled model, or `hf://owner/name[@revision]`, a model of the hub, which is
             converted if need be.
         which: `best` or `last` checkpoint.
         accept_licence: Of a model of the hub, without being asked.
@@ -77,51 +136,79 @@ def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = 
     return load_synthesizer(folder, which)
 
 
-def _arguments(parser, flags):
-    """The flags as the command line would have them."""
-    arguments = parser.parse_args([])
-    names = [name for name in vars(arguments) if name != "settings"]
-    repeated = [action.dest for action in parser._actions if isinstance(action, argparse._AppendAction)]
-    listed = {one.dest: one.type for one in parser._actions if str(one.metavar).endswith(",…")}
-    for name, value in flags.items():
-        if name in listed and isinstance(value, str):
-            value = listed[name](value)
-        if name in repeated and isinstance(value, (str, os.PathLike)):
-            value = [value]
-        if name in SHAPE_FLAGS:
-            name, value = "static_shapes", SHAPE_FLAGS[name] == bool(value)
-        if name not in names:
-            raise ConfigError(f"myxtts.train has no argument {name}.{nearest(name, (*names, *SHAPE_FLAGS))}")
-        setattr(arguments, name, _without_paths(value))
-    return arguments
+def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
+    """The model with its trained weights, as a Keras model; arguments and errors as in `load`."""
+    from myxtts.inference.presets import load_preset
+    from myxtts.interchange.hub.fetching import local_folder
+
+    return load_preset(local_folder(folder, accept_licence), which)
 
 
-def _without_paths(value):
-    if isinstance(value, (list, tuple)):
-        return [_without_paths(one) for one in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+def save_to_preset(model: "XTTS", folder: str | os.PathLike) -> None:
+    """Writes a folder that `from_preset`, `load`, `myxtts say` and `training.init_from` take.
+
+    Raises:
+        UserError: The model's tokenizer is not known, or the folder holds something already.
+    """
+    from myxtts.inference.presets import save_preset
+
+    save_preset(model, folder)
 
 
-def _settings(arguments: argparse.Namespace, config: XTTSConfig | None) -> XTTSConfig:
-    if config is not None and arguments.model_size is not None:
-        way_out = "Give XTTSConfig(model=ModelConfig(size=...)) instead"
-        raise ConfigError(f"model_size picks all shapes, and the configuration has them already. {way_out}.")
-    return config_from_arguments(arguments, config and config.to_dict())
+def push(model: "XTTS", target: str, private: bool = False, licence: str | None = None) -> str:
+    """Uploads what `save_to_preset` writes, with a model card, to `hf://owner/name`; returns the address.
+
+    Args:
+        target: The repository, made if need be.
+        private: Of a repository that is made now.
+        licence: Identifier for the card, such as `cc-by-4.0`.
+
+    Raises:
+        UserError: The model's tokenizer is not known.
+        HubError: The hub refuses, or cannot be reached.
+    """
+    from functools import partial
+
+    from myxtts.interchange.hub.uploading import push_model
+
+    config = model.preset and model.preset[1]
+    return push_model(partial(save_to_preset, model), config, model.origin, target, private, licence)
+
+
+def _require_use(named, recordings):
+    """Raises `ConfigError` for languages that would be passed over: each option goes with one kind of recordings."""
+    if named.get("language") is not None and not recordings:
+        rule = "--language is that of recordings in --train-data, and there is none: the sample corpus names its own"
+        way_out = "--sample-languages chooses those of the sample corpus"
+        raise ConfigError(f"{rule}. Add --train-data DIR, or leave --language out; {way_out}.")
+    if named.get("sample_languages") is not None and recordings:
+        rule = "--sample-languages is for the sample corpus, which is made where no --train-data is given"
+        given = f"the recordings are in {printable(str(recordings))}"
+        raise ConfigError(f"{rule}; {given}. Leave one of the two out; --language is that of recordings.")
+
+
+def _require_size_of_source(asked, source):
+    """Raises `ConfigError` where the size that is asked for is not that of --init-from, which would be passed over."""
+    folder = BASE_FOLDER if is_base(source) else Path(source or "")
+    if not asked or not source or not (folder / "config.json").is_file():
+        return
+    if (size := read_config(folder).model.size) != asked:
+        brought = f"--init-from {printable(source)} brings its model with it, which is {size}"
+        raise ConfigError(f"--model-size {asked}: {brought}. Leave one of the two out.")
 
 
 @contextmanager
-def _flags_explained(parser) -> Iterator[None]:
+def _flags_explained() -> Iterator[None]:
     """Adds a note to a user's error that names flags: what they are called in Python."""
     try:
         yield
     except UserError as error:
-        known = {flag: action.dest for action in parser._actions for flag in action.option_strings}
-        named = [flag for flag in dict.fromkeys(re.findall(r"--[a-z][a-z0-9-]+", str(error))) if flag in known]
-        settings = parser.get_default("settings")
-        told = []
-        for flag in named:
-            places = [place.replace("stage.", "training.STAGE.") for place in settings.get(known[flag], [])]
-            told.append(f"{flag} is {known[flag]}=" + (f" or the setting {' and '.join(places)}" if places else ""))
+        known, told = {name: flag for flag in all_flags() for name in flag.names}, []
+        for name in dict.fromkeys(re.findall(r"--[a-z][a-z0-9-]+", str(error))):
+            if name in known:
+                places = " and ".join(known[name].settings).replace("stage.", "training.STAGE.")
+                keyword = name.removeprefix("--").replace("-", "_")
+                told.append(f"{name} is {keyword}=" + (f" or the setting {places}" if places else ""))
         if told:
             error.add_note(f"From Python: {'; '.join(told)}.")
         raise

@@ -127,7 +127,7 @@ def test_resume_never_starts_a_run(capsys, tmp_path, argv):
     ],
 )
 def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, error, code, words):
-    monkeypatch.setattr(train, "config_from_arguments", mock.Mock(side_effect=error))
+    monkeypatch.setattr("myxtts.api.configure", mock.Mock(side_effect=error))
     assert train.main([]) == code
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said

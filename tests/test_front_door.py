@@ -13,7 +13,7 @@ from tiny import tiny_run_config, untraced
 
 import myxtts
 from myxtts import __main__ as command
-from myxtts.api import _settings
+from myxtts.api import configure
 from myxtts.cli.train import build_parser, config_from_arguments
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.config import DataConfig, XTTSConfig
@@ -49,26 +49,19 @@ def test_version_is_told(capsys):
 # ---- keywords are flags
 
 
-def settings_of(config=None, **flags):
-    parser = build_parser()
-    from myxtts.api import _arguments
-
-    return _settings(_arguments(parser, flags), config)
-
-
 def test_keywords_mean_what_the_flags_mean():
     flags = "--train-data x --model-size nano --max-steps 9 --lr 0.1 --batch-size 5 --enable-static-shapes --data-gpu 0"
     by_flags = config_from_arguments(build_parser().parse_args(flags.split()))
     keywords = dict(train_data=Path("x"), model_size="nano", max_steps=9, lr=0.1, batch_size=5, data_gpu=0)
-    assert settings_of(**keywords, enable_static_shapes=True) == by_flags
-    assert settings_of(**keywords, disable_static_shapes=False) == by_flags
-    assert settings_of(train_data="x") == config_from_arguments(build_parser().parse_args(["--train-data", "x"]))
-    assert settings_of(train_data="x", batch_size="auto").training.automatic_batch_size
+    assert configure(**keywords, enable_static_shapes=True) == by_flags
+    assert configure(**keywords, disable_static_shapes=False) == by_flags
+    assert configure(train_data="x") == config_from_arguments(build_parser().parse_args(["--train-data", "x"]))
+    assert configure(train_data="x", batch_size="auto").training.automatic_batch_size
 
 
 def test_paths_and_single_values_are_taken_where_a_flag_can_be_repeated():
-    roots = settings_of(train_data="x", audio_root=Path("a")).data.audio_roots
-    assert list(roots) == ["a"] and roots == settings_of(train_data="x", audio_root=["a"]).data.audio_roots
+    roots = configure(train_data="x", audio_root=Path("a")).data.audio_roots
+    assert list(roots) == ["a"] and roots == configure(train_data="x", audio_root=["a"]).data.audio_roots
 
 
 def test_setting_of_a_stage_is_not_taken_for_one_of_training():
@@ -79,7 +72,7 @@ def test_setting_of_a_stage_is_not_taken_for_one_of_training():
 
 def test_keywords_win_over_a_configuration():
     config = tiny_run_config("here", "there")
-    changed = settings_of(config, max_steps=9, checkpoint_dir="elsewhere")
+    changed = configure(config, max_steps=9, checkpoint_dir="elsewhere")
     assert (changed.training.gpt.max_steps, changed.training.checkpoint_dir) == (9, "elsewhere")
     assert (changed.model, changed.data) == (config.model, config.data)
 
@@ -127,7 +120,7 @@ def test_configuration_is_the_same_after_a_file(tmp_path):
 def test_languages_for_the_wrong_recordings_are_refused_unless_a_configuration_has_them(flags, monkeypatch):
     with pytest.raises(ConfigError, match="^--(language is that of|sample-languages is for)"):
         myxtts.train(**flags)
-    monkeypatch.setattr("myxtts.runs.setup.set_up", mock.Mock(side_effect=UserError("set up")))
+    monkeypatch.setattr("myxtts.runs.run.set_up", mock.Mock(side_effect=UserError("set up")))
     values = {name: (value,) if name == "sample_languages" else value for name, value in flags.items()}
     with pytest.raises(UserError, match="set up"):
         myxtts.train(XTTSConfig(data=DataConfig(**values)))

@@ -1,16 +1,16 @@
-"""What people ask of any Keras model: a folder to and fro, a configuration, and a word where our way is another."""
+"""What people ask of any Keras model: a folder to and fro, a configuration, and a word where our way is another.
+
+Models know of no files: what reads and writes folders is asked of the front door, `myxtts.api`, when it is called.
+"""
 
 import dataclasses
-import importlib
 from os import PathLike
 from typing import Any, Self
 
 import keras
 
+import myxtts
 from myxtts.config.model import ModelConfig
-
-PRESETS, HUB, UPLOAD = "myxtts.inference.presets", "myxtts.interchange.hub.fetching", "myxtts.interchange.hub.uploading"
-"""Modules that read and write folders; imported when they are needed, as files are not the business of models."""
 
 
 class PresetModel(keras.Model):
@@ -38,8 +38,7 @@ class PresetModel(keras.Model):
             CheckpointError: Something is missing or damaged.
             HubError: It cannot be fetched, or its licence was not accepted.
         """
-        folder = importlib.import_module(HUB).local_folder(folder, accept_licence)
-        return importlib.import_module(PRESETS).load_preset(folder)
+        return myxtts.from_preset(folder, accept_licence)
 
     def save_to_preset(self, folder: str | PathLike) -> None:
         """Writes a folder that `from_preset`, `myxtts.load`, `myxtts say` and `training.init_from` take.
@@ -47,24 +46,11 @@ class PresetModel(keras.Model):
         Raises:
             UserError: The model's tokenizer is not known, or the folder holds something already.
         """
-        importlib.import_module(PRESETS).save_preset(self, folder)
+        myxtts.save_to_preset(self, folder)
 
     def push_to_hub(self, target: str, private: bool = False, licence: str | None = None) -> str:
-        """Uploads what `save_to_preset` writes, with a model card, to `hf://owner/name`; returns the address.
-
-        Args:
-            target: The repository, made if need be.
-            private: Of a repository that is made now.
-            licence: Identifier for the card, such as `cc-by-4.0`.
-
-        Raises:
-            UserError: The model's tokenizer is not known.
-            HubError: The hub refuses, or cannot be reached.
-        """
-        config = self.preset and self.preset[1]
-        return importlib.import_module(UPLOAD).push_model(
-            self.save_to_preset, config, self.origin, target, private, licence
-        )
+        """Uploads what `save_to_preset` writes, with a model card, to `hf://owner/name`; see `myxtts.push`."""
+        return myxtts.push(self, target, private, licence)
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` makes a model of this shape from, as JSON values."""
