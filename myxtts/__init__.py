@@ -20,7 +20,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 _HOMES = {
     "train": "myxtts.api",
     "load": "myxtts.api",
-    "Run": "myxtts.api",
+    "Run": "myxtts.runs.run",
     "from_preset": "myxtts.api",
     "save_to_preset": "myxtts.api",
     "push": "myxtts.api",

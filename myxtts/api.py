@@ -15,17 +15,15 @@ from myxtts.config.flags import all_flags, with_named
 from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.config.recipes import SAMPLE, find_recipe
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
-from myxtts.runs import setup
-from myxtts.runs.run import Run
-from myxtts.runs.signals import stops_on_signals
 from myxtts.storage.base_model import BASE_FOLDER, is_base
 from myxtts.storage.provenance import read_config
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
     from myxtts.models.xtts import XTTS
+    from myxtts.runs.run import Run
 
-__all__ = ["Run", "configure", "from_preset", "load", "open_run", "push", "save_to_preset", "train"]
+__all__ = ["configure", "from_preset", "load", "open_run", "push", "save_to_preset", "train"]
 
 
 def configure(config: XTTSConfig | str | os.PathLike | None = None, **named) -> XTTSConfig:
@@ -63,14 +61,17 @@ def open_run(
     model_gpu_memory: int = MODEL_GPU_MEMORY_MB,
     virtual_devices: int | None = None,
     **named,
-) -> Run:
+) -> "Run":
     """A run on its devices and recordings, to be trained; arguments as in `train`."""
     config = configure(config, **named)
     _require_use(named, config.data.train_data)
+    from myxtts.runs.run import Run
+    from myxtts.runs.setup import require_run
+
     if resume:
         if not named.get("init_from"):  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))
-        setup.require_run(config)
+        require_run(config)
     _require_size_of_source(named.get("model_size"), config.training.init_from)
     memory = dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
     options = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
@@ -89,7 +90,7 @@ def open_run(
     return run
 
 
-def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> Run:
+def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> "Run":
     """Trains what is missing, as `myxtts train` does, and returns the run.
 
     Args:
@@ -106,6 +107,8 @@ def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> Ru
     Raises:
         UserError: Something that was asked for cannot be had; a note says what flags in the message are called here.
     """
+    from myxtts.runs.signals import stops_on_signals
+
     with _flags_explained():
         run = open_run(config, **options)
         is_main = threading.current_thread() is threading.main_thread()

@@ -116,9 +116,9 @@ def _naming_flags(arguments):
 
 def main(argv: list[str] | None = None) -> int:
     """Trains what is missing; returns the exit code."""
+    code = train(argv)
     from myxtts.runs.signals import leave_in_order
 
-    code = train(argv)
     leave_in_order(code)
     return code
 
@@ -127,13 +127,15 @@ def main(argv: list[str] | None = None) -> int:
 def train(argv: list[str] | None = None) -> int:
     """As `main`, for `train_main.py` where `argv` is None. Workers that it has joined are still there."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
+    config_from_arguments(arguments)  # what is wrong with them is said before anything takes long
     from myxtts import api
     from myxtts.devices.tensorflow_start import filter_native_errors
-    from myxtts.runs.signals import leave_at_once, leave_in_order, stops_on_signals
 
     filter_native_errors()
     with _naming_flags(arguments):
         run = api.open_run(**_given(arguments))
+    from myxtts.runs.signals import leave_at_once, leave_in_order, stops_on_signals
+
     if not run.train(guard=stops_on_signals) and not (run.trainer and run.trainer.under_way):
         leave_in_order(0)
         leave_at_once()
