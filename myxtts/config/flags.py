@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from myxtts.config.checks import ConfigError
-from myxtts.config.loading import merge
 from myxtts.config.optimizations import DEFAULT_EMA_DECAY
 from myxtts.config.settings import nearest
 from myxtts.config.stages import LORA_TARGETS, STAGES
@@ -151,6 +150,8 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
     Raises:
         ConfigError: There is no such keyword.
     """
+    from myxtts.config.loading import merge  # --help does without YAML
+
     flags = {keyword: flag for flag in all_flags() if flag.settings for keyword in flag.keywords}
     for name, value in named.items():
         if name not in flags:
