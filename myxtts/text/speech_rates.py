@@ -105,7 +105,7 @@ def write_rates(rates: dict[str, SpeechRate]) -> bytes:
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
     """The rates that the newest sound checkpoint of a run's GPT keeps; none where it was written without.
 
-    A file that cannot be used is told and counts as none: the rule of thumb is there.
+    A file that cannot be used is logged and counts as none: the rule of thumb is there.
     """
     store = CheckpointStore(Path(folder) / "gpt")
     for step in reversed(store.steps()):
@@ -114,16 +114,14 @@ def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
         except CheckpointError as error:
             logger.warning("%s", error)
             continue
-        return {} if path is None else _read(path)
-    return {}
-
-
-def _read(path):
-    try:
-        rates = {language: SpeechRate(**values) for language, values in json.loads(path.read_bytes()).items()}
-        if not all(math.isfinite(value) and value >= 0 for rate in rates.values() for value in vars(rate).values()):
+        if path is None:
+            break
+        try:
+            rates = {language: SpeechRate(**values) for language, values in json.loads(path.read_bytes()).items()}
+            if all(math.isfinite(value) and value >= 0 for rate in rates.values() for value in vars(rate).values()):
+                return rates
             raise ValueError("its values must be finite numbers of at least 0")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        logger.warning("%s cannot be used, and durations are judged by a rule of thumb: %.200s", path, error)
-        return {}
-    return rates
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            logger.warning("%s cannot be used, and durations are judged by a rule of thumb: %.200s", path, error)
+            break
+    return {}

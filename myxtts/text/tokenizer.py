@@ -38,27 +38,18 @@ class XTTSTokenizer:
     one that is not supported, `check` excepted.
     """
 
-    num_tokens: int
-    """Rows of the model's text table: the largest id plus one (ids may have holes)."""
-    languages: tuple[str, ...]
-    """Codes of the languages the vocabulary has a tag for, sorted."""
-    start_id: int
-    """Id of `[START]`, put before a text by the model."""
-    stop_id: int
-    """Id of `[STOP]`, put after a text by the model."""
-    unk_id: int
-    """Id of `[UNK]`, which stands for characters the vocabulary does not have."""
-
-    g2p: tuple[str, ...]
-    """Codes of the languages that are written as they sound (`g2p.written`) before they are tokenized."""
-
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
         """Wraps a vocabulary; `from_file`, `train` and `extend` make one. `g2p` as of `with_g2p`."""
         self.g2p = g2p_codes(g2p)
+        """Codes of the languages that are written as they sound (`g2p.written`) before they are tokenized."""
         tokens, special_tokens = vocabulary.tokens, vocabulary.special_tokens
-        self.num_tokens = vocabulary.next_id
-        self.languages = tuple(code for code in sorted(LANGUAGES) if LANGUAGES[code].tag in special_tokens)
+        self.num_tokens: int = vocabulary.next_id
+        """Rows of the model's text table: the largest id plus one (ids may have holes)."""
+        self.languages: tuple[str, ...] = tuple(
+            code for code in sorted(LANGUAGES) if LANGUAGES[code].tag in special_tokens
+        )
         self.start_id, self.stop_id, self.unk_id = tokens[START], tokens[STOP], tokens[UNKNOWN]
+        """Ids that the model puts before and after a text, and that of characters without a token."""
         self._vocabulary = vocabulary
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
         self._pieces = {token_id: token for token, token_id in tokens.items()}
