@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED_VOICES = 32
 """Voices that a loaded model keeps."""
+MOST_AHEAD = 64
+"""Sentences that are opened at a time: what is drawn ahead of their audio stays in memory."""
 WARM_UPS = ("none", "short", "all")
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the file of one, or recordings to make one from."""
@@ -184,13 +186,14 @@ class Synthesizer:
             spoken.append([Sentence(self, piece, number, manner) for number, piece in enumerate(pieces)])
         sentences, done = sum(spoken, []), 0
         try:
-            with self.engine.together():
-                for sentence in sentences:
-                    sentence.open()
             speeches = []
             for text in spoken:
                 parts, end = [], 0
                 for sentence in text:
+                    if done % MOST_AHEAD == 0:
+                        with self.engine.together():
+                            for following in sentences[done : done + MOST_AHEAD]:
+                                following.open()
                     sentence.keep_the_best(retries, listener)
                     parts += [sentence.whole(), silence(sentence.piece.pause_seconds, self.sample_rate)]
                     sentence.end(end, end + len(parts[-2]))

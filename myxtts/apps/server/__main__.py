@@ -52,12 +52,13 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
     import_tensorflow()
     from myxtts.apps.server.opening import open_model
     from myxtts.apps.server.serving import Serving, log_lines
-    from myxtts.apps.server.wyoming_protocol import WyomingServer
 
     log_lines()
     app, speaker, voices, settings = open_model(arguments, key)
     place, besides = (arguments.host, arguments.port, arguments.grace_seconds), []
     if arguments.wyoming_port is not None:
+        from myxtts.apps.server.wyoming_protocol import WyomingServer
+
         wyoming = WyomingServer(speaker, voices, settings.language, settings.max_characters)
         besides.append(wyoming.serve(arguments.wyoming_host, arguments.wyoming_port))
     if arguments.ui:

@@ -69,7 +69,9 @@ def test_every_command_of_the_page_runs(home, tmp_path, capsys):
     assert "Ana Ruiz" in said["say --checkpoint"] or "Wrote hello.wav" in said["say --checkpoint"]
     for run in ("persian", "persian_lora"):
         assert CheckpointStore(tmp_path / "runs" / run / "gpt").steps() == [0, 1]
-    assert all(CheckpointStore(tmp_path / "runs/mine" / stage).steps() == [0, 1] for stage in ("dvae", "gpt", "decoder"))
+    assert all(
+        CheckpointStore(tmp_path / "runs/mine" / stage).steps() == [0, 1] for stage in ("dvae", "gpt", "decoder")
+    )
     assert (tmp_path / "hello.wav").is_file() and (tmp_path / "for_coqui/model.pth").is_file()
     there = home.repositories["emma/persian-voice"]
     assert "base_model: coqui/XTTS-v2" in there["README.md"].decode()
