@@ -116,16 +116,9 @@ def main(arguments=None):
         return 2
     if options.json:
         chosen, best = recommended(runs)
-        print(
-            json.dumps(
-                {
-                    "runs": [json_ready(row) for row in scaling(runs)],
-                    "recommended_batch_size": chosen and chosen.batch_size,
-                    "best_batch_size": best and best.batch_size,
-                },
-                indent=2,
-            )
-        )
+        found = {"runs": [json_ready(row) for row in scaling(runs)]}
+        found["recommended_batch_size"] = chosen and chosen.batch_size
+        print(json.dumps(found | {"best_batch_size": best and best.batch_size}, indent=2))
     else:
         print(report(runs))
     return 0

@@ -264,16 +264,8 @@ def main(arguments=None):
         print(error, file=sys.stderr)
         return 2
     if options.json:
-        print(
-            json.dumps(
-                {
-                    "baseline": json_ready(asdict(baseline)),
-                    "optimized": json_ready(asdict(optimized)),
-                    "speed_up": speed_up(baseline, optimized)[0],
-                },
-                indent=2,
-            )
-        )
+        found = {"baseline": json_ready(asdict(baseline)), "optimized": json_ready(asdict(optimized))}
+        print(json.dumps(found | {"speed_up": speed_up(baseline, optimized)[0]}, indent=2))
     else:
         print(comparison(baseline, optimized))
     return 0

@@ -40,8 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 HELD_OUT_INDICES, TRAIN_INDICES = range(10, 15), range(15, 50)
 SEEDS = 5
-SCORED_CLIPS = 60
-"""Clips of a row that DNSMOS scores, spread over it."""
+SCORED_CLIPS = 60  # of a row by DNSMOS, spread over it
 GOALS = {"digits, %": 95.0, "voices, %": 88.0, "DNSMOS signal above Griffin-Lim's": 0.2}
 
 
@@ -252,7 +251,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hold-out", action="store_true", help="leave two digits of each voice out of training")
     parser.add_argument("--check", action="store_true", help="score the digit recognizer instead of a model")
     parser.add_argument("--checkpoint", type=Path, help="score this run instead of training one")
-    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--save", type=Path, help="folder for the wav files of all rows")
     return parser.parse_args(arguments)
 
@@ -276,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     nearest = encoder and NearestVoice(encoder, options.data, speakers)
     results = {}
     print(f"{'stage':25s} | of  | {'digits (worst)':21s} | {'voices (worst)':22s} | DNSMOS signal")
-    for row in Stages(Synthesizer.load(checkpoint, options.which), options.data, pairs, left_out).rows():
+    for row in Stages(Synthesizer.load(checkpoint), options.data, pairs, left_out).rows():
         results[row.stage] = score(row, recognizer, nearest, dnsmos)
         print(table_line(row, results[row.stage]), flush=True)
         for place, clip in enumerate(row.clips if options.save else ()):

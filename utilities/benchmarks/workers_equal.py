@@ -68,9 +68,7 @@ def main():
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--steps", type=int, default=100, help="of each stage")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--rate", type=float, default=1.0, help="share of the learning rates; a small one keeps rounding"
-    )
+    parser.add_argument("--rate", type=float, default=1.0, help="share of the learning rates")
     parser.add_argument("--output", type=Path, required=True, help="of an equal call to go on with, or new")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,56 @@
+"""Every room keeps its budget of lines."""
+
+from pathlib import Path
+
+from test_architecture import ROWS
+
+ROOT = Path(__file__).resolve().parents[1]
+BUDGETS = {
+    "apps/datasets": 2440,
+    "apps/evaluation": 1200,
+    "apps/server": 1670,
+    "apps/studio": 1710,
+    "audio": 1040,
+    "bundled": 10,
+    "cli": 1290,
+    "config": 1590,
+    "data": 3680,
+    "devices": 1270,
+    "distributed": 780,
+    "hearing": 870,
+    "inference": 2050,
+    "interchange": 3080,
+    "memory": 670,
+    "models": 2410,
+    "runs": 2640,
+    "storage": 1340,
+    "tests": 28110,
+    "text": 2120,
+    "training": 5200,
+    "utilities": 5500,
+    "utils": 110,
+}
+"""Most lines of Python in a room. Only a commit that says why may raise one."""
+
+
+def lines_of_rooms(root):
+    """Lines of Python in each room, each app, the utilities and the tests."""
+    rooms = {name: root / "myxtts" / name for name in ROWS if (root / "myxtts" / name).is_dir() and name != "apps"}
+    rooms |= {f"apps/{init.parent.name}": init.parent for init in root.glob("myxtts/apps/*/__init__.py")}
+    rooms |= {name: root / name for name in ("utilities", "tests")}
+    return {
+        name: sum(len(file.read_text("utf-8").splitlines()) for file in room.rglob("*.py"))
+        for name, room in rooms.items()
+    }
+
+
+def test_every_room_keeps_its_budget_of_lines():
+    lines = lines_of_rooms(ROOT)
+    assert set(lines) == set(BUDGETS)
+    assert {name: count for name, count in lines.items() if count > BUDGETS[name]} == {}
+
+
+def test_a_line_over_the_budget_is_counted(tmp_path):
+    (tmp_path / "myxtts/text").mkdir(parents=True)
+    (tmp_path / "myxtts/text/bad.py").write_text("x = 1\n" * 3)
+    assert lines_of_rooms(tmp_path)["text"] == 3
