@@ -16,7 +16,6 @@ from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.config.recipes import SAMPLE, find_recipe
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 from myxtts.storage.base_model import BASE_FOLDER, is_base
-from myxtts.storage.provenance import read_config
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -192,6 +191,8 @@ def _require_use(named, recordings):
 
 def _require_size_of_source(asked, source):
     """Raises `ConfigError` where the size that is asked for is not that of --init-from, which would be passed over."""
+    from myxtts.storage.provenance import read_config  # brings NumPy, which a plan does without
+
     folder = BASE_FOLDER if is_base(source) else Path(source or "")
     if not asked or not source or not (folder / "config.json").is_file():
         return

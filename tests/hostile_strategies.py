@@ -279,7 +279,7 @@ TARRED = _archive_of({"LJ/metadata.csv": b"a|b|c\n", f"LJ/wavs/{'a' * 120}é.wav
 def read_archive(folder):
     content = bz2.compress((folder / "a.tar").read_bytes())
     (folder / "a.myxtts-part").write_bytes(content)
-    known = download.Archive("a", "http://127.0.0.1:9/", hashlib.sha256(content).hexdigest(), len(content), 10**6, 20)
+    known = download.Archive("a", "http://127.0.0.1:9/", hashlib.sha256(content).hexdigest(), len(content), 10**6)
     download.download_ljspeech(folder / "out", known)
 
 

@@ -79,9 +79,9 @@ def test_averages_are_validated_and_are_in_the_model_file(unbroken):
     plain = dataclasses.replace(dataset.config.training, ema=0.0, checkpoint_dir=str(folder / "nothing_there"))
     other = XTTSTrainer(dataclasses.replace(dataset.config, training=plain), stage="dvae")
     assign_by_name(other.model.part_weights("dvae"), averages, "the averages")
-    with_averages = other.evaluate(dataset.validation_loader("dvae"))
+    with_averages = other.watch.evaluate(dataset.validation_loader("dvae"))
     assign_by_name(other.train_step.trainable(), trained, "the weights")
-    with_weights = other.evaluate(dataset.validation_loader("dvae"))
+    with_weights = other.watch.evaluate(dataset.validation_loader("dvae"))
     assert with_averages == recorder.validation[6][0] != with_weights
 
 

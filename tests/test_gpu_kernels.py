@@ -141,9 +141,9 @@ def test_speaking_has_kernels(decoder):
     engine, voices = synthesizer.engine, (synthesizer.voice._to_latents, synthesizer.voice._to_speaker)
     functions = [synthesizer.to_waveform._to_samples]
     if decoder == "istft":  # the others are the same
-        repack = engine._repack
-        functions += [*voices, synthesizer._to_mel, engine._prefill, engine.draw._graphs[False]._function]
-        functions += [repack._move._function, repack._join._function]
+        steps = engine.steps
+        functions += [*voices, synthesizer._to_mel, steps._read, steps._draws[False]._function]
+        functions += [steps._move._function, steps._join._function]
     assert not lacking_kinds([function.get_concrete_function().graph for function in functions])
 
 

@@ -24,7 +24,7 @@ BUDGETS = {
     "models": 2410,
     "runs": 2640,
     "storage": 1340,
-    "tests": 28110,
+    "tests": 28130,
     "text": 2120,
     "training": 5200,
     "utilities": 5500,

@@ -217,8 +217,9 @@ def test_a_worker_that_is_stopped_by_a_signal_is_killed_in_the_end(monkeypatch, 
 
 
 def test_a_worker_that_was_told_to_end_before_it_met_the_others_ends_them_at_once():
-    commands = "exit 143", "trap 'exit 143' TERM; while :; do sleep 0.1; done"
+    commands = "exit 143", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.1; done"
     workers = [subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE) for command in commands]
+    workers[1].stdout.readline()
     assert launching._follow(workers) == 143
 
 

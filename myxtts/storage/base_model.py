@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from myxtts.storage.files import AnyPath, CheckpointError
-from myxtts.storage.speakers import speaker_names
 
 BASE_NAME = "base"
 """What it is called where the folder of a model is asked for; a folder of that name is `./base`."""
@@ -46,5 +45,7 @@ def base_speaker(names: list[str], language: str) -> str:
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
     """The voice of its own that a model speaks a language in where none is given; only the model in the box has one."""
+    from myxtts.storage.speakers import speaker_names  # brings NumPy, which plans do without
+
     names = speaker_names(folder) if is_base(folder) else []
     return base_speaker(names, language) if names else None
