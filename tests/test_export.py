@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -295,3 +296,28 @@ def test_engine_is_the_fastest_exact_one_that_is_installed_and_fits(monkeypatch)
     assert choose_engine(10**6) == "onnx-float32" and choose_engine(1.5 * 10**9) == "tensorflow"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert choose_engine(10**6) == "tensorflow"
+
+
+def test_exported_sentences_are_no_longer_than_what_the_model_has_read(run, synthesizer, monkeypatch, tmp_path):
+    monkeypatch.setattr(synthesizer, "text_front", replace(synthesizer.text_front, longest_texts={"en": 20}))
+    monkeypatch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)
+    assert main(["export", "--checkpoint", str(run), "--output", str(tmp_path / "new")]) == 0
+    pieces = Speaker(tmp_path / "new").sentences("One two. One two three. One two three. One.", "en")
+    assert pieces == ["One two.", "One two three.", "One two three. One."]
+
+
+def test_exported_model_reads_sounds_where_it_was_trained_to(exported):
+    speaker = Speaker(exported)
+    assert speaker.as_read("Hello, world.", "en") == "Hello, world."
+    speaker.config["espeak_voices"] = {"en": "en-us"}
+    assert speaker.as_read("Hello, world.", "en") == "həlˈoʊ, wˈɜːld."
+
+
+def test_exported_voice_speaks_its_own_language(exported, monkeypatch):
+    speaker, asked = Speaker(exported), []
+    monkeypatch.setattr(speaker, "sentences", lambda text, language: asked.append(language) or [])
+    speaker.config["languages"] = {"am": 100, "en": 100}
+    speaker.voice_languages["emma"] = "en"
+    with pytest.raises(ValueError):
+        speaker.speak("Hello.", "emma")
+    assert asked == ["en"]

@@ -73,12 +73,15 @@ class TextFront:
             pieces = split_text(text, language, limit)
         return pieces
 
-    def _limit(self, text, language):
-        """Most characters of a piece; no word is cut because the model knows but short texts."""
+    def limit(self, language: str) -> int:
+        """Most characters of a piece: what the language allows, and the model has read."""
         language = get_language(language)
         most = language.char_limit
-        longest = self.longest_texts.get(language.code, max(self.longest_texts.values(), default=most))
-        return min(most, max(longest, *map(len, text.split()), 1))
+        return min(most, self.longest_texts.get(language.code, max(self.longest_texts.values(), default=most)))
+
+    def _limit(self, text, language):
+        """Most characters of a piece of this text; no word is cut because the model knows but short texts."""
+        return min(get_language(language).char_limit, max(self.limit(language), *map(len, text.split()), 1))
 
     def ids(self, text: str, language: str) -> list[int]:
         """Ids of a text that is spoken in one go, without those of unknown characters."""

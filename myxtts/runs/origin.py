@@ -25,6 +25,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
 from myxtts.storage.provenance import MEL_STATS, TAKEN_FROM, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
+from myxtts.text.g2p import ESPEAK
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 logger = logging.getLogger(__name__)
@@ -226,7 +227,13 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
             _refuse_other_weights(source, home, name)
     config = _with_shape(config, stored)
     data = replace(config.data, vocabulary=config.data.vocabulary or str(vocabulary_path(source)))
-    return replace(config, data=replace(data, g2p=stored.data.g2p if data.g2p is None else data.g2p))
+    reads = stored.data.g2p
+    if data.g2p is not None and ESPEAK in (reads or ()) and ESPEAK not in data.g2p:
+        rule = (
+            f"{config.training.init_from} reads text as it sounds (--g2p {' '.join(reads)}); letters mean nothing to it"
+        )
+        raise ConfigError(f"{rule}. Received: --g2p {' '.join(data.g2p) or 'none'}. Leave --g2p out.")
+    return replace(config, data=replace(data, g2p=reads if data.g2p is None else data.g2p))
 
 
 def _source(config):

@@ -1,4 +1,7 @@
-"""Letters to sounds by eSpeak NG, for languages without rules of their own. Needs the extra `sample`."""
+"""Letters to sounds by eSpeak NG, which the package `espeakng-loader` brings.
+
+This file imports nothing of MyXTTS: an exported model takes it along.
+"""
 
 import ctypes
 import itertools
@@ -10,27 +13,20 @@ import unicodedata
 from functools import cache
 from pathlib import Path
 
-from myxtts.text.languages import LANGUAGES
-from myxtts.text.languages.base import Language
-
 # From espeak-ng/speak_lib.h, version 1.52.
 AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
 CHARS_UTF8, IPA = 1, 2
 MAX_DATA_PATH_BYTES = 159
 """The library takes a longer path of its data for missing."""
-VOICES = {"en": "en-us", "pt": "pt-br"}
-"""eSpeak NG's name of a language, where it is not the code."""
 WITHIN_WORDS = " '’\u200c\u200d"
 _LOCK = threading.Lock()
 
 
-def speaks(language: Language) -> bool:
-    """Whether it takes what the text front end gives for a language: cleaned text in the language's own letters."""
-    return language.romanize is None
-
-
-def text_to_ipa(text: str, language: Language) -> str:
+def text_to_ipa(text: str, voice: str) -> str:
     """A cleaned text as it sounds, in IPA with marks of stress; punctuation stays.
+
+    Args:
+        voice: eSpeak NG's name of a language, such as `en-us`.
 
     Raises:
         ValueError: eSpeak NG is not installed, or does not know the language.
@@ -39,8 +35,8 @@ def text_to_ipa(text: str, language: Language) -> str:
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, _is_spoken)]
     with _LOCK:  # its state is global
         library = load_library()
-        if library.espeak_SetVoiceByName(VOICES.get(language.code, language.code).encode()):
-            raise ValueError(f"eSpeak NG does not know {language.name}.")
+        if library.espeak_SetVoiceByName(voice.encode()):
+            raise ValueError(f"eSpeak NG does not know the language {voice}.")
         return "".join(_sounds(library, part) if spoken else part for spoken, part in parts)
 
 
@@ -74,9 +70,8 @@ def load_library() -> ctypes.CDLL:
     try:
         import espeakng_loader
     except ImportError:
-        known = ", ".join(code for code, language in LANGUAGES.items() if language.phonemize)
-        way_out = f'Install it with: pip install "myxtts[sample]". Without it there are rules for: {known}'
-        raise ValueError(f"espeak needs the package espeakng-loader. {way_out}.") from None
+        rule = "The model reads text as it sounds, for which it needs the package espeakng-loader (GPL-3.0-or-later)"
+        raise ValueError(f"{rule}. Install it with: pip install espeakng-loader") from None
     library, data = ctypes.CDLL(str(espeakng_loader.get_library_path())), Path(espeakng_loader.get_data_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     library.espeak_TextToPhonemes.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.c_int]

@@ -18,6 +18,9 @@ ENTRY_POINTS = "myxtts.g2p"
 ESPEAK = "espeak"
 """Instead of a language's code: all languages in their own letters that are not named and have no rules."""
 
+_ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
+"""eSpeak NG's name of a language, where it is not the code."""
+
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
     """Writes a text as it sounds, after cleaning it (`cleaners.clean_text`): `"sälam"` for ሰላም. Amharic has rules.
@@ -76,9 +79,16 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
     if entry.code in g2p:
         return text_to_phonemes(text, language)
     cleaned = clean_text(text, language)
-    if ESPEAK in g2p and entry.phonemize is None and entry.code not in _hooks() and espeak.speaks(entry):
-        return espeak.text_to_ipa(cleaned, entry)
-    return cleaned
+    voice = espeak_voice(language, g2p)
+    return espeak.text_to_ipa(cleaned, voice) if voice else cleaned
+
+
+def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
+    """eSpeak NG's name of a language whose text it reads, where `g2p`, from `g2p_codes`, leaves the language to it."""
+    entry = get_language(language)
+    # What is romanized is not in the language's own letters.
+    is_left = entry.phonemize is None and entry.code not in _hooks() and entry.romanize is None
+    return _ESPEAK_VOICES.get(entry.code, entry.code) if ESPEAK in g2p and entry.code not in g2p and is_left else None
 
 
 @cache

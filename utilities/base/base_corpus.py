@@ -1,8 +1,8 @@
-"""What the base model learns from: sentences of six languages by many synthetic voices, made offline by eSpeak NG.
+"""What the base model learns from: six languages by two synthetic voices, made offline by eSpeak NG.
 
-Half of the clips are sentences of the sample corpus's grammars, but for those that it never speaks. The others are a
-few frequent words of the language in a random order (package `wordfreq`; Speer 2022), and for Amharic, which it lacks,
-words of random syllables, so that letters become sounds in words that were never heard.
+Nine clips in ten are words of the language in a random order, drawn by the root of their frequency (package
+`wordfreq`; Speer 2022), so that every sound is heard between many others; for Amharic, which `wordfreq` lacks, words
+of random syllables. The others are sentences of the sample corpus's grammars, but for those that it never speaks.
 """
 
 import csv
@@ -19,32 +19,45 @@ from myxtts.data.sample_corpus import SENTENCES, unheard_sentences  # noqa: E402
 
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
 """The tokenizer's code and eSpeak NG's."""
-PITCHES = {"f1": (30, 55), "m1": (30, 60), "f2": (30, 55), "m4": (30, 60), "f5": (30, 55), "Gene": (30, 60)}
-"""Variants of eSpeak NG's voices, and their pitches: those of its 50 that a recognizer understands best in English."""
+PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
+"""Variants of eSpeak NG's voices, a man and a woman, and their pitches, which vary little: so do the codes'."""
 VARIANTS = tuple(PITCHES)
 WORDS_PER_MINUTE = (140, 185)
-FREQUENT_WORDS = 2500
-WORD_LETTERS = (2, 9)
-WORDS_A_SENTENCE = (2, 6)
+CLIPS = {"en": 16000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}
+"""Clips of each language, half of them by each voice."""
+FREQUENT_WORDS = 20000
+WORD_LETTERS = (1, 14)
+WORDS_A_SENTENCE = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10)
+"""Drawn from evenly."""
+GRAMMAR_SHARE = 0.1
+ENDS = {"am": ("።", "።", "፧"), "fa": (".", ".", "؟", "!")}
+COMMAS = {"am": "፣", "fa": "،"}
 JOBS_A_PROCESS = 2000
 FIDEL = range(0x1208, 0x1328)
 """Ethiopic syllables, of which the first seven forms of each row are common."""
 
 
-def words_of(language: str) -> list[str]:
-    """Frequent words of a language."""
+def words_of(language: str) -> tuple[list[str], list[float]]:
+    """Frequent words of a language, and how often each is drawn: the root of its frequency."""
     if language == "am":
         draw, syllables = random.Random("am"), [chr(c) for c in FIDEL if c % 8 < 7]
-        return sorted({"".join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(FREQUENT_WORDS)})
-    shortest, longest = WORD_LETTERS
-    found = import_extra("wordfreq").top_n_list(language, FREQUENT_WORDS)
-    return [word for word in found if word.isalpha() and shortest <= len(word) <= longest]
+        words = sorted({"".join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(FREQUENT_WORDS)})
+        return words, [1.0] * len(words)
+    wordfreq, (shortest, longest) = import_extra("wordfreq"), WORD_LETTERS
+    found = wordfreq.top_n_list(language, FREQUENT_WORDS)
+    words = [word for word in found if word.replace("'", "").isalpha() and shortest <= len(word) <= longest]
+    return words, [wordfreq.word_frequency(word, language) ** 0.5 for word in words]
 
 
 def random_sentences(language: str, count: int, seed: str) -> list[str]:
-    """Sentences of words that do not follow from each other."""
-    draw, words, full_stop = random.Random(seed), words_of(language), "።" if language == "am" else "."
-    texts = [" ".join(draw.sample(words, draw.randint(*WORDS_A_SENTENCE))) + full_stop for _ in range(count)]
+    """Sentences of words that do not follow from each other, of which some have a comma."""
+    draw, (words, weights), texts = random.Random(seed), words_of(language), []
+    ends, comma = ENDS.get(language, (".", ".", ".", "?", "!")), COMMAS.get(language, ",")
+    for _ in range(count):
+        drawn = draw.choices(words, weights, k=draw.choice(WORDS_A_SENTENCE))
+        if len(drawn) > 4 and draw.random() < 0.3:
+            drawn[draw.randrange(1, len(drawn) - 2)] += comma
+        texts.append(" ".join(drawn) + draw.choice(ends))
     return [text[0].upper() + text[1:] for text in texts]
 
 
@@ -54,8 +67,11 @@ def speak_jobs(jobs: list[SpeechJob]) -> None:
         speak_to_files(jobs[first : first + JOBS_A_PROCESS])
 
 
-def make_base_corpus(root: Path, clips_a_voice: int, seed: int = 0) -> Path:
-    """Makes the corpus in `root`, in the layout of LJSpeech with `speakers.csv`; one that is there stays."""
+def make_base_corpus(root: Path, share: float = 1.0, seed: int = 0) -> Path:
+    """Makes the corpus in `root`, in the layout of LJSpeech with `speakers.csv`; one that is there stays.
+
+    `share` makes a smaller one, for a trial.
+    """
     if (root / "metadata.csv").is_file():
         return root
     (root / "wavs").mkdir(parents=True, exist_ok=True)
@@ -65,10 +81,11 @@ def make_base_corpus(root: Path, clips_a_voice: int, seed: int = 0) -> Path:
         known = [sentence for sentence in SENTENCES[language] if sentence not in unheard]
         for variant in VARIANTS:
             speaker, draw = f"{language}_{variant}", random.Random(f"{seed} {language} {variant}")
-            texts = draw.choices(known, k=clips_a_voice // 2)
-            texts += random_sentences(language, clips_a_voice - len(texts), f"{seed} {speaker}")
+            clips = max(2, round(share * CLIPS[language] / len(VARIANTS)))
+            texts = draw.choices(known, k=round(clips * GRAMMAR_SHARE))
+            texts += random_sentences(language, clips - len(texts), f"{seed} {speaker}")
             for number, text in enumerate(texts):
-                name, pitch = f"{speaker}_{number:04d}", draw.randint(*PITCHES[variant])
+                name, pitch = f"{speaker}_{number:05d}", draw.randint(*PITCHES[variant])
                 path = str(root / "wavs" / f"{name}.wav")
                 jobs.append(SpeechJob(path, text, espeak_language, variant, pitch, draw.randint(*WORDS_PER_MINUTE)))
                 rows.append((name, text, speaker, language))

@@ -17,7 +17,6 @@ from pack_base import pack
 from myxtts.storage.base_model import BASE_FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-CLIPS_A_VOICE = 340
 
 
 def main() -> int:
@@ -26,7 +25,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True, help="folder for the corpus and the run")
     parser.add_argument("--output", type=Path, default=BASE_FOLDER, help="where the model goes")
     arguments = parser.parse_args()
-    corpus = make_base_corpus(arguments.work / "corpus", CLIPS_A_VOICE)
+    corpus = make_base_corpus(arguments.work / "corpus")
     run = arguments.work / "run"
     recipe = ["--config", str(ROOT / "configs" / "base_model.yaml")]
     paths = ["--train-data", str(corpus), "--checkpoint-dir", str(run)]

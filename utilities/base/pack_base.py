@@ -30,7 +30,7 @@ from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates  #
 
 REFERENCES = 4
 """Clips that a voice is taken from."""
-MOST_BYTES = 12 * 10**6
+MOST_BYTES = 40 * 10**6
 CARD = BASE_FOLDER / "CARD.md"
 """What the model is; it is written by hand and stays."""
 

@@ -20,7 +20,8 @@ from myxtts.interchange.onnx.sound import build_decoder
 from myxtts.interchange.onnx.voice import build_conditioning, build_speaker
 from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
-from myxtts.text.languages import get_language
+from myxtts.text import espeak
+from myxtts.text.g2p import espeak_voice
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ def export_model(
         synthesizer.tokenizer.save(new / "vocab.json")
         write_json(new / "config.json", settings(synthesizer, form, weights))
         np.savez(new / "voices.npz", **voices)
-        shutil.copyfile(speak.__file__, new / "speak.py")
+        for module in (speak, espeak):
+            shutil.copy(module.__file__, new)
         _save_onnx(synthesizer.model, weights, new)
         findings = []
         for finding in compare(new, synthesizer, weights):
@@ -101,12 +103,15 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "least_samples": SHORTEST_CHUNK_SAMPLES,
         "repeats": data.conditioning_padding == "repeat",
     }
+    tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
+    by_espeak = {code: espeak_voice(code, tokenizer.g2p) for code in tokenizer.languages}
     return {
         "format": form,
         "weights": weights,
         "sample_rate": DECODER_SAMPLE_RATE,
-        "languages": {code: get_language(code).char_limit for code in synthesizer.tokenizer.languages},
-        "written_as_it_sounds": list(synthesizer.tokenizer.g2p),
+        "languages": {code: front.limit(code) for code in tokenizer.languages},
+        "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
+        "espeak_voices": {code: voice for code, voice in by_espeak.items() if voice},
         "sampling": {name: asdict(config.sampling)[name] for name in SAMPLING},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "listening": listening,
@@ -114,20 +119,22 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Names, latents `(V, num_latents, width)` and speaker vectors `(V, speaker_width)` of the model's own voices."""
-    config, names, latents, speakers = synthesizer.model.config, [], [], []
-    for name in read_speakers(folder):
+    """The model's own voices: names, languages, latents `(V, num_latents, width)`, vectors `(V, speaker_width)`."""
+    config, names, languages, latents, speakers = synthesizer.model.config, [], [], [], []
+    for name, stored in read_speakers(folder).items():
         try:
             voice = stored_voice(folder, name, synthesizer.voice)
         except CheckpointError as error:
             raise UserError(f"The voice {name} of {folder} cannot be read: {error}") from error
         names.append(name)
+        languages.append(stored.language or "")
         latents.append(voice.latents)
         speakers.append(voice.speaker)
     if not names:
         logger.warning("%s has no voices of its own: speak.py will need a WAV file for --voice.", folder)
     return {
         "names": np.array(names, np.str_),
+        "languages": np.array(languages, np.str_),
         "latents": np.concatenate([np.zeros((0, config.num_latents, config.width), np.float32), *latents]),
         "speakers": np.concatenate([np.zeros((0, config.speaker_width), np.float32), *speakers]),
     }

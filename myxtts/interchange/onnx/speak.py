@@ -1,4 +1,4 @@
-"""Speaks with an exported XTTS model: needs numpy and onnxruntime, nothing else.
+"""Speaks with an exported XTTS model: needs numpy and onnxruntime, and espeakng-loader where the model reads sounds.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
@@ -9,6 +9,7 @@ and symbols as words: write the text as it is spoken.
 """
 
 import argparse
+import importlib.util
 import json
 import re
 import sys
@@ -103,21 +104,26 @@ class Speaker:
     """A model in a folder that `myxtts export` wrote."""
 
     def __init__(self, folder=".", threads=0):
-        folder = Path(folder)
+        self.folder, self._espeak = (folder := Path(folder)), None
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
         self.vocabulary = Vocabulary(folder / "vocab.json")
         self.graphs = OnnxGraphs(folder, threads)
         with np.load(folder / "voices.npz") as voices:
-            self.voices = dict(zip(voices["names"].tolist(), zip(voices["latents"], voices["speakers"])))
+            names = voices["names"].tolist()
+            self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
+            self.voice_languages = dict(zip(names, voices["languages"].tolist()))
 
     def speak(self, text, voice, language=None, seed=0, **sampling):
-        """Samples `(S,)` float32; `sampling` are temperature, top_k, top_p and repetition_penalty."""
-        language = language or next(iter(self.config["languages"]))
+        """Samples `(S,)` float32; `sampling` are temperature, top_k, top_p and repetition_penalty.
+
+        The language, where none is given, is the voice's own.
+        """
+        language = language or self.voice_languages.get(voice) or next(iter(self.config["languages"]))
         latents, speaker = self.voice(voice)
         parts = []
         for number, sentence in enumerate(self.sentences(text, language)):
-            ids = self.vocabulary.encode(sentence, language)
+            ids = self.vocabulary.encode(self.as_read(sentence, language), language)
             codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
             if not stopped:
                 print(f"Cut at {len(codes)} codes, before its end: {sentence}", file=sys.stderr)
@@ -137,13 +143,27 @@ class Speaker:
         for sentence in _SENTENCE_END.split(text.strip()):
             while len(sentence) > limit:
                 at = sentence.rfind(" ", 1, limit)
-                at = at if at > 0 else limit
+                at = at if at > 0 else sentence.find(" ", limit) if " " in sentence[limit:] else len(sentence)
                 found, sentence = [*found, sentence[:at]], sentence[at:].strip()
             if found and len(found[-1]) + 1 + len(sentence) <= limit:
                 found[-1] += " " + sentence
             else:
                 found.append(sentence)
         return [one for one in found if any(map(str.isalnum, one))]
+
+    def as_read(self, sentence, language):
+        """A sentence as the model was trained to read it: as it sounds, where it reads sounds."""
+        if voice := self.config["espeak_voices"].get(language):
+            return self.espeak().text_to_ipa(sentence.lower(), voice)
+        return sentence
+
+    def espeak(self):
+        """The module `espeak.py` of the folder."""
+        if self._espeak is None:
+            spec = importlib.util.spec_from_file_location("espeak", self.folder / "espeak.py")
+            self._espeak = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(self._espeak)
+        return self._espeak
 
     def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
         """Codes of text ids, the states `(n + 1, width)` that predict them, and whether it ended by itself."""
@@ -302,8 +322,9 @@ def main():
         return print("\n".join(speaker.voices))
     if not text or not (voice or speaker.voices):
         parser.error("give --text, and --voice where the model has none of its own")
+    own = [name for name, language in speaker.voice_languages.items() if language == arguments["language"]]
     try:
-        samples = speaker.speak(text, voice or next(iter(speaker.voices)), **arguments)
+        samples = speaker.speak(text, voice or (own or list(speaker.voices))[0], **arguments)
     except ValueError as error:
         parser.error(str(error))
     write_wav(output, samples, speaker.sample_rate)
