@@ -19,6 +19,8 @@ def mount_page(app: FastAPI, studio: Studio, switches: dict[str, str], password:
     auth = (lambda _, given: _same(given, password)) if password else None
     for language, prefix in PREFIX.items():
         page = build_page(studio, language, switches)
+        # Without it Gradio takes files that a request only names, such as a key in the home folder, for sent ones.
+        page.has_launched = True
         options = dict(auth=auth, max_file_size=MOST_UPLOAD, show_error=True, css=CSS, ssr_mode=False)
         gr.mount_gradio_app(app, page, prefix, allowed_paths=[str(studio.home.resolve())], **options)
 

@@ -49,15 +49,24 @@ def trainer_of(folder: Path) -> int | None:
     A run locks its folder for as long as it lives, see `storage.run_folder`; the kernel says who holds the lock.
     """
     try:
-        inode = folder.stat().st_ino
+        status = folder.stat()
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     for line in locks:
         fields = line.split()
-        if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(inode):
+        is_near = "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino)
+        if is_near and _has_open(int(fields[-4]), status):
             return int(fields[-4])
     return None
+
+
+def _has_open(process, status):
+    """Whether a process has the file open: another file system may have one of the same number."""
+    try:
+        return any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{process}/fd").iterdir())
+    except OSError:  # it ended, or is somebody else's
+        return False
 
 
 def process_of(folder: Path) -> int | None:

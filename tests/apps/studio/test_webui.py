@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -221,6 +222,39 @@ def test_texts_of_both_languages_are_complete():
     from myxtts.apps.studio.texts import TEXTS
 
     assert set(TEXTS["en"]) == set(TEXTS["fa"]) and all(all(texts.values()) for texts in TEXTS.values())
+
+
+@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
+def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
+    from starlette.testclient import TestClient
+
+    from myxtts.apps.studio.app import make_page_app
+    from myxtts.apps.studio.texts import PREFIX
+
+    (secret := tmp_path / "id_ed25519").write_text("private key")
+    named = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
+    page = PREFIX["en"]
+    with TestClient(make_page_app(Studio(tmp_path / "runs"), {}, None), base_url="http://127.0.0.1") as client:
+        config = client.get(f"{page}/config").json()
+        kinds = {one["id"]: one["type"] for one in config["components"]}
+        tried = []
+        for dependency in config["dependencies"]:
+            inputs = [kinds[number] for number in dependency["inputs"]]
+            if not {"audio", "file"} & {*inputs} or not dependency["api_name"]:
+                continue
+            data = [[named] if kind == "file" else named if kind == "audio" else None for kind in inputs]
+            answer = client.post(f"{page}/gradio_api/run/{dependency['api_name']}", json={"data": data})
+            tried.append(dependency["api_name"])
+            assert answer.status_code == 500 and "was not uploaded by a user" in answer.text, tried[-1]
+    assert len(tried) > 2
+
+
+def test_lock_of_a_file_of_the_same_number_elsewhere_is_not_a_run(tmp_path, monkeypatch):
+    lock = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} 00:99:{tmp_path.stat().st_ino} 0 EOF"
+    read = Path.read_text
+    is_table = lambda path: str(path) == "/proc/locks"
+    monkeypatch.setattr(Path, "read_text", lambda path, **how: lock if is_table(path) else read(path, **how))
+    assert trainer_of(tmp_path) is None
 
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
