@@ -46,14 +46,14 @@ class Voice(NamedTuple):
 
 
 VOICES = (
-    Voice("emma", "en", "en-us", "f2", 42),
-    Voice("noah", "en", "en-us", "m1", 45),
-    Voice("lena", "de", "de", "f5", 40),
-    Voice("jonas", "de", "de", "m1", 55),
+    Voice("emma", "en", "en-us", "f2", 44),
+    Voice("noah", "en", "en-us", "Gene", 46),
+    Voice("lena", "de", "de", "f2", 45),
+    Voice("jonas", "de", "de", "Gene", 45),
     Voice("carlos", "es", "es", "Gene", 45),
-    Voice("chloe", "fr", "fr", "f1", 45),
-    Voice("parisa", "fa", "fa", "f2", 50),
-    Voice("dawit", "am", "am", "m4", 40),
+    Voice("chloe", "fr", "fr", "f2", 45),
+    Voice("parisa", "fa", "fa", "f2", 45),
+    Voice("dawit", "am", "am", "Gene", 45),
 )
 """Variants and pitches that the model in the box was trained on, so that a run that starts from it knows them."""
 
