@@ -1,16 +1,11 @@
 """Makes the model in the box of a run: what speaking and fine-tuning need, in half precision.
 
-    python utilities/base/pack_base.py --checkpoint runs/base/run --corpus runs/base/corpus
-
 Of each stage the checkpoint that counts is taken without its optimizer. Voices are kept as latents, so no recording
 goes into the package.
 """
 
-import argparse
-import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -30,7 +25,6 @@ from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates  #
 
 REFERENCES = 4
 """Clips that a voice is taken from."""
-MOST_BYTES = 40 * 10**6
 CARD = BASE_FOLDER / "CARD.md"
 """What the model is; it is written by hand and stays."""
 
@@ -45,7 +39,7 @@ def settings(folder: Path):
     config = read_config(folder)
     for name in ("train_data", "val_data", "vocabulary"):
         setattr(config.data, name, None)
-    config.training.init_from, config.training.tune = None, ()
+    config.training.init_from, config.training.tune, config.training.precision = None, (), None
     config.training.checkpoint_dir, config.training.tensorboard_log_dir = "./checkpoints", None
     return config
 
@@ -84,19 +78,3 @@ def pack(folder: Path, corpus: Path, output: Path) -> int:
         (temporary / "__init__.py").write_text('"""The model in the box: data only; `CARD.md` says what it is."""\n')
         (temporary / CARD.name).write_bytes(page)
     return sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
-
-
-def main() -> int:
-    """Packs; exit code 1 where the model is too large for the package."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--output", type=Path, default=BASE_FOLDER)
-    arguments = parser.parse_args()
-    size = pack(arguments.checkpoint, arguments.corpus, arguments.output)
-    print(json.dumps({"bytes": size, "limit": MOST_BYTES}))
-    return int(size > MOST_BYTES)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
