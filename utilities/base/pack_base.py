@@ -75,6 +75,5 @@ def pack(folder: Path, corpus: Path, output: Path) -> int:
         write_json(temporary / "config.json", config.to_dict())
         shutil.copyfile(folder / VOCABULARY, temporary / VOCABULARY)
         write_speakers(temporary, speakers)
-        (temporary / "__init__.py").write_text('"""The model in the box: data only; `CARD.md` says what it is."""\n')
         (temporary / CARD.name).write_bytes(page)
     return sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
