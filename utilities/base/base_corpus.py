@@ -67,11 +67,8 @@ def speak_jobs(jobs: list[SpeechJob]) -> None:
         speak_to_files(jobs[first : first + JOBS_A_PROCESS])
 
 
-def make_base_corpus(root: Path, share: float = 1.0, seed: int = 0) -> Path:
-    """Makes the corpus in `root`, in the layout of LJSpeech with `speakers.csv`; one that is there stays.
-
-    `share` makes a smaller one, for a trial.
-    """
+def make_base_corpus(root: Path, seed: int = 0) -> Path:
+    """Makes the corpus in `root`, in the layout of LJSpeech with `speakers.csv`; one that is there stays."""
     if (root / "metadata.csv").is_file():
         return root
     (root / "wavs").mkdir(parents=True, exist_ok=True)
@@ -81,7 +78,7 @@ def make_base_corpus(root: Path, share: float = 1.0, seed: int = 0) -> Path:
         known = [sentence for sentence in SENTENCES[language] if sentence not in unheard]
         for variant in VARIANTS:
             speaker, draw = f"{language}_{variant}", random.Random(f"{seed} {language} {variant}")
-            clips = max(2, round(share * CLIPS[language] / len(VARIANTS)))
+            clips = CLIPS[language] // len(VARIANTS)
             texts = draw.choices(known, k=round(clips * GRAMMAR_SHARE))
             texts += random_sentences(language, clips - len(texts), f"{seed} {speaker}")
             for number, text in enumerate(texts):
