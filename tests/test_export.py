@@ -28,6 +28,7 @@ from myxtts.inference.voices import Voice
 from myxtts.interchange.onnx import checks
 from myxtts.interchange.onnx.builder import Builder, quantized
 from myxtts.interchange.onnx.engines import choose_engine, make_steps
+from myxtts.interchange.onnx.exporting import settings
 from myxtts.interchange.onnx.runtime import open_session
 from myxtts.interchange.onnx.sound import build_decoder
 from myxtts.interchange.onnx.speak import Speaker, Vocabulary, gumbel_noise, read_wav, resampled
@@ -298,12 +299,14 @@ def test_engine_is_the_fastest_exact_one_that_is_installed_and_fits(monkeypatch)
     assert choose_engine(10**6) == "tensorflow"
 
 
-def test_exported_sentences_are_no_longer_than_what_the_model_has_read(run, synthesizer, monkeypatch, tmp_path):
+def test_exported_sentences_are_no_longer_than_what_the_model_has_read(exported, synthesizer, monkeypatch):
     monkeypatch.setattr(synthesizer, "text_front", replace(synthesizer.text_front, longest_texts={"en": 20}))
-    monkeypatch.setattr(Synthesizer, "load", lambda *arguments, **options: synthesizer)
-    assert main(["export", "--checkpoint", str(run), "--output", str(tmp_path / "new")]) == 0
-    pieces = Speaker(tmp_path / "new").sentences("One two. One two three. One two three. One.", "en")
+    (speaker := Speaker(exported)).config = settings(synthesizer, "onnx", "float32")
+    pieces = speaker.sentences("One two. One two three. One two three. One.", "en")
     assert pieces == ["One two.", "One two three.", "One two three. One."]
+    speaker.config |= {"languages": {"en": 12}, "longest_texts": {"en": 4}}
+    assert speaker.sentences("One thirteen", "en") == ["One", "thirteen"]
+    assert speaker.sentences("a" * 30, "en") == ["a" * 12, "a" * 12, "a" * 6]
 
 
 def test_exported_model_reads_sounds_where_it_was_trained_to(exported):
@@ -314,10 +317,12 @@ def test_exported_model_reads_sounds_where_it_was_trained_to(exported):
 
 
 def test_exported_voice_speaks_its_own_language(exported, monkeypatch):
-    speaker, asked = Speaker(exported), []
+    speaker, asked, heard = Speaker(exported), [], []
     monkeypatch.setattr(speaker, "sentences", lambda text, language: asked.append(language) or [])
-    speaker.config["languages"] = {"am": 100, "en": 100}
-    speaker.voice_languages["emma"] = "en"
-    with pytest.raises(ValueError):
-        speaker.speak("Hello.", "emma")
-    assert asked == ["en"]
+    speaker.config |= {"languages": {"am": 100, "de": 100, "en": 100}, "written_as_it_sounds": ["am"]}
+    monkeypatch.setattr(speaker, "voice", lambda voice: heard.append(voice) or (None, None))
+    speaker.voice_languages = {"am_a": "am", "emma": "de", "en_a": "en"}
+    for voice, language in [("emma", None), ("recording.wav", None), (None, None), (None, "de")]:
+        with pytest.raises(ValueError):
+            speaker.speak("Hello.", voice, language)
+    assert asked == ["de", "en", "en", "de"] and heard == ["emma", "recording.wav", "en_a", "emma"]

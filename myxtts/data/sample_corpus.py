@@ -174,7 +174,7 @@ def make_sample_corpus(
         importlib.import_module("espeakng_loader")
     except ModuleNotFoundError as error:
         missing = "The sample corpus needs the package espeakng-loader, which is not installed."
-        way_out = 'Run: pip install -e ".[sample]"  (or give recordings of your own with --train-data).'
+        way_out = "Run: pip install espeakng-loader  (or give recordings of your own with --train-data)."
         raise SampleCorpusError(f"{missing} {way_out}") from error
     try:
         # Not synced: a corpus that a power failure damaged is noticed by its checksums and made again.

@@ -73,15 +73,15 @@ class TextFront:
             pieces = split_text(text, language, limit)
         return pieces
 
-    def limit(self, language: str) -> int:
-        """Most characters of a piece: what the language allows, and the model has read."""
+    def longest_text(self, language: str) -> int:
+        """Characters of the longest text of a language that the model has read; where it is unknown, what fits."""
         language = get_language(language)
-        most = language.char_limit
-        return min(most, self.longest_texts.get(language.code, max(self.longest_texts.values(), default=most)))
+        usual = max(self.longest_texts.values(), default=language.char_limit)
+        return self.longest_texts.get(language.code, usual)
 
     def _limit(self, text, language):
-        """Most characters of a piece of this text; no word is cut because the model knows but short texts."""
-        return min(get_language(language).char_limit, max(self.limit(language), *map(len, text.split()), 1))
+        """Most characters of a piece; no word is cut because the model knows but short texts."""
+        return min(get_language(language).char_limit, max(self.longest_text(language), *map(len, text.split()), 1))
 
     def ids(self, text: str, language: str) -> list[int]:
         """Ids of a text that is spoken in one go, without those of unknown characters."""

@@ -20,7 +20,7 @@ from myxtts.data.sample_corpus import SENTENCES, unheard_sentences  # noqa: E402
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
 """The tokenizer's code and eSpeak NG's."""
 PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
-"""Variants of eSpeak NG's voices, a man and a woman, and their pitches, which vary little: so do the codes'."""
+"""Variants of eSpeak NG's voices, a man and a woman, and the range of their pitch, of which codes keep little."""
 VARIANTS = tuple(PITCHES)
 WORDS_PER_MINUTE = (140, 185)
 CLIPS = {"en": 16000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}

@@ -22,6 +22,7 @@ from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
 from myxtts.text import espeak
 from myxtts.text.g2p import espeak_voice
+from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
 
@@ -104,14 +105,15 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "repeats": data.conditioning_padding == "repeat",
     }
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
-    by_espeak = {code: espeak_voice(code, tokenizer.g2p) for code in tokenizer.languages}
+    by_espeak = ((code, espeak_voice(code, tokenizer.g2p)) for code in tokenizer.languages)
     return {
         "format": form,
         "weights": weights,
         "sample_rate": DECODER_SAMPLE_RATE,
-        "languages": {code: front.limit(code) for code in tokenizer.languages},
+        "languages": {code: get_language(code).char_limit for code in tokenizer.languages},
+        "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
-        "espeak_voices": {code: voice for code, voice in by_espeak.items() if voice},
+        "espeak_voices": {code: voice for code, voice in by_espeak if voice},
         "sampling": {name: asdict(config.sampling)[name] for name in SAMPLING},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "listening": listening,
@@ -120,21 +122,18 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 def _voices(folder, synthesizer):
     """The model's own voices: names, languages, latents `(V, num_latents, width)`, vectors `(V, speaker_width)`."""
-    config, names, languages, latents, speakers = synthesizer.model.config, [], [], [], []
-    for name, stored in read_speakers(folder).items():
+    config, stored, voices = synthesizer.model.config, read_speakers(folder), {}
+    for name in stored:
         try:
-            voice = stored_voice(folder, name, synthesizer.voice)
+            voices[name] = stored_voice(folder, name, synthesizer.voice)
         except CheckpointError as error:
             raise UserError(f"The voice {name} of {folder} cannot be read: {error}") from error
-        names.append(name)
-        languages.append(stored.language or "")
-        latents.append(voice.latents)
-        speakers.append(voice.speaker)
-    if not names:
+    if not voices:
         logger.warning("%s has no voices of its own: speak.py will need a WAV file for --voice.", folder)
+    latents, speakers = zip(*((one.latents, one.speaker) for one in voices.values())) if voices else ((), ())
     return {
-        "names": np.array(names, np.str_),
-        "languages": np.array(languages, np.str_),
+        "names": np.array(list(voices), np.str_),
+        "languages": np.array([stored[name].language or "" for name in voices], np.str_),
         "latents": np.concatenate([np.zeros((0, config.num_latents, config.width), np.float32), *latents]),
         "speakers": np.concatenate([np.zeros((0, config.speaker_width), np.float32), *speakers]),
     }

@@ -15,6 +15,7 @@ import re
 import sys
 import unicodedata
 import wave
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,7 @@ class Speaker:
     """A model in a folder that `myxtts export` wrote."""
 
     def __init__(self, folder=".", threads=0):
-        self.folder, self._espeak = (folder := Path(folder)), None
+        self.folder = folder = Path(folder)
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
         self.vocabulary = Vocabulary(folder / "vocab.json")
@@ -114,12 +115,15 @@ class Speaker:
             self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
             self.voice_languages = dict(zip(names, voices["languages"].tolist()))
 
-    def speak(self, text, voice, language=None, seed=0, **sampling):
+    def speak(self, text, voice=None, language=None, seed=0, **sampling):
         """Samples `(S,)` float32; `sampling` are temperature, top_k, top_p and repetition_penalty.
 
-        The language, where none is given, is the voice's own.
+        Without a voice the first of the language speaks; without a language a voice speaks its own.
         """
-        language = language or self.voice_languages.get(voice) or next(iter(self.config["languages"]))
+        own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
+        usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
+        voice = voice or next((name for name in own if own[name] == (language or usual)), next(iter(own), ""))
+        language = language or own.get(voice) or usual
         latents, speaker = self.voice(voice)
         parts = []
         for number, sentence in enumerate(self.sentences(text, language)):
@@ -139,11 +143,13 @@ class Speaker:
             raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
         if language in self.config["written_as_it_sounds"]:
             raise ValueError(f"{language} was trained as it sounds, which takes MyXTTS: `myxtts say` writes it so.")
-        limit, found = self.config["languages"][language], []
+        # No word is cut because the model has read but short texts.
+        longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
+        limit, found = min(self.config["languages"][language], longest), []
         for sentence in _SENTENCE_END.split(text.strip()):
             while len(sentence) > limit:
                 at = sentence.rfind(" ", 1, limit)
-                at = at if at > 0 else sentence.find(" ", limit) if " " in sentence[limit:] else len(sentence)
+                at = at if at > 0 else limit
                 found, sentence = [*found, sentence[:at]], sentence[at:].strip()
             if found and len(found[-1]) + 1 + len(sentence) <= limit:
                 found[-1] += " " + sentence
@@ -153,17 +159,15 @@ class Speaker:
 
     def as_read(self, sentence, language):
         """A sentence as the model was trained to read it: as it sounds, where it reads sounds."""
-        if voice := self.config["espeak_voices"].get(language):
-            return self.espeak().text_to_ipa(sentence.lower(), voice)
-        return sentence
+        voice = self.config["espeak_voices"].get(language)
+        return self.espeak.text_to_ipa(sentence.lower(), voice) if voice else sentence
 
+    @cached_property
     def espeak(self):
         """The module `espeak.py` of the folder."""
-        if self._espeak is None:
-            spec = importlib.util.spec_from_file_location("espeak", self.folder / "espeak.py")
-            self._espeak = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(self._espeak)
-        return self._espeak
+        spec = importlib.util.spec_from_file_location("espeak", self.folder / "espeak.py")
+        spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+        return module
 
     def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
         """Codes of text ids, the states `(n + 1, width)` that predict them, and whether it ended by itself."""
@@ -322,9 +326,8 @@ def main():
         return print("\n".join(speaker.voices))
     if not text or not (voice or speaker.voices):
         parser.error("give --text, and --voice where the model has none of its own")
-    own = [name for name, language in speaker.voice_languages.items() if language == arguments["language"]]
     try:
-        samples = speaker.speak(text, voice or (own or list(speaker.voices))[0], **arguments)
+        samples = speaker.speak(text, voice, **arguments)
     except ValueError as error:
         parser.error(str(error))
     write_wav(output, samples, speaker.sample_rate)

@@ -232,28 +232,23 @@ def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
     from myxtts.apps.studio.texts import PREFIX
 
     (secret := tmp_path / "id_ed25519").write_text("private key")
-    named = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
-    page = PREFIX["en"]
+    named, page, tried = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}, PREFIX["en"], []
     with TestClient(make_page_app(Studio(tmp_path / "runs"), {}, None), base_url="http://127.0.0.1") as client:
-        config = client.get(f"{page}/config").json()
-        kinds = {one["id"]: one["type"] for one in config["components"]}
-        tried = []
+        kinds = {one["id"]: one["type"] for one in (config := client.get(f"{page}/config").json())["components"]}
         for dependency in config["dependencies"]:
             inputs = [kinds[number] for number in dependency["inputs"]]
             if not {"audio", "file"} & {*inputs} or not dependency["api_name"]:
                 continue
-            data = [[named] if kind == "file" else named if kind == "audio" else None for kind in inputs]
-            answer = client.post(f"{page}/gradio_api/run/{dependency['api_name']}", json={"data": data})
+            data = [{"file": [named], "audio": named}.get(kind) for kind in inputs]
             tried.append(dependency["api_name"])
+            answer = client.post(f"{page}/gradio_api/run/{tried[-1]}", json={"data": data})
             assert answer.status_code == 500 and "was not uploaded by a user" in answer.text, tried[-1]
     assert len(tried) > 2
 
 
 def test_lock_of_a_file_of_the_same_number_elsewhere_is_not_a_run(tmp_path, monkeypatch):
     lock = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} 00:99:{tmp_path.stat().st_ino} 0 EOF"
-    read = Path.read_text
-    is_table = lambda path: str(path) == "/proc/locks"
-    monkeypatch.setattr(Path, "read_text", lambda path, **how: lock if is_table(path) else read(path, **how))
+    monkeypatch.setattr(Path, "read_text", lambda path, **how: lock)
     assert trainer_of(tmp_path) is None
 
 
