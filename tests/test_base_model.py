@@ -130,8 +130,8 @@ def test_package_without_it_says_so(without_base, capsys, tmp_path, main, argv):
 
 
 def test_a_run_from_it_reads_sounds_and_not_letters(capsys, tmp_path):
-    argv = ("--init-from", "base", "--g2p", "am", "--checkpoint-dir", tmp_path / "run", "--train-data", tmp_path)
-    assert "Received: --g2p am. Leave" in sentence_of(capsys, train.main, *argv)
+    flags = f"--init-from base --g2p am --checkpoint-dir {tmp_path}/run --train-data {tmp_path}".split()
+    assert "Received: --g2p am. Leave" in sentence_of(capsys, train.main, *flags)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["train.log"]
 
 

@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -234,7 +233,8 @@ def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
     (secret := tmp_path / "id_ed25519").write_text("private key")
     named, page, tried = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}, PREFIX["en"], []
     with TestClient(make_page_app(Studio(tmp_path / "runs"), {}, None), base_url="http://127.0.0.1") as client:
-        kinds = {one["id"]: one["type"] for one in (config := client.get(f"{page}/config").json())["components"]}
+        config = client.get(f"{page}/config").json()
+        kinds = {one["id"]: one["type"] for one in config["components"]}
         for dependency in config["dependencies"]:
             inputs = [kinds[number] for number in dependency["inputs"]]
             if not {"audio", "file"} & {*inputs} or not dependency["api_name"]:
@@ -248,7 +248,7 @@ def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
 
 def test_lock_of_a_file_of_the_same_number_elsewhere_is_not_a_run(tmp_path, monkeypatch):
     lock = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} 00:99:{tmp_path.stat().st_ino} 0 EOF"
-    monkeypatch.setattr(Path, "read_text", lambda path, **how: lock)
+    monkeypatch.setattr("pathlib.Path.read_text", lambda path, **how: lock)
     assert trainer_of(tmp_path) is None
 
 
