@@ -5,12 +5,14 @@ Everything is arithmetic on the settings (`myxtts/planning`); no TensorFlow is i
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from myxtts.cli import train
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.memory.estimates import RESERVED_GB
 from myxtts.memory.report import describe, memory_report
+from myxtts.storage.base_model import BASE_FOLDER, is_base
 from myxtts.storage.files import write_json
 
 GPU_GB = (8, 12, 16, 24, 48, 80)
@@ -49,10 +51,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     require(seconds is None or seconds > 0, "--clip-seconds", "above 0", f"{seconds or 0:g}")
     require(arguments.text_tokens > 0, "--text-tokens", "above 0", arguments.text_tokens)
     require(min(gpus) > RESERVED_GB, "--gpu-memory", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
-    config = replace(config, model=replace(config.model, num_text_tokens=arguments.text_tokens))
+    config = replace(config, model=replace(_model(config), num_text_tokens=arguments.text_tokens))
     stage = DEFAULT_STAGE if config.training.stage == "all" else config.training.stage
     report = memory_report(config, stage, seconds, gpus)
     print(describe(report))
     if arguments.json:
         write_json(arguments.json, report)
     return 0
+
+
+def _model(config):
+    """The shape that is trained: that of `--init-from`, where it is on this machine."""
+    source = config.training.init_from
+    folder = BASE_FOLDER if is_base(source) else Path(source or "")
+    if not source or not (folder / "config.json").is_file():
+        return config.model
+    from myxtts.storage.provenance import read_config  # brings NumPy, which other plans do without
+
+    return read_config(folder).model

@@ -70,13 +70,12 @@ def serve(arguments: argparse.Namespace, key: str | None) -> int:
 
 def _mount_page(app, home, key):
     try:
-        from myxtts.apps.studio.__main__ import switches
         from myxtts.apps.studio.app import mount_page
         from myxtts.apps.studio.studio import Studio
     except ModuleNotFoundError as error:
         raise UserError(f'--ui needs the extra "ui": pip install "myxtts[ui]" ({error.name} is missing.)') from error
     home.mkdir(parents=True, exist_ok=True)
-    mount_page(app, Studio(home), switches(), key)
+    mount_page(app, Studio(home), key)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,12 @@ import os
 import sys
 from pathlib import Path
 
-from myxtts.cli import train
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.checks import UserError, require
 
 PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 EXTRA = 'The page needs the packages of the extra "ui". Install them with: pip install "myxtts[ui]"'
-SWITCHES = ("--gradient-checkpointing", "--attention", "--precision", "--xla", "--tf32", "--strict", "--accept-licence")
-VALUES = {"--attention": "memory-efficient", "--precision": "auto"}
-"""What a check box asks of a switch that has more than two values."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -26,12 +22,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--port", type=int, default=7860)
     return parser
-
-
-def switches() -> dict[str, str]:
-    """Training switches as flags with their values, and their lines of help, from the command itself."""
-    help_of = {flag: action.help for action in train.build_parser()._actions for flag in action.option_strings}
-    return {f"{flag}={VALUES[flag]}" if flag in VALUES else flag: help_of[flag] for flag in SWITCHES}
 
 
 @exits_with_sentence
@@ -54,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"{risk} there. Set {PASSWORD_VARIABLE}.")
     home = Path(arguments.runs)
     home.mkdir(parents=True, exist_ok=True)
-    app = make_page_app(Studio(home), switches(), password)
+    app = make_page_app(Studio(home), password)
     print(f"Open http://{arguments.host}:{arguments.port}/ (Ctrl-C ends the page; runs go on)", flush=True)
     uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
     return 0

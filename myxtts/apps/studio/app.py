@@ -14,18 +14,18 @@ from myxtts.apps.studio.texts import PREFIX
 LOCAL_NAMES = ["localhost", "127.0.0.1", "[::1]"]
 
 
-def mount_page(app: FastAPI, studio: Studio, switches: dict[str, str], password: str | None) -> None:
+def mount_page(app: FastAPI, studio: Studio, password: str | None) -> None:
     """Puts the page of each language on an app; `password` is asked for, with any name, where it is given."""
     auth = (lambda _, given: _same(given, password)) if password else None
     for language, prefix in PREFIX.items():
-        page = build_page(studio, language, switches)
+        page = build_page(studio, language)
         # Without it Gradio takes files that a request only names, such as a key in the home folder, for sent ones.
         page.has_launched = True
         options = dict(auth=auth, max_file_size=MOST_UPLOAD, show_error=True, css=CSS, ssr_mode=False)
         gr.mount_gradio_app(app, page, prefix, allowed_paths=[str(studio.home.resolve())], **options)
 
 
-def make_page_app(studio: Studio, switches: dict[str, str], password: str | None) -> FastAPI:
+def make_page_app(studio: Studio, password: str | None) -> FastAPI:
     """An app with the page alone; without a password it answers only those who address this machine by a local name."""
     app = FastAPI(openapi_url=None)
     if not password:
@@ -35,7 +35,7 @@ def make_page_app(studio: Studio, switches: dict[str, str], password: str | None
     def start() -> RedirectResponse:
         return RedirectResponse(f"{PREFIX['en']}/")
 
-    mount_page(app, studio, switches, password)
+    mount_page(app, studio, password)
     return app
 
 

@@ -1,7 +1,6 @@
 """The page: five tabs over a `Studio`."""
 
 import os
-from collections.abc import Mapping
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
 
@@ -25,12 +24,8 @@ AT_ONCE = 8
 """Pages, and things in each, that are answered at once."""
 
 
-def build_page(studio: Studio, language: str, switches: Mapping[str, str]) -> gr.Blocks:
-    """The page in one language.
-
-    Args:
-        switches: Training switches by their flag, each with its line of help.
-    """
+def build_page(studio: Studio, language: str) -> gr.Blocks:
+    """The page in one language."""
     said = TEXTS[language]
     direction = ["rtl"] if language in RIGHT_TO_LEFT else []
     kept = (UPLOADS_KEPT_SECONDS, UPLOADS_KEPT_SECONDS)
@@ -42,7 +37,7 @@ def build_page(studio: Studio, language: str, switches: Mapping[str, str]) -> gr
             with gr.Tab(said["data"], elem_id="tab_data"):
                 folder = data_tab(studio, said)
             with gr.Tab(said["train"], elem_id="tab_train"):
-                train_tab(studio, said, switches, choices, folder)
+                train_tab(studio, said, choices, folder)
             with gr.Tab(said["speak"], elem_id="tab_speak") as tab:
                 speak_tab(studio, said, choices)
                 choices.refresh_on(tab)

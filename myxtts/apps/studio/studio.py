@@ -15,15 +15,13 @@ from myxtts.apps.studio.data_sets import DataSets
 from myxtts.apps.studio.processes import process_of, require_free, said, start_training, stop_training
 from myxtts.apps.studio.run_view import RunView, run_folder, runs_in, view_run
 from myxtts.apps.studio.tasks import Tasks
+from myxtts.apps.studio.training_form import RELEASED_SIZE, XTTS_V2, Preset, preset_for, training_flags
 from myxtts.apps.studio.votes import Votes
 from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import load_corpus
-from myxtts.storage.checkpoint import CheckpointError
-from myxtts.storage.files import read_json
 from myxtts.storage.speakers import read_speakers
-from myxtts.text.languages import DEFAULT_LANGUAGE
 
 MOST_CHARACTERS = 4096
 CLIP_RATE = 22_050
@@ -99,30 +97,25 @@ class Studio:
         flags = [str(recordings), "--output", str(folder), "--language", language]
         yield from self.tasks.follow(f"data {name}", "make-dataset", *flags)
 
-    def settings(self, name: str) -> dict[str, Any]:
-        """What a run was asked for, by the names of `training_flags`; empty for a new one."""
-        try:
-            config = read_json(run_folder(self.home, name) / "config.json")
-        except CheckpointError:
-            return {}
-        model, data, training = (config[part] for part in ("model", "data", "training"))
-        steps = {training[stage]["max_steps"] for stage in STAGES if stage in training}
-        return dict(
-            train_data=data["train_data"] or "",
-            language=data["language"] or DEFAULT_LANGUAGE,
-            size=model["size"],
-            stage=training["stage"],
-            batch_size=data["batch_size"],
-            epochs=training["epochs"],
-            max_steps=steps.pop() if len(steps) == 1 else 0,
-            accumulation=training["gradient_accumulation"],
-            save_every=training["checkpoint_every_steps"],
-            amharic_g2p="am" in data["g2p"],
-        )
+    def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> Preset:
+        """The training form for a run that starts from a model; a run that is there shows its own settings."""
+        folder = run_folder(self.home, name) if name else self.home
+        return preset_for(self.source(source), folder, recipe)
+
+    def source(self, named: str | None) -> str:
+        """What `--init-from` takes for a name in the form: the folder of a run, else the name as it is."""
+        named = (named or "").strip()
+        return str((self.home / named).resolve()) if named in self.runs() else named
+
+    def flags(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[str]:
+        """The flags of `myxtts train` for the form."""
+        folder = run_folder(self.home, name) if name else self.home
+        return training_flags(recipe, folder, values | dict(init_from=self.source(values["init_from"])))
 
     def plan(self, flags: list[str]) -> str:
         """What training with these flags would take."""
-        return said("plan", *flags)
+        is_released = f"--init-from={XTTS_V2}" in flags  # the plan does not fetch it to learn its size
+        return said("plan", *flags, *[f"--model-size={RELEASED_SIZE}"] * is_released)
 
     def check_free(self, name: str) -> None:
         """Raises `UserError` where the name is none, or a run of it trains already."""
@@ -217,36 +210,6 @@ def _as_pcm16(samples: np.ndarray) -> np.ndarray:
 def flags_after_subject(subject: str, value: str, flags: list[str]) -> list[str]:
     """`data -- FOLDER` with the flags before it, so that no folder is taken for a flag."""
     return [subject, *flags, "--", value]
-
-
-def training_flags(
-    train_data: str | None,
-    language: str,
-    size: str,
-    stage: str,
-    batch_size: int,
-    epochs: int,
-    max_steps: int,
-    accumulation: int,
-    save_every: int,
-    amharic_g2p: bool,
-    switches: dict[str, bool],
-    **named: str | None,
-) -> list[str]:
-    """The flags of `myxtts train` for what the page was given.
-
-    Args:
-        switches: By their flags; those that are on are given.
-        named: Further flags by their names, such as `init_from`; those that are not empty are given.
-    """
-    has_data = bool(train_data and train_data.strip())
-    flags = [f"--train-data={train_data.strip()}", f"--language={language}"] if has_data else []
-    flags += [f"--model-size={size}", f"--stage={stage}", f"--batch-size={int(batch_size)}"]
-    flags += [f"--epochs={int(epochs)}", f"--grad-accum={int(accumulation)}", f"--save-every={int(save_every)}"]
-    flags += [f"--max-steps={int(max_steps)}"] if max_steps else []
-    flags += ["--g2p=am"] if amharic_g2p else []
-    flags += [f"--{name.replace('_', '-')}={value.strip()}" for name, value in named.items() if value and value.strip()]
-    return flags + [flag for flag, is_on in switches.items() if is_on]
 
 
 def _changed(folder):

@@ -1,39 +1,32 @@
 """The tab in which runs are planned, started, watched and stopped."""
 
-from collections.abc import Mapping
-
 import gradio as gr
 import pandas as pd
 
 from myxtts.apps.studio.parts import Choices, language_box, log_box, told
-from myxtts.apps.studio.studio import Studio, training_flags
+from myxtts.apps.studio.studio import Studio
+from myxtts.apps.studio.training_form import FLAGS, MORE, OWN, SWITCHES, XTTS_V2, choices_of
 from myxtts.config.checks import UserError
+from myxtts.config.recipes import recipe_names
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES
+from myxtts.storage.base_model import BASE_NAME
 
 SECONDS_BETWEEN_LOOKS = 2.0
 MOST_POINTS = 600
 """Of the curves of losses."""
-PRESETS = ("none", "conservative", "balanced", "aggressive", "auto")
-NAMED = ("init_from", "data_gpu", "model_gpu", "optimizations")
-"""Flags with a box each, by the names of `training_flags`."""
 
 
-def train_tab(
-    studio: Studio, said: dict[str, str], switches: Mapping[str, str], choices: Choices, data_folder: gr.Textbox
-) -> None:
+def train_tab(studio: Studio, said: dict[str, str], choices: Choices, data_folder: gr.Textbox) -> None:
     """Settings, the plan, start and stop, and what the run of the name in the first box does now."""
     now = gr.Markdown(elem_id="train_now")
     name = gr.Dropdown(studio.runs(), value=None, label=said["new_run"], allow_custom_value=True, elem_id="train_run")
-    form, boxes, named = _settings(said, switches)
-    given = [*form.values(), *boxes, *named]
+    form, recipe, stages = _form(studio, said)
+    names, given = list(form), [name, recipe, *form.values()]
     data_folder.change(lambda folder: folder, data_folder, form["train_data"], show_progress="hidden", api_name=False)
 
-    def flags(*values):
-        switched = values[len(form) : len(form) + len(boxes)]
-        return training_flags(
-            *values[: len(form)], dict(zip(switches, switched)), **dict(zip(NAMED, values[-len(NAMED) :]))
-        )
+    def flags(run, recipe, *values):
+        return studio.flags(run, recipe, dict(zip(names, values)))
 
     with gr.Row():
         plan = gr.Button(said["plan"], elem_id="train_plan")
@@ -44,8 +37,8 @@ def train_tab(
     plan.click(told(lambda *values: studio.plan(flags(*values))), given, planned, api_name="plan")
 
     def begin(run, *values):
-        asked = flags(*values)
         studio.check_free(run or "")
+        asked = flags(run, *values)
         yield said["planning"], gr.skip()
         memory = studio.plan(asked)
         studio.start(run, asked)
@@ -55,22 +48,48 @@ def train_tab(
         studio.stop(run or "")
         return said["stopping"]
 
-    start.click(told(begin), [name, *given], [state, planned], api_name="start")
+    start.click(told(begin), given, [state, planned], api_name="start")
     stop.click(told(end), name, state, api_name="stop")
     _watch(studio, said, name, now, state)
 
-    def settings(run):
-        found = _stored(studio, run)
-        return [found.get(key, gr.skip()) for key in form]
-
-    name.change(settings, name, list(form.values()), show_progress="hidden", api_name="settings")
+    _fill(studio, name, form, recipe, stages)
 
     def opened():
         training = studio.training()
         chosen = dict(value=training[0]) if training else {}  # else what was typed meanwhile stays
-        return gr.Dropdown(choices=studio.runs(), **chosen), _now(studio, said)
+        return (
+            gr.Dropdown(choices=studio.runs(), **chosen),
+            gr.Dropdown(choices=_sources(studio, said)),
+            _now(studio, said),
+        )
 
-    choices.page.load(opened, None, [name, now], show_progress="hidden", api_name=False)
+    choices.page.load(opened, None, [name, form["init_from"], now], show_progress="hidden", api_name=False)
+
+
+def _fill(studio, name, form, recipe, stages):
+    """Run, source and recipe fill the form."""
+
+    def shown(run, source, recipe=None):
+        found = studio.preset(run, source, recipe)
+        values = [gr.skip() if key == "train_data" and not found.values[key] else found.values[key] for key in form]
+        return [found.recipe, found.stages, *values]
+
+    outputs, quiet = [recipe, stages, *form.values()], dict(show_progress="hidden")
+    source = form["init_from"]
+
+    def named(run, source, recipe):
+        if run in studio.runs():
+            return shown(run, source)
+        # The name of a new run changes nothing, but that the settings of the last one go.
+        return shown(None, source) if recipe == OWN else [gr.skip()] * len(outputs)
+
+    name.change(told(named), [name, source, recipe], outputs, **quiet, api_name="settings")
+    source.input(told(shown), [name, source], outputs, **quiet, api_name="start_from")
+    recipe.input(told(shown), [name, source, recipe], outputs, **quiet, api_name="recipe")
+
+
+def _sources(studio, said):
+    return [(said["nothing"], ""), (said["base"], BASE_NAME), *studio.runs(), ("XTTS v2", XTTS_V2)]
 
 
 def _watch(studio, said, name, now, state):
@@ -90,39 +109,52 @@ def _watch(studio, said, name, now, state):
     gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look, [name, seen], outputs, **quiet)
 
 
-def _settings(said, switches):
-    """Boxes of the form by the names of `training_flags`, check boxes of switches, and boxes of `NAMED`."""
-    form = {"train_data": gr.Textbox("", label=said["folder"], elem_id="train_folder")}
+def _form(studio, said):
+    """Boxes by the names of `training_form.MAIN` and `MORE`, that of the recipe, and the table of the stages."""
+    preset = studio.preset(None, None)
+    form = {"train_data": gr.Textbox("", label=said["folder"], elem_id="train_train_data")}
     form["language"] = language_box(said, "train_language")
     with gr.Row():
-        form["size"] = gr.Dropdown(list(MODEL_SIZES), value="tiny", label=said["size"], elem_id="train_size")
-        form["stage"] = gr.Dropdown(["all", *STAGES], value="all", label=said["stage"], elem_id="train_stage")
-        form["batch_size"] = gr.Number(16, label=said["batch"], precision=0, minimum=1, elem_id="train_batch")
-        form["epochs"] = gr.Number(500, label=said["epochs"], precision=0, minimum=1)
-    with gr.Row():
-        form["max_steps"] = gr.Number(0, label=said["steps"], precision=0, minimum=0, elem_id="train_steps")
-        form["accumulation"] = gr.Number(1, label=said["accumulation"], precision=0, minimum=1)
-        form["save_every"] = gr.Number(1000, label=said["save_every"], precision=0, minimum=1, elem_id="train_save")
-    form["amharic_g2p"] = gr.Checkbox(label=said["g2p"])
-    with gr.Accordion(said["switches"], open=False):
-        boxes = [gr.Checkbox(label=flag.lstrip("-"), info=help_text) for flag, help_text in switches.items()]
-        named = [gr.Textbox("", label=said["init_from"], elem_id="train_init")]
+        form["init_from"] = gr.Dropdown(
+            _sources(studio, said),
+            value="",
+            label=said["init_from"],
+            allow_custom_value=True,
+            elem_id="train_init_from",
+        )
+        recipes = [(said["nothing"], ""), (said["own"], OWN), *recipe_names()]
+        recipe = gr.Dropdown(recipes, value="", label=said["recipe"], elem_id="train_recipe")
+    headers = [said[key] for key in ("stage", "steps", "batch", "rate")]
+    stages = gr.Dataframe(
+        preset.stages, headers=headers, label=said["stages"], interactive=False, elem_id="train_stages"
+    )
+    for names in (("model_size", "stage", "batch_size"), ("epochs", "max_steps", "grad_accum", "save_every")):
         with gr.Row():
-            named += [gr.Textbox("", label=said[key]) for key in ("data_gpu", "model_gpu")]
-            named.append(gr.Dropdown(list(PRESETS), value="none", label=said["preset"], elem_id="train_preset"))
-    return form, boxes, named
+            form |= {name: _box(name, said[name], None, preset.values[name]) for name in names}
+    form["amharic_g2p"] = gr.Checkbox(label=said["g2p"], elem_id="train_g2p")
+    with gr.Accordion(said["switches"], open=False, elem_id="train_more"):
+        for name in MORE:
+            flag = FLAGS[name]
+            form[name] = _box(name, flag.names[0].lstrip("-"), flag.help, preset.values[name])
+    return form, recipe, stages
+
+
+def _box(name, label, info, value):
+    """The box of a flag by its kind."""
+    common, kind = dict(label=label, info=info, elem_id=f"train_{name}"), FLAGS[name].kind
+    if kind in SWITCHES:
+        return gr.Checkbox(bool(value), **common)
+    listed = {"size": MODEL_SIZES, "stage": ("all", *STAGES)}.get(kind)
+    if name != "tune" and (listed := listed or choices_of(name)):
+        return gr.Dropdown(["", *listed] if value is None else list(listed), value=value or "", **common)
+    if kind in ("int", "N", "batch"):
+        return gr.Number(value, precision=0, **common)
+    return gr.Number(value, **common) if kind == "float" else gr.Textbox(value or "", **common)
 
 
 def _now(studio, said):
     training = studio.training()
     return said["now"].format(", ".join(training)) if training else said["none_now"]
-
-
-def _stored(studio, run):
-    try:
-        return studio.settings(run or "")
-    except UserError:  # a name that is being typed
-        return {}
 
 
 def _shown(studio, said, name, seen):

@@ -48,9 +48,9 @@ def test_recordings_become_a_voice_that_is_heard_compared_and_exported(home, tin
         page.picture("data")
         page.tab("train")
         page.write("train_run", "first")
-        page.choose("train_size", "nano")
-        page.write("train_batch", "4")
-        page.write("train_steps", "2")
+        page.choose("train_model_size", "nano")
+        page.write("train_batch_size", "4")
+        page.write("train_max_steps", "2")
         page.click("train_start")
         page.wait_value("train_planned", "MEMORY", **patience)
         page.wait(
@@ -81,17 +81,17 @@ def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(home, tiny_co
     with page_server(home, port), Page(port, pictures=pictures) as page:
         page.tab("train")
         page.write("train_run", "long")
-        page.write("train_folder", str(tiny_corpus))
-        page.choose("train_size", "nano")
+        page.write("train_train_data", str(tiny_corpus))
+        page.choose("train_model_size", "nano")
         page.choose("train_stage", "dvae")
-        page.write("train_batch", "2")
-        page.write("train_steps", "100000")
+        page.write("train_batch_size", "2")
+        page.write("train_max_steps", "100000")
         page.click("train_start")
         page.wait_value("train_state", "dvae", **patience)
     with page_server(home, port), Page(port, pictures=pictures) as page:
         page.tab("train")
         page.wait(lambda: "long" in page.find("train_now").text, "what trains")
-        assert page.wait_value("train_run", "long") and page.value("train_steps") == "100000"
+        assert page.wait_value("train_run", "long") and page.value("train_max_steps") == "100000"
         page.click("train_start")
         page.wait_toast("already")
         with Page(port, "fa", pictures=pictures, size=(360, 900)) as other:
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_told_in_a_sentence(home, tmp_path, pictures):
         page.wait_toast("Files must be sound or text")
         page.tab("train")
         page.write("train_run", "bad")
-        page.write("train_folder", str(tmp_path / "nowhere"))
+        page.write("train_train_data", str(tmp_path / "nowhere"))
         page.click("train_start")
         page.wait_value("train_state", "nowhere", seconds=PATIENCE_SECONDS)
         page.picture("told")

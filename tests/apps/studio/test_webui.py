@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -17,12 +17,14 @@ from myxtts.apps.studio.data_sets import DataSets
 from myxtts.apps.studio.player import REPEATED_PARTS, Messages
 from myxtts.apps.studio.processes import output_path, sentence_of, start_training, stop_training, trainer_of
 from myxtts.apps.studio.run_view import run_folder, runs_in, view_run
-from myxtts.apps.studio.studio import Studio, training_flags
+from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.tasks import Tasks
+from myxtts.apps.studio.training_form import OWN, XTTS_V2
 from myxtts.apps.studio.votes import Votes
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
-from myxtts.storage.files import write_json
+from myxtts.config.loading import config_from_dict
+from myxtts.storage.files import read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
 
 LINE = "17:23:43 INFO dvae step {step}/800 | loss {loss} | reconstruction 0.81 | lr 1.3e-03 | Avg: 96.9ms, Std: 10.8ms"
@@ -162,19 +164,74 @@ def test_messages_of_a_speech_hold_every_part_in_order():
     assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
 
 
-def test_form_shows_what_a_run_was_asked_for(tmp_path):
+def recorded(folder, corpus, texts):
+    """The tiny corpus with other texts."""
+    folder.mkdir()
+    (folder / "wavs").symlink_to(corpus / "wavs", target_is_directory=True)
+    names = sorted(path.stem for path in (corpus / "wavs").glob("*.wav"))
+    lines = [f"{name}|{text}|{text}" for name, text in zip(names, len(names) * texts)]
+    (folder / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def steps_and_rates(config):
+    return {name: (stage.max_steps, stage.learning_rate) for name, stage in config.training.stages.items()}
+
+
+WORDS = {"en": ("one two", "three"), "fa": ("سلام", "حال شما"), "am": ("ሰላም", "እንዴት ነው")}
+
+
+@pytest.mark.parametrize("language", WORDS)
+def test_run_that_the_page_starts_has_the_steps_and_rates_of_the_recipe(tmp_path, tiny_corpus, language):
+    from released_model import write_release
+    from test_convert_export import RELEASED_SHAPE
+
+    from myxtts.__main__ import main
+    from myxtts.cli.train import build_parser, config_from_arguments
+    from myxtts.runs.opening import open_run
+    from myxtts.text.tokenizer import XTTSTokenizer
+
+    home, studio = tmp_path / "runs", Studio(tmp_path / "runs")
+    known = XTTSTokenizer.from_file(write_release(tmp_path / "release") / "vocab.json").num_tokens
+    release = write_release(tmp_path / "release", replace(RELEASED_SHAPE, num_text_tokens=known))
+    assert main(["convert", "--from-coqui", str(release / "model.pth"), "--output", str(home / "released")]) == 0
+    recordings = recorded(tmp_path / "set", tiny_corpus, WORDS[language])
+    recipes = {"": None, "base": "finetune_base.yaml", "from_base": "finetune_base.yaml"}
+    for source, recipe in (recipes | {"released": "finetune_xtts_v2.yaml"}).items():
+        name = f"from_{source or 'nothing'}"
+        preset = studio.preset(name, source)
+        form = preset.values | dict(train_data=str(recordings), language=language)
+        asked = {} if source == "released" else dict(amharic_g2p=language == "am")
+        form |= asked | ({} if source else dict(model_size="nano"))
+        flags = [*studio.flags(name, preset.recipe, form), "--checkpoint-dir", str(home / name)]
+        open_run(config_from_arguments(build_parser().parse_args(flags)))
+        config = config_from_dict(read_json(home / name / "config.json"))
+        expected = XTTSConfig.from_yaml(recipe) if recipe else XTTSConfig()
+        assert steps_and_rates(config) == steps_and_rates(expected), source
+        assert config.data.batch_size == expected.data.batch_size and config.data.language == language
+        if language == "am" and source != "released":
+            assert "am" in config.data.g2p
+        again = studio.preset(name, None)
+        assert again.recipe == OWN and studio.flags(name, OWN, again.values) == [f"--config={home / name / OWN}"]
+
+
+def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_path):
     config = XTTSConfig(data=DataConfig(train_data="recordings", batch_size=3, g2p=("am",)), model=ModelConfig("nano"))
     (tmp_path / "run").mkdir()
-    write_json(tmp_path / "run/config.json", asdict(config))
-    found = Studio(tmp_path).settings("run")
-    assert (found["train_data"], found["batch_size"], found["size"], found["amharic_g2p"]) == (
-        "recordings",
-        3,
-        "nano",
-        True,
-    )
-    assert training_flags(**found, switches={}, init_from=" ", model_gpu="1")[-1] == "--model-gpu=1"
-    assert Studio(tmp_path).settings("new") == {}
+    write_json(tmp_path / "run/config.json", config.to_dict())
+    found = Studio(tmp_path).preset("run", None).values
+    shown = (found["train_data"], found["batch_size"], found["model_size"], found["amharic_g2p"])
+    assert shown == ("recordings", 3, "nano", True)
+    assert Studio(tmp_path).flags("run", OWN, found | dict(data_gpu=0, keep=2.0))[1:] == [
+        "--language=en",
+        "--data-gpu=0",
+    ]
+    base = Studio(tmp_path).preset("new", "base")
+    assert [row[:2] for row in base.stages] == [["dvae", 600], ["gpt", 400], ["decoder", 1500]]
+    flags = Studio(tmp_path).flags("new", base.recipe, base.values | dict(amharic_g2p=True, model_size="tiny"))
+    assert flags == ["--config=finetune_base.yaml"]
+    released = Studio(tmp_path).preset("new", XTTS_V2)
+    assert released.stages == [["gpt", "500 epochs", 3, "5.0e-06"]] and released.values["model_size"] == "big"
 
 
 def test_sentence_is_found_in_what_a_command_printed():
@@ -188,22 +245,23 @@ def test_name_of_a_run_is_no_path(tmp_path, name):
         run_folder(tmp_path, name)
 
 
-def test_flags_are_those_of_the_command():
+def test_flags_are_those_of_the_command(tmp_path):
     from myxtts.cli.train import build_parser, config_from_arguments
 
-    switches = {"--gradient-checkpointing": True, "--attention=memory-efficient": True, "--xla": False}
-    flags = training_flags(" --odd name", "am", "nano", "gpt", 4, 3, 20, 2, 50, True, switches)
-    config = config_from_arguments(build_parser().parse_args(flags))
-    assert config.data.train_data == "--odd name" and config.data.language == "am" and tuple(config.data.g2p) == ("am",)
+    form = Studio(tmp_path).preset("new", "").values
+    form |= dict(train_data=" --odd name", language="am", model_size="nano", stage="gpt", batch_size=4, epochs=3)
+    form |= dict(max_steps=20, grad_accum=2, save_every=50, amharic_g2p=True, gradient_checkpointing=True, xla=False)
+    config = config_from_arguments(build_parser().parse_args(Studio(tmp_path).flags("new", "", form)))
+    assert config.data.train_data == "--odd name" and config.data.language == "am" and config.data.g2p == ("am",)
     training = config.training
     assert (config.model.size, training.stage, config.data.batch_size) == ("nano", "gpt", 4)
     assert (training.epochs, training.gpt.max_steps, training.gradient_accumulation) == (3, 20, 2)
     assert training.checkpoint_every_steps == 50 and training.gradient_checkpointing and not training.xla
-    assert training.attention == "memory-efficient"
 
 
-def test_language_of_recordings_goes_with_recordings():
-    flags = training_flags(" ", "am", "nano", "gpt", 4, 3, 20, 2, 50, False, {})
+def test_language_of_recordings_goes_with_recordings(tmp_path):
+    form = Studio(tmp_path).preset("new", "").values
+    flags = Studio(tmp_path).flags("new", "", form | dict(train_data=" ", language="am"))
     assert not [flag for flag in flags if flag.startswith(("--train-data", "--language"))]
 
 
@@ -232,7 +290,7 @@ def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
 
     (secret := tmp_path / "id_ed25519").write_text("private key")
     named, page, tried = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}, PREFIX["en"], []
-    with TestClient(make_page_app(Studio(tmp_path / "runs"), {}, None), base_url="http://127.0.0.1") as client:
+    with TestClient(make_page_app(Studio(tmp_path / "runs"), None), base_url="http://127.0.0.1") as client:
         config = client.get(f"{page}/config").json()
         kinds = {one["id"]: one["type"] for one in config["components"]}
         for dependency in config["dependencies"]:
@@ -254,11 +312,11 @@ def test_lock_of_a_file_of_the_same_number_elsewhere_is_not_a_run(tmp_path, monk
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
 def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys, monkeypatch):
-    from myxtts.apps.studio.__main__ import main, switches
+    from myxtts.apps.studio.__main__ import main
     from myxtts.apps.studio.page import build_page
 
     for language in ("en", "fa"):
-        page = build_page(Studio(tmp_path), language, switches())
+        page = build_page(Studio(tmp_path), language)
         names = {function.api_name for function in page.fns.values()}
         assert {"make_data_set", "add_recording", "check_data", "plan", "start", "stop", "state", "speak"} <= names
         assert {"compare", "evaluate", "models", "export", "import"} <= names
