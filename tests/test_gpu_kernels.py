@@ -23,9 +23,6 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.decoder import DecoderStage
 from myxtts.training.watching.ledger import nodes
 
-HOST_ONLY = {("Const", "DT_STRING"): "the message of an assertion, read when it fails"}
-"""Kinds of operations with one of their types that are in these graphs and on the host alone, and why that is well."""
-
 
 def kernels_lacking(graphs):
     """`(kind, types)` of the operations of graphs that neither a kernel for GPUs nor one for any device takes."""
@@ -45,12 +42,6 @@ def _takes(kernel, types):
         return False
     allowed = {one.name: set(one.allowed_values.list.type) for one in kernel.constraint}
     return all(types[name] in values for name, values in allowed.items() if name in types)
-
-
-def lacking_kinds(graphs):
-    """What `kernels_lacking` finds beyond `HOST_ONLY`."""
-    found = kernels_lacking(graphs)
-    return {(kind, types) for kind, types in found if not any((kind, one) in HOST_ONLY for _, one in types)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,12 +106,12 @@ def test_preparation_and_step_have_kernels(name, foundations, monkeypatch):
     if name == "decoder":
         batch = of_one_length(batch, maker.crop, maker.grid)
     whole = step._whole.get_concrete_function(batch, SEED, last_turns(step)[-1][1])
-    assert not lacking_kinds([preparation.graph, whole.graph])
+    assert not kernels_lacking([preparation.graph, whole.graph])
     for precision in ("mixed_bfloat16", "mixed_float16"):
         # The update is in float32 as before; gradients are scaled for float16 alone.
         _, mixed = step_of(name, foundations, precision)
         graphs = [gradients_of(rule, batch, phase) for rule, phase in last_turns(mixed)]
-        assert not lacking_kinds(graphs), precision
+        assert not kernels_lacking(graphs), precision
 
 
 def gradients_of(rule, batch, phase):
@@ -144,7 +135,7 @@ def test_speaking_has_kernels(decoder):
         steps = engine.steps
         functions += [*voices, synthesizer._to_mel, steps._read, steps._draws[False]._function]
         functions += [steps._move._function, steps._join._function]
-    assert not lacking_kinds([function.get_concrete_function().graph for function in functions])
+    assert not kernels_lacking([function.get_concrete_function().graph for function in functions])
 
 
 def test_kernel_that_is_lacking_is_found():

@@ -44,6 +44,7 @@ SOAK_SHARE = 0.25
 LARGEST_GROWTH = 0.02
 """Of memory, from the middle third of the long run to the last."""
 RESUME_STEPS = 8
+PAIR = ("--data-gpu", "--model-gpu", "--virtual-devices", "--data-gpu-memory", "--model-gpu-memory")
 MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
 
 
@@ -165,13 +166,16 @@ def _run(command, timeout):
 
 
 def _without_pair(flags):
-    kept, skip = [], False
-    for flag in flags:
-        if not skip and not flag.startswith(("--data-gpu=", "--model-gpu=", "--virtual-devices=")):
-            skip = flag in ("--data-gpu", "--model-gpu", "--virtual-devices")
-            kept += [] if skip else [flag]
-        else:
-            skip = False
+    """The flags without those that name two devices or limit them."""
+    given = iter(flags)
+    kept = []
+    for flag in given:
+        name, _, value = flag.partition("=")
+        if name in PAIR:
+            if not value:
+                next(given, None)
+        elif name != "--enable-memory-isolation":
+            kept.append(flag)
     return kept
 
 

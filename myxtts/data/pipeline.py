@@ -1,5 +1,6 @@
 """From a list of clips to a tf.data stream of `WaveBatch`es on the data device."""
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import AudioError, load_with_rate
+from myxtts.audio.files import load_with_rate
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
@@ -100,8 +101,6 @@ class BatchLoader:
     """Whether batches bring codes instead of samples; all clips are then prepared, whole and not shifted."""
     share: tuple[int, int] = (0, 1)
     """Which of how many equal parts of each batch is read: a worker's own rows."""
-    failure: Exception | None = None
-    """What a reading thread could not read; see `stream_batches`."""
 
     def __post_init__(self):
         self._by_speaker: dict[tuple[str, str], list[int]] = {}
@@ -198,17 +197,10 @@ def wave_dataset(
 ) -> tf.data.Dataset:
     """Batches `start` to `stop` of `loader` (without end for None), read in parallel, in order."""
 
-    def load(position):
-        try:
-            return tuple(loader(position))
-        except (AudioError, OSError) as error:
-            loader.failure = error
-            raise
-
     def read(position):
         # Stateless, as it follows from the position: where determinism is asked for, others are not read in parallel.
         dtypes = [tf.as_dtype(dtype) for dtype in WAVE_DTYPES]
-        batch = WaveBatch(*tf.numpy_function(load, [position], dtypes, stateful=False))
+        batch = WaveBatch(*tf.numpy_function(loader, [position], dtypes, stateful=False))
         for value, rank in zip(batch, WAVE_RANKS):
             value.set_shape([None] * rank)
         return batch
@@ -222,17 +214,37 @@ def wave_dataset(
     return tf.data.Dataset.range(start, last).map(read, num_parallel_calls=num_workers).with_options(options)
 
 
+class _Reader:
+    """Calls a loader for `tf.data`; where that raises it keeps the error, and a batch of no clips takes its place."""
+
+    def __init__(self, loader):
+        self._loader = loader
+        self.failures = {}
+
+    def __call__(self, position):
+        try:
+            return tuple(self._loader(position))
+        except Exception as error:
+            self.failures[int(position)] = error
+            return tuple(np.zeros((0,) * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES))
+
+
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
-    """Iterates over `wave_dataset` on `device`; what `loader` raised comes as it was, not as TensorFlow's text."""
-    batches = iter(prefetch_to(wave_dataset(loader, start, stop, num_workers), device, buffer_size))
+    """Iterates over `wave_dataset` on `device`; raises what `loader` raised.
+
+    TensorFlow never sees the data end or fail: an eager operation that fails in one thread aborts those that run in
+    others, since all share one rendezvous, and the training step would report the end of the data.
+    """
+    reader = _Reader(loader)
+    batches = iter(prefetch_to(wave_dataset(reader, start, stop, num_workers), device, buffer_size))
     try:
-        yield from batches
-    except tf.errors.OpError as error:
-        if loader.failure is None:
-            raise
-        raise loader.failure from error
+        for position in itertools.count(start) if stop is None else range(start, stop):
+            batch = next(batches)
+            if position in reader.failures:
+                raise reader.failures[position]
+            yield batch
     finally:
         # Taking an iterator apart waits for its thread that tunes buffers, which may sleep for up to a minute.
         last_reference = [batches]

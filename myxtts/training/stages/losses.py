@@ -3,6 +3,19 @@
 import tensorflow as tf
 
 
+def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy of each target: `(..., V)` float32, `(...)` int32 -> `(...)` float32.
+
+    Not `tf.nn.sparse_softmax_cross_entropy_with_logits`: it asserts shapes in the graph, and the text of an assertion
+    has no place on a GPU, which is an error where soft placement is off.
+    """
+    shape, classes = tf.shape(targets), logits.shape[-1]
+    losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+        features=tf.reshape(logits, (-1, classes)), labels=tf.reshape(targets, (-1,))
+    )
+    return tf.reshape(losses, shape)
+
+
 def masked_cross_entropy(
     logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing: float = 0.0
 ) -> tf.Tensor:
@@ -11,7 +24,7 @@ def masked_cross_entropy(
     `label_smoothing` is the share of each target spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
     """
     logits = tf.cast(logits, tf.float32)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+    losses = cross_entropy(logits, targets)
     if label_smoothing:
         uniform = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
         losses = (1.0 - label_smoothing) * losses + label_smoothing * uniform

@@ -20,6 +20,7 @@ from myxtts.storage.checkpoint import CheckpointError, assign_by_name
 from myxtts.storage.files import digest_bytes
 from myxtts.training.loop.replicas import synchronize_statistics
 from myxtts.training.stages.base import Objective, Stage, Update, arrays_of
+from myxtts.training.stages.losses import cross_entropy
 from myxtts.training.stages.preparation import Preparation
 
 logger = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ class SpeakerObjective(Objective):
             statistics["batches"] = tf.constant(1.0)
         speaker = tf.maximum(batch.speaker, 0)
         logits = self.classifier(vectors, speaker, self.active)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(speaker, logits)
+        losses = cross_entropy(logits, speaker)
         counted = self._counted(batch)
         return {"speaker": tf.reduce_sum(tf.where(counted > 0, losses, 0.0))}, statistics
 
