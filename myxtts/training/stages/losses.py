@@ -1,14 +1,18 @@
 """Losses as sums, so that batches of several replicas and accumulation steps share one mean over all tokens."""
 
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 
 def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Cross-entropy of each target: `(..., V)` float32, `(...)` int32 -> `(...)` float32.
 
     Not `tf.nn.sparse_softmax_cross_entropy_with_logits`: it asserts shapes in the graph, and the text of an assertion
-    has no place on a GPU, which is an error where soft placement is off.
+    has no place on a GPU, which is an error where soft placement is off. What follows is its own arithmetic: GPUs have
+    no deterministic kernel for the two in one.
     """
+    if is_op_determinism_enabled():
+        return -tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=len(targets.shape))
     shape, classes = tf.shape(targets), logits.shape[-1]
     losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
         features=tf.reshape(logits, (-1, classes)), labels=tf.reshape(targets, (-1,))
