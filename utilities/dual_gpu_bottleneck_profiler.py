@@ -122,6 +122,8 @@ def _trains_more(plan):
             f"One data device feeds {plan.num_replicas} training devices too slowly: fewer --model-gpus, or a larger "
             "--model-size."
         )
+    if plan.data_gpu in plan.model_gpus:
+        return "One GPU prepares and trains: use the idle time for a larger --batch-size or --model-size."
     return (
         f"Give the data work the quicker device: --data-gpu {plan.model_gpus[0]} --model-gpu {plan.data_gpu}; or use "
         "the idle time for a larger --model-size."
