@@ -390,33 +390,3 @@ def test_end_of_the_data_does_not_wait_until_the_reader_is_taken_apart(monkeypat
     assert list(pipeline.stream_batches(None, "/CPU:0", 0, 2, 1, 1)) == [1, 2]
     assert not ended
     may_end.set()
-
-
-def test_stream_asks_for_no_batch_after_the_last_and_fails_with_the_readers_error(clips):
-    """What TensorFlow reports in one thread, an end of the data too, aborts operations of other threads."""
-    asked, make = [], prefetch_to
-
-    class Counted:
-        def __init__(self, dataset):
-            self.batches = iter(dataset)
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            asked.append(1)
-            return next(self.batches)
-
-    loader = make_loader(clips)
-
-    def failing(position):
-        if position == 3:
-            raise FileNotFoundError("clip 3 has vanished")
-        return loader(position)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "prefetch_to", lambda *arguments: Counted(make(*arguments)))
-        assert len(list(pipeline.stream_batches(loader, "/CPU:0", 2, 5, 2, 1))) == 3 == len(asked)
-        with pytest.raises(FileNotFoundError, match="clip 3 has vanished"):
-            list(pipeline.stream_batches(failing, "/CPU:0", 1, 5, 2, 1))
-    assert len(asked) == 6
