@@ -14,7 +14,7 @@ BUDGETS = {
     "bundled": 10,
     "cli": 1310,
     "config": 1590,
-    "data": 3_682,
+    "data": 3682,
     "devices": 1270,
     "distributed": 780,
     "hearing": 870,
@@ -26,7 +26,7 @@ BUDGETS = {
     "storage": 1340,
     "tests": 28320,
     "text": 2120,
-    "training": 5_209,
+    "training": 5209,
     "utilities": 5500,
     "utils": 110,
 }
