@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.config.checks import ConfigError, UserError, printable
@@ -15,7 +14,6 @@ from myxtts.config.flags import all_flags, with_named
 from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.config.recipes import SAMPLE, find_recipe
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
-from myxtts.storage.base_model import BASE_FOLDER, is_base
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -116,7 +114,7 @@ def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> "R
 
 
 def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = False) -> "Synthesizer":
-    """The model in the folder of a run, of `myxtts convert` or of `XTTS.save_to_preset`, ready to `speak`.
+    """The model in the folder of a run, of XTTS v2 as it is released or of `XTTS.save_to_preset`, ready to `speak`.
 
     Args:
         folder: Its folder, `base`, the bundled model, or `hf://owner/name[@revision]`, a model of the hub, which is
@@ -191,10 +189,10 @@ def _require_use(named, recordings):
 
 def _require_size_of_source(asked, source):
     """Raises `ConfigError` where the size that is asked for is not that of --init-from, which would be passed over."""
+    from myxtts.interchange.hub.fetching import folder_here
     from myxtts.storage.provenance import read_config  # brings NumPy, which a plan does without
 
-    folder = BASE_FOLDER if is_base(source) else Path(source or "")
-    if not asked or not source or not (folder / "config.json").is_file():
+    if not asked or (folder := folder_here(source)) is None:
         return
     if (size := read_config(folder).model.size) != asked:
         brought = f"--init-from {printable(source)} brings its model with it, which is {size}"

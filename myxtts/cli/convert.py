@@ -27,7 +27,7 @@ def build_parser() -> PlainParser:
     unnamed = "Files that are not named are taken from the folder of model.pth if they have\ntheir released names"
     parser.epilog = f"{unnamed}: {names}."
     direction = parser.add_mutually_exclusive_group(required=True)
-    direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint to make a folder of")
+    direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint, or its folder")
     direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder to make a model.pth of")
     parser.add_argument("--output", required=True, help="folder, or with --to-coqui file, to write")
     released = parser.add_argument_group("files that go with --from-coqui")
@@ -48,22 +48,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _to_ours(arguments):
-    from myxtts.interchange.coqui.importing import CoquiFiles, import_coqui
+    from myxtts.interchange.coqui.importing import CoquiFiles, find_release, import_coqui
 
-    files = {"model": arguments.from_coqui}
-    for option, released_name in RELEASED_NAMES.items():
-        released = arguments.from_coqui.with_name(released_name)
-        files[option] = getattr(arguments, option) or (released if released.is_file() else None)
-    for option, path in files.items():
+    model = find_release(arguments.from_coqui) or arguments.from_coqui
+    given = {option: getattr(arguments, option) for option in RELEASED_NAMES}
+    for option, path in {"from_coqui": model, **given}.items():
         if path is not None and not path.is_file():
-            flag = "--from-coqui" if option == "model" else f"--{option.replace('_', '-')}"
-            raise UserError(f"{flag} must be a file. {path} is not one.")
-    if files["vocab"] is None:
-        alone = f"None was given, and {files['model']} comes without one"
-        raise UserError(f"--vocab must be the model's vocab.json. {alone}.")
-    config, coverage = import_coqui(CoquiFiles(**files), arguments.output)
+            raise UserError(f"--{option.replace('_', '-')} must be a file. {path} is not one.")
+    files = CoquiFiles.of(model, **given)
+    config, coverage = import_coqui(files, arguments.output)
     _print_coverage(coverage)
-    for option, path in files.items():
+    for option, path in vars(files).items():
         print(f"{option.replace('_', '-'):9} {path or 'none'}")
     if not any(row.weight and row.weight.startswith("dvae: dvae/") for row in coverage):
         print("There is no DVAE: the model can speak, but training it needs --dvae.")

@@ -5,14 +5,12 @@ Everything is arithmetic on the settings (`myxtts/planning`); no TensorFlow is i
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from myxtts.cli import train
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.memory.estimates import RESERVED_GB
 from myxtts.memory.report import describe, memory_report
-from myxtts.storage.base_model import BASE_FOLDER, is_base
 from myxtts.storage.files import write_json
 
 GPU_GB = (8, 12, 16, 24, 48, 80)
@@ -62,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _model(config):
     """The shape that is trained: that of `--init-from`, where it is on this machine."""
-    source = config.training.init_from
-    folder = BASE_FOLDER if is_base(source) else Path(source or "")
-    if not source or not (folder / "config.json").is_file():
+    from myxtts.interchange.hub.fetching import folder_here
+
+    if (folder := folder_here(config.training.init_from)) is None:
         return config.model
     from myxtts.storage.provenance import read_config  # brings NumPy, which other plans do without
 

@@ -216,7 +216,10 @@ def _check(arguments):
     if not given and not is_base(arguments.checkpoint):
         rule = "Say whose voice it is: give --reference-audio FILE, --voice FILE.voice or --speaker NAME."
         names = [] if is_elsewhere else [*read_speakers(arguments.checkpoint)]
-        raise UserError(f"{rule} {f'Try --speaker {names[0]}. {some_names(names)}' if names else ''}".rstrip())
+        known = (
+            f"Try --speaker {names[0]}. {some_names(names)}" if names else "--list-speakers lists those of the model."
+        )
+        raise UserError(f"{rule} {known}")
     if arguments.batch or arguments.stream:
         _at_most_one(arguments, "batch", "stream", "subtitles")
     require(MIN_SPEED <= arguments.speed <= MAX_SPEED, "--speed", f"{MIN_SPEED} to {MAX_SPEED}", arguments.speed)

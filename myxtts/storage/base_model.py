@@ -10,13 +10,14 @@ BASE_NAME = "base"
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 
 
-MODEL_FORMS = "the folder of a training run or of `myxtts convert`, base, or hf://owner/name"
+MODEL_FORMS = "the folder of a training run or of XTTS v2 as it is released, base, or hf://owner/name"
 """What may be named where a model is asked for."""
 
 
 def require_model_folder(folder: AnyPath, what: str) -> None:
     """Raises `CheckpointError`, which names all that `what` may be, where a folder is not there."""
-    if not Path(folder).is_dir():
+    path = Path(folder)
+    if not path.is_dir() and not (path.suffix == ".pth" and path.is_file()):
         raise CheckpointError(f"{what} must be {MODEL_FORMS}. {folder} is not a folder.")
 
 

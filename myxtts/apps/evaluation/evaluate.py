@@ -60,12 +60,13 @@ def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str
     for one in asked:
         folder, at, chosen = one.rpartition("@")
         is_chosen = bool(at) and chosen in WHICH
-        path = Path(local_folder(folder if is_chosen else one))
+        asked_for = folder if is_chosen else one
+        path = Path(local_folder(asked_for))
         if not path.is_dir():
             rule = "What is evaluated must be the folder of a run, of a converted model, or of spoken files"
             raise UserError(f"{rule} with a metadata.csv. {one} is not a folder.")
         end = f"@{chosen}" if is_chosen else ""
-        plain, parent = path.resolve().name, path.resolve().parent.name
+        plain, parent = Path(asked_for).resolve().name, Path(asked_for).resolve().parent.name
         short, long = (model_name(path),) * 2 if is_base(path) else (plain, f"{parent}/{plain}")
         found.append((path, chosen if is_chosen else which, short + end, long + end))
     shorts, result = Counter(short for _, _, short, _ in found), []

@@ -13,8 +13,8 @@ from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.devices.configuration import configure_for_speech
 from myxtts.devices.kinds import device_named
+from myxtts.interchange.hub.fetching import local_folder
 from myxtts.interchange.onnx.engines import load_synthesizer
-from myxtts.storage.base_model import base_folder, is_base
 from myxtts.utils.commons import get_device_context
 
 
@@ -33,7 +33,7 @@ def open_model(
     """Loads the model that `options.build_parser` was given; `at_start` is called as the application starts."""
     configure_for_speech()
     device = arguments.device and device_named(arguments.device)
-    run = base_folder() if is_base(arguments.checkpoint) else Path(arguments.checkpoint)
+    run = local_folder(arguments.checkpoint)
     with get_device_context(device):
         synthesizer = load_synthesizer(run, arguments.which, arguments.engine, decoder=arguments.decoder)
     voices = VoiceBook(synthesizer, run, arguments.voices and Path(arguments.voices))
@@ -41,7 +41,7 @@ def open_model(
     speaker = Speaker(synthesizer, Metrics(), *limits, arguments.warm, lambda: get_device_context(device))
     settings = ServerSettings(
         untouched=("/ui",) if arguments.ui else (),
-        model=arguments.model_name or run.resolve().name,
+        model=arguments.model_name or Path(arguments.checkpoint).resolve().name,
         api_key=key,
         max_characters=arguments.max_characters,
         language=arguments.language,

@@ -1,7 +1,10 @@
 """A released XTTS checkpoint, or a fine-tune of one -> a folder that `myxtts say` and `--init-from` open."""
 
+import glob
 import math
+import os
 import shutil
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,7 @@ from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
-from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
+from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, write_json, write_whole_folder
 from myxtts.storage.provenance import MEL_STATS, VOCABULARY
 from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
@@ -30,6 +33,10 @@ RELEASED_NAMES = {
     "config": "config.json",
 }
 """Files that come with `model.pth`: the fields of `CoquiFiles`, and the names under which they are released."""
+MODEL_NAMES = ("model.pth", "best_model.pth")
+"""Names of the weights in a released folder, and in that of a Coqui training."""
+_CONVERSION = 1
+"""Raised where the same files are converted otherwise, so that converted ones are not taken for it."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -47,6 +54,52 @@ class CoquiFiles:
     speakers: Path | None = None
     config: Path | None = None
     """None takes the settings that the checkpoint holds, else those of the released model."""
+
+    @classmethod
+    def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
+        """A model with the files `given`; the others are taken from its folder where they have their released names.
+
+        Raises:
+            CheckpointError: There is no vocabulary.
+        """
+        beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
+        files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
+        if files["vocab"] is None:
+            lack = f"{model} needs the model's vocab.json, and none is beside it"
+            way_out = "Copy it there from the model that this was fine-tuned from, or use myxtts convert --vocab."
+            raise CheckpointError(f"{lack}. {way_out}")
+        return cls(model, **files)
+
+
+def find_release(source: AnyPath) -> Path | None:
+    """The weights of a Coqui model named by its folder or by themselves; None where `source` is something else."""
+    path = Path(source)
+    if path.suffix == ".pth":
+        return path if path.is_file() else None
+    is_ours = (path / "gpt").is_dir()
+    return None if is_ours else next((path / name for name in MODEL_NAMES if (path / name).is_file()), None)
+
+
+def imported_release(model: Path) -> Path:
+    """The folder that a Coqui model is converted into: kept in the user's cache until one of its files changes.
+
+    Raises as `import_coqui`.
+    """
+    files = CoquiFiles.of(model)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "myxtts")
+    stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
+    content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
+    name = model.resolve().parent.name
+    output = cache / f"{name}-{digest_bytes(str(model.resolve()).encode(), 4)}-{digest_bytes(content.encode(), 4)}"
+    if not output.is_dir():
+        told = f"{model.parent} is a Coqui model: converting it once into {output}"
+        print(f"{told} (deleting that is safe)", file=sys.stderr, flush=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        import_coqui(files, output)
+        for stale in cache.glob(f"{glob.escape(output.name.rpartition('-')[0])}-*"):
+            if stale != output:
+                shutil.rmtree(stale, ignore_errors=True)
+    return output
 
 
 class Coverage(NamedTuple):

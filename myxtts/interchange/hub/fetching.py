@@ -18,7 +18,7 @@ import yaml
 
 from myxtts.config.checks import UserError, printable, read_bounded
 from myxtts.config.stages import STAGES
-from myxtts.interchange.coqui.importing import RELEASED_NAMES, CoquiFiles, import_coqui
+from myxtts.interchange.coqui.importing import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
 from myxtts.storage.base_model import base_folder, is_base
 from myxtts.storage.files import MAX_JSON_BYTES, digest_foreign_file, write_whole_folder
 from myxtts.storage.speakers import SPEAKERS_FILE
@@ -87,13 +87,22 @@ def ask_on_terminal(question: str) -> bool | None:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def folder_here(source: str | os.PathLike | None) -> Path | None:
+    """The folder of a model that is on this machine; None for one of the hub and for what is no model."""
+    if not source or is_hub_name(source):
+        return None
+    folder = local_folder(source)
+    return folder if (folder / "config.json").is_file() else None
+
+
 def local_folder(
     source: str | os.PathLike, accept_licence: bool = False, ask: Callable[[str], bool | None] = ask_on_terminal
 ) -> Path:
-    """The folder of a model: `source` itself, or where a model of the hub is kept once it is fetched and converted.
+    """The folder of a model: `source` itself, or where a model of the hub or of Coqui's is kept once it is converted.
 
     Args:
-        source: A folder, which need not be there, `hf://owner/name[@revision]`, or `base` for the model in the box.
+        source: A folder, which need not be there; a Coqui model's folder or its `model.pth`;
+            `hf://owner/name[@revision]`; or `base` for the model in the box.
         accept_licence: Take the model's licence as accepted; else it is shown and asked for, once per commit.
         ask: Called with the question; gives None where nobody can answer.
 
@@ -103,7 +112,8 @@ def local_folder(
     if is_base(source):
         return base_folder()
     if not is_hub_name(source):
-        return Path(source)
+        release = find_release(source)
+        return imported_release(release) if release else Path(source)
     name = parse_hub_name(source)
     hub = import_hub()
     key = hub.constants.HF_HOME, source
@@ -188,10 +198,9 @@ def _make(source, repository, commit, home, hub):
     names = {str(path.relative_to(snapshot)) for path in files}
     if MODEL in names:
         print(f"Converting {source} into {home}", file=sys.stderr, flush=True)
-        released = {key: snapshot / name for key, name in RELEASED_NAMES.items() if name in names}
-        if "vocab" not in released:
+        if RELEASED_NAMES["vocab"] not in names:
             raise HubError(f"{source} has {MODEL} and no vocab.json, without which it cannot read. Name another model.")
-        import_coqui(CoquiFiles(snapshot / MODEL, **released), home)
+        import_coqui(CoquiFiles.of(snapshot / MODEL), home)
         return
     with write_whole_folder(home) as new:
         for path in files:
