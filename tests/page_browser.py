@@ -26,7 +26,7 @@ def free_port():
 def page_server(home, port):
     """`myxtts ui` as a process of its own, until the block ends; what it started lives on."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "myxtts", "ui", "--runs", str(home), "--port", str(port)]
+    command = [sys.executable, "-m", "myxtts", "ui", "--runs", str(home), "--port", str(port), "--no-token"]
     with open(home.parent / "ui.log", "a") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--host", default="127.0.0.1", help=f"another than this machine's own needs {PASSWORD_VARIABLE}"
     )
     parser.add_argument("--port", type=int, default=7860)
+    parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the page")
     return parser
 
 
@@ -44,8 +46,9 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"{risk} there. Set {PASSWORD_VARIABLE}.")
     home = Path(arguments.runs)
     home.mkdir(parents=True, exist_ok=True)
-    app = make_page_app(Studio(home), password)
-    print(f"Open http://{arguments.host}:{arguments.port}/ (Ctrl-C ends the page; runs go on)", flush=True)
+    token = None if arguments.no_token or password else secrets.token_urlsafe(24)
+    app, query = make_page_app(Studio(home), password, token), f"?token={token}" if token else ""
+    print(f"Open http://{arguments.host}:{arguments.port}/{query} (Ctrl-C ends the page; runs go on)", flush=True)
     uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
     return 0
 

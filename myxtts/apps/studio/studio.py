@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import random
+import re
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -76,6 +77,8 @@ class Studio:
             report = Path(place) / "doctor.csv"
             flags = ["--language", language, "--report", str(report)]
             told = said("doctor", *flags_after_subject("data", folder, flags))
+            if "accepted: 0 " in told:  # no data set, perhaps somebody's file: nothing of it is quoted
+                told = re.sub(r" \(first: .*\)", "", told)
             return told.replace(f"every clip and its reason: {report}", "").strip()
 
     def random_clips(self, folder: str, language: str, count: int) -> list[tuple[str, tuple[int, np.ndarray]]]:

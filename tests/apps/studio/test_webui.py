@@ -323,3 +323,52 @@ def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys
     monkeypatch.delenv("MYXTTS_UI_PASSWORD", raising=False)
     assert main(["--host", "0.0.0.0", "--runs", str(tmp_path)]) == 2
     assert "Set MYXTTS_UI_PASSWORD" in capsys.readouterr().err
+
+
+@pytest.fixture
+def page_client(tmp_path):
+    """Makes a client of the page's app, at a local address."""
+    if find_spec("gradio") is None:
+        pytest.skip("needs the extra ui")
+    from starlette.testclient import TestClient
+
+    from myxtts.apps.studio.app import make_page_app
+
+    return lambda *secrets: TestClient(
+        make_page_app(Studio(tmp_path / "runs"), *secrets), base_url="http://127.0.0.1:7860"
+    )
+
+
+def test_page_of_this_machine_asks_for_the_token_that_it_printed(page_client):
+    client = page_client(None, "right")
+    files = {"files": ("a.txt", b"text")}
+    assert client.get("/ui/config").status_code == 401
+    assert client.post("/ui/gradio_api/upload", files=files).status_code == 401
+    assert (
+        client.get("/").status_code == client.get("/?token=wrong").status_code == 401
+        and client.get("/ui/config").status_code == 401
+    )
+    assert client.get("/?token=right").status_code == 200 and client.get("/ui/config").status_code == 200
+    assert client.get("/ui-fa/config").status_code == 200
+    assert client.post("/ui/gradio_api/upload", files=files).status_code == 200
+
+
+def test_upload_from_a_foreign_site_is_refused(page_client):
+    client, files = page_client(None), {"files": ("a.txt", b"text")}
+    for origin, status in (("http://127.0.0.1:7860", 200), ("http://evil.example", 403), ("null", 403)):
+        answer = client.post("/ui/gradio_api/upload", files=files, headers={"origin": origin})
+        assert answer.status_code == status, origin
+
+
+def test_passwords_have_a_brake(page_client):
+    client = page_client("secret")
+    tries = [client.post("/ui/login", data={"username": "a", "password": f"{n}"}).status_code for n in range(10)]
+    assert set(tries) == {400}
+    assert client.post("/ui/login", data={"username": "a", "password": "secret"}).status_code == 400
+    assert page_client("secret").post("/ui/login", data={"username": "a", "password": "secret"}).status_code == 200
+
+
+def test_check_quotes_nothing_of_what_is_no_data_set(tmp_path):
+    (path := tmp_path / "shadow").write_text("root:hash:20228:0:99999:7:::\nsync:*:20228:0:99999:7:::\n")
+    told = Studio(tmp_path).check_data(str(path), "en")
+    assert "rejected" in told and "root" not in told and "hash" not in told
