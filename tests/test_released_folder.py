@@ -1,10 +1,17 @@
 """The folder of a released model is taken wherever a model is named."""
 
-import pytest
-from released_model import write_release
+from dataclasses import replace
 
+import pytest
+from released_model import MINIMAL, write_release
+from tiny import make_tiny_corpus
+
+import myxtts
 from myxtts.__main__ import main
+from myxtts.apps.evaluation.evaluate import subjects
+from myxtts.config.checks import UserError
 from myxtts.interchange.hub.fetching import folder_here, local_folder
+from myxtts.storage.checkpoint import CheckpointStore
 
 
 @pytest.fixture
@@ -38,3 +45,19 @@ def test_release_without_its_vocabulary_is_refused(release, capsys):
     (release / "vocab.json").unlink()
     assert main(["say", "--checkpoint", str(release), "--text", "a", "--speaker", "b"]) == 2
     assert "vocab.json" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_evaluate_python_and_training_open_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shape = replace(MINIMAL, num_text_tokens=23, max_text_tokens=60, max_audio_tokens=60)
+    release = write_release(tmp_path / "XTTS v2", shape)
+    assert [(one.name, one.is_model) for one in subjects([str(release)], "best", local_folder)] == [("XTTS v2", True)]
+    assert myxtts.load(release).config.model.width == shape.width
+    data, home = make_tiny_corpus(tmp_path / "data"), tmp_path / "run"
+    named = dict(init_from=str(release), train_data=str(data), checkpoint_dir=str(home), quiet=True)
+    with pytest.raises(UserError, match="brings its model"):
+        myxtts.train(model_size="big", **named)
+    assert not home.exists()
+    myxtts.train(max_steps=2, batch_size=2, **named)
+    assert CheckpointStore(home / "gpt").steps()[-1] == 2

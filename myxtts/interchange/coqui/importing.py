@@ -15,6 +15,7 @@ import numpy as np
 from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
+from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
@@ -94,6 +95,7 @@ def imported_release(model: Path) -> Path:
     if not output.is_dir():
         told = f"{model.parent} is a Coqui model: converting it once into {output}"
         print(f"{told} (deleting that is safe)", file=sys.stderr, flush=True)
+        filter_native_errors()  # what converts imports TensorFlow
         cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
         for stale in cache.glob(f"{glob.escape(output.name.rpartition('-')[0])}-*"):
