@@ -12,7 +12,8 @@ from myxtts.config.loading import config_from_dict
 from myxtts.config.recipes import SAMPLE
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
-from myxtts.storage.base_model import base_folder, is_base
+from myxtts.interchange.hub.fetching import folder_here
+from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import read_json
 from myxtts.storage.provenance import read_config
@@ -143,8 +144,7 @@ def _model_in(source):
     """What is known of a model before training: its size, what it reads as sounds, its stages; nothing of the hub's."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
-    folder = base_folder() if is_base(source) else Path(source)
-    if not (folder / OWN).is_file():
+    if (folder := folder_here(source)) is None:
         return {}
     config, state = read_config(folder), CheckpointStore(folder / "gpt").newest_state() or {}
     released = config.model.size == RELEASED_SIZE or "converted_from" in state
