@@ -189,10 +189,12 @@ def _require_use(named, recordings):
 
 def _require_size_of_source(asked, source):
     """Raises `ConfigError` where the size that is asked for is not that of --init-from, which would be passed over."""
-    from myxtts.interchange.hub.fetching import folder_here
-    from myxtts.storage.provenance import read_config  # brings NumPy, which a plan does without
+    if not asked or not source:
+        return
+    from myxtts.interchange.hub.fetching import folder_here  # brings NumPy, which a plan does without
+    from myxtts.storage.provenance import read_config
 
-    if not asked or (folder := folder_here(source)) is None:
+    if (folder := folder_here(source)) is None:
         return
     if (size := read_config(folder).model.size) != asked:
         brought = f"--init-from {printable(source)} brings its model with it, which is {size}"

@@ -60,10 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _model(config):
     """The shape that is trained: that of `--init-from`, where it is on this machine."""
-    from myxtts.interchange.hub.fetching import folder_here
+    if not config.training.init_from:
+        return config.model
+    from myxtts.interchange.hub.fetching import folder_here  # brings NumPy, which other plans do without
+    from myxtts.storage.provenance import read_config
 
     if (folder := folder_here(config.training.init_from)) is None:
         return config.model
-    from myxtts.storage.provenance import read_config  # brings NumPy, which other plans do without
 
     return read_config(folder).model

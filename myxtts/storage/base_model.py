@@ -10,7 +10,7 @@ BASE_NAME = "base"
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 
 
-MODEL_FORMS = "the folder of a training run or of XTTS v2 as it is released, base, or hf://owner/name"
+MODEL_FORMS = "the folder of a training run or of `myxtts convert`, base, or hf://owner/name"
 """What may be named where a model is asked for."""
 
 
