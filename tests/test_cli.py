@@ -48,7 +48,7 @@ def argv(tiny_corpus, tiny_yaml, tmp_path):
         (["--max-mel-frames", "1022"], ["max_mel_frames", "1022", "1020 or 1024"]),
         (["--max-text-length", "999"], ["--max-text-length", "200", "999"]),
         (["--stage", "vocoder"], ["--stage", "vocoder", "dvae"]),
-        (["--precision", "float8"], ["training.precision", "float8", "mixed_bfloat16"]),
+        (["--precision", "float8"], ["--precision", "float8", "mixed_bfloat16"]),
         (["--config", "nowhere.yaml"], ["--config", "nowhere.yaml is not there"]),
         (["--model-gpus", "1,x"], ["--model-gpus", "1,x"]),
         (["--data-gpu", "0"], ["--data-gpu", "--model-gpu"]),
@@ -200,7 +200,7 @@ def test_switch_that_is_not_given_leaves_the_file_as_it_is(tmp_path):
 
 def test_flags_of_the_contract_and_their_defaults():
     arguments = train.build_parser().parse_args(["--pad-to-fixed-length"])
-    assert arguments.static_shapes is True
+    assert arguments.enable_static_shapes is True
     assert (arguments.data_gpu_memory, arguments.model_gpu_memory) == (8192, 16384)
     config = settings_of("--train-data", "x")
     assert config.model.size == "tiny" and config.data.batch_size == 16 and config.training.epochs == 500

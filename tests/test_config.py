@@ -13,10 +13,10 @@ from myxtts.config import config as config_module
 from myxtts.config import model as model_module
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
-from myxtts.config.loading import config_from_dict, merge, read_yaml
+from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.config.optimizations import requested_switches
 from myxtts.config.sampling import SamplingConfig
-from myxtts.config.settings import run_settings
+from myxtts.config.settings import merge, run_settings
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
 

@@ -14,7 +14,6 @@ from crash_points import POWER_CUTS, crash_everywhere
 from released_model import write_release
 
 from myxtts.audio.encoding import write_wav
-from myxtts.config.config import TrainingConfig, XTTSConfig
 from myxtts.data import sample_corpus
 from myxtts.data.doctor import Inspection, Rejection, write_report
 from myxtts.data.sample_corpus import make_sample_corpus
@@ -171,7 +170,6 @@ WRITERS = {
     "a.wav": lambda path, n: write_wav(path, np.full(40, n / 10), 22050),
     "vocab.json": lambda path, n: XTTSTokenizer.train([(f"hello {n}", "en")]).save(path),
     "config.json": lambda path, n: write_json(path, {"settings": n}),
-    "mine.yaml": lambda path, n: XTTSConfig(training=TrainingConfig(seed=n)).to_yaml(path),
     "clips_train.csv": lambda path, n: write_report(rejected(f"It is silent, {n}."), path),
     "speakers.safetensors": lambda path, n: write_speakers(
         path.parent, {"Ana": (np.full((1, 2, 4), n, np.float32), np.full((1, 6), n, np.float32))}

@@ -2,11 +2,16 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from myxtts.config.checks import UserError
+from myxtts.config.flags import AUTOMATIC, Flag
 from myxtts.config.settings import nearest
+
+GROUPS = ("data", "devices", "training", "optimizations")
+"""Headings of `--help`, in their order."""
+GROUPS_SAY = {"optimizations": "what each did is printed after the first step"}
 
 
 class PlainParser(argparse.ArgumentParser):
@@ -61,3 +66,48 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
     def _get_help_string(self, action):
         hidden = action.default is None or action.default is False or action.default == []
         return action.help if hidden else super()._get_help_string(action)
+
+
+def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
+    """Adds flags of settings, under their headings; one that is not given is None."""
+    groups, rivals = {}, {}
+    for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
+        place = groups.get(flag.group) or groups.setdefault(
+            flag.group, parser.add_argument_group(flag.group, GROUPS_SAY.get(flag.group))
+        )
+        name = flag.field.metadata["rival"] or (flag.field.metadata["off"] and flag.field.name)
+        if name:
+            place = rivals.get(name) or rivals.setdefault(name, place.add_mutually_exclusive_group())
+        place.add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
+
+
+def _options(flag):
+    """What `argparse` needs to know of a flag."""
+    if flag.kind is bool:
+        is_switch = flag.field.default is None
+        return dict(action=argparse.BooleanOptionalAction if is_switch else "store_true", default=None)
+    options = dict(default=None if flag.settings else flag.field.default)
+    options |= dict(metavar=flag.metavar) if flag.metavar else {}
+    if flag.takes_list:
+        options["type"] = _value("numbers such as 1,2,3" if flag.kind is int else "names such as a,b", flag.plain)
+    elif flag.names == ("--batch-size",):
+        options["type"] = _value("a number of clips, or auto", lambda text: text if text == AUTOMATIC else int(text))
+    elif flag.choices:
+        options["choices"] = flag.choices
+    elif flag.kind is not str:
+        options["type"] = flag.kind
+    if flag.repeats:
+        options["action"] = "append"
+    if flag.field.metadata["alone"] is not None:
+        options |= dict(nargs="?", const=flag.field.metadata["alone"])
+    return options
+
+
+def _value(rule, parse):
+    def value(text):
+        try:
+            return parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {rule}. Received: {text}") from None
+
+    return value

@@ -1,10 +1,10 @@
 """The settings of a whole run: one dataclass per concern, each number with one home."""
 
 import dataclasses
-import importlib
 import json
 from dataclasses import dataclass, field
 from os import PathLike
+from pathlib import Path
 from typing import Self
 
 from myxtts.config.checks import ConfigError, UserError, require  # noqa: F401  users import the errors from here
@@ -15,9 +15,6 @@ from myxtts.config.sampling import SamplingConfig
 from myxtts.config.settings import Settings
 from myxtts.config.stages import StageConfig, settle_stage_config
 from myxtts.config.training import TrainingConfig
-
-_WRITER = "myxtts.storage.files", "write_text"
-"""Where files are written. It rests on this package, as a stage's implementation does, and so is known by name."""
 
 
 @dataclass
@@ -50,7 +47,7 @@ class XTTSConfig(Settings):
         require(long_enough, name, "longer than data.min_seconds", frames, "Raise it.")
         fits = frames is not None or self.max_samples // CODE_STRIDE_SAMPLES + 1 <= codes
         rule = f"at most {codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE:.1f} s ({codes} codes) for this model"
-        require(fits, "data.max_seconds", rule, self.data.max_seconds, way_out)
+        require(fits, "data.max_seconds (--max-seconds)", rule, self.data.max_seconds, way_out)
 
     @property
     def max_samples(self) -> int:
@@ -76,11 +73,11 @@ class XTTSConfig(Settings):
         return config_from_dict(read_yaml(find_recipe(path)))
 
     def to_yaml(self, path: str | PathLike) -> None:
-        """Writes all settings as YAML, whole or not at all, for `from_yaml` and `--config`."""
+        """Writes all settings as YAML, for `from_yaml` and `--config`."""
         import yaml
 
-        write_text = getattr(importlib.import_module(_WRITER[0]), _WRITER[1])
-        write_text(path, yaml.safe_dump(json.loads(json.dumps(self.to_dict())), sort_keys=False))
+        text = yaml.safe_dump(json.loads(json.dumps(self.to_dict())), sort_keys=False)
+        Path(path).write_text(text, encoding="utf-8")
 
     def to_dict(self) -> dict:
         """Nested mappings of JSON types, as `config.loading.config_from_dict` and YAML files have them."""

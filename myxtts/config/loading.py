@@ -13,7 +13,7 @@ from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, rea
 from myxtts.config.config import XTTSConfig
 from myxtts.config.recipes import recipe_names
 from myxtts.config.renamed import with_current_names
-from myxtts.config.settings import nearest
+from myxtts.config.settings import merge, nearest
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TrainingConfig
 
@@ -149,12 +149,3 @@ def _read_yaml(path, root, above, files):
             raise ConfigError(f"include: in {path} must be in {root} or below. Received: {brief(name)}. Copy it there.")
         merged = merge(merged, _read_yaml(path.parent / name, root, (*above, resolved), files))
     return merge(merged, values)
-
-
-def merge(below: dict, above: dict) -> dict:
-    """`above` laid over `below`, mapping by mapping."""
-    merged = dict(below)
-    for name, value in above.items():
-        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
-        merged[name] = merge(merged[name], value) if both else value
-    return merged

@@ -14,20 +14,40 @@ MAX_NUMBER = 10**9
 
 
 def setting(
-    default: Any = None, *, factory: Callable | None = None, of_run=False, flag: str = "", hint: str = "", **rule
+    default: Any = None,
+    *,
+    factory: Callable | None = None,
+    of_run: bool = False,
+    hint: str = "",
+    flag: str = "",
+    group: str = "",
+    metavar: str | None = None,
+    alone: Any = None,
+    off: str = "",
+    rival: str = "",
+    page: str = "",
+    **rule,
 ) -> Any:
-    """A field of a settings class.
+    """A field of a settings class; the docstring under it is its help everywhere.
 
     Args:
         default: Its value where none is given.
         factory: Makes that value instead, where it can be changed in place.
         of_run: Whether the value names or shows the run (folders, devices, cadence) and leaves its losses as they are.
             All others make the result: they are the recipe.
-        flag: On a command line; messages name it besides the section and the field.
         hint: The way out in the message for a value that breaks the rule.
-        rule: Any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection). None always passes.
+        flag: On the command line, several names with commas; messages name the first.
+        group: Of flags in `--help`; that of its class unless given.
+        metavar: Stands for its value in `--help`. One that ends in `,…` makes it a list with commas.
+        alone: Value of the flag when none follows it.
+        off: Flag that turns it off.
+        rival: Name that it shares with flags which exclude it.
+        page: Where the page shows it, `main` or `more`.
+        rule: Any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection, or a function that
+            returns one). None always passes.
     """
-    metadata = {"of_run": of_run, "flag": flag, "hint": hint, "rule": rule}
+    metadata = {"of_run": of_run, "hint": hint, "flag": flag, "group": group, "metavar": metavar, "alone": alone}
+    metadata |= {"off": off, "rival": rival, "page": page, "rule": rule}
     value = {"default": default} if factory is None else {"default_factory": factory}
     return dataclasses.field(**value, metadata=metadata)
 
@@ -37,7 +57,7 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
     "above": operator.gt,
     "at_most": operator.le,
     "below": operator.lt,
-    "one_of": lambda value, allowed: value in allowed,
+    "one_of": lambda value, allowed: value in (allowed() if callable(allowed) else allowed),
 }
 
 
@@ -50,7 +70,7 @@ def rule_holds(value: Any, **rule) -> bool:
 def rule_in_words(at_least=None, above=None, at_most=None, below=None, one_of=None) -> str:
     """The rules of `setting`, to follow "must be"."""
     if one_of is not None:
-        return f"one of {', '.join(one_of)}"
+        return f"one of {', '.join(one_of() if callable(one_of) else one_of)}"
     upper = f"below {below}" if below is not None else f"at most {at_most}" if at_most is not None else ""
     if above is not None:
         return f"above {above}" + (f" and {upper}" if upper else "")
@@ -64,6 +84,8 @@ class Settings:
     """
 
     section = ""
+    group = "training"
+    """Of its flags in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
         """Sets every field, for a class with an `__init__` of its own: from `values`, `defaults`, or as declared."""
@@ -78,7 +100,7 @@ class Settings:
     def __post_init__(self):
         for one in dataclasses.fields(self):
             value, rule = getattr(self, one.name), one.metadata.get("rule")
-            flag = one.metadata.get("flag")
+            flag = one.metadata.get("flag", "").partition(",")[0]
             name = f"{self.section}.{one.name}" + (f" ({flag})" if flag else "")
             if rule and value is not None:
                 words, received = rule_in_words(**rule), value if "one_of" in rule else brief(value)
@@ -102,6 +124,15 @@ def nearest(name: str, names: Collection[str]) -> str:
     """Completes a message about an unknown name: the nearest known one, or all of them."""
     close = difflib.get_close_matches(name[:100], names, n=1)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
+
+
+def merge(below: dict, above: dict) -> dict:
+    """`above` laid over `below`, mapping by mapping."""
+    merged = dict(below)
+    for name, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = merge(merged[name], value) if both else value
+    return merged
 
 
 def flat(values: dict, where: str = "") -> dict[str, Any]:

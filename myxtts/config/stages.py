@@ -21,12 +21,12 @@ class StageConfig(Settings):
 
     section = "stage"
 
-    max_steps: int | None = setting(None, at_least=1)
-    """Optimizer steps; None trains for `training.epochs` epochs."""
-    batch_size: int | None = setting(None, at_least=1, at_most=65536)
+    max_steps: int | None = setting(None, at_least=1, flag="--max-steps")
+    """Optimizer steps of the stage; by default it trains for `training.epochs` epochs."""
+    batch_size: int | None = setting(None, at_least=1, at_most=65536, flag="--batch-size", metavar="N|auto")
     """Clips per batch in this stage; None takes `data.batch_size`."""
-    learning_rate: float | None = setting(None, above=0, hint="Leave it out to take the preset's.")
-    """Peak learning rate; None takes the value that suits the model size."""
+    learning_rate: float | None = setting(None, above=0, hint="Leave it out to take the preset's.", flag="--lr")
+    """Peak learning rate; by default the one that suits the model size."""
     warmup_steps: int = setting(200, at_least=0)
     """Steps of linear rise to the peak; at most a tenth of the run."""
     final_learning_rate: float = setting(0.05, at_least=0, at_most=1)
@@ -62,14 +62,14 @@ class GPTConfig(StageConfig):
     code_masking: float = setting(0.0, at_least=0, below=1)
     """Share of the codes before the next one that are replaced by random ones in training, so that the model must read
     the text and cannot recite (word dropout; Bowman et al. 2016, section 3.2)."""
-    lora_rank: int = setting(0, at_least=0, at_most=65536)
-    """With `init_from`: train adapters of this rank on attention and MLP only; 0 trains all weights."""
+    lora_rank: int = setting(0, at_least=0, at_most=65536, flag="--lora-rank")
+    """With `init_from`: train low-rank adapters of this rank on attention and MLP only; 0 trains all weights."""
     lora_alpha: float | None = setting(None, above=0, flag="--lora-alpha")
-    """What adapters add counts this over their rank (Hu et al. 2022); None takes the rank, that is, a factor of 1."""
-    lora_targets: tuple[str, ...] = setting(LORA_TARGETS, one_of=LORA_TARGETS, flag="--lora-targets")
-    """Kernels of each block of the GPT that get adapters; the others stay as they are."""
+    """What adapters add is multiplied by this over their rank (Hu et al. 2022); by default the rank, a factor of 1."""
+    lora_targets: tuple[str, ...] = setting(LORA_TARGETS, one_of=LORA_TARGETS, flag="--lora-targets", metavar="NAME,…")
+    """Kernels of each block of the GPT that get adapters."""
     lora_dropout: float = setting(0.0, at_least=0, below=1, flag="--lora-dropout")
-    """Dropout on what enters the adapters (Hu et al. 2022)."""
+    """Dropout on the input of the adapters (Hu et al. 2022)."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 
 from myxtts.config.checks import ConfigError, brief, require
-from myxtts.config.optimizations import ATTENTIONS, PRECISIONS, PRESETS
+from myxtts.config.optimizations import ATTENTIONS, DEFAULT_EMA_DECAY, PRECISIONS, PRESETS
 from myxtts.config.renamed import way_of
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig
@@ -19,78 +19,92 @@ class TrainingConfig(Settings):
 
     section = "training"
 
-    stage: str = setting("all", of_run=True)
-    """A stage of `config.stages.STAGES`, or `all`: what is missing, in order, but for `leave_out`."""
+    stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage")
+    """Stage to train, or `all` that are missing, in order, but for `leave_out`."""
     leave_out: tuple[str, ...] = setting((), of_run=True)
     """Stages that `all` does not begin; one that has begun goes on."""
-    epochs: int = setting(500, at_least=1)
+    epochs: int = setting(500, at_least=1, flag="--epochs")
     """Passes over the training set of a stage that has no `max_steps`."""
     stages: dict[str, StageConfig] = setting(factory=dict)
     """How each stage is trained. In YAML and in Python each goes by its own name: `gpt: {max_steps: 9}`."""
-    gradient_accumulation: int = setting(1, at_least=1)
+    gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum")
     """Batches per optimizer step."""
-    optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations")
-    """Preset of the switches below that are left None; see `config/optimizations.py`."""
-    precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"))
-    """Keras dtype policy of the model being trained, or `auto` for what suits the hardware; None takes the preset's."""
-    tf32: bool | None = None
-    """Round the factors of float32 matrix products to 10 bits, which GPUs from Ampere on multiply several times
-    quicker; None takes the preset's, `auto`: where the hardware has it."""
-    gradient_checkpointing: bool | None = None
-    """GPT stage: keep less of each block for the backward pass and make it again there; None takes the preset's."""
-    attention: str | None = setting(None, one_of=(*ATTENTIONS, "auto"), flag="--attention")
-    """GPT stage: `standard`, `memory-efficient` (linear in the sequence), or `auto` by measurement; None takes the
+    optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", group="optimizations")
+    """Preset of the switches below; each of them wins over it (docs/optimizations.md)."""
+    precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"), flag="--precision", group="optimizations")
+    """Keras dtype policy of the model being trained, or `auto` for what suits the hardware; by default the preset's."""
+    tf32: bool | None = setting(None, flag="--tf32", group="optimizations")
+    """Round the factors of float32 matrix products to 10 bits, for speed on GPUs from Ampere on; by default the
+    preset's, where the hardware has it."""
+    gradient_checkpointing: bool | None = setting(None, flag="--gradient-checkpointing", group="optimizations")
+    """GPT: recompute parts of each block in the backward pass, for less memory and the same gradients; by default the
     preset's."""
-    xla: bool | None = None
-    """Compile gradients and update with XLA, once per shape of batch; None takes the preset's."""
-    ema: float | None = setting(None, at_least=0, below=1, flag="--ema", hint="It is a decay; try 0.999.")
-    """Decay of the weight averages that are validated and spoken with; 0 turns them off, None takes the preset's."""
-    strict: bool = setting(False, of_run=True)
-    """A switch whose effect differs from what was asked for ends the run after its first step."""
-    deterministic: bool = False
+    attention: str | None = setting(None, one_of=(*ATTENTIONS, "auto"), flag="--attention", group="optimizations")
+    """GPT: `standard`, `memory-efficient` (linear in the sequence), or `auto` for the faster one, measured; by default
+    the preset's."""
+    xla: bool | None = setting(None, flag="--xla", group="optimizations")
+    """Compile gradients and update with XLA, once per shape of batch; by default the preset's."""
+    ema: float | None = setting(
+        None,
+        at_least=0,
+        below=1,
+        hint="It is a decay; try 0.999.",
+        flag="--ema",
+        metavar="DECAY",
+        group="optimizations",
+        alone=DEFAULT_EMA_DECAY,
+    )
+    """Decay of the weight averages that are validated and spoken with; 0 turns them off, by default the preset's."""
+    strict: bool = setting(False, of_run=True, flag="--strict", group="optimizations")
+    """End the run with exit code 2 after its first step when a switch does something else than asked for."""
+    deterministic: bool = setting(False, flag="--deterministic", group="optimizations")
     """Take every sum in one order, so that equal runs on equal hardware give equal bits, on a GPU too; some operations
     are slower for it."""
     automatic_batch_size: bool = setting(False, of_run=True)
     """Find by trial how many clips fit at once; `batch_size` times `gradient_accumulation` stays what it is."""
-    memory_budget_mb: int | None = setting(None, at_least=1, of_run=True)
-    """Memory that the trials of a CPU may take; None takes half of what is free."""
-    overtraining_patience: int = setting(0, at_least=0, of_run=True)
-    """Validations in a row that may turn up while the training loss falls before a stage ends; 0 only warns."""
-    seed: int = setting(0, at_least=0, at_most=2**63 - 1)
+    memory_budget_mb: int | None = setting(None, at_least=1, of_run=True, flag="--memory-budget", metavar="MB")
+    """Memory that the trials of `--batch-size auto` may take on a CPU; by default half of what is free."""
+    overtraining_patience: int = setting(
+        0, at_least=0, of_run=True, flag="--overtraining-patience", metavar="N", group="optimizations"
+    )
+    """End a stage at its best after so many validations in a row that rise while the training loss falls; 0: warn."""
+    seed: int = setting(0, at_least=0, at_most=2**63 - 1, flag="--seed")
     """Fixes initial weights, data order, augmentation, dropout and sample sentences."""
-    checkpoint_dir: str = setting("./checkpoints", of_run=True)
+    checkpoint_dir: str = setting("./checkpoints", of_run=True, flag="--checkpoint-dir", metavar="DIR")
     """Where checkpoints, logs and samples go."""
-    tensorboard_log_dir: str | None = setting(None, of_run=True)
-    """TensorBoard folder; None puts it under the checkpoint folder."""
-    reset_training: bool = setting(False, of_run=True)
+    tensorboard_log_dir: str | None = setting(None, of_run=True, flag="--tensorboard-log-dir", metavar="DIR")
+    """TensorBoard folder; by default under the checkpoint folder."""
+    reset_training: bool = setting(False, of_run=True, flag="--reset-training", rival="begin")
     """Start anew; existing checkpoints are set aside."""
-    init_from: str | None = setting(None, of_run=True)
-    """Weights that a fresh run starts from: folder of a run or conversion, `hf://owner/name[@revision]`, or `base`."""
-    tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune")
-    """With `init_from`: stages that train on from its weights. () takes the one asked for, else the GPT, and of `base`
-    all that can."""
-    accept_licence: bool = setting(False, of_run=True)
-    """Take the licence of a model that is fetched for `init_from` as accepted, without asking."""
+    init_from: str | None = setting(None, of_run=True, flag="--init-from", metavar="DIR")
+    """Start from these weights: `base`, the bundled model; the folder of a run or of `myxtts convert`; or a model of
+    the hub, `hf://owner/name[@revision]`."""
+    tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune", metavar="NAME,…")
+    """With `init_from`: stages that train on from its weights; by default the one asked for, else the GPT, and of
+    `base` all that can."""
+    accept_licence: bool = setting(False, of_run=True, flag="--accept-licence")
+    """Accept the licence of a model of the hub without being asked."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)
     """Steps between log lines."""
-    validate_every_steps: int = setting(500, at_least=1)
+    validate_every_steps: int = setting(500, at_least=1, flag="--validate-every", metavar="N")
     """Steps between validation losses; also at the end."""
-    checkpoint_every_steps: int = setting(1000, at_least=1, of_run=True)
+    checkpoint_every_steps: int = setting(1000, at_least=1, of_run=True, flag="--save-every", metavar="N")
     """Steps between checkpoints; also at the end."""
-    keep_checkpoints: int = setting(2, at_least=1, of_run=True)
+    keep_checkpoints: int = setting(2, at_least=1, of_run=True, flag="--keep", metavar="N")
     """Newest checkpoints kept besides the best."""
-    sample_every_steps: int = setting(1000, at_least=0, of_run=True)
-    """GPT stage: steps between spoken sample sentences; 0 turns them off."""
-    evaluate_every_steps: int = setting(0, at_least=0, of_run=True)
-    """GPT stage: steps between evaluations of what validation sentences sound like; 0 turns them off."""
+    sample_every_steps: int = setting(1000, at_least=0, of_run=True, flag="--sample-every", metavar="N")
+    """GPT: steps between spoken sample sentences; 0 turns them off."""
+    evaluate_every_steps: int = setting(0, at_least=0, of_run=True, flag="--evaluate-every", metavar="N")
+    """GPT: steps between evaluations of spoken validation sentences; 0 turns them off."""
     evaluation_sentences: int = setting(30, at_least=2, at_most=1000, of_run=True)
     """Sentences that are spoken for an evaluation."""
-    evaluation_recognizer: str | None = setting(None, of_run=True)
-    """Folder of a Whisper model, or a command with `{wav}` in it, by whose errors speech is judged."""
-    best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True)
-    """GPT stage: what makes a checkpoint the best one, the validation loss or the evaluation's score."""
-    evaluation_patience: int = setting(0, at_least=0, of_run=True)
-    """GPT stage: evaluations in a row without a better score after which it ends at its best; 0 never ends it."""
+    evaluation_recognizer: str | None = setting(None, of_run=True, flag="--recognizer", metavar="WHAT")
+    """With `evaluate_every_steps`: folder of a Whisper model, or a command with `{wav}` in it, whose errors are
+    counted."""
+    best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True, flag="--best-by")
+    """GPT: what makes a checkpoint the best one, the validation loss or the evaluation's score."""
+    evaluation_patience: int = setting(0, at_least=0, of_run=True, flag="--evaluation-patience", metavar="N")
+    """GPT: end it at its best after so many evaluations in a row without a better score; 0 never ends it."""
     num_samples: int = setting(3, at_least=1, at_most=1000, of_run=True)
     """Sample sentences spoken each time."""
     closing_texts: tuple[str, ...] = setting((), of_run=True)
@@ -106,11 +120,11 @@ class TrainingConfig(Settings):
     divergence_rate: float = setting(0.5, above=0, at_most=1)
     """Factor on the learning rate each time a run goes back."""
 
-    workers: tuple[str, ...] = setting((), of_run=True)
-    """`host:port` of each process that trains this model together with the others, or `slurm` for the tasks of a Slurm
-    job step; none for one process alone."""
-    worker_index: int = setting(0, at_least=0, of_run=True)
-    """Place of this process in `workers`; 0 is the chief, which alone writes."""
+    workers: tuple[str, ...] = setting((), of_run=True, flag="--workers", metavar="HOST:PORT,…", group="devices")
+    """`host:port` of each process that trains this model, or `slurm` for the tasks of a Slurm job step
+    (docs/scaling.md)."""
+    worker_index: int = setting(0, at_least=0, of_run=True, flag="--worker-index", metavar="N", group="devices")
+    """Index of this process in `workers`; worker 0 is the chief, which alone writes."""
     worker_timeout_seconds: float = setting(300.0, at_least=10, of_run=True)
     """Most time that workers wait for one another: to meet, and in a step that is not a stage's first."""
 
@@ -127,9 +141,6 @@ class TrainingConfig(Settings):
         require(self.checkpoint_dir.strip(), name, "the name of a folder", brief(self.checkpoint_dir), way_out)
         name, is_named = "training.init_from (--init-from)", self.init_from is None or self.init_from.strip()
         require(is_named, name, "a name", brief(self.init_from), "Leave --init-from out to start from random weights.")
-        require(
-            self.stage in (*STAGES, "all"), "training.stage (--stage)", f"one of {', '.join(STAGES)}, all", self.stage
-        )
         rule = "loss unless training.evaluate_every_steps (--evaluate-every) is above 0"
         require(self.best_by == "loss" or self.evaluate_every_steps, "training.best_by (--best-by)", rule, self.best_by)
         check_workers(self.workers, self.worker_index)

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from myxtts.config.checks import UserError
+from myxtts.config.data import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
-DATA_GPU_MEMORY_MB = 8192
-MODEL_GPU_MEMORY_MB = 16384
 ACCELERATORS = ("auto", "cpu", "cuda", "rocm")
 ACCELERATOR_VARIABLES = ("MYXTTS_ACCELERATOR", "URVC_ACCELERATOR")
 VIRTUAL_NOTES = (
