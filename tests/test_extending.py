@@ -97,11 +97,9 @@ def test_pages_name_files_that_exist(name):
     assert paths and [path for path in paths if not any((place / path).exists() for place in places)] == []
 
 
-def test_readme_shows_every_package():
+def test_readme_has_the_command_that_runs_the_tests():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^  ([a-z_]+)/ ", readme, re.MULTILINE)
-    assert sorted(shown) == sorted(path.parent.name for path in ROOT.glob("myxtts/*/__init__.py"))
-    assert re.search(r"^pip install .* && python -m pytest$", readme, re.MULTILINE)  # what `.ci/run` runs
+    assert re.search(r"^pip install .* && python -m pytest$", readme, re.MULTILINE)  # `.ci/run` runs it
 
 
 @needs_git
