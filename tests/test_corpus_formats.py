@@ -16,7 +16,6 @@ from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.data.corpora import CorpusError, find_formats, load_corpus
 from myxtts.data.corpora.tables import find_dialect
 from myxtts.data.doctor import check_data, inspect_corpus, write_report
-from myxtts.data.splits import split_as_kept
 from myxtts.runs.progress import clip_progress
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -225,8 +224,7 @@ def test_a_list_itself_is_read_alone_and_two_lists_share_one_folder(tmp_path):
 def test_validation_clips_come_from_the_set_itself(tmp_path):
     common_voice(tmp_path)
     corpus = load_corpus(tmp_path)
-    train, held = split_as_kept(corpus.utterances)
-    assert [u.id for u in train] == ["cv_1", "cv_4"] and [u.id for u in held] == ["cv_2"]
+    assert [(u.id, u.validation) for u in corpus.utterances] == [("cv_2", True), ("cv_1", False), ("cv_4", False)]
     assert any("2 clips of validated.tsv left out" in note for note in corpus.notes)
     assert any("test.tsv was left for tests" in note for note in corpus.notes)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,7 +151,7 @@ class Copier(Callback):
         self._trainer, self._stage = trainer, trainer.stage
         name = self._stage.name
         self._folder = SampleFolder(dataset, folder, log_folder, trainer.config, name, f"{name} copies")
-        alone = dataset.with_config(with_batch(dataset.config, name, 1, 1)).validation_loader(name)
+        alone = replace(dataset, config=with_batch(dataset.config, name, 1, 1)).validation_loader(name)
         places = {dataset.validation[alone.order.batch(i).indices[0]].id: i for i in range(len(dataset.validation))}
         self._loader, self._positions = alone, [places[clip.id] for clip in self._folder.clips]
 
