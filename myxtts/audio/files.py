@@ -153,9 +153,14 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
     return _resample(path, mono, original_rate, sample_rate), original_rate
 
 
+def to_int16(samples: np.ndarray) -> np.ndarray:
+    """Samples of 16 bit from `(S,)` floats; what lies beyond `[-1, 1]` is clipped."""
+    return np.round(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2")
+
+
 def to_pcm16(samples: np.ndarray) -> bytes:
-    """16-bit little-endian PCM of `(S,)` floats; what lies beyond `[-1, 1]` is clipped."""
-    return np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
+    """16-bit little-endian PCM of `(S,)` floats, as `to_int16`."""
+    return to_int16(samples).tobytes()
 
 
 def _regular_file_size(path):

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from myxtts.config.checks import ConfigError, counted
 from myxtts.config.config import XTTSConfig
+from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch
 from myxtts.data.buckets import BatchOrder, EpochStart, SequentialOrder
-from myxtts.data.conditioning import ConditioningRule, conditioning_seconds
 from myxtts.data.corpora import CorpusError, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
-from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, stream_batches
+from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.storage.files import CheckpointError, digest_bytes
@@ -85,8 +87,8 @@ class SpeechDataset:
             validation = train
         token_ids = {"start_text_token": tokenizer.start_id, "stop_text_token": tokenizer.stop_id}
         model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
-        settled = dict(conditioning_seconds=conditioning_seconds(config.data, train))
-        data = replace(config.data, num_speakers=len({clip.speaker for clip in train}), **settled)
+        num_speakers, seconds = len({clip.speaker for clip in train}), conditioning_seconds(config.data, train)
+        data = replace(config.data, num_speakers=num_speakers, conditioning_seconds=seconds)
         texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
         return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts, prepared)
 
@@ -180,7 +182,7 @@ def _prepared(config, sides):
             logger.info("%d clips of %s are read from the shards in %s.", len(clips), of, folder)
     if data.prepared and data.augment:
         logger.warning(
-            "data.augment is on: codes are computed, not read from --prepared. data.augment: false takes its codes."
+            "data.augment is on: codes are computed. data.augment: false takes its codes from --prepared."
         )
     return found
 
@@ -198,6 +200,17 @@ def _divide(sides, inspection, share):
     return train, held
 
 
+def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
+    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated."""
+    # A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
+    if data.conditioning_padding != "repeat":
+        return data.conditioning_seconds
+    longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
+    low, high = data.conditioning_seconds
+    high = max(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, min(high, float(longest)))
+    return min(low, high), high
+
+
 def _g2p(config):
     """Codes of the languages that are written as they sound: the run's own, or those asked for."""
     asked, home = config.data.g2p, Path(config.training.checkpoint_dir)
@@ -212,10 +225,9 @@ def _g2p(config):
     except CheckpointError:  # a vocabulary alone
         return asked or ()
     if asked is not None and asked != own:
-        rule = (
-            f"--g2p must be as in the run in {home}, {', '.join(own) or 'none'}. Received: {', '.join(asked) or 'none'}"
-        )
-        raise ConfigError(f"{rule}. Leave it out, or give --reset-training.")
+        known, received = (", ".join(codes) or "no language" for codes in (own, asked))
+        hint = "Leave it out, or give --reset-training."
+        raise ConfigError(f"--g2p must be as in the run in {home}: {known}. Received: {received}. {hint}")
     return own
 
 

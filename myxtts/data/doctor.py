@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.audio.files import AudioError, read_audio
+from myxtts.audio.files import AudioError, read_audio, to_pcm16
 from myxtts.config.checks import counted, read_bounded, require
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
@@ -246,7 +246,7 @@ def _examine(path, limits, known):
     if level > _CUT_LEVEL:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
     # Rounded to 16 bit, so that a copy in another sample format counts as the same.
-    digest = digest_bytes(np.round(samples * 32767).astype("<i2").tobytes())
+    digest = digest_bytes(to_pcm16(samples))
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
 
