@@ -181,9 +181,7 @@ def _prepared(config, sides):
             found = PreparedClips.open(folder, flag).adopt(clips, of, found)
             logger.info("%d clips of %s are read from the shards in %s.", len(clips), of, folder)
     if data.prepared and data.augment:
-        logger.warning(
-            "data.augment is on: codes are computed. data.augment: false takes its codes from --prepared."
-        )
+        logger.warning("data.augment is on: codes are computed. data.augment: false takes its codes from --prepared.")
     return found
 
 

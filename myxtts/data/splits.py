@@ -56,12 +56,11 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
     leaks = []
     for utterance in validation:
         path = utterance.wav_path
-        alike = by_size.get(os.path.getsize(path), ())
-        same_content = (other.id for other in alike if digest(other.wav_path) == digest(path))
+        alike = (one.id for one in by_size[os.path.getsize(path)] if digest(one.wav_path) == digest(path))
         if utterance.id in ids:
             leaks.append(Leak(utterance.id, utterance.id, "same id"))
         elif (train_id := by_path.get(os.path.realpath(path))) is not None:
             leaks.append(Leak(train_id, utterance.id, "same file"))
-        elif (train_id := next(same_content, None)) is not None:
+        elif (train_id := next(alike, None)) is not None:
             leaks.append(Leak(train_id, utterance.id, "same content"))
     return tuple(leaks)
