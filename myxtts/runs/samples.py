@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import load_samples
 from myxtts.audio.griffin_lim import log_mel_to_wav
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
@@ -86,8 +86,8 @@ class SampleFolder:
         for stem, clip, sample in zip(stems, self.clips, samples):
             recording = self.folder / f"recording_{_file_name(clip)}.wav"
             if not recording.is_file():
-                write_wav(recording, load_samples(clip.wav_path, DECODER_SAMPLE_RATE), DECODER_SAMPLE_RATE)
-            write_wav(f"{stem}.wav", sample.samples, sample.sample_rate)
+                write_audio(recording, load_samples(clip.wav_path, DECODER_SAMPLE_RATE), DECODER_SAMPLE_RATE)
+            write_audio(f"{stem}.wav", sample.samples, sample.sample_rate)
             draw_sounds(f"{stem}.png", self._texts[clip.id], sample.mels, sample.attention)
         return [f"{stem}.png" for stem in stems]
 
