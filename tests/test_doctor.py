@@ -94,7 +94,10 @@ def test_every_reason_is_found_and_every_clip_accounted_for(corpus):
 
 
 def test_accepted_clips_tell_their_length_after_resampling(corpus):
-    by_id = {utterance.id: utterance for utterance in inspect_corpus(corpus).accepted}
+    calls = []
+    inspection = inspect_corpus(corpus, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(number, 13) for number in range(1, 14)]
+    by_id = {utterance.id: utterance for utterance in inspection.accepted}
     assert by_id["good"].num_samples == 11025 and by_id["telephone"].num_samples == 11025
     assert by_id["slow"].seconds == pytest.approx(3)
     assert (by_id["good"].text, by_id["good"].line) == ("hello", 1)
@@ -107,12 +110,6 @@ def test_check_of_texts_rejects_with_its_own_reason_only_what_is_good_so_far(cor
     assert len(asked) == 8 and inspection.given == 13
     rejection = inspection.rejections[-1]
     assert (rejection.id, rejection.reason, rejection.detail) == ("slow", "text not usable", "too many tokens")
-
-
-def test_progress_counts_every_clip(corpus):
-    calls = []
-    inspect_corpus(corpus, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(number, 13) for number in range(1, 14)]
 
 
 def test_the_report_names_every_clip_and_its_reason(corpus, tmp_path):
