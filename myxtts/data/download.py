@@ -50,7 +50,8 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     if (folder / "metadata.csv").is_file():
         return folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CorpusError(f"--download-ljspeech needs a new or empty --train-data. {folder} holds something else.")
+        rule = f"--download-ljspeech needs a new or empty folder. {folder} holds something else."
+        raise CorpusError(f"{rule} Name another --train-data.")
     part = Path(os.path.realpath(folder)).parent / f"{archive.name}.myxtts-part"
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
