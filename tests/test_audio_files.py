@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.audio import files
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 
@@ -270,10 +270,10 @@ def test_invented_headers_never_raise_anything_but_audio_error(tmp_path_factory,
         assert error.reason
 
 
-def test_write_wav_is_read_back_and_clipped(tmp_path):
+def test_write_audio_is_read_back_and_clipped(tmp_path):
     samples = voice(peak=0.9)
     samples[:2] = 3.0, -3.0
-    write_wav(tmp_path / "out.wav", samples, DECODER_SAMPLE_RATE)
+    write_audio(tmp_path / "out.wav", samples, DECODER_SAMPLE_RATE)
     with wave.open(str(tmp_path / "out.wav")) as file:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (DECODER_SAMPLE_RATE, 1, 2)
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2")
@@ -281,8 +281,8 @@ def test_write_wav_is_read_back_and_clipped(tmp_path):
     np.testing.assert_allclose(pcm / 32767, np.clip(samples, -1, 1), atol=2e-5)
 
 
-def test_write_wav_leaves_the_old_file_and_no_other_when_it_fails(tmp_path, monkeypatch):
-    write_wav(tmp_path / "out.wav", voice(), DECODER_SAMPLE_RATE)
+def test_write_audio_leaves_the_old_file_and_no_other_when_it_fails(tmp_path, monkeypatch):
+    write_audio(tmp_path / "out.wav", voice(), DECODER_SAMPLE_RATE)
     before = (tmp_path / "out.wav").read_bytes()
 
     def full_disk(*_):
@@ -290,7 +290,7 @@ def test_write_wav_leaves_the_old_file_and_no_other_when_it_fails(tmp_path, monk
 
     monkeypatch.setattr(Path, "write_bytes", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        write_wav(tmp_path / "out.wav", voice(1), DECODER_SAMPLE_RATE)
+        write_audio(tmp_path / "out.wav", voice(1), DECODER_SAMPLE_RATE)
     assert (tmp_path / "out.wav").read_bytes() == before and os.listdir(tmp_path) == ["out.wav"]
 
 
@@ -302,7 +302,7 @@ def test_write_wav_leaves_the_old_file_and_no_other_when_it_fails(tmp_path, monk
         (voice(), "no/a.wav", "no folder"),
     ],
 )
-def test_write_wav_refuses_what_makes_no_file(tmp_path, samples, name, reason):
+def test_write_audio_refuses_what_makes_no_file(tmp_path, samples, name, reason):
     with pytest.raises(AudioError) as caught:
-        write_wav(tmp_path / name, samples, DECODER_SAMPLE_RATE)
+        write_audio(tmp_path / name, samples, DECODER_SAMPLE_RATE)
     assert caught.value.reason == reason and os.listdir(tmp_path) == []

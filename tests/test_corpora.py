@@ -155,7 +155,7 @@ def test_list_and_transcript_are_found_whatever_the_case_of_their_suffix(tmp_pat
     assert len(load_corpus(tmp_path).utterances) == 2
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_encodings_with_a_mark_and_all_line_ends(tmp_path, encoding, line_end):
     text = "می\u200cخواهم \u2028 ሰላም"
@@ -187,10 +187,10 @@ def test_folders_that_cannot_be_used_are_named_with_the_way_out(tmp_path):
     (tmp_path / "empty").mkdir()
     messages = {
         "talk.wav": "is a recording. Give the folder of your recordings; `myxtts make-dataset .* --output DIR` cuts",
-        "none": "does not exist. Give a folder with a metadata.csv .*id\\|text\\|normalized",
+        "none": "does not exist. Give a folder",
         "file": "is not UTF-16",
         "archive.zip": "is an archive. Unpack it",
-        "empty": "holds no metadata.csv and nothing else that is known. Seen: nothing. The nearest format is ljspeech: "
+        "empty": "holds nothing that is known. Seen: nothing. The nearest format is ljspeech: "
         ".*id\\|text\\|normalized.*docs/data.md",
     }
     for name, message in messages.items():

@@ -16,7 +16,6 @@ from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.data.corpora import CorpusError, find_formats, load_corpus
 from myxtts.data.corpora.tables import find_dialect
 from myxtts.data.doctor import check_data, inspect_corpus, write_report
-from myxtts.data.splits import split_as_kept
 from myxtts.runs.progress import clip_progress
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,15 +177,15 @@ def test_every_format_has_its_example_and_its_row_in_the_table():
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_format_that_is_forced_on_another_is_refused_with_what_is_there(name, tmp_path):
     (tmp_path / "notes.md").write_text("x")
-    with pytest.raises(CorpusError, match=rf"is not of the format {name}. Seen: 1 file .md; such as notes.md"):
+    with pytest.raises(CorpusError, match=rf"is not of the format {name}. Seen: notes.md"):
         load_corpus(tmp_path, format_name=name)
 
 
 def test_nothing_that_fits_names_what_was_seen_and_the_nearest_format(tmp_path):
     audio(tmp_path / "clips" / "a.mp3")
     (tmp_path / "reported.txt").write_text("x")
-    seen = r"Seen: 1 file .txt; 1 file .mp3; folders clips/; such as reported.txt\."
-    with pytest.raises(CorpusError, match=rf"{seen} The nearest format is common-voice: .*; of that, clips/ is there"):
+    seen = r"Seen: clips/, reported.txt, a.mp3\."
+    with pytest.raises(CorpusError, match=rf"{seen} The nearest format is common-voice: .*audio in clips/"):
         load_corpus(tmp_path)
 
 
@@ -225,9 +224,8 @@ def test_a_list_itself_is_read_alone_and_two_lists_share_one_folder(tmp_path):
 def test_validation_clips_come_from_the_set_itself(tmp_path):
     common_voice(tmp_path)
     corpus = load_corpus(tmp_path)
-    train, held = split_as_kept(corpus.utterances)
-    assert [u.id for u in train] == ["cv_1", "cv_4"] and [u.id for u in held] == ["cv_2"]
-    assert any("2 clips of validated.tsv were left out" in note for note in corpus.notes)
+    assert [(u.id, u.validation) for u in corpus.utterances] == [("cv_2", True), ("cv_1", False), ("cv_4", False)]
+    assert any("2 clips of validated.tsv left out" in note for note in corpus.notes)
     assert any("test.tsv was left for tests" in note for note in corpus.notes)
 
 

@@ -13,7 +13,7 @@ from conversion_crashes import crash_conversion, digests
 from crash_points import POWER_CUTS, crash_everywhere
 from released_model import write_release
 
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from myxtts.data import sample_corpus
 from myxtts.data.doctor import Inspection, Rejection, write_report
 from myxtts.data.sample_corpus import make_sample_corpus
@@ -167,7 +167,7 @@ def rejected(detail):
 
 
 WRITERS = {
-    "a.wav": lambda path, n: write_wav(path, np.full(40, n / 10), 22050),
+    "a.wav": lambda path, n: write_audio(path, np.full(40, n / 10), 22050),
     "vocab.json": lambda path, n: XTTSTokenizer.train([(f"hello {n}", "en")]).save(path),
     "config.json": lambda path, n: write_json(path, {"settings": n}),
     "clips_train.csv": lambda path, n: write_report(rejected(f"It is silent, {n}."), path),

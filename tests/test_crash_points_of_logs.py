@@ -15,7 +15,7 @@ import tensorflow as tf
 from crash_points import crash_everywhere
 from tiny import tiny_run_config
 
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from myxtts.devices.configuration import plan_devices
 from myxtts.runs.run import Run
 from myxtts.runs.samples import SampleSpeaker
@@ -143,8 +143,8 @@ def test_sample_is_whole_or_not_there_after_a_crash_anywhere_and_the_run_goes_on
 
     def make():
         folder = folders()
-        write_wav(folder / "expected.wav", speech.samples, speech.sample_rate)
-        write_wav(folder / "recording.wav", np.full(3000, 0.1, np.float32), 24000)
+        write_audio(folder / "expected.wav", speech.samples, speech.sample_rate)
+        write_audio(folder / "recording.wav", np.full(3000, 0.1, np.float32), 24000)
         return folder
 
     def act(folder):

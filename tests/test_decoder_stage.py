@@ -1,6 +1,7 @@
 """The decoder stage: what it is given, what it learns from, and that a run of it can be stopped at any step."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -197,7 +198,7 @@ def corpus_foundations(tiny_corpus, tmp_path_factory):
 def configured(dataset, folder, **settings):
     config = run_config(dataset.config.data.train_data, folder, **settings)
     config.model, config.data = dataset.config.model, dataset.config.data
-    dataset = dataset.with_config(config)
+    dataset = replace(dataset, config=config)
     return dataset, config
 
 

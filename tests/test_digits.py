@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from utilities.benchmarks.digit_recognizer import NO_WORD, DigitRecognizer, damaged, power_spectrum, spoilt
 from utilities.benchmarks.digits import HELD_OUT_INDICES, Clip, Row, Scores, figures, table_line, training_folder
 
@@ -23,7 +23,7 @@ def tones(tmp_path_factory):
     (folder / "wavs").mkdir()
     for digit in range(4):
         for index in range(24):
-            write_wav(folder / "wavs" / f"{digit}_ann_{index}.wav", tone(digit, 100 * digit + index), RATE)
+            write_audio(folder / "wavs" / f"{digit}_ann_{index}.wav", tone(digit, 100 * digit + index), RATE)
     return folder
 
 
@@ -65,7 +65,7 @@ def test_training_folder_leaves_out_what_is_scored(tmp_path):
     (data / "wavs").mkdir(parents=True)
     clips = ["3_theo_10", "3_theo_20", "4_theo_20"]
     for clip in clips:
-        write_wav(data / "wavs" / f"{clip}.wav", tone(1, 1), RATE)
+        write_audio(data / "wavs" / f"{clip}.wav", tone(1, 1), RATE)
     (data / "metadata.csv").write_text("".join(f"{clip}|three|three\n" for clip in clips))
     (data / "speakers.csv").write_text("id,speaker\n" + "".join(f"{clip},theo\n" for clip in clips))
     folder = training_folder(data, tmp_path, {("theo", 4)})

@@ -94,29 +94,22 @@ def test_every_reason_is_found_and_every_clip_accounted_for(corpus):
 
 
 def test_accepted_clips_tell_their_length_after_resampling(corpus):
-    by_id = {utterance.id: utterance for utterance in inspect_corpus(corpus).accepted}
+    calls = []
+    inspection = inspect_corpus(corpus, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(number, 13) for number in range(1, 14)]
+    by_id = {utterance.id: utterance for utterance in inspection.accepted}
     assert by_id["good"].num_samples == 11025 and by_id["telephone"].num_samples == 11025
     assert by_id["slow"].seconds == pytest.approx(3)
     assert (by_id["good"].text, by_id["good"].line) == ("hello", 1)
 
 
-def test_check_text_rejects_with_its_own_reason_only_what_is_good_so_far(corpus):
+def test_check_of_texts_rejects_with_its_own_reason_only_what_is_good_so_far(corpus):
     asked = []
-
-    def check_text(utterance):
-        asked.append(utterance.id)
-        return "too many tokens: 9 tokens; the most is 8." if utterance.id == "good" else None
-
-    inspection = inspect_corpus(corpus, check_text=check_text)
-    (rejection,) = (item for item in inspection.rejections if item.id == "good")
-    assert (rejection.reason, rejection.detail) == ("too many tokens", "9 tokens; the most is 8.")
-    assert "silent" not in asked and "good" not in [utterance.id for utterance in inspection.accepted]
-
-
-def test_progress_counts_every_clip(corpus):
-    calls = []
-    inspect_corpus(corpus, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(number, 13) for number in range(1, 14)]
+    check_text = lambda text, language: asked.append(text) or ("too many tokens" if text == "a" else None)
+    inspection = inspect_corpus(corpus).checked(check_text)
+    assert len(asked) == 8 and inspection.given == 13
+    rejection = inspection.rejections[-1]
+    assert (rejection.id, rejection.reason, rejection.detail) == ("slow", "text not usable", "too many tokens")
 
 
 def test_the_report_names_every_clip_and_its_reason(corpus, tmp_path):
@@ -187,7 +180,7 @@ def test_two_corpora_share_a_cache(corpus, tmp_path, monkeypatch):
     "damage",
     [
         lambda data: data[:200],
-        lambda data: b'{"limits": [3, 22050, 0.1, 30.0], "clips": {"a": {"other": 1}}}',
+        lambda data: b'{"limits": [4, 22050, 0.1, 30.0], "clips": {"a": [1]}}',
         lambda data: b"",
         lambda data: b"\xff\x00" * 99,
     ],
@@ -264,7 +257,7 @@ def test_command_keeps_a_file_in_the_place_of_its_report_that_it_did_not_write(t
 def test_no_cell_of_the_report_is_a_formula(tmp_path, start):
     name = f"{start}cmd'!A1"
     clips = ({"id": name, "wav_path": tmp_path / f"{name}.wav", "text": "x", "speaker": "", "language": "en"},)
-    accepted = tuple(InspectedUtterance(**clip, num_samples=1, seconds=1.0) for clip in clips)
+    accepted = tuple(InspectedUtterance(**clip, num_samples=22050) for clip in clips)
     warnings = (ClipWarning(name, None, name, f"{start}reason", f"{start}detail"),)
     rejections = (Rejection(name, 1, name, f"{start}reason", f"{start}detail"),)
     write_report(Inspection(tmp_path, accepted, rejections, warnings, ()), tmp_path / "report.csv")

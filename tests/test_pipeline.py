@@ -15,10 +15,9 @@ from myxtts.config.stages import STAGES
 from myxtts.data import ljspeech, pipeline
 from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
 from myxtts.data.buckets import BatchOrder, SequentialOrder
-from myxtts.data.conditioning import ConditioningRule, conditioning_seconds, fill
 from myxtts.data.corpora import CorpusError
-from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset
-from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, prefetch_to, wave_dataset
+from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset, conditioning_seconds
+from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, prefetch_to, wave_dataset
 
 
 @pytest.fixture(scope="module")
@@ -156,15 +155,8 @@ def test_own_clip_span_lies_where_the_sound_is(clips):
 
 @pytest.mark.parametrize("padding, expected", [("repeat", [1, 2, 3, 1, 2, 3, 1]), ("zeros", [1, 2, 3, 0, 0, 0, 0])])
 def test_short_conditioning_clip_is_filled(padding, expected):
-    np.testing.assert_array_equal(fill(np.array([1, 2, 3], np.float32), 7, padding), expected)
-    np.testing.assert_array_equal(fill(np.arange(4, dtype=np.float32), 4, padding), np.arange(4))
-
-
-@pytest.mark.parametrize("padding", ["repeat", "zeros"])
-def test_conditioning_rows_have_one_length(clips, padding):
-    batch = make_loader(clips, conditioning=rule(padding=padding, high=9500))(0)
-    assert batch.conditioning.shape == (3, 9500)
-    assert (batch.conditioning[:, -1] == 0).all() == (padding == "zeros")
+    np.testing.assert_array_equal(rule(padding=padding, high=7).fill(np.array([1, 2, 3], np.float32)), expected)
+    np.testing.assert_array_equal(rule(padding=padding, high=4).fill(np.arange(4)), np.arange(4))
 
 
 def test_crop_comes_from_anywhere_in_the_clip(clips):
@@ -199,14 +191,6 @@ def test_dataset_gives_batches_in_order_and_only_those_asked_for(clips):
     assert len(batches) == 7
     for position, batch in enumerate(batches, 2):
         assert_equal_batches(WaveBatch(*(field.numpy() for field in batch)), loader(position))
-
-
-def test_reading_error_reaches_whoever_reads_the_dataset(clips):
-    def loader(position):
-        raise FileNotFoundError("clip 3 has vanished")
-
-    with pytest.raises(Exception, match="clip 3 has vanished"):
-        next(iter(wave_dataset(loader, 0, 1)))
 
 
 def test_batch_that_breaks_the_contract_is_refused(clips):
@@ -274,23 +258,19 @@ def test_stage_decides_over_conditioning_clips_and_slices(tiny_corpus, tmp_path,
     assert dataset.train_loader("dvae")(0).conditioning.shape[1]
 
 
-def test_static_shapes_give_one_shape(tiny_corpus, tmp_path):
-    config = tiny_run_config(tiny_corpus, tmp_path, data={"static_shapes": True, "max_mel_frames": 120})
-    dataset = SpeechDataset.open(config)
-    loader = dataset.train_loader("gpt")
-    for position in range(6):
-        batch = loader(position)
-        assert batch.wav.shape == (4, 120 * 256) and batch.text.shape == (4, 20)
-
-
 @pytest.mark.parametrize("augment", [True, False])
-def test_static_shapes_without_a_length_hold_the_longest_clip(tiny_corpus, tmp_path, augment):
-    config = tiny_run_config(tiny_corpus, tmp_path, data={"static_shapes": True, "augment": augment})
+@pytest.mark.parametrize("max_mel_frames", [120, None])
+def test_static_shapes_give_one_shape_that_holds_the_longest_clip(tiny_corpus, tmp_path, augment, max_mel_frames):
+    settings = {"static_shapes": True, "augment": augment, "max_mel_frames": max_mel_frames}
+    config = tiny_run_config(tiny_corpus, tmp_path, data=settings)
     dataset = SpeechDataset.open(config)
     longest = max(clip.num_samples for clip in dataset.train)
     assert longest + 1024 < config.max_samples
-    batch = dataset.train_loader("gpt")(0)
-    assert batch.wav.shape[1] == -(-longest // 1024) * 1024 + (1024 if augment else 0)
+    num_samples = max_mel_frames * 256 if max_mel_frames else -(-longest // 1024) * 1024 + 1024 * augment
+    loader = dataset.train_loader("gpt")
+    for position in range(4):
+        batch = loader(position)
+        assert batch.wav.shape == (4, num_samples) and batch.text.shape == (4, 20)
 
 
 def test_dataset_splits_clips_and_fills_in_the_vocabulary(tiny_corpus, tmp_path):
@@ -310,15 +290,12 @@ def test_dataset_takes_its_validation_set_from_where_it_is_told(tiny_corpus, tmp
     # Other sound under other names, or it would be the training set again.
     for path in (other / "wavs").iterdir():
         samples, rate = soundfile.read(path)
-        soundfile.write(path, samples * 0.5, rate)
-    for name in ("metadata.csv", "speakers.csv"):
-        text = (other / name).read_text()
-        (other / name).write_text(text.replace("low_", "tief_").replace("high_", "hoch_"))
-    for path in (other / "wavs").iterdir():
-        path.rename(path.with_name(path.name.replace("low_", "tief_").replace("high_", "hoch_")))
+        soundfile.write(path.with_name(f"other_{path.name}"), samples * 0.5, rate)
+    for path in (other / "metadata.csv", other / "speakers.csv"):
+        path.write_text(path.read_text().replace("low_", "other_low_").replace("high_", "other_high_"))
     dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path / "run", data={"val_data": str(other)}))
     assert len(dataset.train) == len(dataset.validation) == 12
-    assert all(clip.id.startswith(("tief_", "hoch_")) for clip in dataset.validation)
+    assert all(clip.id.startswith("other_") for clip in dataset.validation)
 
 
 @pytest.mark.parametrize("given", ["one folder", "two lists", "the folder and a list"])
@@ -348,13 +325,6 @@ def test_corpus_without_a_usable_clip_is_an_error_with_a_report(tmp_path):
     with pytest.raises(CorpusError, match="clips_train.csv"):
         SpeechDataset.open(tiny_run_config(folder, tmp_path / "run"))
     assert "a" in (tmp_path / "run/clips_train.csv").read_text()
-
-
-def test_lengths_of_a_stream_are_whole_strides(tiny_corpus, tmp_path):
-    dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path))
-    for stage in ("dvae", "gpt"):
-        for batch in dataset.stream(stage, "/CPU:0", 0, 2):
-            assert batch.wav.shape[1] % CODE_STRIDE_SAMPLES == 0
 
 
 def test_recording_that_vanishes_in_a_run_is_named(tmp_path):

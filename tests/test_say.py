@@ -14,7 +14,7 @@ import soundfile
 from command_helpers import sentence_of
 from tiny import WORDS, tiny_run_config, voiced, write_run
 
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import read_audio
 from myxtts.cli import say
 from myxtts.cli.say_batch import read_lines
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
     folder = write_run(tmp_path_factory.mktemp("say") / "run", XTTS(config.model), tokenizer, config)
-    write_wav(folder.parent / "me.wav", voiced(1.0, 150, 1), 22050)
+    write_audio(folder.parent / "me.wav", voiced(1.0, 150, 1), 22050)
     return folder
 
 

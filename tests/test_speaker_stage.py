@@ -4,6 +4,7 @@ import functools
 import logging
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -137,7 +138,7 @@ def test_voices_are_left_out_to_be_judged_by_and_keep_their_numbers():
     assert left_out not in trained and trained | {left_out} == set("abcd")
     assert stage.active.numpy().tolist() == [float(name in trained) for name in "abcde"] * 3
     assert all(count <= 60 for count in Counter(clip.speaker for clip in dataset.validation).values())
-    assert dataset.with_config(dataset.config).train is dataset.train
+    assert replace(dataset, config=dataset.config).train is dataset.train
     again = chosen(train[::-1])[0]
     assert {clip.speaker for clip in again.train} == trained, "whatever the order of the clips"
 

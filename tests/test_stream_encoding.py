@@ -7,7 +7,7 @@ import pytest
 import soundfile
 from tiny import voiced
 
-from myxtts.audio.stream_encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder, StreamResampler
+from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder, StreamResampler
 
 RATE = 24_000
 SOUND = voiced(2.0, 150, 1, sample_rate=RATE)

@@ -153,9 +153,14 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
     return _resample(path, mono, original_rate, sample_rate), original_rate
 
 
+def to_int16(samples: np.ndarray) -> np.ndarray:
+    """Samples of 16 bit from `(S,)` floats; what lies beyond `[-1, 1]` is clipped."""
+    return np.round(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2")
+
+
 def to_pcm16(samples: np.ndarray) -> bytes:
-    """16-bit little-endian PCM of `(S,)` floats; what lies beyond `[-1, 1]` is clipped."""
-    return np.round(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
+    """16-bit little-endian PCM of `(S,)` floats, as `to_int16`."""
+    return to_int16(samples).tobytes()
 
 
 def _regular_file_size(path):
@@ -219,16 +224,13 @@ def _check_chunks(path, file, size):
                 break
             _check_sample_rate(path, struct.unpack("<HHI", fields)[2])
         elif name == b"data":
-            return _check_data_length(path, length, size - position)
+            missing = length - (size - position)
+            if missing > _SLOPPY_BYTES and length < _STREAM_LENGTH:
+                detail = f"it is cut short: {size - position} of {length} bytes of samples are there."
+                raise AudioError(path, "truncated", detail)
+            return (f"header length: its header promises {missing} bytes more than there are.",) if missing > 0 else ()
         position += length + length % 2
     raise AudioError(path, "broken header", "its WAV header is broken: it ends before the samples begin.")
-
-
-def _check_data_length(path, claimed, available):
-    missing = claimed - available
-    if missing > _SLOPPY_BYTES and claimed < _STREAM_LENGTH:
-        raise AudioError(path, "truncated", f"it is cut short: {available} of {claimed} bytes of samples are there.")
-    return (f"header length: its header promises {missing} bytes more than there are.",) if missing > 0 else ()
 
 
 def _check_sample_rate(path, rate):

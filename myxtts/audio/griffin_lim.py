@@ -36,75 +36,58 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.9
         raise ValueError(f"log_mel must have the shape {shape}. Received: shape {log_mel.shape}.")
     if not np.isfinite(log_mel).all():
         raise ValueError("log_mel must be finite. Received: NaN or infinity; the model that made it has diverged.")
-    transform = _ShortTimeFourierTransform(len(log_mel))
-    inversion = _MelInversion(np.exp(log_mel))
-    magnitude = np.sqrt(inversion.solve())
+    mel, filters = np.maximum(np.exp(log_mel), _TINY), DVAE_MEL.filterbank()
+    mean_power = mel / filters.sum(axis=0)
+    # Bins that no filter sees keep zero power.
+    power = mean_power @ filters.T / np.maximum(filters.sum(axis=1), _TINY)
+    for _ in range(_INVERSION_ITERATIONS):
+        power = _pooling_to(mel, filters, power)
+    magnitude = np.sqrt(power)
     phase = np.random.default_rng(seed).random(magnitude.shape, dtype="float32") * np.float32(2 * np.pi)
     spectrum = magnitude * (np.cos(phase) + 1j * np.sin(phase))
+    window = DVAE_MEL.window_values()
+    energy = np.maximum(_overlap_add(np.broadcast_to(np.square(window), (len(mel), len(window)))), _TINY)
     previous = 0.0
     for iteration in range(num_iterations):
-        consistent = transform.forward(transform.inverse(spectrum))
+        consistent = _wav_to_spectrum(_spectrum_to_wav(spectrum, window, energy), window)
         if iteration >= num_iterations // 2:
-            magnitude = np.sqrt(inversion.correct(np.square(consistent.real) + np.square(consistent.imag)))
+            magnitude = np.sqrt(_pooling_to(mel, filters, np.square(consistent.real) + np.square(consistent.imag)))
         accelerated = consistent + np.float32(momentum) * (consistent - previous) if iteration else consistent
         previous = consistent
         spectrum = accelerated * (magnitude / np.maximum(np.abs(accelerated), _TINY))
-    return transform.inverse(spectrum)
+    return _spectrum_to_wav(spectrum, window, energy)
 
 
-class _MelInversion:
-    """Non-negative power spectra that pool to a given mel spectrogram, by multiplicative updates.
+def _pooling_to(mel, filters, power):
+    """One multiplicative update of non-negative power spectra, `(F, 1 + n_fft // 2)`, towards those that pool to `mel`.
 
     The updates lower the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative matrix
     factorization", 2001, with the filters held fixed). Against least squares, quiet bands count as much as loud ones,
     and the solution stays smooth across frequency.
     """
-
-    def __init__(self, mel):
-        self._mel = np.maximum(mel, _TINY)
-        self._filters = DVAE_MEL.filterbank()
-        # Bins that no filter sees keep zero power.
-        self._bin_weight = np.maximum(self._filters.sum(axis=1), _TINY)
-
-    def solve(self):
-        """Power spectra, `(F, 1 + n_fft // 2)`, pooled by the filters to the mel within a fraction of a percent."""
-        mean_power = self._mel / self._filters.sum(axis=0)
-        power = mean_power @ self._filters.T / self._bin_weight
-        for _ in range(_INVERSION_ITERATIONS):
-            power = self.correct(power)
-        return power
-
-    def correct(self, power):
-        """One multiplicative update of `power` towards the mel."""
-        ratio = self._mel / np.maximum(power @ self._filters, _TINY)
-        return power * (ratio @ self._filters.T / self._bin_weight)
+    ratio = mel / np.maximum(power @ filters, _TINY)
+    return power * (ratio @ filters.T / np.maximum(filters.sum(axis=1), _TINY))
 
 
-class _ShortTimeFourierTransform:
-    """The transform that `MelSpectrogram` is built on, and its least-squares inverse, for `num_frames` frames."""
+def _wav_to_spectrum(wav, window):
+    """`(S,)` to complex spectra, `(F, 1 + n_fft // 2)`, by the transform that `MelSpectrogram` is built on."""
+    padded = np.pad(wav, len(window) // 2, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(padded, len(window))[:: DVAE_MEL.hop_length]
+    return scipy.fft.rfft(frames * window)
 
-    def __init__(self, num_frames):
-        self._n_fft, self._hop_length, self._num_frames = DVAE_MEL.n_fft, DVAE_MEL.hop_length, num_frames
-        self._window = DVAE_MEL.window_values()
-        squared_window = np.broadcast_to(np.square(self._window), (num_frames, self._n_fft))
-        self._window_energy = np.maximum(self._overlap_add(squared_window), _TINY)
 
-    def forward(self, wav):
-        """`(S,)` to complex spectra, `(F, 1 + n_fft // 2)`."""
-        padded = np.pad(wav, self._n_fft // 2, mode="reflect")
-        frames = np.lib.stride_tricks.sliding_window_view(padded, self._n_fft)[:: self._hop_length]
-        return scipy.fft.rfft(frames * self._window)
+def _spectrum_to_wav(spectrum, window, energy):
+    """Complex spectra, `(F, 1 + n_fft // 2)`, to the closest `(S,)` (Griffin and Lim, 1984, equation 6)."""
+    frames = scipy.fft.irfft(spectrum, n=len(window)) * window
+    start, num_samples = len(window) // 2, (len(spectrum) - 1) * DVAE_MEL.hop_length
+    return (_overlap_add(frames) / energy)[start : start + num_samples]
 
-    def inverse(self, spectrum):
-        """Complex spectra, `(F, 1 + n_fft // 2)`, to the closest `(S,)` (Griffin and Lim, 1984, equation 6)."""
-        frames = scipy.fft.irfft(spectrum, n=self._n_fft) * self._window
-        start, num_samples = self._n_fft // 2, (self._num_frames - 1) * self._hop_length
-        return (self._overlap_add(frames) / self._window_energy)[start : start + num_samples]
 
-    def _overlap_add(self, frames):
-        """`(F, n_fft)` to `((F - 1) * hop + n_fft,)`."""
-        overlap = self._n_fft // self._hop_length
-        total = np.zeros((self._num_frames + overlap - 1, self._hop_length), "float32")
-        for i in range(overlap):
-            total[i : i + self._num_frames] += frames[:, i * self._hop_length : (i + 1) * self._hop_length]
-        return total.reshape(-1)
+def _overlap_add(frames):
+    """`(F, n_fft)` to `((F - 1) * hop + n_fft,)`."""
+    hop = DVAE_MEL.hop_length
+    overlap = frames.shape[1] // hop
+    total = np.zeros((len(frames) + overlap - 1, hop), "float32")
+    for i in range(overlap):
+        total[i : i + len(frames)] += frames[:, i * hop : (i + 1) * hop]
+    return total.reshape(-1)

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from myxtts.audio.encoding import resampled, wav_header
 from myxtts.audio.files import to_pcm16
-from myxtts.audio.stream_encoding import resampled, wav_header
 
 
 @contextmanager

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from myxtts.config.checks import ConfigError, counted
 from myxtts.config.config import XTTSConfig
+from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch
 from myxtts.data.buckets import BatchOrder, EpochStart, SequentialOrder
-from myxtts.data.conditioning import ConditioningRule, conditioning_seconds
-from myxtts.data.corpora import CorpusError, Rejection, load_corpus
+from myxtts.data.corpora import CorpusError, load_corpus
 from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
-from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, stream_batches
+from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.storage.files import CheckpointError, digest_bytes
@@ -46,12 +47,18 @@ class SpeechDataset:
     """Transcript of each clip by id, as written."""
     prepared: PreparedClips | None = None
     """Shards in which clips of the training set, of the validation set or of both are, if any."""
+    starts: dict[str, EpochStart] = field(default_factory=dict)
+    """Where the order of a stage's batches begins, by stage; for others at position 0."""
+    speakers: tuple[str, ...] | None = None
+    """In the order in which batches number them; by default those of the training clips."""
+    cache: SampleCache | None = None
+    """By default a new one."""
 
     def __post_init__(self):
-        self._cache = SampleCache(self.config.data.cache_mb, self.prepared)
-        self.speakers: tuple[str, ...] = tuple(sorted({clip.speaker for clip in self.train}))
-        """Of the training clips, in the order in which batches number them."""
-        self._starts: dict[str, EpochStart] = {}
+        if self.cache is None:
+            self.cache = SampleCache(self.config.data.cache_mb, self.prepared)
+        if self.speakers is None:
+            self.speakers = tuple(sorted({clip.speaker for clip in self.train}))
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
@@ -64,14 +71,11 @@ class SpeechDataset:
         """
         try:
             language = config.data.language and get_language(config.data.language).code
-            config = replace(config, data=replace(config.data, language=language))
         except ValueError as error:
             raise ConfigError(f"--language: {error}") from error
-        config = replace(config, data=replace(config.data, g2p=_g2p(config)))
+        config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]
         inspections = [_inspect(config, folder, progress) for folder in folders]
-        said = inspections[0].notes
-        inspections[1:] = [replace(one, notes=tuple(n for n in one.notes if n not in said)) for one in inspections[1:]]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
         prepared = _prepared(config, sides)
@@ -83,28 +87,10 @@ class SpeechDataset:
             validation = train
         token_ids = {"start_text_token": tokenizer.start_id, "stop_text_token": tokenizer.stop_id}
         model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
-        settled = dict(conditioning_seconds=conditioning_seconds(config.data, train))
-        data = replace(config.data, num_speakers=len({clip.speaker for clip in train}), **settled)
+        num_speakers, seconds = len({clip.speaker for clip in train}), conditioning_seconds(config.data, train)
+        data = replace(config.data, num_speakers=num_speakers, conditioning_seconds=seconds)
         texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
         return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts, prepared)
-
-    def with_config(self, config: XTTSConfig) -> SpeechDataset:
-        """The same clips under a configuration with other batches."""
-        other = copy.copy(self)
-        other.config = config
-        return other
-
-    def beginning_at(self, stage: str, start: EpochStart) -> SpeechDataset:
-        """The same clips with the batches of one stage in an order that begins at `start`."""
-        other = copy.copy(self)
-        other._starts = {**self._starts, stage: start}
-        return other
-
-    def with_clips(self, train: Sequence[Clip], validation: Sequence[Clip]) -> SpeechDataset:
-        """Other clips of the same corpus, whose speakers keep their numbers."""
-        other = copy.copy(self)
-        other.train, other.validation = train, validation
-        return other
 
     def order(self, stage: str) -> BatchOrder:
         """The training batches of a stage."""
@@ -112,7 +98,7 @@ class SpeechDataset:
         lengths = [min(clip.num_samples, crop or clip.num_samples) for clip in self.train]
         tokens = [len(clip.tokens) for clip in self.train]
         settings = self.config.stage(stage).batch_size, data.num_buckets, self.config.training.seed
-        more = dict(extra_samples=MAX_SHIFT_SAMPLES * data.augment, start=self._starts.get(stage, EpochStart()))
+        more = dict(extra_samples=MAX_SHIFT_SAMPLES * data.augment, start=self.starts.get(stage, EpochStart()))
         return BatchOrder(lengths, tokens, *settings, *self._fixed_shape(), **more)
 
     def train_loader(self, stage: str) -> BatchLoader:
@@ -154,7 +140,7 @@ class SpeechDataset:
         fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None)
         if keeps_codes and self.prepared is not None:
             fields["prepared"] = all(clip.wav_path in self.prepared for clip in clips)
-        return BatchLoader(clips, order, self._cache, seed, rule, crop, shift, training, **fields)
+        return BatchLoader(clips, order, self.cache, seed, rule, crop, shift, training, **fields)
 
     def _crop_samples(self, stage):
         seconds = self.config.stage(stage).crop_seconds
@@ -192,13 +178,10 @@ def _prepared(config, sides):
     flags = ("--prepared", "--train-data"), ("--val-prepared", "--val-data")
     for (flag, of), folder, clips in zip(flags, (data.prepared, data.val_prepared), (*sides, ())):
         if folder:
-            one = PreparedClips.open(folder, flag)
-            one.adopt(clips, of)
+            found = PreparedClips.open(folder, flag).adopt(clips, of, found)
             logger.info("%d clips of %s are read from the shards in %s.", len(clips), of, folder)
-            found = one.joined(found)
     if data.prepared and data.augment:
-        changed = "data.augment is on, and changed speed, level and time have other codes than those in --prepared"
-        logger.warning(f"{changed}: they are computed anew, from its samples. data.augment: false takes its codes.")
+        logger.warning("data.augment is on: codes are computed. data.augment: false takes its codes from --prepared.")
     return found
 
 
@@ -209,11 +192,21 @@ def _divide(sides, inspection, share):
     if not (train and held):
         return sides if len(sides) == 2 else split_by_hash(*sides, share)
     if len(sides) == 2:
-        kept = counted(len(held), "clip")
-        logger.info("--val-data is given: %s that the training set keeps for validation will not be used.", kept)
+        logger.info("--val-data is given: %s kept for validation by the training set are not used.", len(held))
         return train, sides[1]
     logger.info("The data set itself keeps %s for validation.", counted(len(held), "clip"))
     return train, held
+
+
+def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
+    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated."""
+    # A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
+    if data.conditioning_padding != "repeat":
+        return data.conditioning_seconds
+    longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
+    low, high = data.conditioning_seconds
+    high = max(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, min(high, float(longest)))
+    return min(low, high), high
 
 
 def _g2p(config):
@@ -230,8 +223,9 @@ def _g2p(config):
     except CheckpointError:  # a vocabulary alone
         return asked or ()
     if asked is not None and asked != own:
-        told = f"{home} holds a run whose text is written as it sounds in: {', '.join(own) or 'no language'}"
-        raise ConfigError(f"--g2p must be as in the run. {told}. Leave it out, or give --reset-training.")
+        known, received = (", ".join(codes) or "no language" for codes in (own, asked))
+        hint = "Leave it out, or give --reset-training."
+        raise ConfigError(f"--g2p must be as in the run in {home}: {known}. Received: {received}. {hint}")
     return own
 
 
@@ -252,24 +246,20 @@ def _tokenizer(config, utterances):
     lacking = [pair for pair in texts if tokenizer.check(*pair)]
     grown = tokenizer.extend(lacking) if lacking else tokenizer
     if grown.num_tokens > tokenizer.num_tokens:
-        growth = f"Vocabulary {data.vocabulary} grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
-        logger.info(f"{growth}, for {counted(len(lacking), 'transcript')} with characters or a language that it lacked")
+        growth = f"grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
+        logger.info("Vocabulary %s %s, for %s.", data.vocabulary, growth, counted(len(lacking), "transcript"))
     return grown
 
 
 def _clips(inspection, name, tokenizer, config):
     """Clips of the accepted utterances whose text the vocabulary can write; reports what is left out, and why."""
-    clips, accepted, rejections = [], [], list(inspection.rejections)
-    for spoken in inspection.accepted:
-        path, text, language = spoken.wav_path, spoken.text, spoken.language
-        reason = tokenizer.check(text, language, config.data.max_text_length)
-        if reason:
-            rejections.append(Rejection(spoken.id, spoken.line, path.name, "text not usable", reason))
-            continue
-        accepted.append(spoken)
-        tokens = tuple(tokenizer.encode(text, language))
-        clips.append(Clip(spoken.id, str(path), tokens, spoken.speaker, language, spoken.num_samples))
-    inspection = replace(inspection, accepted=tuple(accepted), rejections=tuple(rejections))
+    longest = config.data.max_text_length
+    inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
+    encoded = ((spoken, tuple(tokenizer.encode(spoken.text, spoken.language))) for spoken in inspection.accepted)
+    clips = [
+        Clip(spoken.id, str(spoken.wav_path), tokens, spoken.speaker, spoken.language, spoken.num_samples)
+        for spoken, tokens in encoded
+    ]
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     if config.training.worker_index == 0:
         report.parent.mkdir(parents=True, exist_ok=True)

@@ -8,22 +8,26 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.audio.files import AudioError, read_audio
+from myxtts.audio.files import AudioError, read_audio, to_pcm16
 from myxtts.config.checks import counted, read_bounded, require
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
-from myxtts.data.splits import Leak, find_leakage, split_as_kept
-from myxtts.storage.files import digest_bytes, write_whole
+from myxtts.data.splits import Leak, find_leakage
+from myxtts.storage.files import digest_bytes, write_text, write_whole
 from myxtts.text.tokenizer import XTTSTokenizer
 
-_CACHE_FORMAT = 3
+MAX_CHARACTERS_PER_SECOND = 40.0
+"""Nobody speaks so fast: the transcript belongs to other audio, or the audio was cut."""
+MIN_CHARACTERS_PER_SECOND = 2.0
+"""Below it a clip gets a warning: part of its transcript may be missing, or much of it is silence."""
+_CACHE_FORMAT = 4
 _MAX_CACHE_BYTES = 2**30
 _CHUNK_CLIPS = 1_024
 # Clips that end in the middle of a sound have 0.3 to 2 times their mean level in the last 20 ms; LJSpeech, VCTK and
@@ -42,16 +46,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ClipLimits:
-    """What a clip must keep to."""
+    """Lengths that a clip must keep to."""
 
-    sample_rate: int = MODEL_SAMPLE_RATE
-    """In Hz, at which `num_samples` counts; clips recorded at less get a warning."""
     min_seconds: float = 0.1
     max_seconds: float = 30.0
-    max_characters_per_second: float = 40.0
-    """Nobody speaks so fast: the transcript belongs to other audio, or the audio was cut."""
-    min_characters_per_second: float = 2.0
-    """Below it a clip gets a warning: part of its transcript may be missing, or much of it is silence."""
 
     def __post_init__(self):
         require(self.min_seconds < self.max_seconds, "min_seconds", f"below {self.max_seconds}", self.min_seconds)
@@ -59,10 +57,14 @@ class ClipLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedUtterance(Utterance):
-    """An utterance whose audio can be read: `num_samples` at the sample rate of the limits, lasting `seconds`."""
+    """An utterance whose audio can be read."""
 
     num_samples: int
-    seconds: float
+    """Length at 22 050 Hz."""
+
+    @property
+    def seconds(self) -> float:
+        return self.num_samples / MODEL_SAMPLE_RATE
 
 
 class ClipWarning(Finding):
@@ -83,6 +85,17 @@ class Inspection:
     def given(self) -> int:
         """How many clips the folder names, usable or not."""
         return len(self.accepted) + len(self.rejections)
+
+    def checked(self, check_text: Callable[[str, str], str | None]) -> "Inspection":
+        """The inspection without the clips for whose text and language `check_text` returns what is wrong with it."""
+        faults = [check_text(utterance.text, utterance.language) for utterance in self.accepted]
+        refused = [
+            Rejection(clip.id, clip.line, relative_path(clip.wav_path, self.root), "text not usable", fault)
+            for clip, fault in zip(self.accepted, faults)
+            if fault
+        ]
+        accepted = tuple(clip for clip, fault in zip(self.accepted, faults) if not fault)
+        return replace(self, accepted=accepted, rejections=(*self.rejections, *refused))
 
 
 def check_data(
@@ -106,20 +119,16 @@ def check_data(
         format_name, audio_roots: As `load_corpus` takes them.
         progress: Called as `progress(folder)` for each set; gives a context with its progress, as `clip_progress` does.
     """
-    tokenizer = XTTSTokenizer.from_file(vocabulary) if vocabulary else None
-
-    def check_text(utterance):
-        reason = tokenizer.check(utterance.text, utterance.language) if tokenizer else None
-        return f"text not usable: {reason}" if reason else None
+    check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
 
     def inspect(folder):
         corpus = load_corpus(folder, language, format_name, audio_roots)
         with progress(folder) as shown:
-            return inspect_corpus(corpus, limits, progress=shown, check_text=check_text)
+            return inspect_corpus(corpus, limits, progress=shown).checked(check_text)
 
     inspection = inspect(folder)
-    train, held = split_as_kept(inspection.accepted)
-    return inspection, find_leakage(train, inspect(validation).accepted if validation else held)
+    held = inspect(validation).accepted if validation else [clip for clip in inspection.accepted if clip.validation]
+    return inspection, find_leakage([clip for clip in inspection.accepted if not clip.validation], held)
 
 
 def inspect_corpus(
@@ -130,7 +139,6 @@ def inspect_corpus(
     cache_path: str | Path | None = None,
     keeps_cache: bool = True,
     progress: Progress | None = None,
-    check_text: Callable[[Utterance], str | None] | None = None,
 ) -> Inspection:
     """Decodes every clip of a corpus, checks it and its transcript, and says what became of each, in their order.
 
@@ -140,27 +148,31 @@ def inspect_corpus(
             change. A damaged one is ignored and one inside the corpus is not written, each with a note.
         keeps_cache: False only reads that file.
         progress: Called after each clip.
-        check_text: Called with each utterance whose audio is good; returns None, or `"reason: sentence"` to reject it,
-            for instance for tokens that are too many.
     """
     notes = list(corpus.notes)
     if cache_path is not None and not corpus.is_list and Path(cache_path).resolve().is_relative_to(corpus.root):
         notes.append(f"The results are not cached: {cache_path} lies in the data set, which is never written to.")
         cache_path = None
-    key = [_CACHE_FORMAT, limits.sample_rate, limits.min_seconds, limits.max_seconds]
+    key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, limits.min_seconds, limits.max_seconds]
     cached, note = _load_cache(cache_path, key) if cache_path is not None else ({}, None)
-    verdicts = _examine_all(corpus.utterances, limits, cached, workers, progress)
+    verdicts = []
+    with ThreadPoolExecutor(workers) as pool:
+        # In chunks: a million clips submitted at once would hold a million pending calls.
+        for start in range(0, len(corpus.utterances), _CHUNK_CLIPS):
+            paths = [utterance.wav_path for utterance in corpus.utterances[start : start + _CHUNK_CLIPS]]
+            for verdict in pool.map(lambda path: _examine(path, limits, cached.get(str(path))), paths):
+                verdicts.append(verdict)
+                if progress is not None:
+                    progress(len(verdicts), len(corpus.utterances))
     if cache_path is not None and keeps_cache:
         notes.extend(filter(None, (note, _save_cache(cache_path, key, cached, corpus, verdicts))))
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
-        refusal = _refusal(utterance, verdict, limits, check_text)
-        if refusal is not None:
-            rejections.append(_finding(Rejection, corpus, utterance, refusal))
-            continue
-        length = {"num_samples": verdict.num_samples, "seconds": verdict.num_samples / limits.sample_rate}
-        good.append((InspectedUtterance(**vars(utterance), **length), verdict))
-    accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good, limits)
+        if refusal := _refusal(utterance.text, verdict):
+            rejections.append(_finding(Rejection, corpus, utterance, *refusal))
+        else:
+            good.append((InspectedUtterance(**vars(utterance), num_samples=verdict.num_samples), verdict))
+    accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good)
     return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), tuple(notes))
 
 
@@ -216,82 +228,68 @@ class _Verdict(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-def _examine_all(utterances, limits, cached, workers, progress):
-    verdicts = []
-    with ThreadPoolExecutor(workers) as pool:
-        # In chunks: a million clips submitted at once would hold a million pending calls.
-        for start in range(0, len(utterances), _CHUNK_CLIPS):
-            paths = [utterance.wav_path for utterance in utterances[start : start + _CHUNK_CLIPS]]
-            for verdict in pool.map(lambda path: _examine(path, limits, cached.get(str(path))), paths):
-                verdicts.append(verdict)
-                if progress is not None:
-                    progress(len(verdicts), len(utterances))
-    return verdicts
-
-
 def _examine(path, limits, known):
     try:
         status = os.stat(path)
     except OSError as error:
         return _Verdict(0, 0, "missing file", f"It cannot be found any more: {error.strerror}.")
     content = status.st_size, status.st_mtime_ns
-    if known is not None and (known.size, known.mtime_ns) == content:
+    if known is not None and known[:2] == content:
         return known
     try:
-        recording = read_audio(path, limits.sample_rate, min_seconds=limits.min_seconds, max_seconds=limits.max_seconds)
+        recording = read_audio(path, min_seconds=limits.min_seconds, max_seconds=limits.max_seconds)
     except AudioError as error:
         return _Verdict(*content, error.reason, error.detail[0].upper() + error.detail[1:])
     samples, warnings = recording.samples, [*recording.warnings]
-    ending = samples[-max(1, int(_CUT_SECONDS * limits.sample_rate)) :]
+    ending = samples[-int(_CUT_SECONDS * MODEL_SAMPLE_RATE) :]
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
     # Rounded to 16 bit, so that a copy in another sample format counts as the same.
-    digest = digest_bytes(np.round(samples * 32767).astype("<i2").tobytes())
+    digest = digest_bytes(to_pcm16(samples))
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
 
-def _refusal(utterance, verdict, limits, check_text):
-    """Returns `"reason: sentence"` for a clip that cannot be used, else None."""
+def _refusal(text, verdict):
+    """Reason and detail for a clip that cannot be used, else None."""
     if verdict.reason:
-        return f"{verdict.reason}: {verdict.detail}"
-    if (fault := _encoding_fault(utterance.text))[0]:
-        return f"text wrongly encoded: {fault[1]}"
-    seconds, length = verdict.num_samples / limits.sample_rate, len(utterance.text)
-    if length / seconds > limits.max_characters_per_second:
-        rate = f"{counted(length, 'character')} in {seconds:.3g} s make {length / seconds:.3g} a second"
-        return f"text too long for the audio: {rate}; the most is {limits.max_characters_per_second:g}."
-    return check_text(utterance) if check_text is not None else None
+        return verdict.reason, verdict.detail
+    is_certain, fault = _encoding_fault(text)
+    if is_certain:
+        return "text wrongly encoded", fault
+    seconds = verdict.num_samples / MODEL_SAMPLE_RATE
+    if len(text) > MAX_CHARACTERS_PER_SECOND * seconds:
+        many = f"{counted(len(text), 'character')} in {seconds:.3g} s"
+        return "text too long for the audio", f"{many}; the most is {MAX_CHARACTERS_PER_SECOND:g} a second."
+    return None
 
 
-def _warnings(corpus, good, limits):
+def _warnings(corpus, good):
     rates = Counter(verdict.original_sample_rate for _, verdict in good)
     usual_rate = max(rates, key=rates.get, default=0)
     first_uses = {}
     for utterance, verdict in good:
-        found, length, seconds = [*verdict.warnings], len(utterance.text), utterance.seconds
-        if length / seconds < limits.min_characters_per_second:
-            rate = f"{counted(length, 'character')} in {seconds:.3g} s make {length / seconds:.2g} a second"
-            found.append(f"text short for the audio: {rate}; {limits.min_characters_per_second:g} is already few.")
+        found, rate = [warning.split(": ", 1) for warning in verdict.warnings], verdict.original_sample_rate
+        seconds = utterance.seconds
+        if len(utterance.text) < MIN_CHARACTERS_PER_SECOND * seconds:
+            few = f"{counted(len(utterance.text), 'character')} in {seconds:.3g} s"
+            found.append(("text short for the audio", f"{few}; {MIN_CHARACTERS_PER_SECOND:g} a second is already few."))
         if fault := _encoding_fault(utterance.text)[1]:
-            found.append(f"text perhaps wrongly encoded: {fault}")
-        rate = verdict.original_sample_rate
-        if rate < limits.sample_rate:
+            found.append(("text perhaps wrongly encoded", fault))
+        if rate < MODEL_SAMPLE_RATE:
             limit = f"It was recorded at {rate} Hz and has nothing above {rate // 2} Hz"
-            found.append(f"low sample rate: {limit}; use {limits.sample_rate} Hz or more.")
+            found.append(("low sample rate", f"{limit}; use {MODEL_SAMPLE_RATE} Hz or more."))
         if rate != usual_rate:
-            found.append(f"unusual sample rate: It has {rate} Hz where most clips have {usual_rate} Hz.")
+            found.append(("unusual sample rate", f"It has {rate} Hz where most clips have {usual_rate} Hz."))
         first = first_uses.setdefault(verdict.content_hash, utterance)
         if first is not utterance:
             same = "the same text" if first.text == utterance.text else "another text"
-            found.append(f"duplicate audio: It is the same recording as {first.id}, with {same}.")
-        yield from (_finding(ClipWarning, corpus, utterance, warning) for warning in found)
+            found.append(("duplicate audio", f"It is the same recording as {first.id}, with {same}."))
+        yield from (_finding(ClipWarning, corpus, utterance, *warning) for warning in found)
 
 
-def _finding(kind, corpus, utterance, message):
-    reason, _, detail = message.partition(": ")
-    path = relative_path(utterance.wav_path, corpus.root)
-    return kind(utterance.id, utterance.line, path, reason, detail or message)
+def _finding(kind, corpus, utterance, reason, detail):
+    return kind(utterance.id, utterance.line, relative_path(utterance.wav_path, corpus.root), reason, detail)
 
 
 def _encoding_fault(text):
@@ -318,7 +316,7 @@ def _load_cache(path, key):
     try:
         content = json.loads(read_bounded(Path(path), _MAX_CACHE_BYTES))
         clips = content["clips"].items() if content["limits"] == key else ()
-        return {audio: _Verdict(**verdict) for audio, verdict in clips}, None
+        return {audio: _Verdict(*verdict) for audio, verdict in clips}, None
     except (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return {}, f"The cache {path} is damaged or of another version, and was ignored."
 
@@ -330,10 +328,8 @@ def _save_cache(path, key, cached, corpus, verdicts):
     clips |= {name: verdict for name, verdict in found if verdict.reason not in ("missing file", "unreadable")}
     if clips == cached:
         return None
-    entries = {name: verdict._asdict() for name, verdict in clips.items()}
     try:
-        with write_whole(path) as temporary:
-            temporary.write_text(json.dumps({"limits": key, "clips": entries}), encoding="utf-8")
+        write_text(path, json.dumps({"limits": key, "clips": clips}))
     except OSError as error:
         return f"The cache {path} could not be written: {error.strerror}."
     return None

@@ -15,7 +15,6 @@ from myxtts.storage.files import write_whole_folder
 from myxtts.storage.locks import lock
 
 _CHUNK_BYTES = 2**18
-_TIMEOUT_SECONDS = 60
 
 
 class Archive(NamedTuple):
@@ -70,8 +69,8 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
             part.unlink(missing_ok=True)  # nothing can be made of it
         kept = f" What has arrived is kept in {part}." if part.exists() else ""
-        way_out = f"Run the same command again, or download it and unpack it into {folder}."
-        raise CorpusError(f"LJSpeech could not be fetched from {archive.url}: {error}.{kept} {way_out}") from error
+        hint = f"Run the same command again, or download it and unpack it into {folder}."
+        raise CorpusError(f"LJSpeech could not be fetched from {archive.url}: {error}.{kept} {hint}") from error
     return folder
 
 
@@ -90,9 +89,8 @@ def _fetch(archive, file, part):
 
     if start < archive.num_bytes:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-        settings = dict(timeout=_TIMEOUT_SECONDS, headers=headers, hooks={"response": begin})
-        show = sys.stdout.isatty()
-        pooch.HTTPDownloader(progressbar=show, chunk_size=_CHUNK_BYTES, **settings)(archive.url, file, None)
+        settings = dict(timeout=60, headers=headers, hooks={"response": begin}, chunk_size=_CHUNK_BYTES)
+        pooch.HTTPDownloader(progressbar=sys.stdout.isatty(), **settings)(archive.url, file, None)
     file.flush()
     if (size := part.stat().st_size) < archive.num_bytes:
         raise OSError(f"the connection broke after {size} of {archive.num_bytes} bytes")

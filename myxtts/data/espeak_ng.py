@@ -56,43 +56,6 @@ def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
         raise RuntimeError(f"eSpeak NG must exit with code 0. Received: {child.returncode}, with: {child.stderr}")
 
 
-class EspeakNG:
-    """eSpeak NG's synthesis. One per process: the library's state is global."""
-
-    def __init__(self):
-        self._library = load_library()
-        # Without them a size_t and the pointers would be passed as C ints.
-        text, size, number, pointer = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
-        self._library.espeak_Synth.argtypes = [text, size, number, ctypes.c_int, number, number, pointer, pointer]
-        self._chunks: list[np.ndarray] = []
-        # The library keeps the pointer only: without this reference the callback would be collected.
-        self._callback = CALLBACK(self._receive)
-        self._library.espeak_SetSynthCallback(self._callback)
-
-    def _receive(self, samples, num_samples: int, _events) -> int:
-        if samples and num_samples:
-            self._chunks.append(np.ctypeslib.as_array(samples, (num_samples,)).copy())
-        return 0
-
-    def _call(self, function: str, *arguments) -> None:
-        status = getattr(self._library, function)(*arguments)
-        if status != 0:
-            raise RuntimeError(f"{function}{arguments} must return 0. Received: {status}.")
-
-    def speak(self, text: str, voice: str, pitch: int, words_per_minute: int) -> np.ndarray:
-        """Speaks `text` with `voice` (`LANGUAGE+VARIANT`): `(S,)` int16 at `SAMPLE_RATE`."""
-        self._call("espeak_SetVoiceByName", voice.encode())
-        self._call("espeak_SetParameter", RATE, words_per_minute, 0)
-        self._call("espeak_SetParameter", PITCH, pitch, 0)
-        # Breathy variants draw their noise from a generator that the library seeds with the time of day.
-        self._call("espeak_ng_SetRandSeed", ctypes.c_long(1))
-        self._chunks.clear()
-        data = text.encode()
-        self._call("espeak_Synth", data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None)
-        self._call("espeak_Synchronize")
-        return np.concatenate([np.zeros(0, np.int16), *self._chunks])
-
-
 def trim_silence(samples: np.ndarray) -> np.ndarray:
     """Leaves 50 ms before and after the first and last of the `(S,)` int16 samples above -50 dB of full scale."""
     loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 104)
@@ -102,8 +65,37 @@ def trim_silence(samples: np.ndarray) -> np.ndarray:
     return samples[max(loud[0] - margin, 0) : loud[-1] + margin]
 
 
+def _speak(jobs):
+    """Speaks the jobs into their files, in this process: eSpeak NG's state is global."""
+    library, chunks = load_library(), []
+    # Without them a size_t and the pointers would be passed as C ints.
+    text, size, number, pointer = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
+    library.espeak_Synth.argtypes = [text, size, number, ctypes.c_int, number, number, pointer, pointer]
+
+    @CALLBACK
+    def receive(samples, num_samples, _events):
+        if samples and num_samples:
+            chunks.append(np.ctypeslib.as_array(samples, (num_samples,)).copy())
+        return 0
+
+    def call(function, *arguments):
+        if status := getattr(library, function)(*arguments):
+            raise RuntimeError(f"{function}{arguments} must return 0. Received: {status}.")
+
+    library.espeak_SetSynthCallback(receive)
+    for job in jobs:
+        call("espeak_SetVoiceByName", f"{job.language}+{job.variant}".encode())
+        call("espeak_SetParameter", RATE, job.words_per_minute, 0)
+        call("espeak_SetParameter", PITCH, job.pitch, 0)
+        # Breathy variants draw their noise from a generator that the library seeds with the time of day.
+        call("espeak_ng_SetRandSeed", ctypes.c_long(1))
+        chunks.clear()
+        data = job.text.encode()
+        call("espeak_Synth", data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None)
+        call("espeak_Synchronize")
+        samples = trim_silence(np.concatenate([np.zeros(0, np.int16), *chunks]))
+        soundfile.write(job.path, samples, SAMPLE_RATE, subtype="PCM_16")
+
+
 if __name__ == "__main__":
-    espeak = EspeakNG()
-    for job in itertools.starmap(SpeechJob, json.load(sys.stdin)):
-        samples = espeak.speak(job.text, f"{job.language}+{job.variant}", job.pitch, job.words_per_minute)
-        soundfile.write(job.path, trim_silence(samples), SAMPLE_RATE, subtype="PCM_16")
+    _speak(itertools.starmap(SpeechJob, json.load(sys.stdin)))

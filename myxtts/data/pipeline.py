@@ -9,15 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.files import load_with_rate
+from myxtts.audio.files import load_with_rate, to_int16
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
-from myxtts.data.conditioning import ConditioningRule, fill
 from myxtts.data.shards import PreparedClips
 from myxtts.devices.process_end import AbandonedThread
-
-_FULL_SCALE = 32767.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class SampleCache:
                 samples, source_rate = load_with_rate(path, sample_rate)
                 kept = to_int16(samples), source_rate
             self._keep((path, sample_rate), kept)
-        return kept[0].astype(np.float32) * (1.0 / _FULL_SCALE), kept[1]
+        return kept[0].astype(np.float32) * (1.0 / 32767.0), kept[1]
 
     def codes(self, path: str) -> np.ndarray:
         """Codes of a prepared recording, `(C,)` int32."""
@@ -73,9 +70,28 @@ class SampleCache:
                 self._arrays[key] = entry
 
 
-def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Samples as they are kept and trained on; what lies beyond [-1, 1] is clipped."""
-    return np.round(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16)
+@dataclass(frozen=True)
+class ConditioningRule:
+    """How the clip that a voice is taken from is chosen, and filled up to `max_samples`."""
+
+    min_samples: int
+    max_samples: int
+    source: str
+    """`speaker` or `clip`, see `DataConfig.conditioning_source`."""
+    padding: str
+    """`repeat` or `zeros`."""
+    grid: int = 1
+    """Where it begins, and its length where it does not fill its room, are multiples of so many samples."""
+
+    def whole(self, length: int) -> int:
+        """As many of `length` samples as the grid allows; all where they are fewer than it, or fill the room."""
+        return length if length >= self.max_samples or length < self.grid else length // self.grid * self.grid
+
+    def fill(self, samples: np.ndarray) -> np.ndarray:
+        """Brings `(S,)` to `(max_samples,)`, by repetition or by zeros at the end."""
+        if self.padding == "repeat":
+            return np.resize(samples, self.max_samples)
+        return np.pad(samples, (0, self.max_samples - len(samples)))
 
 
 @dataclass(eq=False)
@@ -164,7 +180,7 @@ class BatchLoader:
         if other is None and len(samples) < length:
             length = max(1, len(samples) // 2)
         start, length = self._start(len(samples), length, rng, rule.grid), rule.whole(min(length, len(samples)))
-        batch.conditioning[row] = fill(samples[start : start + length], rule.max_samples, rule.padding)
+        batch.conditioning[row] = rule.fill(samples[start : start + length])
         if other is None:
             batch.conditioning_span[row] = shift + start, shift + start + length
 
@@ -214,21 +230,6 @@ def wave_dataset(
     return tf.data.Dataset.range(start, last).map(read, num_parallel_calls=num_workers).with_options(options)
 
 
-class _Reader:
-    """Calls a loader for `tf.data`; where that raises it keeps the error, and a batch of no clips takes its place."""
-
-    def __init__(self, loader):
-        self._loader = loader
-        self.failures = {}
-
-    def __call__(self, position):
-        try:
-            return tuple(self._loader(position))
-        except Exception as error:
-            self.failures[int(position)] = error
-            return tuple(np.zeros((0,) * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES))
-
-
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
@@ -237,13 +238,21 @@ def stream_batches(
     TensorFlow never sees the data end or fail: an eager operation that fails in one thread aborts those that run in
     others, since all share one rendezvous, and the training step would report the end of the data.
     """
-    reader = _Reader(loader)
-    batches = iter(prefetch_to(wave_dataset(reader, start, stop, num_workers), device, buffer_size))
+    failures = {}
+
+    def read(position):
+        try:
+            return tuple(loader(position))
+        except Exception as error:
+            failures[int(position)] = error
+            return tuple(np.zeros((0,) * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES))
+
+    batches = iter(prefetch_to(wave_dataset(read, start, stop, num_workers), device, buffer_size))
     try:
         for position in itertools.count(start) if stop is None else range(start, stop):
             batch = next(batches)
-            if position in reader.failures:
-                raise reader.failures[position]
+            if position in failures:
+                raise failures[position]
             yield batch
     finally:
         # Taking an iterator apart waits for its thread that tunes buffers, which may sleep for up to a minute.

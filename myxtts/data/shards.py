@@ -8,9 +8,11 @@ A clip's shard follows from its id alone, so that it does not matter who makes w
 
 from __future__ import annotations
 
+import errno
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,6 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
-from myxtts.data.places import file_size, read_bytes
 from myxtts.storage.files import (
     CheckpointError,
     digest_bytes,
@@ -40,14 +41,11 @@ _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and 
 
 
 class Record(NamedTuple):
-    """Where in a shard a `tf.train.Example` is."""
+    """Where in a shard a `tf.train.Example` is: its first byte, its bytes, and their CRC32."""
 
     offset: int
-    """Its first byte."""
     length: int
-    """Bytes of it."""
     crc32: int
-    """Checksum of those."""
 
 
 class PreparedClip(NamedTuple):
@@ -116,19 +114,17 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
     except CheckpointError:  # damaged: it is made anew
         return None
     if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
-        made = f"{folder / name} was made with another DVAE, or by another version of the program"
-        raise UserError(f"{made}. Give another --output, or remove the folder.")
+        hint = "Give another --output, or remove the folder."
+        raise UserError(f"{folder / name} was made with another DVAE, or by another version of the program. {hint}")
     path = folder / f"{name}.tfrecord"
     return index if path.is_file() and path.stat().st_size == index["bytes"] else None
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
     """Raises `UserError` where the folder holds shards of another division."""
-    for path in folder.glob("shard-*-of-*.json"):
-        if not path.stem.endswith(f"-of-{shards:05d}"):
-            there = int(path.stem.rpartition("-")[2])
-            way_out = "Give that number, or another --output."
-            raise UserError(f"--shards must be {there}, as {folder} is divided so. Received: {shards}. {way_out}")
+    found = {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}
+    if found:
+        raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 
 
 def merge(folder: Path, shards: int, dvae: str) -> list[int]:
@@ -150,12 +146,14 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """What a folder of shards holds: `adopt` says which recordings these are, `read` gives them."""
+    """What a folder of shards holds. `adopt` says which recordings these are; then samples and codes can be read."""
 
-    def __init__(self, told: str, dvae: str, clips: dict[str, tuple[str, PreparedClip]]):
-        self._told, self._clips = told, clips
-        self.dvae: str = dvae
+    def __init__(self, name: str, dvae: str, clips: dict[str, tuple[str, PreparedClip]]):
+        self.name = name
+        """What messages call it."""
+        self.dvae = dvae
         """Digest of the weights that made the codes."""
+        self._clips = clips
         self._by_path: dict[str, tuple[str, PreparedClip]] = {}
 
     @classmethod
@@ -166,58 +164,47 @@ class PreparedClips:
         Raises:
             UserError: Something is missing or other than it was.
         """
-        home = str(folder).rstrip("/")
+        home, clips = str(folder).rstrip("/"), {}
         again = "Run the same `myxtts prepare` again: it makes what is missing"
-        if file_size(f"{home}/{MANIFEST}") is None:
+        if _file_size(f"{home}/{MANIFEST}") is None:
             raise UserError(f"{flag} {folder} has no {MANIFEST}, so not all of its shards are made. {again}.")
-        manifest, clips = parse_json(read_bytes(f"{home}/{MANIFEST}"), f"{home}/{MANIFEST}"), {}
+        manifest = parse_json(_read_bytes(f"{home}/{MANIFEST}"), f"{home}/{MANIFEST}")
         if manifest.get("format") != FORMAT:
             raise UserError(f"{flag} {folder} is of another version of the program. Prepare into another folder.")
         for entry in manifest["shards"]:
-            name = entry["name"]
-            path, index = f"{home}/{name}.tfrecord", f"{home}/{name}.json"
-            if file_size(path) != entry["bytes"]:
+            path, index = (f"{home}/{entry['name']}.{suffix}" for suffix in ("tfrecord", "json"))
+            if _file_size(path) != entry["bytes"]:
                 raise UserError(f"{path} is missing or cut short. {again}.")
-            listed = b"" if file_size(index) is None else read_bytes(index)
+            listed = b"" if _file_size(index) is None else _read_bytes(index)
             if digest_bytes(listed) != entry["index"]:
                 raise UserError(f"{index} is missing, damaged or newer than {MANIFEST}. {again}.")
-            clips |= {row[0]: (path, _listed(row)) for row in parse_json(listed, index)["clips"]}
+            for clip_id, num_samples, codes, samples in parse_json(listed, index)["clips"]:
+                clips[clip_id] = path, PreparedClip(clip_id, num_samples, Record(*codes), Record(*samples))
         return cls(f"{flag} {folder}", manifest["dvae"], clips)
 
-    def adopt(self, clips: Sequence, of: str = "--train-data") -> None:
+    def adopt(self, clips: Sequence, of: str = "--train-data", also: PreparedClips | None = None) -> PreparedClips:
         """Takes these `Clip`s, of what messages call `of`, as what was prepared, by id and length, wherever their
-        recordings are today.
+        recordings are today, and those that another has adopted. Returns itself.
 
         Raises:
             UserError: One of them is not there, or has another length.
         """
-        others = [clip for clip in clips if self._length(clip.id) != clip.num_samples]
+        lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
+        others = [clip for clip in clips if lengths.get(clip.id) != clip.num_samples]
         if others:
-            first = others[0]
-            found = self._length(first.id)
+            first, found = others[0], lengths.get(others[0].id)
             why = "is not among them" if found is None else f"has {first.num_samples} samples and had {found}"
-            told = f"{self._told} must hold every clip of {of} as it is. {len(others)} differ"
-            way_out = "`myxtts prepare` adds clips that are new; for changed ones, give it another --output"
-            raise UserError(f"{told}; {first.id} {why}. {way_out}.")
-        self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips}
-
-    def joined(self, other: PreparedClips | None) -> PreparedClips:
-        """Itself with the recordings that another has adopted as well."""
-        if other is not None:
-            self._by_path |= other._by_path
+            rule = f"{self.name} must hold every clip of {of} as it is. {len(others)} differ; {first.id} {why}."
+            raise UserError(f"{rule} `myxtts prepare` adds new clips; for changed ones, give it another --output.")
+        self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips} | (also._by_path if also else {})
         return self
-
-    def _length(self, clip_id):
-        known = self._clips.get(clip_id)
-        return known and known[1].num_samples
 
     def require_dvae(self, digest: str) -> None:
         """Raises `UserError` unless the codes were made with these weights."""
         if digest != self.dvae:
-            digests = f"{self.dvae[:12]} for {digest[:12]}"
-            told = f"{self._told} holds codes of another DVAE than this run's ({digests})"
-            way_out = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave the flag out"
-            raise UserError(f"{told}. {way_out}.")
+            rule = f"{self.name} holds codes of another DVAE than this run's ({self.dvae[:12]} for {digest[:12]})"
+            hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave the flag out"
+            raise UserError(f"{rule}. {hint}.")
 
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
@@ -238,17 +225,12 @@ class PreparedClips:
         return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
 
 
-def _listed(row):
-    clip_id, num_samples, *records = row
-    return PreparedClip(clip_id, num_samples, *(Record(*record) for record in records))
-
-
 def _read(shard, clip_id, record):
     """Features of a `tf.train.Example`."""
-    content = read_bytes(shard, record.offset, record.length)
+    content = _read_bytes(shard, record.offset, record.length)
     if zlib.crc32(content) != record.crc32:
-        way_out = "remove it and its .json, and run the same `myxtts prepare` again"
-        raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip_id} does not hold; {way_out}.")
+        hint = "remove it and its .json, and run the same `myxtts prepare` again"
+        raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip_id} does not hold; {hint}.")
     return tf.train.Example.FromString(content).features.feature
 
 
@@ -262,3 +244,34 @@ def _examples(clip_id, codes, samples):
     for kind, feature in content.items():
         features = {"id": tf.train.Feature(bytes_list=tf.train.BytesList(value=[name])), kind: feature}
         yield tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def _file_size(path):
+    """Bytes of a file, here or at an address such as `gs://bucket/file`; None where there is no plain file."""
+    try:
+        with _explained(path):
+            found = tf.io.gfile.stat(path)
+            return None if found.is_directory else found.length
+    except FileNotFoundError:
+        return None
+
+
+def _read_bytes(path, offset=0, length=-1):
+    """`length` bytes of a file from `offset` on; all there are for -1."""
+    with _explained(path), tf.io.gfile.GFile(path, "rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+@contextmanager
+def _explained(path) -> Iterator[None]:
+    """Turns TensorFlow's errors into `OSError`s, and into `UserError` where it cannot read the kind of address."""
+    try:
+        yield
+    except tf.errors.NotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, "is not there", path) from error
+    except tf.errors.UnimplementedError as error:
+        hint = "Mount it as a folder (rclone mount, mountpoint-s3), or copy it here"
+        raise UserError(f"{path} is on storage that this TensorFlow cannot read. {hint}.") from error
+    except tf.errors.OpError as error:
+        raise OSError(errno.EIO, error.message.splitlines()[0], path) from error

@@ -16,9 +16,9 @@ from myxtts.storage.speakers import read_speakers, write_speaker_clips
 
 logger = logging.getLogger(__name__)
 
-KEPT_SECONDS = 12.0
+KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Of each speaker: two pieces of the longest length that a voice is taken from in training."""
-USUAL_SECONDS = 6.0
+USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
 """Clips near this length are taken first: long ones have pauses, short ones are often words alone."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
@@ -47,19 +47,16 @@ def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
 
 
 def _choose(clips):
-    usual = USUAL_SECONDS * MODEL_SAMPLE_RATE
     chosen, length = [], 0
-    for clip in sorted(clips, key=lambda clip: (abs(clip.num_samples - usual), clip.id))[:MOST_CLIPS]:
-        if length >= KEPT_SECONDS * MODEL_SAMPLE_RATE:
-            break
-        chosen.append(clip)
-        length += clip.num_samples
+    for clip in sorted(clips, key=lambda clip: (abs(clip.num_samples - USUAL_SAMPLES), clip.id))[:MOST_CLIPS]:
+        if length < KEPT_SAMPLES:
+            chosen.append(clip)
+            length += clip.num_samples
     return chosen
 
 
 def _record(clips):
     """FLAC content of the clips one after the other, the language of the first, and their ids."""
-    samples = np.concatenate([load_samples(clip.wav_path) for clip in clips])[: int(KEPT_SECONDS * MODEL_SAMPLE_RATE)]
-    file = io.BytesIO()
+    samples, file = np.concatenate([load_samples(clip.wav_path) for clip in clips])[:KEPT_SAMPLES], io.BytesIO()
     soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
     return file.getvalue(), clips[0].language, tuple(clip.id for clip in clips)

@@ -31,8 +31,7 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
     `validation_share` is the share of clips to expect in validation, between 0 and 1.
     """
     if not 0 < validation_share < 1:
-        rule = "validation_share must be between 0 and 1, both excluded."
-        raise ValueError(f"{rule} Received: {validation_share}. Try 0.05.")
+        raise ValueError(f"validation_share must be between 0 and 1, both excluded. Received: {validation_share}.")
     # Numbers in [0, 1) that depend on nothing but the ids: Python's own `hash` changes with every process.
     digests = [digest_bytes(utterance.id.encode("utf-8", "surrogatepass"), 8) for utterance in utterances]
     positions = [int(digest, 16) / 2**64 for digest in digests]
@@ -41,12 +40,6 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
     chosen = set(ranks[: min(max(expected, 1), len(utterances) - 1)])
     train = tuple(utterance for index, utterance in enumerate(utterances) if index not in chosen)
     return train, tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
-
-
-def split_as_kept(utterances: Sequence[Utterance]) -> tuple[tuple, tuple]:
-    """Divides utterances into those to train on and those that their data set keeps for validation."""
-    held = tuple(utterance for utterance in utterances if utterance.validation)
-    return tuple(utterance for utterance in utterances if not utterance.validation), held
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> tuple[Leak, ...]:
@@ -63,12 +56,11 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
     leaks = []
     for utterance in validation:
         path = utterance.wav_path
-        alike = by_size.get(os.path.getsize(path), ())
-        same_content = (other.id for other in alike if digest(other.wav_path) == digest(path))
+        alike = (one.id for one in by_size[os.path.getsize(path)] if digest(one.wav_path) == digest(path))
         if utterance.id in ids:
             leaks.append(Leak(utterance.id, utterance.id, "same id"))
         elif (train_id := by_path.get(os.path.realpath(path))) is not None:
             leaks.append(Leak(train_id, utterance.id, "same file"))
-        elif (train_id := next(same_content, None)) is not None:
+        elif (train_id := next(alike, None)) is not None:
             leaks.append(Leak(train_id, utterance.id, "same content"))
     return tuple(leaks)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import soxr
 
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import UserError, printable
 from myxtts.hearing.text_errors import character_errors
 
@@ -165,7 +165,7 @@ class Command:
         """See `Recognizer`."""
         with tempfile.TemporaryDirectory() as folder:
             wav = Path(folder, "speech.wav")
-            write_wav(wav, at_rate(samples, sample_rate), SAMPLE_RATE)
+            write_audio(wav, at_rate(samples, sample_rate), SAMPLE_RATE)
             words = [word.replace(WAV, str(wav)).replace(LANGUAGE, language) for word in self._words]
             try:
                 done = subprocess.run(words, capture_output=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL)

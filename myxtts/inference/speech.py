@@ -10,8 +10,7 @@ from typing import Self
 import numpy as np
 import soxr
 
-from myxtts.audio.encoding import write_audio
-from myxtts.audio.stream_encoding import SoundEncoder
+from myxtts.audio.encoding import SoundEncoder, write_audio
 from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.storage.files import write_text
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from myxtts.config.checks import UserError, counted
 from myxtts.config.config import XTTSConfig
@@ -182,7 +182,7 @@ def _total(config, stage, dataset, state):
     if config.training.automatic_batch_size and sizes:
         config = with_batch(config, stage, sizes["batch_size"], sizes["accumulation"])
     training, asked = config.training, config.stage(stage).max_steps
-    batches = asked or dataset.with_config(config).order(stage).batches_per_epoch
+    batches = asked or replace(dataset, config=config).order(stage).batches_per_epoch
     return total_steps(asked, training.epochs, batches, training.gradient_accumulation)
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from myxtts.audio.files import to_int16
 from myxtts.config.checks import UserError, counted, require
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import noise_batch
 from myxtts.data.corpora import Corpus, load_corpus
 from myxtts.data.dataset import clip_limits
 from myxtts.data.doctor import inspect_corpus
-from myxtts.data.pipeline import SampleCache, to_int16
+from myxtts.data.pipeline import SampleCache
 from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, shard_of, write_shard
 from myxtts.storage.locks import claimed
 from myxtts.storage.provenance import read_config

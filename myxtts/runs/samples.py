@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import load_samples
 from myxtts.audio.griffin_lim import log_mel_to_wav
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
@@ -85,8 +86,8 @@ class SampleFolder:
         for stem, clip, sample in zip(stems, self.clips, samples):
             recording = self.folder / f"recording_{_file_name(clip)}.wav"
             if not recording.is_file():
-                write_wav(recording, load_samples(clip.wav_path, DECODER_SAMPLE_RATE), DECODER_SAMPLE_RATE)
-            write_wav(f"{stem}.wav", sample.samples, sample.sample_rate)
+                write_audio(recording, load_samples(clip.wav_path, DECODER_SAMPLE_RATE), DECODER_SAMPLE_RATE)
+            write_audio(f"{stem}.wav", sample.samples, sample.sample_rate)
             draw_sounds(f"{stem}.png", self._texts[clip.id], sample.mels, sample.attention)
         return [f"{stem}.png" for stem in stems]
 
@@ -150,7 +151,7 @@ class Copier(Callback):
         self._trainer, self._stage = trainer, trainer.stage
         name = self._stage.name
         self._folder = SampleFolder(dataset, folder, log_folder, trainer.config, name, f"{name} copies")
-        alone = dataset.with_config(with_batch(dataset.config, name, 1, 1)).validation_loader(name)
+        alone = replace(dataset, config=with_batch(dataset.config, name, 1, 1)).validation_loader(name)
         places = {dataset.validation[alone.order.batch(i).indices[0]].id: i for i in range(len(dataset.validation))}
         self._loader, self._positions = alone, [places[clip.id] for clip in self._folder.clips]
 

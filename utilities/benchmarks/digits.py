@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np  # noqa: E402
 
 from myxtts.apps.evaluation.sources import copy_speech  # noqa: E402
-from myxtts.audio.encoding import write_wav  # noqa: E402
+from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import load_samples  # noqa: E402  the checkout must be on the path first
 from myxtts.audio.griffin_lim import log_mel_to_wav  # noqa: E402
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for place, clip in enumerate(row.clips if options.save else ()):
             folder = options.save / row.stage.replace(", ", "_").replace(" ", "_")
             folder.mkdir(parents=True, exist_ok=True)
-            write_wav(folder / f"{clip.digit}_{clip.speaker}_{place:03d}.wav", clip.samples, row.sample_rate)
+            write_audio(folder / f"{clip.digit}_{clip.speaker}_{place:03d}.wav", clip.samples, row.sample_rate)
     found = figures(results, bool(left_out))
     for name, (value, goal) in found.items():
         print(f"{name}: {value:.1f} (goal: {goal})")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from myxtts.apps.server.errors import ApiError
-from myxtts.audio.stream_encoding import OPEN_FORMATS, SOUND_FORMATS
+from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS
 from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.synthesizer import Synthesizer

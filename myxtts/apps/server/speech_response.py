@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from myxtts.apps.server.errors import told
 from myxtts.apps.server.speaker import Speaker, SpeechJob
-from myxtts.audio.stream_encoding import SoundEncoder, StreamResampler
+from myxtts.audio.encoding import SoundEncoder, StreamResampler
 
 SOUND_RATE = 24_000
 """Of all sound that is sent, in Hz: what clients of OpenAI take PCM for."""

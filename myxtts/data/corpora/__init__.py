@@ -1,38 +1,39 @@
 """From a folder of recordings and transcripts, or one list, to a list of utterances.
 
-Each module here that has a `FORMAT` reads one layout; a new layout is one new module. A folder is read by the first
-that recognizes it, in order of their `priority`; `docs/data.md` has a table of them. Next to a list, audio lies in
-`wavs/` or in the list's own folder, and a `speakers.csv` with the header `id,speaker` or `id,speaker,language` tells
+Each `CorpusFormat` in a module here reads one layout; a new layout is one new module. A folder is read by the first
+format that recognizes it, in order of their `priority`; `docs/data.md` has a table of them. Next to a list, audio lies
+in `wavs/` or in the list's own folder, and a `speakers.csv` with the header `id,speaker` or `id,speaker,language` names
 the speakers.
 
-The folder is somebody else's: nothing in it is changed, nothing in it is run, nothing outside it is opened but what the
-user allows, sizes are limited, and every line ends up either as an utterance or as a rejection with its reason.
+The folder is somebody else's: nothing in it is changed or run, nothing outside it is opened but what the user allows,
+sizes are limited, and every line becomes an utterance or a rejection with its reason.
 """
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
-from myxtts.audio.files import MEDIA_EXTENSIONS
+from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Rejection, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
-from myxtts.data.corpora.nearest import nothing_fits
 from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, get_language
 
-SPEAKER_FOLDERS = "speaker-folders"
 ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".7z", ".rar", ".tgz")
 
 __all__ = ["Corpus", "CorpusError", "Finding", "Rejection", "Utterance", "load_corpus"]
 
 
 def find_formats() -> list[CorpusFormat]:
-    """The formats of this package's modules, first those that are asked first."""
+    """The formats of this package's modules, lowest priority number first."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    return sorted((module.FORMAT for module in modules if hasattr(module, "FORMAT")), key=lambda form: form.priority)
+    formats = {form for module in modules for form in vars(module).values() if isinstance(form, CorpusFormat)}
+    return sorted(formats, key=lambda form: form.priority)
 
 
 def load_corpus(
@@ -46,7 +47,7 @@ def load_corpus(
     Args:
         root: A folder, or one list of clips.
         language: Of every clip for which the data set does not name one; None takes English, with a note.
-        format_name: Name of the only format to try; by default the content tells.
+        format_name: Name of the only format to try; by default the content decides.
         audio_roots: Other folders in which lists may name audio.
 
     Raises:
@@ -54,7 +55,7 @@ def load_corpus(
             UTF-16 with a byte-order mark), or has speakers where text belongs.
     """
     formats = find_formats()
-    chosen = [form for form in formats if form.name == format_name] if format_name else formats
+    chosen = [form for form in formats if not format_name or form.name == format_name]
     if not chosen:
         known = ", ".join(form.name for form in formats)
         raise CorpusError(f"--format must be one of {known}. Received: {format_name}.")
@@ -62,17 +63,11 @@ def load_corpus(
         if not Path(folder).is_dir():
             raise CorpusError(f"--audio-root must be a folder that is there. Received: {folder}.")
     root = Path(root)
-    if not root.exists():
-        raise CorpusError(f"The data set {root} does not exist. Give a folder with {_usual(formats)}, or a list.")
-    if root.suffix.lower() in ARCHIVES and root.is_file():
-        raise CorpusError(f"The data set {root} is an archive. Unpack it, and give the folder.")
-    if root.suffix.lower() in MEDIA_EXTENSIONS and root.is_file():
-        cuts = f"`myxtts make-dataset {printable(str(root))} --output DIR` cuts a long one into clips"
-        raise CorpusError(f"The data set {root} is a recording. Give the folder of your recordings; {cuts}.")
+    _require_data_set(root)
     place_path = root if root.is_dir() else root.parent
     # Within speaker folders each folder may have a format of its own.
-    inner = formats if chosen[0].name == SPEAKER_FOLDERS else chosen
-    reading = Reading(CorpusFolder(place_path, audio_roots), language or "", inner, format_name)
+    inner = formats if chosen[0].name == "speaker-folders" else chosen
+    reading = Reading(CorpusFolder(place_path, audio_roots), language or "", inner)
     place_path = reading.folder.root
     place = Place(place_path, "", place_path.name, None if root.is_dir() else place_path / root.name)
     try:
@@ -80,7 +75,7 @@ def load_corpus(
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     if not (reading.utterances or reading.rejections):
-        raise CorpusError(nothing_fits(place, chosen))
+        raise CorpusError(_nothing_fits(place, chosen))
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
         reading.notes.append(f"Links of yours lead outside the data set and were followed, to audio in {where}.")
@@ -89,23 +84,50 @@ def load_corpus(
     return Corpus(place_path, layout, *found, is_list=place.list_path is not None)
 
 
+def _require_data_set(root):
+    if not root.exists():
+        raise CorpusError(f"The data set {root} does not exist. Give a folder, or a list, as docs/data.md shows.")
+    if root.suffix.lower() in ARCHIVES and root.is_file():
+        raise CorpusError(f"The data set {root} is an archive. Unpack it, and give the folder.")
+    if root.suffix.lower() in MEDIA_EXTENSIONS and root.is_file():
+        cut = f"`myxtts make-dataset {printable(str(root))} --output DIR` cuts a long one into clips"
+        raise CorpusError(f"The data set {root} is a recording. Give the folder of your recordings; {cut}.")
+
+
 def _guess_language(reading):
-    """Gives the clips whose language nothing tells the only one that their letters allow, with a note."""
-    untold = [utterance for utterance in reading.utterances if utterance.language == reading.language]
-    said = reading.language or DEFAULT_LANGUAGE
-    language, note = guess_language((utterance.text for utterance in untold), said)
+    """Sets the language of the clips without one to the only one that their letters allow, with a note."""
+    unnamed = [utterance for utterance in reading.utterances if utterance.language == reading.language]
+    default = reading.language or DEFAULT_LANGUAGE
+    language, note = guess_language((utterance.text for utterance in unnamed), default)
     if note:
-        reading.notes.append(f"{note} No language is named for {counted(len(untold), 'clip')}.")
-    elif untold and not reading.language:
-        told = f"Clips for which no language is named are read as {get_language(said).name} ({said})"
-        reading.notes.append(f"{told}; --language names another.")
+        reading.notes.append(f"{note} No language is named for {counted(len(unnamed), 'clip')}.")
+    elif unnamed and not reading.language:
+        taken = f"Clips for which no language is named are read as {get_language(default).name} ({default})"
+        reading.notes.append(f"{taken}; --language names another.")
     if language != reading.language:
-        changed = {utterance.id for utterance in untold}
         reading.utterances[:] = [
-            replace(utterance, language=language) if utterance.id in changed else utterance
+            replace(utterance, language=language) if utterance.language == reading.language else utterance
             for utterance in reading.utterances
         ]
 
 
-def _usual(formats):
-    return next(form.hint for form in formats if form.name == "ljspeech")
+def _nothing_fits(place, formats):
+    """The message for a place that none of the formats reads: what is there, and the format that it is most like."""
+    names = []
+    for folder, folders, files in os.walk(place.path):
+        names += [f"{name}/" for name in sorted(folders)] + sorted(files)
+        if len(Path(folder).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
+            folders.clear()
+    # Any audio, any list: a name says more than a suffix.
+    weight = lambda sign: any(_fits(name, sign) for name in names) * (0.3 if "*" in sign else 1)
+    by_default = sorted(formats, key=lambda form: form.name != "ljspeech")
+    nearest = max(by_default, key=lambda form: sum(map(weight, form.signs)))
+    seen = ", ".join(names[:8]) + (", …" if names[8:] else "") if names else "nothing"
+    known = f"is not of the format {formats[0].name}" if len(formats) == 1 else "holds nothing that is known"
+    hint = f"The nearest format is {nearest.name}: a folder with {nearest.hint or 'a list with a header'}"
+    found = f"{place.list_path or place.path} {known}. Seen: {printable(seen)}."
+    return f"{found} {hint}. docs/data.md shows all formats."
+
+
+def _fits(name, sign):
+    return name.lower().endswith(AUDIO_EXTENSIONS) if sign == "*.wav" else fnmatch(name, sign)

@@ -101,24 +101,16 @@ class CorpusFormat:
 class Reading:
     """One data set while it is read: formats find their files in `folder` and add what they make of them."""
 
-    def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat], forced: str | None = None):
+    def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
         self.folder = folder
-        self.language: str = language
+        self.language = language
         """Of clips for which nothing names one; empty where the user names none either."""
-        self.forced: str | None = forced
-        """Name of the format that the user asked for."""
+        self.formats = formats
+        """Those that may be tried."""
         self.utterances: list[Utterance] = []
         self.rejections: list[Rejection] = []
         self.notes: list[str] = []
-        self._formats = formats
         self._first_uses: dict[str, Utterance] = {}
-
-    def read(self, place: Place) -> str | None:
-        """Reads a folder in the first format that recognizes it. Returns the format's name, None where none does.
-
-        A folder that leads outside the data set or cannot be listed raises `ClipRefused`.
-        """
-        return next((form.name for form in self._formats if form.read(self, place)), None)
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:

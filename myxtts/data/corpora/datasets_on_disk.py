@@ -9,8 +9,7 @@ from pathlib import Path
 from myxtts.config.checks import UserError
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import ClipRefused
-from myxtts.data.corpora.split_lists import read_parts
-from myxtts.data.corpora.tables import Dialect, Table, cells_to_utterance, names_to_columns
+from myxtts.data.corpora.tables import cells_to_utterance, names_to_columns, read_parts
 from myxtts.storage.files import digest_bytes, write_whole
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
@@ -20,7 +19,7 @@ _EXTENSION_OF_START = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3
 
 def read(reading: Reading, place: Place) -> bool:
     """Reads a saved data set, or the `train` and `validation` (else `test`) parts of several saved together."""
-    if place.list_path or not (reading.folder.has(place.path, STATE) or reading.folder.has(place.path, SPLITS)):
+    if place.list_path or not {STATE, SPLITS} & {*reading.folder.files(place.path)}:
         return False
     if not reading.folder.has(place.path, SPLITS):
         _read_saved(reading, place)
@@ -37,15 +36,15 @@ def _read_saved(reading, place):
     try:
         import datasets
     except ImportError as error:
-        rule = f"{place.path} was saved by the library datasets, which reads it and is not installed"
-        raise UserError(f'{rule}. Install it with: pip install datasets (or ".[datasets]").') from error
+        missing = f"{place.path} was saved by the library datasets, which is not installed"
+        raise UserError(f'{missing}. Install it with: pip install datasets (or ".[datasets]").') from error
     rows = datasets.load_from_disk(str(place.path))
     audio = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Audio)), None)
     names = [name for name in rows.column_names if name == audio or _is_label(rows.features[name], datasets)]
     columns = dict(zip(names, names_to_columns(["audio" if name == audio else name for name in names])))
     if audio is None or not {"text", "normalized"} & {*columns.values()}:
-        rule = f"{place.path} must have a column of audio and one of text"
-        raise UserError(f"{rule}. Its columns are: {', '.join(rows.column_names)[:200]}.")
+        columns = ", ".join(rows.column_names)[:200]
+        raise UserError(f"{place.path} must have a column of audio and one of text. Its columns are: {columns}.")
     rows = rows.select_columns(names).cast_column(audio, datasets.Audio(decode=False))
     labels = {name: rows.features[name] for name in names if isinstance(rows.features[name], datasets.ClassLabel)}
     columns[audio] = "id"
@@ -57,8 +56,7 @@ def _read_saved(reading, place):
             row |= {name: kind.int2str(row[name]) for name, kind in labels.items() if row[name] is not None}
             cells = {columns[n]: " ".join(str(row[n] or "").split()) for n in names if n != audio and columns[n]}
             cells["id"] = _write_out(row[audio] or {}, target, number)
-            table = Table(place.path / STATE, Dialect("", False), tuple(cells), (place.path,))
-            reading.add(cells_to_utterance(reading, place, table, cells, number))
+            reading.add(cells_to_utterance(reading, place, cells, number, (place.path,)))
 
 
 def _is_label(kind, datasets):

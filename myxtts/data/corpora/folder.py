@@ -18,10 +18,6 @@ MAX_LINE_CHARACTERS = 65_536
 MAX_NAME_CHARACTERS = 512
 """Of an id, a speaker or a language."""
 
-_BYTE_ORDER_MARK = "\ufeff"
-# UTF-32 first: its little-endian mark begins with that of UTF-16.
-_MARKED_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
-
 
 class CorpusError(UserError):
     """A folder or a list that cannot be used as a whole."""
@@ -66,13 +62,13 @@ class CorpusFolder:
 
     def walk(self, folder: Path, depth: int) -> Iterator[Path]:
         """The folders below another in order of name, `depth` levels down, without those that may not be listed."""
-        try:
-            inner = self.subfolders(folder)
-        except ClipRefused:
-            return
-        for path in inner:
+        for path in self.subfolders(folder):
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
                 continue  # a circle
+            try:
+                self._list(path)
+            except ClipRefused:
+                continue
             yield path
             if depth > 1:
                 yield from self.walk(path, depth - 1)
@@ -86,7 +82,7 @@ class CorpusFolder:
 
     def _list(self, folder, for_audio=False):
         if (folder, for_audio) not in self._listings:
-            self._linked_audio(folder) if for_audio else self.inside(folder)
+            self._linked_audio(folder) if for_audio else self._inside(folder)
             try:
                 with os.scandir(folder) as listing:
                     entries = [*listing]
@@ -104,6 +100,10 @@ class CorpusFolder:
         """Whether a folder holds all of these files. Raises as `files` does."""
         return all(name in self.files(folder) for name in names)
 
+    def audio_stems(self, folder: Path) -> set[str]:
+        """Names without extension of the audio files in a folder. Raises as `files` does."""
+        return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
+
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """The audio file of a clip, by its full name or without its extension, in the first of `places` that has it.
 
@@ -115,11 +115,10 @@ class CorpusFolder:
         for place in dict.fromkeys((*places, *self.audio_roots)):
             place = place.joinpath(*parts[:-1])
             files, _ = self._list(place, for_audio=True)
-            for key in keys:
-                if key in files:
-                    path = place / files[key]
-                    # The folder itself was checked when it was listed: no look at the disk for each clip.
-                    return self._linked_audio(path) if path in self._links else path
+            if key := next((key for key in keys if key in files), None):
+                path = place / files[key]
+                # The folder itself was checked when it was listed: no look at the disk for each clip.
+                return self._linked_audio(path) if path in self._links else path
         tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
         detail = f"There is no audio file {Path(*parts).as_posix()}{tried}."
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
@@ -150,26 +149,27 @@ class CorpusFolder:
             raise ClipRefused("no id", "The column that names the clip is empty.")
         return first + parts
 
-    def inside(self, path: Path) -> Path:
+    def _inside(self, path):
         """Returns `path`; a link that leads outside the data set and the `audio_roots` is refused (`ClipRefused`)."""
-        if not self._is_inside(Path(os.path.realpath(path))):
+        real = Path(os.path.realpath(path))
+        if not any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
             detail = "A link leads outside the data set; it was not opened. --audio-root allows its target."
             raise ClipRefused("outside the data set", detail, path)
         return path
 
-    def _is_inside(self, real):
-        return any(real.is_relative_to(root) for root in (self.root, *self.audio_roots))
-
     def _linked_audio(self, path):
-        """As `inside`, but links of the user's to audio files or folders that are the user's, too, are followed."""
-        real = Path(os.path.realpath(path))
-        if self._is_inside(real) or not _is_users(path, real, self.root):
-            return self.inside(path)
+        """As `_inside`, but links of the user's to audio files or folders that are the user's, too, are followed."""
+        try:
+            return self._inside(path)
+        except ClipRefused:
+            real = Path(os.path.realpath(path))
+            if not _is_users(path, real, self.root):
+                raise
         self.linked.add(real if real.is_dir() else real.parent)
         return path
 
     def read_text(self, path: Path, max_bytes: int) -> str:
-        """Reads a UTF-8 file (or UTF-16 or UTF-32 with a byte-order mark); every kind of line end becomes `\\n`.
+        """Reads a UTF-8 file (or UTF-16 with a byte-order mark); every kind of line end becomes `\\n`.
 
         Its name may be the one on the disk or the one in `files`.
 
@@ -178,9 +178,8 @@ class CorpusFolder:
         """
         try:
             path = path.with_name(self.files(path.parent).get(path.name, path.name))
-            self.inside(path)
             # Before it is opened: a pipe would wait for a writer for ever.
-            if not stat.S_ISREG(os.stat(path).st_mode):
+            if not stat.S_ISREG(os.stat(self._inside(path)).st_mode):
                 raise CorpusError(f"{path} is not a regular file.")
             with open(path, "rb") as file:
                 data = file.read(max_bytes + 1)
@@ -190,7 +189,19 @@ class CorpusFolder:
             raise CorpusError(f"{path} cannot be read: {error.strerror}.") from error
         if len(data) > max_bytes:
             raise CorpusError(f"{path} is too large: at most {max_bytes} bytes are read. Split the data set.")
-        return _decode(path, data)
+        encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError as error:
+            line = data[: error.start].decode(encoding, "replace").count("\n") + 1
+            found = f"line {line} holds the byte 0x{data[error.start]:02X}, which is invalid there"
+            name = encoding.removesuffix("-sig").upper()
+            raise CorpusError(f"{path} is not {name}: {found}. Save the file as UTF-8.") from error
+        if text.count("\0") > len(text) // 4:
+            found = "line 1 looks like UTF-16 without a byte-order mark"
+            raise CorpusError(f"{path} is not UTF-8: {found}. Save the file as UTF-8.")
+        # Only these end a line: `str.splitlines` would also cut at characters that are part of a text.
+        return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def _read_lines(self, path: Path) -> list[str]:
         """Reads a list as lines, without the empty ones at its end. Raises `CorpusError` as `read_text` does."""
@@ -241,18 +252,3 @@ def _file_key(name):
     """macOS stores names decomposed, and Windows tools write `.WAV`: neither is what a list says."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()
-
-
-def _decode(path, data):
-    encoding = next((name for name in _MARKED_ENCODINGS if data.startswith(_BYTE_ORDER_MARK.encode(name))), "utf-8")
-    try:
-        text = data.decode(encoding).removeprefix(_BYTE_ORDER_MARK)
-    except UnicodeDecodeError as error:
-        line = data[: error.start].decode(encoding).count("\n") + 1
-        found = f"line {line} holds the byte 0x{data[error.start]:02X}, which is invalid there"
-        raise CorpusError(f"{path} is not {encoding.upper()}: {found}. Save the file as UTF-8.") from error
-    if text.count("\0") > len(text) // 4:
-        found = "line 1 looks like UTF-16 without a byte-order mark"
-        raise CorpusError(f"{path} is not UTF-8: {found}. Save the file as UTF-8.")
-    # Only these end a line: `str.splitlines` would also cut at characters that are part of a text.
-    return text.replace("\r\n", "\n").replace("\r", "\n")

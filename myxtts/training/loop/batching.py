@@ -247,7 +247,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
         budget = memory_budget(trainer.config.training.memory_budget_mb, trainer.model_device)
         batching.fit(budget, measured_trial(batching, stage, partial(trainer.noise, dataset)))
         trainer.adopt_batching()
-    return dataset.with_config(with_batch(dataset.config, name, batching.batch_size, batching.accumulation))
+    return replace(dataset, config=with_batch(dataset.config, name, batching.batch_size, batching.accumulation))
 
 
 def noise_waves(dataset: SpeechDataset, stage: str, size: int, pick: Callable = max) -> WaveBatch:

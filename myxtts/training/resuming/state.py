@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -131,7 +131,7 @@ class TrainingState:
             )
         if told:
             logger.warning("%s", told)
-        dataset = dataset.beginning_at(stage, start)
+        dataset = replace(dataset, starts={**dataset.starts, stage: start})
         clips.order = dataset.order(stage)
         self.data_digest, self.clips = digest, clips
         return dataset

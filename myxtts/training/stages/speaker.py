@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -76,7 +77,7 @@ class SpeakerStage(Stage):
         if left_out:
             logger.info("Voices left out of training, to be judged by: %s", ", ".join(left_out))
         train = [clip for clip in dataset.train if clip.speaker in trained]
-        return dataset.with_clips(train, [*dataset.validation, *judged]) if train else dataset
+        return replace(dataset, train=train, validation=[*dataset.validation, *judged]) if train else dataset
 
     def nothing_to_learn(self, dataset):
         counts = Counter(clip.speaker for clip in dataset.train)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from tiny import WORDS, tiny_run_config, voiced
 
-from myxtts.audio.encoding import write_wav
+from myxtts.audio.encoding import write_audio
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -38,7 +38,7 @@ def write_voices(folder):
     """Two recordings; returns the folder."""
     folder.mkdir()
     for name, pitch_hz in (("low", 110), ("high", 220)):
-        write_wav(folder / f"{name}.wav", voiced(1.0, pitch_hz, 1), 22050)
+        write_audio(folder / f"{name}.wav", voiced(1.0, pitch_hz, 1), 22050)
     return folder
 
 

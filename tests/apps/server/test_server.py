@@ -20,7 +20,7 @@ from live_server import live_server, talkative_synthesizer, write_voices  # noqa
 from tiny import voiced  # noqa: E402
 
 from myxtts.apps.server.__main__ import main  # noqa: E402
-from myxtts.audio.encoding import write_wav  # noqa: E402
+from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import to_pcm16  # noqa: E402
 from myxtts.inference.code_engine import MOST_ROWS  # noqa: E402
 from myxtts.storage.speakers import write_speaker_clips  # noqa: E402
@@ -241,7 +241,7 @@ def test_key_is_asked_for(synthesizer, folders):
 def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path):
     voices = tmp_path / "voices"
     voices.mkdir()
-    write_wav(tmp_path / "me.wav", voiced(1.0, 140, 1), 22050)
+    write_audio(tmp_path / "me.wav", voiced(1.0, 140, 1), 22050)
     recording = (tmp_path / "me.wav").read_bytes()
     with live_server(synthesizer, folders[0], voices, allow_uploads=True) as live:
         assert live.ask("PUT", "/v1/audio/voices/me", recording)[0] == 201
