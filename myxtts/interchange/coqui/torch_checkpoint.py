@@ -25,7 +25,6 @@ from myxtts.storage.files import write_whole
 
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-_ALIGNMENT = 64
 _SIGNS_OF_DAMAGE = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, NotImplementedError, TypeError, ValueError),
     *(struct.error, zipfile.BadZipFile),
@@ -63,7 +62,7 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
 def write_torch_checkpoint(path: str | os.PathLike, checkpoint: Any) -> None:
     """Writes a file that `torch.load(path, weights_only=True)` accepts, whole or not at all.
 
-    `checkpoint` is an array, or dictionaries, lists and tuples of arrays, strings, numbers, booleans and None.
+    `checkpoint` is an array, or dictionaries of arrays and of values without arrays.
     """
     arrays = []
     pickled = b"\x80\x02" + _pickle(checkpoint, arrays) + b"."
@@ -158,40 +157,27 @@ def _read_legacy(path, data):
 
 def _pickle(value, arrays):
     """The opcodes that build `value`; arrays are appended to `arrays`, whose index is their storage key."""
-
-    def pickle_all(values):
-        return b"".join(_pickle(item, arrays) for item in values)
-
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or type(value) in (bool, int, float):
-        return pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop after it
-    if isinstance(value, str):
-        encoded = value.encode("utf-8")
-        return b"X" + struct.pack("<I", len(encoded)) + encoded
     if isinstance(value, dict):
-        return b"}(" + pickle_all(itertools.chain.from_iterable(value.items())) + b"u"
-    if isinstance(value, list):
-        return b"](" + pickle_all(value) + b"e"
-    if isinstance(value, tuple):
-        return b"(" + pickle_all(value) + b"t"
+        return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"A PyTorch checkpoint of weights cannot hold a {type(value).__name__}.")
+        if not isinstance(value, (bool, int, float, str, list, tuple, type(None))):
+            raise TypeError(f"A PyTorch checkpoint of weights cannot hold a {type(value).__name__}.")
+        return pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop after it
     if value.dtype not in _STORAGE_NAMES:
         raise TypeError(f"A PyTorch checkpoint cannot hold an array of dtype {value.dtype}. Cast it first.")
     arrays.append(value)
     strides = tuple(math.prod(value.shape[axis + 1 :]) for axis in range(value.ndim))
-    dtype = b"ctorch\n" + _STORAGE_NAMES[value.dtype].encode() + b"\n"
-    storage = pickle_all(["storage"]) + dtype + pickle_all((str(len(arrays) - 1), "cpu", value.size))
-    view = pickle_all((0, value.shape, strides, False)) + b"ccollections\nOrderedDict\n)R"
-    return b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQ" + view + b"tR"
+    storage_class = b"ctorch\n" + _STORAGE_NAMES[value.dtype].encode() + b"\n"
+    place = [_pickle(one, arrays) for one in (str(len(arrays) - 1), "cpu", value.size)]
+    storage = b"(" + _pickle("storage", arrays) + storage_class + b"".join(place) + b"tQ"
+    view = b"".join(_pickle(one, arrays) for one in (0, value.shape, strides, False))
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + view + b"ccollections\nOrderedDict\n)RtR"
 
 
 def _aligned_entry(file, name, num_bytes=0):
     """A zip entry whose content starts at a multiple of 64 bytes, as in files by PyTorch, so that it can be mapped."""
     entry = zipfile.ZipInfo(f"archive/{name}")
     entry.file_size = num_bytes
-    header_bytes = 30 + len(entry.filename) + 4
-    padding = -(file.tell() + header_bytes) % _ALIGNMENT
+    padding = -(file.tell() + 34 + len(entry.filename)) % 64  # the header has 30 bytes, the start of the padding 4
     entry.extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
     return entry
