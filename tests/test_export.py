@@ -194,7 +194,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(export, monkeypatch, tmp
         (["--output", "{run}"], "--output must be a folder that is empty or not there. Received: {run}."),
         (["--format", "torch"], "--format must be one of onnx. Received: torch."),
         (["--weights", "int4"], "--weights must be one of float32, int8. Received: int4."),
-        (["--format", "savedmodel"], "--format must be one of onnx. Received: savedmodel."),
         (["--checkpoint", "{run}/nowhere"], "is not a folder"),
         (["--checkpoint", "{run}"], "is not there"),
         (["--output", ""], "--output must name a folder"),

@@ -79,6 +79,12 @@ def _plain(value):
     return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
+def _count(pattern, names):
+    """One more than the highest number that `pattern` finds in names, 0 if it finds none."""
+    found = (re.match(pattern, name) for name in names)
+    return 1 + max((int(match.group(1)) for match in found if match), default=-1)
+
+
 def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer) -> ModelConfig:
     """`ModelConfig` that fits tensors with these shapes, those of the DVAE with the prefix `dvae.`.
 
@@ -97,11 +103,6 @@ def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer)
             )
         return shape[axis]
 
-    def count(pattern):
-        """One more than the highest number that `pattern` finds in names, 0 if it finds none."""
-        found = (re.match(pattern, name) for name in shapes)
-        return 1 + max((int(match.group(1)) for match in found if match), default=-1)
-
     perceiver, speaker_encoder = "gpt.conditioning_perceiver", "hifigan_decoder.speaker_encoder"
     num_latents, width = size(f"{perceiver}.latents"), size("gpt.text_embedding.weight", 1)
     rows, heads = size("gpt.text_embedding.weight"), settings["model_args"].get("gpt_n_heads")
@@ -116,7 +117,7 @@ def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer)
     dvae = dict(dvae_hidden=512, codebook_width=512)
     if any(name.startswith("dvae.") for name in shapes):
         dvae = dict(dvae_hidden=size("dvae.encoder.0.0.weight"), codebook_width=size("dvae.codebook.embed"))
-        dvae["dvae_residual_blocks"] = count(r"dvae\.encoder\.(\d{1,6})\.net\.0\.weight") - 2
+        dvae["dvae_residual_blocks"] = _count(r"dvae\.encoder\.(\d{1,6})\.net\.0\.weight", shapes) - 2
     return ModelConfig(
         size=min(MODEL_SIZES, key=lambda name: abs(MODEL_SIZES[name].get("width", ModelConfig.width) - width)),
         num_text_tokens=rows,
@@ -124,13 +125,13 @@ def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer)
         stop_text_token=tokenizer.stop_id,
         max_text_tokens=size("gpt.text_pos_embedding.emb.weight") - 2,
         max_audio_tokens=size("gpt.mel_pos_embedding.emb.weight") - 3,
-        layers=count(r"gpt\.gpt\.h\.(\d{1,6})\."),
+        layers=_count(r"gpt\.gpt\.h\.(\d{1,6})\.", shapes),
         width=width,
         heads=heads,
-        conditioning_blocks=count(r"gpt\.conditioning_encoder\.attn\.(\d{1,6})\."),
+        conditioning_blocks=_count(r"gpt\.conditioning_encoder\.attn\.(\d{1,6})\.", shapes),
         conditioning_heads=heads,
         num_latents=num_latents,
-        perceiver_depth=count(rf"{re.escape(perceiver)}\.layers\.(\d{{1,6}})\."),
+        perceiver_depth=_count(rf"{re.escape(perceiver)}\.layers\.(\d{{1,6}})\.", shapes),
         perceiver_heads=size(f"{perceiver}.layers.0.0.to_q.weight") // _HEAD_WIDTH,
         perceiver_head_width=_HEAD_WIDTH,
         num_mels=size("gpt.conditioning_encoder.init.weight", 1),
