@@ -167,12 +167,9 @@ def push(model: "XTTS", target: str, private: bool = False, licence: str | None 
         UserError: The model's tokenizer is not known.
         HubError: The hub refuses, or cannot be reached.
     """
-    from functools import partial
-
     from myxtts.interchange.hub.uploading import push_model
 
-    config = model.preset and model.preset[1]
-    return push_model(partial(save_to_preset, model), config, model.origin, target, private, licence)
+    return push_model(model, target, private, licence)
 
 
 def _require_use(named, recordings):

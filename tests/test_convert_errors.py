@@ -18,16 +18,14 @@ def flawed(change):
 
 FLAWS = {
     "lacks tensors: gpt.gpt.h.1.ln_2.bias": lambda m: m.pop("gpt.gpt.h.1.ln_2.bias"),
-    "gpt.mel_head.weight is (10, 15) and not (10, 16)": lambda m: m.update(
+    "gpt.mel_head.weight is (10, 15) float32": lambda m: m.update(
         {"gpt.mel_head.weight": m["gpt.mel_head.weight"][:, :15]}
     ),
     "does not have: gpt.adapter.weight": lambda m: m.update({"gpt.adapter.weight": np.ones(3, np.float32)}),
     "gpt.final_norm.bias holds values that are not finite": lambda m: m.update(
         {"gpt.final_norm.bias": np.full(16, np.nan, np.float32)}
     ),
-    "gpt.text_head.bias holds int64 and not floating-point": lambda m: m.update(
-        {"gpt.text_head.bias": np.ones(60, np.int64)}
-    ),
+    "gpt.text_head.bias is (60,) int64": lambda m: m.update({"gpt.text_head.bias": np.ones(60, np.int64)}),
     "no tensor gpt.conditioning_perceiver.latents": lambda m: m.pop("gpt.conditioning_perceiver.latents"),
     "mel_scale.fb is not that of XTTS v2": lambda m: m.update(
         {"hifigan_decoder.speaker_encoder.torch_spec.1.mel_scale.fb": np.eye(257, 64, dtype=np.float32)}

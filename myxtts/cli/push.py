@@ -36,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from myxtts.storage.provenance import read_config
 
     arguments = build_parser().parse_args(argv)
-    name = parse_hub_name(arguments.target)
+    repository, _ = parse_hub_name(arguments.target)
     if arguments.card:
         folder = Path(arguments.folder)
-        print(model_card(name.repository, read_config(folder), folder, arguments.licence), end="")
+        print(model_card(repository, read_config(folder), folder, arguments.licence), end="")
         return 0
     import_hub()  # before the model is read
     from myxtts.inference.presets import load_preset

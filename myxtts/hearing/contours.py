@@ -1,4 +1,4 @@
-"""Mel cepstra and pitch of a recording, and what two recordings of one text differ by, frame by frame."""
+"""Mel cepstra and pitch of a recording, and distances between two recordings of one text, frame by frame."""
 
 from typing import NamedTuple
 
@@ -11,15 +11,6 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
 
 HOP_SAMPLES = 220
 """10 ms at `MODEL_SAMPLE_RATE`."""
-SILENT_DB = -40.0
-"""Frames this far below the loudest one are silence."""
-SILENT_RMS = 5e-5
-"""Quieter frames are silence in any recording."""
-LOW_HZ, HIGH_HZ = 60.0, 500.0
-"""Range of pitches that are looked for."""
-FIRST_CEPSTRUM, LAST_CEPSTRUM = 1, 24
-"""Coefficients that are compared; number 0 is the level."""
-TO_DECIBELS = 10 * np.sqrt(2) / np.log(10)
 _MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=HOP_SAMPLES, num_mels=NUM_MELS)
 
 
@@ -52,19 +43,17 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
     sound = np.pad(sound, (0, max(0, _MEL.win_length - len(sound))))
     log_mel = np.asarray(MelSpectrogram(_MEL)(sound[None]))[0]
     rms = librosa.feature.rms(y=sound, frame_length=2 * HOP_SAMPLES, hop_length=HOP_SAMPLES)[0, : len(log_mel)]
-    loud = np.flatnonzero(rms > max(rms.max() * 10 ** (SILENT_DB / 20), SILENT_RMS))
+    # Frames 40 dB below the loudest one are silence, and so are very quiet ones of any recording.
+    loud = np.flatnonzero(rms > max(rms.max() / 100, 5e-5))
     first, last = (loud[0], loud[-1]) if len(loud) else (0, 0)
     # Probabilistic YIN (Mauch and Dixon 2014).
     options = dict(sr=MODEL_SAMPLE_RATE, frame_length=_MEL.win_length, hop_length=HOP_SAMPLES, fill_na=0.0)
-    f0 = librosa.pyin(sound, fmin=LOW_HZ, fmax=HIGH_HZ, **options)[0][first : last + 1]
+    f0 = librosa.pyin(sound, fmin=60.0, fmax=500.0, **options)[0][first : last + 1]
     seconds, pause = np.array([last + 1 - first, max(np.diff(loud), default=1) - 1]) * HOP_SAMPLES / MODEL_SAMPLE_RATE
-    return Contour(mel_cepstra(log_mel[first : last + 1]), f0, float(seconds), float(pause))
-
-
-def mel_cepstra(log_mel: np.ndarray) -> np.ndarray:
-    """Coefficients 1 to 24 of the cosine series of the log amplitude over the mel bands, `(F, 80)` to `(F, 24)`."""
-    series = scipy.fft.dct(0.5 * log_mel.astype(np.float64), type=2, axis=1) / log_mel.shape[1]
-    return series[:, FIRST_CEPSTRUM : LAST_CEPSTRUM + 1]
+    # The cosine series of the log amplitude over the mel bands; its coefficient 0 is the level.
+    log_amplitude = 0.5 * log_mel[first : last + 1].astype(np.float64)
+    cepstra = scipy.fft.dct(log_amplitude, type=2, axis=1)[:, 1:25] / log_mel.shape[1]
+    return Contour(cepstra, f0, float(seconds), float(pause))
 
 
 def pitch_figures(contour: Contour) -> PitchFigures:
@@ -88,4 +77,4 @@ def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None
     ours, theirs = spoken.f0[path[:, 0]], recorded.f0[path[:, 1]]
     both = (ours > 0) & (theirs > 0)
     rmse = float(np.sqrt(np.mean((12 * np.log2(ours[both] / theirs[both])) ** 2))) if both.any() else None
-    return float(TO_DECIBELS * totals[-1, -1] / len(path)), rmse
+    return float(10 * np.sqrt(2) / np.log(10) * totals[-1, -1] / len(path)), rmse

@@ -15,15 +15,10 @@ from myxtts.hearing.speaker_similarity import Encoder, find_encoder
 from myxtts.hearing.spoken import Sentence, Spoken
 from myxtts.hearing.text_errors import character_errors, word_errors
 
-LONG_PAUSE_SECONDS = 1.0
 GROUP = 4
 """Codes of which repetitions are counted: a quarter of a second."""
 MAX_RECOGNIZER_ERROR = 0.15
 """Share of wrong characters on recordings above which a recognizer's figures are not used."""
-MAX_LIMIT_SHARE = 0.02
-"""Share of sentences of the best model that may run into the limit."""
-MIN_LENGTH = 0.75
-"""Share of the recordings' length that the best model must speak: less breaks off, which hides wrong characters."""
 Parts = Mapping[str, tuple[float, float]]
 """By name of a metric: part and whole. The figure of several sentences is the sum of parts over the sum of wholes."""
 
@@ -99,20 +94,19 @@ class Measurer:
         contour, sentence = contour_of(spoken.samples, spoken.sample_rate), spoken.sentence
         pitch = pitch_figures(contour)
         yield "voiced", (pitch.voiced_share, 1.0)
-        yield "pauses", (float(contour.longest_pause > LONG_PAUSE_SECONDS), 1.0)
+        yield "pauses", (float(contour.longest_pause > 1.0), 1.0)
         if pitch.median_hz is not None:
             yield "f0_median", (pitch.median_hz, 1.0)
             yield "f0_spread", (pitch.spread_semitones, 1.0)
-        if not sentence.recording:
-            return
-        if sentence.id not in self._contours:
-            self._contours[sentence.id] = contour_of(load_samples(sentence.recording), MODEL_SAMPLE_RATE)
-        recorded = self._contours[sentence.id]
-        distortion, rmse = differences(contour, recorded)
-        yield "mcd", (distortion, 1.0)
-        yield "length", (contour.seconds, recorded.seconds)
-        if rmse is not None:
-            yield "f0_rmse", (rmse, 1.0)
+        if sentence.recording:
+            if sentence.id not in self._contours:
+                self._contours[sentence.id] = contour_of(load_samples(sentence.recording), MODEL_SAMPLE_RATE)
+            recorded = self._contours[sentence.id]
+            distortion, rmse = differences(contour, recorded)
+            yield "mcd", (distortion, 1.0)
+            yield "length", (contour.seconds, recorded.seconds)
+            if rmse is not None:
+                yield "f0_rmse", (rmse, 1.0)
 
     def _similarity(self, spoken):
         one = spoken.sentence
@@ -151,5 +145,8 @@ def is_usable(cer_on_recordings: float | None) -> bool:
 
 
 def ends_well(limit: float | None, length: float | None) -> bool:
-    """Whether sentences end by themselves and do not break off: by the `limit` and `length` figures, if known."""
-    return (limit is None or limit <= MAX_LIMIT_SHARE) and (length is None or length >= MIN_LENGTH)
+    """Whether sentences end by themselves and do not break off: by the `limit` and `length` figures, if known.
+
+    At most 2 % may run into the limit. Speech under 75 % of the recordings' length hides wrong characters.
+    """
+    return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -1,4 +1,4 @@
-"""What writes down what it hears: Whisper, pocketsphinx, or any command."""
+"""Speech recognizers: Whisper, pocketsphinx, or any command."""
 
 import shlex
 import shutil
@@ -16,23 +16,14 @@ from myxtts.config.checks import UserError, printable
 from myxtts.hearing.text_errors import character_errors
 
 SAMPLE_RATE = 16000
-WAV, LANGUAGE = "{wav}", "{language}"
-"""What in a command stands for the file and for the code of the language."""
 TIMEOUT_SECONDS = 600
-POCKETSPHINX = "pocketsphinx"
-LOOP_RATIO = 2.4
-"""Bytes of a text over compressed ones; above it Whisper has got into a loop (Radford et al. 2022, section 4.5). It
-would draw again at random; here it may not repeat itself in a second reading, so a sound always gives the same text."""
-LOOP_WORDS = 4
-"""Tokens in a row that are then not written twice."""
-WHISPER_FILES = ("model.bin", "config.json", "tokenizer.json")
 
 Recognizer = Callable[[np.ndarray, int, str], str]
 """Samples `(S,)`, their rate in Hz and a language's code -> text. Some have `words`, too, which gives `Word`s."""
 
 
 class Word(NamedTuple):
-    """A word that was heard, from `start` to `end`, in seconds of the samples."""
+    """A word that was recognized, from `start` to `end`, in seconds of the samples."""
 
     text: str
     start: float
@@ -62,17 +53,18 @@ def open_recognizer(asked: str, thorough: bool = False) -> Recognizer:
         UserError: It is none of them, or what it needs is not installed.
     """
     check_recognizer(asked)
-    if WAV in asked:
+    if "{wav}" in asked:
         return Command(asked)
-    return Pocketsphinx() if asked == POCKETSPHINX else Whisper(Path(asked), thorough)
+    return Pocketsphinx() if asked == "pocketsphinx" else Whisper(Path(asked), thorough)
 
 
 def check_recognizer(asked: str) -> None:
-    """Raises as `open_recognizer`, as far as it can be seen without opening it."""
-    if WAV in asked or Path(asked).is_dir() or asked == POCKETSPHINX:
-        return
-    rule = f"--recognizer must be the folder of a Whisper model, {POCKETSPHINX}, or a command with {WAV} in it"
-    raise UserError(f'{rule}. Received: {asked}. Try --recognizer whisper-base or --recognizer "./hear.sh {WAV}".')
+    """Raises as `open_recognizer`, as far as it can be checked without opening it."""
+    if "{wav}" not in asked and asked != "pocketsphinx" and not Path(asked).is_dir():
+        raise UserError(
+            "--recognizer must be the folder of a Whisper model, pocketsphinx, or a command with {wav} in it, such as "
+            f'"./hear.sh {{wav}}". Received: {asked}.'
+        )
 
 
 class Whisper:
@@ -82,14 +74,12 @@ class Whisper:
     """
 
     def __init__(self, folder: Path, thorough: bool = False):
-        if missing := [name for name in WHISPER_FILES if not (folder / name).is_file()]:
-            rule = f"--recognizer {folder} must hold a Whisper model as faster-whisper takes it"
-            raise UserError(f"{rule}; {', '.join(missing)} is not there.")
+        files = ("model.bin", "config.json", "tokenizer.json")
+        if missing := [name for name in files if not (folder / name).is_file()]:
+            raise UserError(f"--recognizer {folder} must hold a Whisper model for faster-whisper, with {missing[0]}.")
         try:
             from faster_whisper import WhisperModel
-        except ModuleNotFoundError as error:
-            if error.name != "faster_whisper":
-                raise
+        except ModuleNotFoundError:
             raise UserError('Whisper needs faster-whisper. Install it with: pip install "myxtts[eval]"') from None
         try:
             how = dict(device="auto") if thorough else dict(device="cpu", compute_type="int8", cpu_threads=1)
@@ -110,17 +100,19 @@ class Whisper:
     def _hear(self, samples, sample_rate, language, **more):
         language = language.partition("-")[0] if self._model.model.is_multilingual else "en"
         if language not in self._model.supported_languages:
-            raise UserError(f"The recognizer does not know the language {language}. Take another, or a command.")
+            raise UserError(f"The recognizer does not know the language {language}. Use another one.")
         options = dict(language=language, beam_size=self._beam_size, temperature=0.0, condition_on_previous_text=False)
-        heard = at_rate(samples, sample_rate)
-        segments = list(self._model.transcribe(heard, **options, **more)[0])
-        if any(segment.compression_ratio > LOOP_RATIO for segment in segments):
-            segments = list(self._model.transcribe(heard, no_repeat_ngram_size=LOOP_WORDS, **options, **more)[0])
+        sound = at_rate(samples, sample_rate)
+        segments = list(self._model.transcribe(sound, **options, **more)[0])
+        # A text that compresses so well is a loop (Radford et al. 2022, section 4.5). Whisper would sample again at
+        # random; a second pass that may not repeat four tokens gives the same text each time.
+        if any(segment.compression_ratio > 2.4 for segment in segments):
+            segments = list(self._model.transcribe(sound, no_repeat_ngram_size=4, **options, **more)[0])
         return segments
 
 
 class Pocketsphinx:
-    """CMU's recognizer with the English model that its package brings: small, quick, and wrong in every fourth word."""
+    """CMU's recognizer with the English model of its package: small and fast, with every fourth word wrong."""
 
     def __init__(self):
         try:
@@ -137,9 +129,9 @@ class Pocketsphinx:
         """Each word with its time."""
         if language.partition("-")[0] != "en":
             raise UserError(f"pocketsphinx knows English only, not {language}. Take another recognizer.")
-        heard = at_rate(samples, sample_rate)
+        sound = at_rate(samples, sample_rate)
         self._decoder.start_utt()
-        self._decoder.process_raw((heard * 32767).astype("<i2").tobytes(), full_utt=True)
+        self._decoder.process_raw((sound * 32767).astype("<i2").tobytes(), full_utt=True)
         self._decoder.end_utt()
         found = []
         for one in self._decoder.seg() or ():
@@ -151,31 +143,32 @@ class Pocketsphinx:
 
 
 class Command:
-    """A program that is given a WAV file of 16 kHz and prints what it hears; no shell is between."""
+    """A program that is given a 16 kHz WAV file as `{wav}` and a code as `{language}` and prints the text; no shell."""
 
     def __init__(self, command: str):
         try:
             self._words = shlex.split(command)
         except ValueError as error:
-            raise UserError(f"--recognizer must be a command that can be taken apart: {error}.") from None
+            raise UserError(f"--recognizer must be a valid command: {error}.") from None
         if shutil.which(self._words[0]) is None:
             raise UserError(f"--recognizer: the command {self._words[0]} is not there. Install it or give its path.")
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
         """See `Recognizer`."""
+        name = f"The recognizer {self._words[0]}"
         with tempfile.TemporaryDirectory() as folder:
             wav = Path(folder, "speech.wav")
             write_audio(wav, at_rate(samples, sample_rate), SAMPLE_RATE)
-            words = [word.replace(WAV, str(wav)).replace(LANGUAGE, language) for word in self._words]
+            words = [word.replace("{wav}", str(wav)).replace("{language}", language) for word in self._words]
             try:
                 done = subprocess.run(words, capture_output=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL)
             except OSError as error:
-                raise UserError(f"The recognizer {words[0]} cannot be run: {error.strerror}.") from None
+                raise UserError(f"{name} cannot be run: {error.strerror}.") from None
             except subprocess.TimeoutExpired:
-                raise UserError(f"The recognizer {words[0]} did not end within {TIMEOUT_SECONDS} s.") from None
+                raise UserError(f"{name} did not end within {TIMEOUT_SECONDS} s.") from None
         if done.returncode:
-            said = printable((done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"])[-1][:200])
-            raise UserError(f"The recognizer {words[0]} ended with code {done.returncode} and said: {said}")
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise UserError(f"{name} ended with code {done.returncode}: {printable(''.join(lines[-1:])[:200])}")
         return " ".join(done.stdout.decode(errors="replace").split())
 
 

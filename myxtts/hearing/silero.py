@@ -1,4 +1,4 @@
-"""Silero's detector of speech (github.com/snakers4/silero-vad, MIT) through onnxruntime, block by block.
+"""Silero's speech detector (github.com/snakers4/silero-vad, MIT) through onnxruntime, block by block.
 
 Its file comes with the packages `faster_whisper` and `silero_vad`, or from the user; nothing is downloaded.
 """
@@ -10,8 +10,9 @@ import numpy as np
 import soxr
 
 from myxtts.config.checks import UserError
+from myxtts.hearing.dnsmos import open_network
+from myxtts.hearing.recognizers import SAMPLE_RATE
 
-SAMPLE_RATE = 16_000
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
 
 _PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
@@ -29,7 +30,7 @@ def find_model() -> Path | None:
 
 
 class SileroModel:
-    """Gives probabilities of speech while a recording passes by.
+    """Probabilities of speech of a recording that arrives block by block.
 
     Both forms of the file are read: one window a call, or many in a row.
 
@@ -39,20 +40,14 @@ class SileroModel:
 
     def __init__(self, path: Path):
         try:
-            import onnxruntime
+            self._session = open_network(path)
+            names = {one.name for one in self._session.get_inputs()}
         except ModuleNotFoundError:
             raise UserError('Silero needs onnxruntime: pip install "myxtts[recordings]", or --vad energy.') from None
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            names = {one.name for one in self._session.get_inputs()}
-        except Exception as error:  # onnxruntime's own classes have no common base
-            raise UserError(f"--vad-model: {path} cannot be read: {str(error).splitlines()[0][:200]}.") from None
+        except Exception as error:  # onnxruntime's errors have no common class
+            raise UserError(f"--vad-model {path} cannot be opened: {str(error).splitlines()[0]:.200}") from None
         if names not in ({"input", "h", "c"}, {"input", "state", "sr"}):
-            found = f"It has the inputs {', '.join(sorted(names))[:100]}"
-            raise UserError(f"--vad-model must be a Silero model of version 5 or later. {path} is not. {found}.")
+            raise UserError(f"--vad-model must be a Silero model of version 5 or later. {path} has other inputs.")
         self._takes_rows = "h" in names
 
     def start(self, sample_rate: int) -> None:
@@ -67,15 +62,15 @@ class SileroModel:
 
     def add(self, block: np.ndarray) -> None:
         """Takes the next `(S,)` float32 samples."""
-        self._hear(self._resampler.resample_chunk(block))
+        self._run(self._resampler.resample_chunk(block))
 
     def finish(self) -> tuple[np.ndarray, float]:
         """Returns a probability for each window, `(N,)`, and the seconds of one."""
-        self._hear(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
-        self._hear(np.zeros(WINDOW_SAMPLES - 1, np.float32))  # the last window is filled up
+        self._run(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+        self._run(np.zeros(WINDOW_SAMPLES - 1, np.float32))  # the last window is filled up
         return np.concatenate(self._probabilities or [np.zeros(1)]), WINDOW_SAMPLES / SAMPLE_RATE
 
-    def _hear(self, samples):
+    def _run(self, samples):
         samples = np.concatenate([self._rest, samples])
         count = (len(samples) - CONTEXT_SAMPLES) // WINDOW_SAMPLES
         self._rest = samples[count * WINDOW_SAMPLES :]
@@ -86,7 +81,7 @@ class SileroModel:
         if self._takes_rows:
             found, self._state["h"], self._state["c"] = self._session.run(None, {"input": rows, **self._state})
             self._probabilities.append(found.reshape(-1))
-            return
-        for row in rows:
-            found, self._state["state"] = self._session.run(None, {"input": row[np.newaxis], **self._state})
-            self._probabilities.append(found.reshape(-1))
+        else:
+            for row in rows:
+                found, self._state["state"] = self._session.run(None, {"input": row[np.newaxis], **self._state})
+                self._probabilities.append(found.reshape(-1))

@@ -196,7 +196,7 @@ def score(row: Row, recognizer: DigitRecognizer, nearest: NearestVoice | None, d
     digits = np.array([found == clip.digit for found, clip in zip(heard, row.clips, strict=True)])
     voices = nearest and np.array([nearest(clip.samples, row.sample_rate) == clip.speaker for clip in row.clips])
     some = waves[:: max(1, len(waves) // SCORED_CLIPS)]
-    return Scores(digits, voices, dnsmos and dnsmos.mean_signal(some, row.sample_rate))
+    return Scores(digits, voices, dnsmos and np.mean([dnsmos(one, row.sample_rate).signal for one in some]))
 
 
 def worst(right: np.ndarray | None, names: Sequence[str]) -> str:

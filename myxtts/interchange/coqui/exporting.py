@@ -17,9 +17,6 @@ from myxtts.storage.provenance import MEL_STATS, chosen_step, read_config, vocab
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 
-_NEEDED = ("gpt", "speaker", "decoder")
-"""Parts without which the reference cannot load a model."""
-
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
     """Writes `model.pth` and, in its folder, `config.json`, `vocab.json`, `mel_stats.pth`, and where the model has them
@@ -43,13 +40,13 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     tokenizer = XTTSTokenizer.from_file(vocabulary)
     settings = coqui_settings(config, tokenizer.languages)
     parts = {}
-    for part in (*_NEEDED, "dvae"):
+    for part in ("gpt", "speaker", "decoder", "dvae"):
         parts |= _read_part(folder, part, which)
-    for part in _NEEDED:
-        if part not in parts:
-            problem = f"{folder} has no {part}, and the reference cannot load a model without one"
-            way_out = f"Train it: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
-            raise CheckpointError(f"{problem}. {way_out}")
+    if missing := [part for part in ("gpt", "speaker", "decoder") if part not in parts]:
+        raise CheckpointError(
+            f"{folder} has no {missing[0]}, and the reference cannot load a model without one. "
+            f"Train it: python train_main.py --stage {missing[0]} --checkpoint-dir {folder} --train-data …"
+        )
     dvae = parts.get("dvae")
     stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)
     weights = parts["gpt"] | parts["speaker"] | parts["decoder"] | {MEL_STATS: stats}
@@ -58,8 +55,12 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     files = {output.name: {"model": model}, "mel_stats.pth": np.asarray(stats, np.float32)}
     if dvae is not None:
         files["dvae.pth"] = _tensors(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
-    if voices := {name: _voice(*read_speaker(folder, name)) for name in speaker_names(folder)}:
-        files["speakers_xtts.pth"] = voices
+    voices = {name: read_speaker(folder, name) for name in speaker_names(folder)}
+    if voices:
+        files["speakers_xtts.pth"] = {
+            name: {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
+            for name, (latents, vector) in voices.items()
+        }
     written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
     for path in written:
         if os.path.lexists(path):
@@ -82,10 +83,6 @@ def speaker_front_end() -> dict[str, np.ndarray]:
     return {f"{root}.0.filter": taps} | {f"{root}.1.{name}": values for name, values in spectrogram.items()}
 
 
-def _voice(latents, vector):
-    return {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
-
-
 def _read_part(folder, part, which):
     """`{part: weights by name}` of one checkpoint, with `mel_stats` where it lies with the GPT; empty without one."""
     store = CheckpointStore(Path(folder) / part)
@@ -101,8 +98,7 @@ def _tensors(tensors, weights, folder):
     """Released tensors by name, as views of our weights where the layout allows it."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
-        problem = f"{folder} has weights that the reference's XTTS does not have: {', '.join(unknown[:20])}"
-        raise CheckpointError(f"{problem}. Merge adapters into the model first.")
+        raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")
     released = {}
     for tensor in tensors:
         weight, shape = weights.get(tensor.weight), coqui.our_shape(tensor)

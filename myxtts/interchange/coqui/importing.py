@@ -1,7 +1,6 @@
 """A released XTTS checkpoint, or a fine-tune of one -> a folder that `myxtts say` and `--init-from` open."""
 
 import glob
-import math
 import os
 import shutil
 import sys
@@ -37,7 +36,7 @@ RELEASED_NAMES = {
 MODEL_NAMES = ("model.pth", "best_model.pth")
 """Names of the weights in a released folder, and in that of a Coqui training."""
 _CONVERSION = 1
-"""Raised where the same files are converted otherwise, so that converted ones are not taken for it."""
+"""Version of the conversion; folders that another version converted are converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -66,9 +65,9 @@ class CoquiFiles:
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
-            lack = f"{model} needs the model's vocab.json, and none is beside it"
-            way_out = "Copy it there from the model that this was fine-tuned from, or use myxtts convert --vocab."
-            raise CheckpointError(f"{lack}. {way_out}")
+            raise CheckpointError(
+                f"{model} needs its model's vocab.json. Copy it into that folder, or use myxtts convert --vocab."
+            )
         return cls(model, **files)
 
 
@@ -82,7 +81,7 @@ def find_release(source: AnyPath) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """The folder that a Coqui model is converted into: kept in the user's cache until one of its files changes.
+    """The folder that a Coqui model is converted into, in the user's cache, again when one of its files changes.
 
     Raises as `import_coqui`.
     """
@@ -93,9 +92,8 @@ def imported_release(model: Path) -> Path:
     name = model.resolve().parent.name
     output = cache / f"{name}-{digest_bytes(str(model.resolve()).encode(), 4)}-{digest_bytes(content.encode(), 4)}"
     if not output.is_dir():
-        told = f"{model.parent} is a Coqui model: converting it once into {output}"
-        print(f"{told} (deleting that is safe)", file=sys.stderr, flush=True)
-        filter_native_errors()  # what converts imports TensorFlow
+        print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
+        filter_native_errors()
         cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
         for stale in cache.glob(f"{glob.escape(output.name.rpartition('-')[0])}-*"):
@@ -105,7 +103,7 @@ def imported_release(model: Path) -> Path:
 
 
 class Coverage(NamedTuple):
-    """What became of one tensor: `name`, `shape` and `dtype` are those in the file."""
+    """One tensor of a file and what became of it; `name`, `shape` and `dtype` are those in the file."""
 
     file: str
     name: str
@@ -114,7 +112,15 @@ class Coverage(NamedTuple):
     weight: str | None
     """Our weight that it became, or None."""
     reason: str
-    """Why it became none; empty for a used one."""
+    """Why it is not used; empty for a used one."""
+
+
+class _Stored(NamedTuple):
+    """A tensor in a file."""
+
+    file: str
+    name: str
+    array: np.ndarray
 
 
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Coverage]]:
@@ -130,127 +136,115 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Cove
     """
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise CheckpointError(f"--output must be a folder that is new or empty. {output} is not. Give another one.")
+        raise CheckpointError(f"--output must be a folder that is new or empty. Received: {output}.")
     checkpoint = read_torch_checkpoint(files.model)
-    model, dvae, renamed = _sort_tensors(checkpoint, files)
-    settings = read_settings(files.config, checkpoint.get("config"))
+    stored = _gather(files, checkpoint)
     tokenizer = XTTSTokenizer.from_file(files.vocab)
-    shapes = (_shapes(model), None if dvae is None else _shapes(dvae))
-    config = run_config(model_config(*shapes, settings, tokenizer, files.model.name), settings)
-    matched = _match(coqui.model_tensors(config.model), model, files.model.name)
-    dvae_name = (files.dvae or files.model).name
-    if dvae is not None:
-        matched += _match(coqui.dvae_tensors(config.model), dvae, dvae_name)
-    _check_front_end(model)
+    settings = read_settings(files.config, checkpoint.get("config") if isinstance(checkpoint, dict) else None)
+    shapes = {key: one.array.shape for key, one in stored.items()}
+    config = run_config(model_config(shapes, settings, tokenizer), settings)
+    with_dvae = any(key.startswith("dvae.") for key in stored)
+    matched = _match(coqui.model_tensors(config.model), stored)
+    matched += _match(coqui.dvae_tensors(config.model), stored, "dvae.") if with_dvae else []
+    weights = {key: f"{tensor.part}: {tensor.weight}" for tensor, keys in matched for key in keys}
+    coverage = _coverage(stored, weights)
+    _check_front_end(stored)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
     with write_whole_folder(output) as temporary:
-        _write_parts(temporary, matched, config, files, with_dvae=dvae is not None)
+        _write_parts(temporary, stored, matched, config, files, with_dvae)
         write_json(temporary / "config.json", config.to_dict())
         shutil.copyfile(files.vocab, temporary / VOCABULARY)
         if speakers:
             write_speakers(temporary, speakers)
-    weights = {name: f"{tensor.part}: {tensor.weight}" for tensor, _ in matched for name in tensor.names}
-    return config, _coverage(files, dvae_name, model, renamed, dvae, weights)
+    return config, coverage
 
 
-def _sort_tensors(checkpoint, files):
-    """Tensors of the model and of the DVAE (or None) by today's names, and the names that differ in the file."""
+def _gather(files, checkpoint):
+    """All tensors by today's names, those of the DVAE with the prefix `dvae.`, as a trainer's checkpoint has them."""
+    stored = {}
+    for name, array in _tensors(checkpoint, files.model):
+        key = coqui.modern_name(name)
+        if files.dvae and key.startswith("dvae."):
+            key = f"replaced {key}"
+        if key in stored:
+            raise CheckpointError(f"{files.model} holds {key} twice, as {name} and under another name.")
+        stored[key] = _Stored(files.model.name, name, array)
+    if files.dvae:
+        for name, array in _tensors(read_torch_checkpoint(files.dvae), files.dvae):
+            stored[f"dvae.{name}"] = _Stored(files.dvae.name, name, array)
+    if files.mel_stats:
+        stats = read_torch_checkpoint(files.mel_stats)
+        if not isinstance(stats, np.ndarray):
+            raise CheckpointError(f"--mel-stats must be a file with one tensor. {files.mel_stats} is not.")
+        inside = stored.setdefault(MEL_STATS, _Stored(files.model.name, MEL_STATS, stats)).array
+        if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=0.01):  # a bfloat16 model has 8 bits
+            raise CheckpointError(f"{files.mel_stats} and the model's own mel_stats differ: take those of one model.")
+    return stored
+
+
+def _tensors(checkpoint, path):
+    """Items of a dictionary of tensors, or of the one in a trainer's checkpoint."""
     stored = checkpoint.get("model", checkpoint) if isinstance(checkpoint, dict) else checkpoint
-    model, inner_dvae, renamed = {}, {}, {}
-    for name, array in _tensors(stored, files.model).items():
-        home, modern = model, coqui.modern_name(name)
-        if modern.startswith("dvae."):
-            home, modern = inner_dvae, modern.removeprefix("dvae.")
-        if modern in home:
-            raise CheckpointError(f"{files.model} holds {modern} twice, as {name} and under another name.")
-        home[modern] = array
-        if home is model and modern != name:
-            renamed[modern] = name
-    if files.dvae is None:
-        dvae = inner_dvae or None
-    else:
-        dvae = _tensors(read_torch_checkpoint(files.dvae), files.dvae)
-        model |= {f"dvae.{name}": array for name, array in inner_dvae.items()}
-    if files.mel_stats is not None:
-        _add_mel_stats(model, read_torch_checkpoint(files.mel_stats), files.mel_stats)
-    return model, dvae, renamed
-
-
-def _tensors(stored, path):
     if not isinstance(stored, dict) or not stored:
-        raise CheckpointError(f"{path} must hold tensors by name. Received: {type(stored).__name__}.")
+        raise CheckpointError(f"{path} must hold tensors by name. Received: {brief(stored)}.")
     for name, value in stored.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
             raise CheckpointError(f"{path} must hold tensors by name. {brief(name)} is something else.")
-    return dict(stored)
+    return stored.items()
 
 
-def _shapes(arrays):
-    return {name: array.shape for name, array in arrays.items()}
-
-
-def _add_mel_stats(model, stats, path):
-    """Takes `mel_stats.pth` where the model has no such tensor; where it has, the two must agree."""
-    if not isinstance(stats, np.ndarray):
-        raise CheckpointError(f"--mel-stats must be a file with one tensor. {path} holds a {type(stats).__name__}.")
-    inside = model.setdefault(MEL_STATS, stats)
-    if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=0.01):  # a bfloat16 model has 8 bits
-        raise CheckpointError(f"{path} and the model's own mel_stats differ: they belong to different models.")
-
-
-def _match(tensors, stored, file):
-    """Pairs each `Tensor` with its arrays; every tensor must be there, have its shape, and every other be known."""
+def _match(tensors, stored, prefix=""):
+    """Pairs each `Tensor` with the keys of what it is made from; all must be there and have their shapes."""
     missing, wrong = [], []
-    for tensor in tensors:
-        for name, shape in zip(tensor.names, tensor.shapes, strict=True):
-            if name not in stored:
-                missing.append(name)
-            elif stored[name].shape != shape:
-                wrong.append(f"{name} is {stored[name].shape} and not {shape}")
-            elif stored[name].dtype.name not in _FLOATS:
-                wrong.append(f"{name} holds {stored[name].dtype} and not floating-point numbers")
-    known = {name for tensor in tensors for name in tensor.names}
-    others = [name for name in stored if name not in known and not name.startswith("dvae.")]
-    unknown = [name for name in others if not coqui.skip_reason(name)]
-    problems = {"lacks tensors": missing, "has tensors of the wrong kind": wrong}
-    for problem, names in (problems | {"has tensors that XTTS v2 does not have": unknown}).items():
+    matched = [(tensor, [prefix + name for name in tensor.names]) for tensor in tensors]
+    for tensor, keys in matched:
+        for key, shape in zip(keys, tensor.shapes, strict=True):
+            array = stored[key].array if key in stored else None
+            if array is None:
+                missing.append(key)
+            elif array.shape != shape or array.dtype.name not in _FLOATS:
+                wrong.append(f"{key} is {array.shape} {array.dtype} and not {shape} of floating-point numbers")
+    for problem, names in {"lacks tensors": missing, "has tensors of the wrong kind": wrong}.items():
         if names:
-            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-            raise CheckpointError(f"{file} {problem}: {', '.join(names[:20])}{more}.")
-    return [(tensor, [stored[name] for name in tensor.names]) for tensor in tensors]
+            raise CheckpointError(f"The checkpoint {problem}: {', '.join(names[:20])} ({len(names)} in all).")
+    return matched
 
 
-def _check_front_end(model):
+def _coverage(stored, weights):
+    """A `Coverage` for each tensor; `weights` holds what became of the used ones by key."""
+    rows = []
+    for key, (file, name, array) in stored.items():
+        reason = "" if key in weights else coqui.skip_reason(key.removeprefix("dvae."))
+        reason = "another DVAE is used" if key.startswith("replaced ") else reason
+        rows.append(Coverage(file, name, array.shape, str(array.dtype), weights.get(key), reason))
+    if unknown := [row.name for row in rows if row.reason is None]:
+        raise CheckpointError(f"The checkpoint has tensors that XTTS v2 does not have: {', '.join(unknown[:20])}.")
+    return rows
+
+
+def _check_front_end(stored):
     """The speaker encoder's front-end is computed here, so a checkpoint that brings another one is refused."""
-    hamming = 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400)
-    checks = {
-        "0.filter": lambda taps: taps.shape == (1, 1, 2) and np.allclose(taps, [-0.97, 1.0], atol=5e-3),
-        "1.spectrogram.window": lambda window: window.shape == (400,) and np.allclose(window, hamming, atol=5e-3),
-        "1.mel_scale.fb": _is_htk_filterbank,
+    hertz = 700 * (10 ** np.linspace(0, np.log10(1 + SPEAKER_SAMPLE_RATE / 2 / 700), 66) - 1)  # HTK's mel scale
+    low, peak, high = hertz[:-2], hertz[1:-1], hertz[2:]
+    bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)[:, np.newaxis]
+    expected = {
+        "0.filter": np.array([[[-0.97, 1.0]]]),
+        "1.spectrogram.window": 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400),
+        "1.mel_scale.fb": np.clip(np.minimum((bins - low) / (peak - low), (high - bins) / (high - peak)), 0, None),
     }
-    for name, holds in checks.items():
-        name = f"{coqui.SPEAKER_FRONT_END}.{name}"
-        if name in model and not holds(np.asarray(model[name], np.float64)):
-            raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder hears another spectrum.")
+    for name, values in expected.items():
+        one = stored.get(name := f"{coqui.SPEAKER_FRONT_END}.{name}")
+        if one and (one.array.shape != values.shape or not np.allclose(one.array.astype(float), values, atol=5e-3)):
+            raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder takes another spectrum.")
 
 
-def _is_htk_filterbank(filters, bin_hz=SPEAKER_SAMPLE_RATE / 512, top_hz=SPEAKER_SAMPLE_RATE / 2):
-    """Whether the peaks of all filters lie where 64 HTK mel bands have them."""
-    if filters.shape != (257, 64):
-        return False
-    mel = np.linspace(0.0, math.log10(1 + top_hz / 700), 66)[1:-1]
-    off = np.abs(filters.argmax(axis=0) * bin_hz - 700 * (10**mel - 1)) > bin_hz
-    return not (off & filters.any(axis=0)).any()
-
-
-def _write_parts(folder, matched, config, files, with_dvae):
+def _write_parts(folder, stored, matched, config, files, with_dvae):
     """Writes the checkpoint of each part; `mel_stats` goes with the GPT where there is no DVAE."""
     parts = {}
-    for tensor, arrays in matched:
-        file = MEL_STATS if tensor.part == "dvae" and not with_dvae else "model"
-        part = "gpt" if file == MEL_STATS else tensor.part
-        parts.setdefault(part, {}).setdefault(f"{file}.safetensors", []).append((tensor, arrays))
+    for tensor, keys in matched:
+        part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
+        parts.setdefault(part, {}).setdefault(f"{file}.safetensors", []).append((tensor, keys))
     for part, contents in parts.items():
         state = {"finished": True, "config": config.to_dict(), "converted_from": files.model.name}
         copies = {VOCABULARY: files.vocab.read_bytes()} if part == "gpt" else {}
@@ -258,21 +252,21 @@ def _write_parts(folder, matched, config, files, with_dvae):
         entries = read_manifest(step_folder)
         for file, tensors in contents.items():
             shapes = {tensor.weight: coqui.our_shape(tensor) for tensor, _ in tensors}
-            entries[file] = write_tensors(step_folder / file, shapes, _finite_weights(tensors))
+            entries[file] = write_tensors(step_folder / file, shapes, _finite_weights(tensors, stored))
         write_manifest(step_folder, entries)
 
 
-def _finite_weights(tensors):
+def _finite_weights(tensors, stored):
     """Our weights, made one by one."""
-    for tensor, arrays in tensors:
-        value = coqui.to_ours(arrays, tensor.layout)
+    for tensor, keys in tensors:
+        value = coqui.to_ours([stored[key].array for key in keys], tensor.layout)
         if not np.isfinite(value).all():
             raise CheckpointError(f"{' or '.join(tensor.names)} holds values that are not finite.")
         yield value
 
 
 def _read_speakers(path, model):
-    """`{name: (latents, vector)}`; like the reference, takes the two values of a voice by their order."""
+    """`{name: (latents, vector)}`; the two values of a voice are taken by their order, as in the reference."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -282,23 +276,12 @@ def _read_speakers(path, model):
         values = list(voice.values()) if isinstance(voice, dict) else []
         shapes = tuple(getattr(value, "shape", None) for value in values)
         if shapes != expected:
-            rule = f"{path}: a voice must be latents {expected[0]} and a vector {expected[1]}"
-            raise CheckpointError(f"{rule}. Received for {brief(name)}: {shapes[:4]}.")
+            raise CheckpointError(
+                f"{path}: a voice must be arrays {expected}. Received for {brief(name)}: {shapes[:4]}."
+            )
         latents, vector = (np.asarray(value, np.float32) for value in values)
         speakers[str(name)] = latents, vector[..., 0]
     return speakers
-
-
-def _coverage(files, dvae_name, model, renamed, dvae, weights):
-    """A `Coverage` for each tensor; `weights` holds what became of the used ones by name."""
-    dvae_prefix = "" if files.dvae else "dvae."
-    tensors = [(files.model.name, renamed.get(name, name), name, array) for name, array in model.items()]
-    tensors += [(dvae_name, dvae_prefix + name, name, array) for name, array in (dvae or {}).items()]
-    rows = []
-    for file, name_there, name, array in tensors:
-        reason = "" if name in weights else coqui.skip_reason(name) or f"the DVAE of {dvae_name} is used"
-        rows.append(Coverage(file, name_there, array.shape, str(array.dtype), weights.get(name), reason))
-    return rows
 
 
 def count_reasons(coverage: list[Coverage]) -> dict[str, int]:

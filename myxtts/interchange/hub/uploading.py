@@ -1,10 +1,9 @@
-"""A model into the Hugging Face hub, with a card that says what it was trained on, for how long, and how well."""
+"""Uploads a model to the Hugging Face hub, with a card that states its data, steps and scores."""
 
 import csv
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,47 +20,68 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json, write_text
 from myxtts.storage.speakers import SPEAKERS_FILE
 
+_CARD = """---
+{head}---
+# {repository}
 
-def push_model(
-    write_model: Callable[[str], Any],
-    config: XTTSConfig,
-    origin: str | os.PathLike | None,
-    target: str,
-    private: bool = False,
-    licence: str | None = None,
-) -> str:
-    """Uploads a model with its card and returns its address.
+XTTS, multilingual text to speech with zero-shot voice cloning: a GPT of {layers} layers of width {width}, \
+{num_text_tokens} text tokens. Trained with MyXTTS {version}.
 
-    The repository is made if need be, and what an earlier model left there in the folders of parts is removed. Paths of
-    this machine and recordings of speakers stay here.
+## Data
 
-    Args:
-        write_model: Writes the model into the folder it is called with, such as `XTTS.save_to_preset`.
-        config: The settings that belong to the model.
-        origin: Folder that the weights came from, whose history the card tells, and whose voices go along.
-        target: `hf://owner/name`, or with `@branch`.
-        private: Of a repository that is made now.
-        licence: Identifier for the card, such as `cc-by-4.0`.
+{data}
+
+## Training
+
+| stage | steps | best at step |
+|---|---|---|
+{steps}
+
+## Scores
+
+Validation losses of the best checkpoints:
+
+{scores}
+
+## Use
+
+```sh
+myxtts say --checkpoint hf://{repository} --reference-audio voice.wav \\
+    --language en --text "Good morning." --output out.wav
+```
+
+A voice may be cloned only with its owner's consent.
+"""
+
+
+def push_model(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
+    """Uploads an `XTTS` with its card and voices and returns its address; see `api.push`.
+
+    The repository is created if need be, and checkpoints of an earlier model are removed from it. Paths of this machine
+    and recordings of speakers are not uploaded.
 
     Raises:
-        HubError: The name is none, or the hub refuses.
+        HubError: `target` is no name of the hub, or the hub refuses.
         UserError: The model cannot be written.
     """
     if not is_hub_name(target):
         raise HubError(f"A model must be pushed to hf://owner/name. Received: {target}.")
-    name, hub = parse_hub_name(target), import_hub()
+    from myxtts.inference.presets import save_preset  # brings TensorFlow, which a card does without
+
+    (repository, branch), hub = parse_hub_name(target), import_hub()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "model")
-        write_model(str(folder))
+        save_preset(model, folder)
+        config = model.preset[1]
         write_json(folder / "config.json", without_places(config).to_dict())
-        if origin is not None and (voices := Path(origin, SPEAKERS_FILE)).is_file():
+        if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():
             shutil.copyfile(voices, folder / SPEAKERS_FILE)
-        write_text(folder / "README.md", model_card(name.repository, config, origin, licence))
+        write_text(folder / "README.md", model_card(repository, config, model.origin, licence))
         with hub_errors(target):
-            url = hub.create_repo(name.repository, private=private, exist_ok=True)
+            url = hub.create_repo(repository, private=private, exist_ok=True)
             hub.upload_folder(
-                repo_id=name.repository,
-                revision=name.revision,
+                repo_id=repository,
+                revision=branch,
                 folder_path=folder,
                 commit_message=f"Model trained with MyXTTS {myxtts.__version__}",
                 delete_patterns=[f"{part}/*" for part in STAGES],
@@ -78,73 +98,48 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """The `README.md` of a model on the hub: a head for its index, data, steps, scores, and how to speak with it."""
+    """The `README.md` of a model on the hub. Data, steps and scores are those of the run in the folder `origin`."""
     base = config.training.init_from
     head = {"license": licence, "pipeline_tag": "text-to-speech", "library_name": "myxtts"}
-    head |= {"base_model": parse_hub_name(base).repository} if is_hub_name(base) else {}
-    head["tags"] = ["text-to-speech", "xtts", "voice-cloning"]
+    head |= {"base_model": parse_hub_name(base)[0] if is_hub_name(base) else None}
+    head |= {"tags": ["text-to-speech", "xtts", "voice-cloning"]}
     head = yaml.safe_dump({name: value for name, value in head.items() if value}, sort_keys=False)
-    shape = f"{config.model.layers} layers of width {config.model.width}, {config.model.num_text_tokens} text tokens"
-    origin = None if origin is None else Path(origin)
-    data = list(_data(origin)) if origin else []
-    steps = list(_stages(origin)) if origin else []
-    scores = list(_scores(origin)) if origin else []
-    lines = [
-        *("---", head.rstrip(), "---", f"# {repository}", ""),
-        f"XTTS, multilingual text to speech with zero-shot voice cloning: a GPT of {shape}. "
-        f"Trained with MyXTTS {myxtts.__version__}.",
-        *("", "## Data", "", *(data or ["Not recorded."])),
-        *(
-            "",
-            "## Training",
-            "",
-            "| stage | steps | best at step |",
-            "|---|---|---|",
-            *(steps or ["| not recorded | | |"]),
-        ),
-        *("", "## Scores", ""),
-        *(["Validation losses of the best checkpoints:", "", *scores] if scores else ["Not recorded."]),
-        *("", "## Use", "", "```sh", f"myxtts say --checkpoint hf://{repository} --reference-audio voice.wav \\"),
-        *('    --language en --text "Good morning." --output out.wav', "```", ""),
-        "A voice may be cloned only with its owner's consent.",
-    ]
-    return "\n".join(lines) + "\n"
+    steps, scores = _stages(Path(origin)) if origin else ([], [])
+    sections = {
+        "data": "\n".join(_data(Path(origin)) if origin else []) or "Not recorded.",
+        "steps": "\n".join(steps) or "| not recorded | | |",
+        "scores": "\n".join(scores) or "Not recorded.",
+    }
+    shape = {name: getattr(config.model, name) for name in ("layers", "width", "num_text_tokens")}
+    return _CARD.format(repository=repository, head=head, version=myxtts.__version__, **shape, **sections)
 
 
-def _data(origin) -> Iterator[str]:
+def _data(origin):
     is_split = not (origin / "clips_validation.csv").is_file()
-    for name, what in (("train", "Training"), ("validation", "Validation")):
+    for name, title in (("train", "Training"), ("validation", "Validation")):
         path = origin / f"clips_{name}.csv"
         if path.is_file():
             with open(path, encoding="utf-8", newline="") as file:
                 rows = [row for row in csv.DictReader(file) if row.get("verdict") != "rejected"]
             minutes = sum(float(row["seconds"] or 0) for row in rows) / 60
-            told = f"{minutes:.1f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
-            yield f"- {what}: {len(rows)} recordings, {told}" + (
-                ", some of them kept for validation" if is_split else ""
-            )
+            length = f"{minutes:.1f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
+            yield f"- {title}: {len(rows)} recordings, {length}" + ", some kept for validation" * is_split
 
 
-def _states(origin):
-    """`(stage, its store, the state of its newest checkpoint)` of what is there."""
+def _stages(origin):
+    """Rows of the table of steps, and lines with the losses of the best checkpoint of each stage."""
+    steps, scores = [], []
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
-        if store.steps():
-            yield stage, store, store.read_state(store.steps()[-1])
-
-
-def _stages(origin) -> Iterator[str]:
-    for stage, store, state in _states(origin):
+        if not store.steps():
+            continue
+        state = store.read_state(store.steps()[-1])
         if "position" in state and "taken_from" not in state:
-            yield f"| {stage} | {state['step']} | {store.best_step() or state['step']} |"
+            steps.append(f"| {stage} | {state['step']} | {store.best_step() or state['step']} |")
         else:
-            yield f"| {stage} | as it was in the model that training began from | |"
-
-
-def _scores(origin) -> Iterator[str]:
-    for stage, store, state in _states(origin):
+            steps.append(f"| {stage} | not trained: as in the model that training started from | |")
         history = {row["step"]: row for row in state.get("history", [])}
         best = history.get(store.best_step()) or (history[max(history)] if history else {})
-        losses = [f"{printable(name)} {value:.4f}" for name, value in best.items() if name != "step"]
-        if losses:
-            yield f"- {stage}, step {best['step']}: {', '.join(losses)}"
+        if losses := [f"{printable(name)} {value:.4f}" for name, value in best.items() if name != "step"]:
+            scores.append(f"- {stage}, step {best['step']}: {', '.join(losses)}")
+    return steps, scores

@@ -1,1 +1,0 @@
-"""The model as ONNX graphs, and the runtime that runs them."""

@@ -1,4 +1,4 @@
-"""Writes ONNX graphs node by node: what the model's layers have in common, and matrices of 8 bits."""
+"""Writes ONNX graphs node by node: layers that the model's parts share, 8-bit matrices, sessions of ONNX Runtime."""
 
 import importlib
 from types import ModuleType
@@ -16,12 +16,6 @@ WEIGHTS = (FLOAT32, INT8)
 """What matrices can be kept in."""
 BLOCK = 32
 """Weights of a column that share a scale: half a byte more for each block, and an error of 0.4 % of its largest."""
-_MICROSOFT = "com.microsoft"
-_ZERO_POINT, _LARGEST = 128, 127
-_MOST_BYTES = 1_900_000_000
-"""Of one file; the format ends at 2 GB."""
-_INT8_PRODUCTS = 4
-"""Accuracy level of `MatMulNBits` at which the input is rounded to 8 bits too, block by block."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -33,21 +27,20 @@ def import_package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        rule = f"ONNX graphs need the package {name}, which is not installed"
-        raise UserError(f'{rule}. Install it with: pip install "myxtts[onnx]"') from error
+        raise UserError(f'ONNX graphs need the package {name}. Install it: pip install "myxtts[onnx]"') from error
 
 
-def quantized(kernel: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
+def quantized(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A matrix `(K, N)` in 8 bits, as `MatMulNBits` of ONNX Runtime takes it.
 
     Returns:
-        `(N, K / block, block)` uint8, 128 standing for zero, K filled up to whole blocks; and the scale of each block,
-        `(N, K / block)` float32.
+        `(N, K / 32, 32)` uint8, 128 standing for zero, K filled up to whole blocks; and the scale of each block,
+        `(N, K / 32)` float32.
     """
-    columns = np.pad(kernel.T, ((0, 0), (0, -kernel.shape[0] % block))).reshape(kernel.shape[1], -1, block)
-    scales = np.abs(columns).max(axis=-1) / _LARGEST
+    columns = np.pad(kernel.T, ((0, 0), (0, -kernel.shape[0] % BLOCK))).reshape(kernel.shape[1], -1, BLOCK)
+    scales = np.abs(columns).max(axis=-1) / 127
     steps = np.rint(columns / np.where(scales == 0, 1, scales)[..., None])
-    return (steps + _ZERO_POINT).astype(np.uint8), scales.astype(np.float32)
+    return (steps + 128).astype(np.uint8), scales.astype(np.float32)
 
 
 class Builder:
@@ -61,11 +54,8 @@ class Builder:
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights = name, weights
         self._onnx = import_package("onnx")
-        self._nodes: list = []
-        self._arrays: list = []
-        self._inputs: list = []
-        self._outputs: list = []
-        self._known: dict = {}
+        self._nodes, self._arrays, self._inputs, self._outputs = [], [], [], []
+        self._known: dict[tuple, str] = {}
         self._count = 0
 
     def input(self, name: str, dtype: Any, *shape: int | str) -> str:
@@ -92,13 +82,10 @@ class Builder:
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
         """An array that is part of the file; equal small ones are kept once."""
         array = np.ascontiguousarray(value, dtype).reshape(np.shape(value))
-        key = (array.dtype.str, array.shape, array.tobytes()) if array.size < 64 else None
-        if key is None or key not in self._known:
-            name = self._new("weight")
-            self._arrays.append(self._onnx.numpy_helper.from_array(array, name))
-            if key is None:
-                return name
-            self._known[key] = name
+        key = (array.dtype.str, array.shape, array.tobytes() if array.size < 64 else self._count)
+        if key not in self._known:
+            self._known[key] = self._new("weight")
+            self._arrays.append(self._onnx.numpy_helper.from_array(array, self._known[key]))
         return self._known[key]
 
     def ints(self, *values: int) -> str:
@@ -142,18 +129,16 @@ class Builder:
         """A Keras Dense layer, `(..., K)` to `(..., N)`, its matrix in 8 bits where the graph's are."""
         kernel = np.asarray(layer.kernel)
         if self.weights == INT8:
-            x = self._linear_of_8_bits(x, kernel)
+            values, scales = quantized(kernel)
+            arrays = self.constant(values, np.uint8), self.constant(scales.ravel())
+            # Level 4 rounds the input to 8 bits too, block by block.
+            shape = dict(K=kernel.shape[0], N=kernel.shape[1], bits=8, block_size=BLOCK, accuracy_level=4)
+            x = self.op("MatMulNBits", x, *arrays, domain="com.microsoft", **shape)
         else:
             x = self.op("MatMul", x, self.constant(kernel))
         if layer.use_bias:
             x = self.op("Add", x, self.constant(layer.bias))
         return x if activation is None else self.op(activation, x)
-
-    def _linear_of_8_bits(self, x, kernel):
-        values, scales = quantized(kernel)
-        shape = dict(K=kernel.shape[0], N=kernel.shape[1], bits=8, block_size=BLOCK, accuracy_level=_INT8_PRODUCTS)
-        arrays = self.constant(values, np.uint8), self.constant(scales.ravel())
-        return self.op("MatMulNBits", x, *arrays, domain=_MICROSOFT, **shape)
 
     def layer_norm(self, x: str, layer: Any, width: int = 0) -> str:
         """A Keras LayerNormalization over the last axis; without a scale its `width` is to be told."""
@@ -172,7 +157,15 @@ class Builder:
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the file; weights beyond what one file of this format can hold (2 GB) go beside it."""
+        """Writes the file; weights beyond the 2 GB that one file of this format can hold go into one beside it."""
         model = self.model()
-        large = model.ByteSize() > _MOST_BYTES
+        large = model.ByteSize() > 1_900_000_000
         self._onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")
+
+    def session(self, threads: int = 0) -> Any:
+        """The graph in ONNX Runtime, on the CPU, with so many threads; 0 takes all cores."""
+        onnxruntime = import_package("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        content = self.model().SerializeToString()
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

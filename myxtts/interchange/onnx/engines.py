@@ -1,4 +1,4 @@
-"""Which engine draws the codes: the fastest exact one at hand, unless another is asked for."""
+"""Chooses the engine that samples the codes: the fastest exact one, unless another is named."""
 
 import importlib.util
 import logging
@@ -18,33 +18,29 @@ from myxtts.models.xtts import XTTS
 logger = logging.getLogger(__name__)
 
 MOST_WEIGHT_BYTES = 10**9
-"""Weights of a GPT up to which ONNX Runtime is taken unasked. XTTS v2's GPT has 1.5 GB: converting it takes 38 s and a
+"""Weights of a GPT up to which ONNX Runtime is the default. XTTS v2's GPT has 1.5 GB: converting it takes 38 s and a
 third copy of the weights, which a single text does not earn back."""
-COPIES = 3
-"""Copies of the GPT's weights in memory while a graph is opened: the model's, the graph's and the session's."""
-FASTEST = "onnx-float32"
-"""2.8 times as fast as coqui-tts at a GPT of 8 layers and 512 channels, with TensorFlow's codes; plain graphs 0.9."""
 
 
 def choose_engine(weight_bytes: int) -> str:
     """The name of the fastest engine that gives the model's own codes, for a GPT of so many bytes of weights."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-    fits = weight_bytes <= MOST_WEIGHT_BYTES and COPIES * weight_bytes < psutil.virtual_memory().available
+    # While a graph is opened there are three copies of the weights: the model's, the graph's and the session's.
+    fits = weight_bytes <= MOST_WEIGHT_BYTES and 3 * weight_bytes < psutil.virtual_memory().available
     on_gpu = bool(tf.config.get_visible_devices("GPU"))
-    return FASTEST if installed and fits and not on_gpu else "tensorflow"
+    return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"
 
 
 def make_steps(model: XTTS, engine: str | None = None) -> Steps | None:
-    """What draws the codes of a model; None for TensorFlow.
+    """The engine of a model in ONNX Runtime; None for TensorFlow.
 
     Args:
-        engine: One of `ENGINES`; None leaves it to `choose_engine`.
+        engine: One of `ENGINES`, or None for the one of `choose_engine`.
 
     Raises:
         UserError: There is no such engine, or a package is missing.
     """
-    if engine is None:
-        engine = choose_engine(4 * model.gpt.count_params())
+    engine = engine or choose_engine(4 * model.gpt.count_params())
     require(engine in ENGINES, "--engine", f"one of {', '.join(ENGINES)}", engine)
     logger.info("Engine: %s", engine)
     weights = ENGINES[engine]

@@ -3,7 +3,6 @@
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from myxtts.interchange.onnx.checks import Finding, compare
 from myxtts.interchange.onnx.gpt import build_drawing, build_reading
 from myxtts.interchange.onnx.sound import build_decoder
 from myxtts.interchange.onnx.voice import build_conditioning, build_speaker
-from myxtts.storage.files import CheckpointError, write_json, write_whole_folder
+from myxtts.storage.files import write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
 from myxtts.text import espeak
 from myxtts.text.g2p import espeak_voice
@@ -27,12 +26,11 @@ from myxtts.text.languages import get_language
 logger = logging.getLogger(__name__)
 
 FORMATS = ("onnx",)
-SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 MODEL_NUMBERS = (
     *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
 )
-"""Settings and numbers of a model that `speak.py` needs."""
+"""Settings of a model that `speak.py` needs."""
 
 
 def export_model(
@@ -42,7 +40,7 @@ def export_model(
     weights: str = FLOAT32,
     which: str = "best",
     tell: Callable[[Finding], None] = lambda finding: None,
-) -> list[Finding]:
+) -> None:
     """Writes graphs, vocabulary, voices, `config.json` and `speak.py`, and compares them with the model.
 
     Args:
@@ -65,9 +63,10 @@ def export_model(
     import_package("onnxruntime")
     synthesizer = Synthesizer.load(folder, which, compiled=False)
     if "decoder" not in synthesizer.model.parts:
-        lack = f"{folder} has no trained waveform decoder, and Griffin-Lim, which needs none, is not exported"
-        way_out = f"Train one with: python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
-        raise UserError(f"{lack}. {way_out}")
+        raise UserError(
+            f"{folder} has no trained waveform decoder, and Griffin-Lim is not exported. "
+            f"Train one: python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
+        )
     voices = _voices(folder, synthesizer)
     with write_whole_folder(output) as new:
         synthesizer.tokenizer.save(new / "vocab.json")
@@ -75,21 +74,16 @@ def export_model(
         np.savez(new / "voices.npz", **voices)
         for module in (speak, espeak):
             shutil.copy(module.__file__, new)
-        _save_onnx(synthesizer.model, weights, new)
-        findings = []
+        model = synthesizer.model
+        reading, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
+        for graph in (reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)):
+            graph.save(new / f"{graph.name}.onnx")
+        wrong = []
         for finding in compare(new, synthesizer, weights):
-            findings.append(finding)
             tell(finding)
-        if wrong := [finding for finding in findings if not finding.holds]:
-            told = "; ".join(map(str, wrong))
-            raise UserError(f"Nothing is written: what was exported does not do what the model does. {told}.")
-    return findings
-
-
-def _save_onnx(model, weights, folder):
-    reading, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
-    for graph in (reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)):
-        graph.save(folder / f"{graph.name}.onnx")
+            wrong += [] if finding.holds else [str(finding)]
+        if wrong:
+            raise UserError(f"Nothing was written: the exported graphs differ from the model. {'; '.join(wrong)}.")
 
 
 def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
@@ -105,6 +99,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "repeats": data.conditioning_padding == "repeat",
     }
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
+    sampling = "temperature", "top_k", "top_p", "repetition_penalty"
     by_espeak = ((code, espeak_voice(code, tokenizer.g2p)) for code in tokenizer.languages)
     return {
         "format": form,
@@ -114,7 +109,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
         "espeak_voices": {code: voice for code, voice in by_espeak if voice},
-        "sampling": {name: asdict(config.sampling)[name] for name in SAMPLING},
+        "sampling": {name: getattr(config.sampling, name) for name in sampling},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "listening": listening,
     }
@@ -122,12 +117,8 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 def _voices(folder, synthesizer):
     """The model's own voices: names, languages, latents `(V, num_latents, width)`, vectors `(V, speaker_width)`."""
-    config, stored, voices = synthesizer.model.config, read_speakers(folder), {}
-    for name in stored:
-        try:
-            voices[name] = stored_voice(folder, name, synthesizer.voice)
-        except CheckpointError as error:
-            raise UserError(f"The voice {name} of {folder} cannot be read: {error}") from error
+    config, stored = synthesizer.model.config, read_speakers(folder)
+    voices = {name: stored_voice(folder, name, synthesizer.voice) for name in stored}
     if not voices:
         logger.warning("%s has no voices of its own: speak.py will need a WAV file for --voice.", folder)
     latents, speakers = zip(*((one.latents, one.speaker) for one in voices.values())) if voices else ((), ())

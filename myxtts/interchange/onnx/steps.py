@@ -6,7 +6,6 @@ from myxtts.config.model import ModelConfig
 from myxtts.inference.advancing import MOST_CODES, Request, RowState
 from myxtts.interchange.onnx.builder import INT8
 from myxtts.interchange.onnx.gpt import build_drawing, build_reading
-from myxtts.interchange.onnx.runtime import open_session
 from myxtts.models.gpt import GPT
 
 
@@ -23,9 +22,9 @@ class OnnxSteps:
 
     def __init__(self, gpt: GPT, config: ModelConfig, weights: str = INT8, threads: int = 0):
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
-        self._reading = open_session(build_reading(gpt, config, weights), threads)
+        self._reading = build_reading(gpt, config, weights).session(threads)
         # One thread: sorting a thousand scores is over before another one has woken up.
-        self._drawing = open_session(build_drawing(config), 1)
+        self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
         """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
@@ -41,21 +40,17 @@ class OnnxSteps:
         return RowState(tuple(new[0::2]), tuple(new[1::2]), logits, hidden, seen)
 
     def _read(self, latents, text, code, index, mask, keys, values):
-        arrays = {f"keys_{number}": one for number, one in enumerate(keys)}
-        arrays |= {f"values_{number}": one for number, one in enumerate(values)}
-        arrays |= dict(latents=latents, text=text, code=code[:, None], index=index, mask=mask)
+        arrays = dict(latents=latents, text=text, code=code[:, None], index=index, mask=mask)
+        for number, (key, value) in enumerate(zip(keys, values)):
+            arrays |= {f"keys_{number}": key, f"values_{number}": value}
         return self._reading.run(None, arrays)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
         """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
 
-        def moved(layer, axis):
-            part = np.take(layer, rows, axis=0)
-            part = part[..., start:end] if axis == 3 else part[:, :, start:end]
-            return np.pad(part, [(before, after) if one == axis else (0, 0) for one in range(4)])
-
-        keys = tuple(moved(layer, 3) for layer in state.keys)
-        values = tuple(moved(layer, 2) for layer in state.values)
+        room = (before, after)
+        keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
+        values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)
         return RowState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))
 
     def join(self, state: RowState, other: RowState) -> RowState:
