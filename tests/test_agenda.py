@@ -14,7 +14,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
 from myxtts.data.dataset import SpeechDataset
-from myxtts.runs.agenda import make_agenda
+from myxtts.runs.agenda import describe_works, make_agenda
 from myxtts.runs.console import RunConsole
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
@@ -90,11 +90,11 @@ def test_more_epochs_are_more_steps(tiny_corpus, home):
     config = settings_of(tiny_corpus, home, epochs=3)
     config.training.gpt.max_steps = config.training.dvae.max_steps = None
     dataset = SpeechDataset.open(config)
-    assert [work.trains for work in make_agenda(config, dataset).works] == [False, True]
+    assert [work.trains for work in make_agenda(config, dataset)] == [False, True]
     batches = dataset.order("gpt").batches_per_epoch
-    assert make_agenda(config, dataset).works[1].total == 3 * batches > 1
+    assert make_agenda(config, dataset)[1].total == 3 * batches > 1
     two_at_a_time = dataclasses.replace(config.training, gradient_accumulation=2)
-    halved = make_agenda(dataclasses.replace(config, training=two_at_a_time), dataset).works[1].total
+    halved = make_agenda(dataclasses.replace(config, training=two_at_a_time), dataset)[1].total
     assert halved == 3 * batches // 2
 
 
@@ -113,19 +113,6 @@ def test_stage_by_name_that_another_rests_on_is_refused_before_anything_is_chang
     assert all(words in str(refusal.value) for words in named)
     assert all(path.read_bytes() == content for path, content in before.items())
     assert (home / "config.json").read_text() == settings
-
-
-def test_other_settings_and_recordings_of_a_finished_run_are_told_and_count_from_the_next_step(
-    tiny_corpus, home, tmp_path, capsys
-):
-    corpus = shutil.copytree(tiny_corpus, tmp_path / "corpus")
-    lines = (corpus / "metadata.csv").read_text().splitlines()
-    (corpus / "metadata.csv").write_text("\n".join(lines[:-1]) + "\n")
-    config = settings_of(corpus, home)
-    config.training.gpt.label_smoothing = 0.1
-    assert train(config)[0] == {"dvae": 1, "gpt": 1}
-    said = capsys.readouterr().out
-    assert "training.gpt.label_smoothing 0.0 -> 0.1; the recordings" in said
 
 
 # ---- any number of stages, by what they build on
@@ -166,7 +153,7 @@ def agenda(folder, steps, **options):
 
 
 def trained(folder, steps, **options):
-    return [work.stage for work in agenda(folder, steps, **options).works if work.trains]
+    return [work.stage for work in agenda(folder, steps, **options) if work.trains]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +180,7 @@ def test_stage_by_name_with_steps_left_is_trained_if_nothing_rests_on_it(tmp_pat
 def test_way_out_starts_the_stage_over(tmp_path):
     write_stages(tmp_path, {"dvae": 5, "gpt": 5})
     config = agenda_config(tmp_path, 9, stage="dvae")
-    works = make_agenda(config, None, reset=["dvae", "gpt"]).works
+    works = make_agenda(config, None, reset=["dvae", "gpt"])
     assert [work.describe() for work in works] == ["Stage dvae: steps 1 to 9"]
 
 
@@ -204,7 +191,7 @@ def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_pa
     state["lineage"]["voice"] = "of another run"
     CheckpointStore(tmp_path / "sound").write(5, {"model": {}}, state)
     assert trained(tmp_path, 9) == ["gpt", "voice"], "training it on, on what it does not know, would be refused"
-    told = agenda(tmp_path, 9).works[-1].describe()
+    told = agenda(tmp_path, 9)[-1].describe()
     assert "on another gpt and voice" in told and "--stage sound" in told
 
 
@@ -217,16 +204,18 @@ def test_imported_weights_are_taken_as_they_are(four_stages, tmp_path):
 def test_stopped_stage_is_resumed_and_one_that_is_past_what_is_asked_for_ends(four_stages, tmp_path):
     write_stages(tmp_path, {"dvae": 5})
     write_stages(tmp_path, {"gpt": 5}, finished=False)
-    assert agenda(tmp_path, 9, stage="gpt").lines() == ["Stage gpt: stopped after 5 steps and continues to step 9"]
+    assert (
+        describe_works(agenda(tmp_path, 9, stage="gpt")) == "Stage gpt: stopped after 5 steps and continues to step 9"
+    )
     ends = agenda(tmp_path, 4, stage="gpt")
-    assert ends.lines() == ["Stage gpt: ends as it is, at step 5, as 4 were asked for"] and ends.works[0].trains
+    assert describe_works(ends) == "Stage gpt: ends as it is, at step 5, as 4 were asked for" and ends[0].trains
 
 
 def test_stage_by_name_is_refused_naming_all_that_rest_on_it(four_stages, tmp_path):
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5, "sound": 5})
     with pytest.raises(UserError, match="gpt and sound were trained on it"):
         agenda(tmp_path, 9, stage="dvae")
-    assert agenda(tmp_path, 5, stage="dvae").lines()[0] == "Stage dvae: already trained, 5 steps"
+    assert agenda(tmp_path, 5, stage="dvae")[0].describe() == "Stage dvae: already trained, 5 steps"
 
 
 def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path, monkeypatch):
@@ -235,20 +224,20 @@ def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path
     monkeypatch.setitem(STAGES, "sound", StageEntry("sound", ("dvae", "gpt"), rates, follows=("gpt",)))
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "sound": 5})
     assert trained(tmp_path, 9) == ["gpt", "sound"]
-    assert "continue with gpt and sound" in "".join(agenda(tmp_path, 5).lines())
-    assert "--max-steps" not in "".join(agenda(tmp_path, 5, stage="dvae").lines())
+    assert "continue with gpt and sound" in describe_works(agenda(tmp_path, 5))
+    assert "--max-steps" not in describe_works(agenda(tmp_path, 5, stage="dvae"))
     write_stages(tmp_path, {"gpt": 9})
     assert trained(tmp_path, 9) == ["sound"], "it goes on although the GPT is another one now"
 
 
 def test_parts_that_are_about_to_be_taken_are_told_and_not_trained(tmp_path):
-    works = make_agenda(agenda_config(tmp_path, 9, init_from="/models/emma"), None, taken=["dvae"]).works
+    works = make_agenda(agenda_config(tmp_path, 9, init_from="/models/emma"), None, taken=["dvae"])
     assert [(work.stage, work.trains) for work in works] == [("dvae", False), ("gpt", True)]
     assert works[0].describe() == "Stage dvae: already trained, and taken as it is"
 
 
 def test_what_starting_weights_rest_on_is_not_trained(tmp_path):
     write_stages(tmp_path, {"dvae": 5})
-    works = agenda(tmp_path, 9, init_from="/models/emma").works
+    works = agenda(tmp_path, 9, init_from="/models/emma")
     assert [work.trains for work in works] == [False, True]
     assert works[1].describe() == "Stage gpt: steps 1 to 9, from the weights in /models/emma"

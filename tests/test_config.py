@@ -16,7 +16,7 @@ from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSCo
 from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.config.optimizations import requested_switches
 from myxtts.config.sampling import SamplingConfig
-from myxtts.config.settings import merge, run_settings
+from myxtts.config.settings import REMOVED, merge, run_settings
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
 
@@ -113,23 +113,14 @@ def test_unknown_keyword_names_the_nearest_setting():
         assert words in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "section, old, value, now",
-    [
-        ("training", "code_loss_weight", 2.5, {"training": {"gpt": {"code_loss_weight": 2.5}}}),
-        ("training", "decoder_warmup", 0.25, {"training": {"decoder": {"spectral_share": 0.25}}}),
-        ("model", "vocoder_channels", 64, {"model": {"decoder_channels": 64}}),
-    ],
-)
-def test_setting_is_read_under_its_old_name(section, old, value, now, tmp_path, caplog):
-    assert config_from_dict({section: {old: value}}) == config_from_dict(now)
-    assert old not in caplog.text  # a run's own settings
-    (tmp_path / "old.yaml").write_text(json.dumps({section: {old: value}}))
-    assert XTTSConfig.from_yaml(tmp_path / "old.yaml") == config_from_dict(now)
-    assert f"{section}.{old} is now called {section}." in caplog.text
-    for make in (lambda: TrainingConfig(code_masking=0.5), lambda: setattr(TrainingConfig(), "code_masking", 0.5)):
-        with pytest.raises((ConfigError, TypeError), match="training.gpt.code_masking"):
-            make()
+def test_setting_that_is_gone_is_ignored_with_its_former_default_and_else_answered(monkeypatch):
+    monkeypatch.setitem(REMOVED, "training.gpt.warmth", ([1, 2], "Wear a coat."))
+    stored = XTTSConfig().to_dict()
+    stored["training"]["gpt"]["warmth"] = [1, 2]
+    assert config_from_dict(stored) == XTTSConfig()
+    stored["training"]["gpt"]["warmth"] = [1, 3]
+    with pytest.raises(ConfigError, match="training.gpt.warmth is no setting any more. Wear a coat."):
+        config_from_dict(stored)
 
 
 def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
@@ -204,9 +195,7 @@ def test_contract_defaults():
     assert (data.batch_size, data.num_workers, data.max_text_length) == (16, 8, 200)
     assert (training.epochs, training.gradient_accumulation, training.checkpoint_dir) == (500, 1, "./checkpoints")
     assert XTTSConfig().model.size == "tiny"
-    assert DataConfig(data_gpu=0, model_gpu=1, pipeline_buffer_size=75, model_start_delay=2.5).is_multi_gpu
-    half = DataConfig(data_gpu=0)
-    assert half.has_half_a_gpu_pair and not half.is_multi_gpu
+    assert DataConfig(data_gpu=0).model_gpu is None
 
 
 def test_every_setting_has_a_docstring():

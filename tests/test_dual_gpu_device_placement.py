@@ -297,8 +297,7 @@ class RefusedDevicesTest(unittest.TestCase):
     def test_half_a_pair(self):
         self.assertIn("--data-gpu alone", self.refused("--data-gpu", "0"))
         self.assertIn("--model-gpu alone", self.refused("--model-gpu", "1"))
-        config = XTTSConfig(data=DataConfig(data_gpu=1))  # can be built, cannot be run
-        self.assertTrue(config.data.has_half_a_gpu_pair and not config.data.is_multi_gpu)
+        XTTSConfig(data=DataConfig(data_gpu=1))  # can be built, cannot be run
 
     def test_too_few_gpus_names_how_many_there_are(self):
         for num_gpus in (0, 1):

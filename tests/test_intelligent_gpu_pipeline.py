@@ -215,9 +215,8 @@ class SingleGPUBufferedModeTest(unittest.TestCase):
         data = DataConfig()
         self.assertEqual((data.data_gpu, data.model_gpu), (None, None))
         self.assertEqual((data.pipeline_buffer_size, data.model_start_delay), (50, 2.0))
-        self.assertTrue(
-            DataConfig(data_gpu=0, model_gpu=1, pipeline_buffer_size=75, model_start_delay=2.5).is_multi_gpu
-        )
+        data = DataConfig(data_gpu=0, model_gpu=1, pipeline_buffer_size=75, model_start_delay=2.5)
+        self.assertEqual((data.data_gpu, data.model_gpu), (0, 1))
 
 
 class OrderTest(unittest.TestCase):

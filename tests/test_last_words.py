@@ -8,7 +8,7 @@ import pytest
 from myxtts.config.checks import UserError
 from myxtts.data.pipeline import Clip
 from myxtts.inference.speech import Speech, SpokenPiece
-from myxtts.runs import last_words
+from myxtts.runs import samples as last_words
 
 
 class Speaker:
@@ -70,7 +70,7 @@ def test_full_disk_costs_the_sounds_only(ended, monkeypatch, caplog):
 
     monkeypatch.setattr(Speech, "save", full)
     assert last_words.speak_last_words(*ended[:2], "/CPU:0") == []
-    assert "final_1.wav could not be written" in caplog.text
+    assert "No space left on device" in caplog.text
 
 
 def test_voice_from_held_out_recordings_is_as_long_as_those_of_training():

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from myxtts.audio.mel import DVAE_MEL
-from myxtts.runs import figures, pictures
+from myxtts.runs import figures
 from myxtts.storage.files import append_line
 
 TIMING = {"avg_ms": 12.0}
@@ -31,7 +31,7 @@ def test_place_of_a_frequency_among_the_bands_is_that_of_the_filter_that_passes_
 
 def test_sounds_are_shown_on_one_color_scale_and_time_axis_with_hertz_and_the_text(tmp_path, drawn):
     mels = {"recording": np.linspace(-9, 2, 800).reshape(10, 80), "spoken": np.full((20, 80), -3.0)}
-    pictures.draw_sounds(tmp_path / "a.png", "from $_ to $^", mels, np.eye(5, 7))
+    figures.draw_sounds(tmp_path / "a.png", "from $_ to $^", mels, np.eye(5, 7))
     (figure,) = drawn
     top, below, attention = figure.axes[:3]
     assert top.images[0].get_clim() == below.images[0].get_clim() == (-9.0, 2.0)
@@ -43,9 +43,7 @@ def test_sounds_are_shown_on_one_color_scale_and_time_axis_with_hertz_and_the_te
 
 
 def test_picture_of_a_text_with_dollar_signs_and_letters_of_many_scripts(tmp_path):
-    pictures.draw_sounds(
-        tmp_path / "a.png", "from $_ to $^ سلام 你好 ሰላም", {"recording": np.zeros((8, 80), np.float32)}
-    )
+    figures.draw_sounds(tmp_path / "a.png", "from $_ to $^ سلام 你好 ሰላም", {"recording": np.zeros((8, 80), np.float32)})
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -73,6 +71,6 @@ def test_disk_that_takes_no_figures_is_said_once(tmp_path, caplog):
     metrics = figures.MetricsFile(tmp_path / "gone")
     for step in (1, 2):
         metrics.on_log(step, {"loss": 1.0}, {})
-    assert caplog.text.count("Training goes on.") == 1
+    assert caplog.text.count("Training continues.") == 1
     figures.write_curves(tmp_path / "gone", {"gpt": [{"step": 20, "codes": 3.5}]})
     assert "loss curves could not be written" in caplog.text

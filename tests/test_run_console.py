@@ -10,7 +10,7 @@ import pytest
 from myxtts.cli import say
 from myxtts.config.config import TrainingConfig, XTTSConfig
 from myxtts.devices.configuration import plan_devices
-from myxtts.runs.agenda import Agenda, StageWork
+from myxtts.runs.agenda import StageWork
 from myxtts.runs.console import RunConsole
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
@@ -39,7 +39,7 @@ def printed_end(capsys, home, text, state=None, step=1, train=(), works=(), **cl
     data = SimpleNamespace(conditioning_seconds=(2.6, 2.6))
     dataset = SimpleNamespace(validation=[clip], train=train, texts={"a": text}, config=SimpleNamespace(data=data))
     console = RunConsole(Run(config, plan_devices(num_gpus=0)))
-    console.on_agenda(Agenda(works))
+    console.on_agenda(works)
     console.on_finished(dataset)
     return capsys.readouterr().out
 

@@ -34,14 +34,8 @@ def speaking(tiny_corpus, tmp_path):
     dataset = SimpleNamespace(
         train=clips[:1], validation=clips, tokenizer=tokenizer, texts={"a/b.0": "one", "a/b.1": "two"}
     )
-    made = []
-
-    def make_synthesizer():
-        made.append(Synthesizer(XTTS.assemble(config.model, *models), tokenizer, config))
-        assert len(made) == 1, "its functions were traced anew"
-        return made[0]
-
-    speaker = SampleSpeaker(dataset, make_synthesizer, "/CPU:0", tmp_path / "samples", str(tmp_path / "logs"), config)
+    synthesizer = Synthesizer(XTTS.assemble(config.model, *models), tokenizer, config)
+    speaker = SampleSpeaker(dataset, lambda: synthesizer, "/CPU:0", tmp_path / "samples", tmp_path / "logs", config)
     return speaker, models[1], tmp_path
 
 

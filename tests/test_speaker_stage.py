@@ -302,7 +302,7 @@ def test_run_is_resumed_bit_for_bit_with_its_statistics_and_classifier(tiny_corp
 
 
 def trains_speaker(config):
-    works = make_agenda(config, SpeechDataset.open(config)).works
+    works = make_agenda(config, SpeechDataset.open(config))
     return next(work for work in works if work.stage == "speaker").trains
 
 

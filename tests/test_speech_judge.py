@@ -85,7 +85,7 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     write_run(tmp_path, frozen_dvae(dataset.config), dataset.tokenizer, dataset.config)
     plan = plan_for(None, None)
     judge = open_stage(dataset.config, "gpt", plan, dataset, fresh=True)[0].watch.speech_judge
-    assert judge(7) == {} and "The speech of step 7 could not be judged" in caplog.text
+    assert judge(7) == {} and "The speech of step 7 could not be evaluated" in caplog.text
     judge._measure.tools.recognizer = None
     first = judge(8)
     assert {"score", "mcd", "length", "limit"} <= first.keys() and first["mcd"] > 0

@@ -109,10 +109,10 @@ def test_stage_whose_finished_checkpoint_is_damaged_is_not_finished(trained, tin
     argv = ["--config", str(tiny_yaml), "--checkpoint-dir", str(tmp_path)]
     config = train.config_from_arguments(train.build_parser().parse_args(argv))
     shutil.copytree(trained[1] / "dvae", tmp_path / "dvae")
-    assert not make_agenda(config, None).works[0].trains
+    assert not make_agenda(config, None)[0].trains
     file = tmp_path / "dvae/step_00000002/model.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    assert make_agenda(config, None).works[0].trains
+    assert make_agenda(config, None)[0].trains
     assert (tmp_path / "dvae/damaged_step_00000002").is_dir()
 
 

@@ -1,12 +1,12 @@
 """Workers find each other, agree, refuse what does not fit, and end together when one is gone."""
 
 import json
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +17,7 @@ from myxtts.distributed import launching
 from myxtts.distributed.launching import free_addresses
 from myxtts.distributed.meeting import meet, require_free_port
 from myxtts.distributed.workers import LOST_EXIT_CODE, ConnectedWorkers, WorkerLost, Workers
-from myxtts.runs.worker_report import expected_shares
+from myxtts.runs import worker_report
 from myxtts.training.watching.step_clock import timing_of_all
 
 
@@ -128,12 +128,13 @@ def test_different_data_are_an_error_on_all():
     assert first == second and "has recordings cd, and worker 0" in first[0] and first[1] == "Copy them."
 
 
-def test_expected_shares_follow_the_bytes_of_a_sum():
-    lines = list(expected_shares({1: 9.0, 64: 0.164, 256: 0.356}))  # 1 ms a MB and 100 ms besides
-    normal = next(line for line in lines if " normal: " in line)
-    megabytes, milliseconds, seconds = map(float, re.findall(r"(\d+) MB, (\d+) ms .* of (.*) s ", normal)[0])
-    assert 500 < megabytes < 600 and milliseconds == pytest.approx(megabytes + 100, abs=2)
-    assert seconds == pytest.approx(milliseconds / 100, abs=0.06)
+def test_sums_are_measured_and_extended_to_the_gradients_of_each_size(monkeypatch):
+    seconds_of = lambda strategy, size, repeats: size / 2**20 / 1000  # 1 ms a MB
+    monkeypatch.setattr("myxtts.training.watching.measurement.seconds_of_sum", seconds_of)
+    workers = SimpleNamespace(count=2, strategy=None, watch=lambda seconds: None)
+    lines = worker_report._sums(workers, 9.0)
+    assert lines[0] == "Sum of 1 MB over all: 1.0 ms, 1000 MB/s through each worker"
+    assert "Gradients of the GPT, normal: 573 MB, 573 ms to sum" in lines
 
 
 WORK = """

@@ -83,23 +83,26 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
 
 def _options(flag):
     """What `argparse` needs to know of a flag."""
+    metadata = flag.field.metadata
     if flag.kind is bool:
         is_switch = flag.field.default is None
         return dict(action=argparse.BooleanOptionalAction if is_switch else "store_true", default=None)
     options = dict(default=None if flag.settings else flag.field.default)
-    options |= dict(metavar=flag.metavar) if flag.metavar else {}
+    if metadata["metavar"]:
+        options["metavar"] = metadata["metavar"]
+    known = metadata["rule"].get("one_of")
     if flag.takes_list:
         options["type"] = _value("numbers such as 1,2,3" if flag.kind is int else "names such as a,b", flag.plain)
     elif flag.names == ("--batch-size",):
         options["type"] = _value("a number of clips, or auto", lambda text: text if text == AUTOMATIC else int(text))
-    elif flag.choices:
-        options["choices"] = flag.choices
+    elif known is not None:
+        options["choices"] = [*(known() if callable(known) else known)]
     elif flag.kind is not str:
         options["type"] = flag.kind
     if flag.repeats:
         options["action"] = "append"
-    if flag.field.metadata["alone"] is not None:
-        options |= dict(nargs="?", const=flag.field.metadata["alone"])
+    if metadata["alone"] is not None:
+        options |= dict(nargs="?", const=metadata["alone"])
     return options
 
 

@@ -31,23 +31,20 @@ class XTTSConfig(Settings):
     """Synthesis defaults."""
 
     def __post_init__(self):
-        text, codes, frames = self.model.max_text_tokens, self.model.max_codes, self.data.max_mel_frames
-        rule, way_out = f"at most model.max_text_tokens ({text})", "Lower it or raise model.max_text_tokens."
-        require(
-            self.data.max_text_length <= text,
-            "data.max_text_length (--max-text-length)",
-            rule,
-            self.data.max_text_length,
-            way_out,
-        )
-        way_out, most = "Lower it or raise model.max_audio_tokens.", MEL_FRAMES_PER_CODE * codes
-        fits, name = frames is None or frames <= most, "data.max_mel_frames (--max-mel-frames)"
-        require(fits, name, f"at most {most} for this model", frames, way_out)
-        long_enough = self.max_samples > self.data.min_seconds * MODEL_SAMPLE_RATE
-        require(long_enough, name, "longer than data.min_seconds", frames, "Raise it.")
-        fits = frames is not None or self.max_samples // CODE_STRIDE_SAMPLES + 1 <= codes
-        rule = f"at most {codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE:.1f} s ({codes} codes) for this model"
-        require(fits, "data.max_seconds (--max-seconds)", rule, self.data.max_seconds, way_out)
+        data, most_text, codes = self.data, self.model.max_text_tokens, self.model.max_codes
+        rule, hint = f"at most model.max_text_tokens ({most_text})", "Lower it or raise model.max_text_tokens."
+        name, length = "data.max_text_length (--max-text-length)", data.max_text_length
+        require(length <= most_text, name, rule, length, hint)
+        hint, frames = "Lower it or raise model.max_audio_tokens.", data.max_mel_frames
+        if frames is None:
+            name, seconds = "data.max_seconds (--max-seconds)", codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
+            fits = self.max_samples // CODE_STRIDE_SAMPLES + 1 <= codes
+            require(fits, name, f"at most {seconds:.1f} s ({codes} codes) for this model", data.max_seconds, hint)
+        else:
+            name, most = "data.max_mel_frames (--max-mel-frames)", MEL_FRAMES_PER_CODE * codes
+            require(frames <= most, name, f"at most {most} for this model", frames, hint)
+            is_long = self.max_samples > data.min_seconds * MODEL_SAMPLE_RATE
+            require(is_long, name, "longer than data.min_seconds", frames, "Raise it.")
 
     @property
     def max_samples(self) -> int:

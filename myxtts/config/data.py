@@ -45,8 +45,6 @@ class DataConfig(Settings):
     own; can be repeated. By default as in the run, or the one that it starts from, else off."""
     vocabulary: str | None = setting(None, of_run=True, flag="--vocabulary", metavar="FILE")
     """Tokenizer file (Hugging Face JSON); by default one is trained on the corpus."""
-    extend_vocabulary: bool = True
-    """Grow a given vocabulary by the characters and languages of the corpus that it lacks."""
     vocabulary_size: int = setting(DEFAULT_TEXT_TOKENS, at_least=1)
     """Size of a trained vocabulary, at most."""
     validation_share: float = setting(0.05, above=0, below=1, hint="The default is 0.05.")
@@ -102,26 +100,15 @@ class DataConfig(Settings):
             value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
             is_named = value is None or value.strip()
             require(is_named, f"data.{name} ({flag})", "a name", brief(value), f"Leave {flag} out for none.")
-        lengths, way_out = f"{self.min_seconds} and {self.max_seconds}", "The defaults are 0.1 and 11.6."
+        lengths, hint = f"{self.min_seconds} and {self.max_seconds}", "The defaults are 0.1 and 11.6."
         rule = "above 0 and below data.max_seconds"
-        require(0 < self.min_seconds < self.max_seconds, "data.min_seconds (--min-seconds)", rule, lengths, way_out)
+        require(0 < self.min_seconds < self.max_seconds, "data.min_seconds (--min-seconds)", rule, lengths, hint)
         low, high = self.conditioning_seconds
         rule = "two lengths above 0, the shorter first"
         require(0 < low <= high, "data.conditioning_seconds", rule, self.conditioning_seconds, "XTTS uses [3, 6].")
-        if self.max_mel_frames is not None:
-            fits = self.max_mel_frames > 0 and self.max_mel_frames % MEL_FRAMES_PER_CODE == 0
-            below = self.max_mel_frames // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE
-            sizes = dict.fromkeys((max(below, MEL_FRAMES_PER_CODE), max(below, 0) + MEL_FRAMES_PER_CODE))
-            way_out = f"Try {' or '.join(map(str, sizes))}."
-            rule = f"a multiple of {MEL_FRAMES_PER_CODE}, the DVAE stride"
-            require(fits, "data.max_mel_frames (--max-mel-frames)", rule, self.max_mel_frames, way_out)
-
-    @property
-    def is_multi_gpu(self) -> bool:
-        """True when both device roles are given."""
-        return self.data_gpu is not None and self.model_gpu is not None
-
-    @property
-    def has_half_a_gpu_pair(self) -> bool:
-        """True when one device role is given without the other; starting a run with that is an error."""
-        return (self.data_gpu is None) != (self.model_gpu is None)
+        if (frames := self.max_mel_frames) is not None:
+            fits = frames > 0 and frames % MEL_FRAMES_PER_CODE == 0
+            below = max(0, frames // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE)
+            sizes = [size for size in (below, below + MEL_FRAMES_PER_CODE) if size]
+            rule, hint = f"a multiple of {MEL_FRAMES_PER_CODE}, the DVAE stride", f"Try {' or '.join(map(str, sizes))}."
+            require(fits, "data.max_mel_frames (--max-mel-frames)", rule, frames, hint)

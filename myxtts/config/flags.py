@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -78,25 +78,14 @@ class Flag:
         return get_args(kind)[0] if get_origin(kind) is tuple else kind
 
     @property
-    def metavar(self) -> str | None:
-        """What stands for its value in the help."""
-        return self.field.metadata["metavar"]
-
-    @property
     def takes_list(self) -> bool:
         """Whether its value is a list with commas."""
-        return bool(self.metavar) and self.metavar.endswith(",…")
+        return (self.field.metadata["metavar"] or "").endswith(",…")
 
     @property
     def repeats(self) -> bool:
         """Whether it can be given several times."""
         return not self.takes_list and "tuple" in str(self.field.type)
-
-    @property
-    def choices(self) -> list[str] | None:
-        """The values that it takes, where they are few."""
-        known = self.field.metadata["rule"].get("one_of")
-        return None if known is None or self.takes_list else [*(known() if callable(known) else known)]
 
     def plain(self, value: Any) -> Any:
         """A value from Python or the command line, as YAML would have it.
@@ -130,33 +119,27 @@ def field_docs(cls: type[Settings]) -> dict[str, str]:
     return found
 
 
-def flags_of(cls: type[Settings], section: str | None) -> Iterator[Flag]:
-    """The flags of a settings class; `section` is its place in YAML, None where it has none."""
-    for one in dataclasses.fields(cls):
-        if not one.metadata.get("flag"):
-            continue
-        place, text = f"{section}.{one.name}", field_docs(cls).get(one.name, "")
-        is_told = one.default in (None, ()) or one.default is False or "default" in text
-        default = ",".join(one.default) if isinstance(one.default, tuple) else one.default
-        text = text.rstrip(".") + (f" (default: {default})" if not is_told else "")
-        places, group = () if section is None else (place,), one.metadata["group"] or cls.group
-        yield Flag(tuple(one.metadata["flag"].split(",")), one, places, text, group)
-        if one.metadata["off"]:
-            yield Flag((one.metadata["off"],), one, places, "The opposite, which is the default", group, turns_off=True)
-
-
 def all_flags() -> list[Flag]:
     """The flags of a run, each once."""
     found: dict[str, Flag] = {}
-    own = {f"training.{name}": entry.settings for name, entry in STAGES.items()}
     sections = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig, EVERY_STAGE: StageConfig}
+    own = {f"training.{name}": entry.settings for name, entry in STAGES.items()}
     for section, cls in {**sections, **own, None: StartOptions}.items():
-        for flag in flags_of(cls, section):
-            if section in own and hasattr(StageConfig, flag.field.name):
-                continue  # it is one of every stage
-            before = found.setdefault(flag.names[0], flag)
-            places = tuple(dict.fromkeys((*before.settings, *flag.settings)))
-            found[flag.names[0]] = dataclasses.replace(before, settings=places)
+        for one in dataclasses.fields(cls):
+            if not one.metadata.get("flag") or (section in own and hasattr(StageConfig, one.name)):
+                continue
+            places = () if section is None else (f"{section}.{one.name}",)
+            names, group = tuple(one.metadata["flag"].split(",")), one.metadata["group"] or cls.group
+            if before := found.get(names[0]):
+                found[names[0]] = dataclasses.replace(before, settings=(*before.settings, *places))
+                continue
+            text, default = field_docs(cls).get(one.name, ""), one.default
+            if default not in (None, ()) and default is not False and "default" not in text:
+                shown = ",".join(default) if isinstance(default, tuple) else default
+                text = f"{text.rstrip('.')} (default: {shown})"
+            found[names[0]] = Flag(names, one, places, text.rstrip("."), group)
+            if off := one.metadata["off"]:
+                found[off] = Flag((off,), one, places, "The opposite, which is the default", group, turns_off=True)
     return list(found.values())
 
 
@@ -176,15 +159,17 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
         if name not in flags:
             raise ConfigError(f"myxtts.train has no argument {name}.{nearest(name, flags)}")
         for place in flags[name].settings if value is not None else ():
-            values = merge(values, _nested(place, flags[name].plain(value)))
+            plain = flags[name].plain(value)
+            if name == "batch_size" and plain == AUTOMATIC:
+                place, plain = "training.automatic_batch_size", True
+            section, _, rest = place.partition(".")
+            for stage in STAGES if section == EVERY_STAGE else (None,):
+                values = merge(values, _nested(f"training.{stage}.{rest}" if stage else place, plain))
     return values
 
 
 def _nested(place, value):
-    """A value at the dotted name of its setting; `stage.…` is that of every stage."""
-    section, _, rest = place.partition(".")
-    if (rest, value) == ("batch_size", AUTOMATIC):
-        return {"training": {"automatic_batch_size": True}}
-    if section == EVERY_STAGE:
-        return {"training": {stage: {rest: value} for stage in STAGES}}
-    return {section: _nested(rest, value) if "." in rest else {rest: value}}
+    """A value at the dotted name of its setting."""
+    for name in reversed(place.split(".")):
+        value = {name: value}
+    return value

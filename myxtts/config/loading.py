@@ -12,8 +12,7 @@ import yaml
 from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, read_bounded
 from myxtts.config.config import XTTSConfig
 from myxtts.config.recipes import recipe_names
-from myxtts.config.renamed import with_current_names
-from myxtts.config.settings import merge, nearest
+from myxtts.config.settings import REMOVED, merge, nearest
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TrainingConfig
 
@@ -29,24 +28,24 @@ _SENSELESS = (ArithmeticError, AttributeError, LookupError, OSError, RecursionEr
 def config_from_dict(values: dict) -> XTTSConfig:
     """Builds an `XTTSConfig` from nested mappings. `model.size` picks the preset that the other fields change.
 
+    A setting that is gone is ignored where it has its former default, as in the `config.json` of a run.
+
     Raises:
         ConfigError: An unknown setting, or one that breaks a rule.
     """
     sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
-    values = with_current_names(_mapping(values, "The configuration"))
+    values = _mapping(values, "The configuration")
     for name in values:
         if name not in sections:
-            raise ConfigError(f"{printable(str(name))} is not a setting.{nearest(str(name), sections)}")
+            raise ConfigError(f"{printable(name)} is not a setting.{nearest(name, sections)}")
     return XTTSConfig(**{name: _section(cls, values.get(name) or {}, name) for name, cls in sections.items()})
 
 
 def _section(cls, values, where):
-    values = _mapping(values, where)
-    stages = {}
+    values, stages = _mapping(values, where), {}
     for name, entry in STAGES.items() if cls is TrainingConfig else ():
         if name in values:
-            given = _typed(entry.settings, values.pop(name) or {}, f"{where}.{name}")
-            stages[name] = entry.make_settings(**given)
+            stages[name] = entry.make_settings(**_typed(entry.settings, values.pop(name) or {}, f"{where}.{name}"))
     return cls(**_typed(cls, values, where), **stages)
 
 
@@ -58,12 +57,16 @@ def _mapping(values, where):
 
 def _typed(cls, values, where):
     """`values` as a mapping of settings of `cls`, each of the type that its field declares."""
-    kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
-    values = _mapping(values, where)
-    for name in values:
-        if name not in kinds:
-            raise ConfigError(f"{where}.{printable(str(name))} is not a setting.{nearest(str(name), kinds)}")
-    return {name: _value(kinds[name], value, f"{where}.{name}") for name, value in values.items()}
+    kinds, typed = {one.name: one.type for one in fields(cls) if one.name != "stages"}, {}
+    for name, value in _mapping(values, where).items():
+        setting = f"{where}.{printable(name)}"
+        if name in kinds:
+            typed[name] = _value(kinds[name], value, setting)
+        elif setting not in REMOVED:
+            raise ConfigError(f"{setting} is not a setting.{nearest(name, kinds)}")
+        elif value != REMOVED[setting][0]:
+            raise ConfigError(f"{setting} is no setting any more. {REMOVED[setting][1]} Received: {brief(value)}.")
+    return typed
 
 
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -138,7 +141,6 @@ def _read_yaml(path, root, above, files):
         raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason:.300}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings. Received: {type(values).__name__}.")
-    values = with_current_names(values, path)
     included = values.pop("include", [])
     included = [included] if isinstance(included, str) else included
     if not isinstance(included, list) or not all(isinstance(name, str) for name in included):

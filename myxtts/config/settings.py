@@ -7,10 +7,13 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from myxtts.config.checks import ConfigError, brief, require
-from myxtts.config.renamed import way_of
 
 MAX_NUMBER = 10**9
 """Greatest absolute value of a setting that states no `at_most`: no run is so long, and no model or batch so large."""
+REMOVED: dict[str, tuple[Any, str]] = {
+    "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out.")
+}
+"""Settings that are gone, by dotted name: the former default, and what to do instead of another value."""
 
 
 def setting(
@@ -25,7 +28,6 @@ def setting(
     alone: Any = None,
     off: str = "",
     rival: str = "",
-    page: str = "",
     **rule,
 ) -> Any:
     """A field of a settings class; the docstring under it is its help everywhere.
@@ -42,12 +44,11 @@ def setting(
         alone: Value of the flag when none follows it.
         off: Flag that turns it off.
         rival: Name that it shares with flags which exclude it.
-        page: Where the page shows it, `main` or `more`.
         rule: Any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection, or a function that
             returns one). None always passes.
     """
-    metadata = {"of_run": of_run, "hint": hint, "flag": flag, "group": group, "metavar": metavar, "alone": alone}
-    metadata |= {"off": off, "rival": rival, "page": page, "rule": rule}
+    metadata = dict(of_run=of_run, hint=hint, flag=flag, group=group, metavar=metavar)
+    metadata |= dict(alone=alone, off=off, rival=rival, rule=rule)
     value = {"default": default} if factory is None else {"default_factory": factory}
     return dataclasses.field(**value, metadata=metadata)
 
@@ -57,20 +58,14 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
     "above": operator.gt,
     "at_most": operator.le,
     "below": operator.lt,
-    "one_of": lambda value, allowed: value in (allowed() if callable(allowed) else allowed),
+    "one_of": lambda value, allowed: value in allowed,
 }
 
 
-def rule_holds(value: Any, **rule) -> bool:
-    """Whether a value keeps the rules of `setting`; a value of several numbers does where each of them does."""
-    values = value if isinstance(value, tuple) else (value,)
-    return all(_RULES[name](one, bound) for one in values for name, bound in rule.items() if bound is not None)
-
-
-def rule_in_words(at_least=None, above=None, at_most=None, below=None, one_of=None) -> str:
+def _rule_in_words(at_least=None, above=None, at_most=None, below=None, one_of=None):
     """The rules of `setting`, to follow "must be"."""
     if one_of is not None:
-        return f"one of {', '.join(one_of() if callable(one_of) else one_of)}"
+        return f"one of {', '.join(one_of)}"
     upper = f"below {below}" if below is not None else f"at most {at_most}" if at_most is not None else ""
     if above is not None:
         return f"above {above}" + (f" and {upper}" if upper else "")
@@ -90,33 +85,34 @@ class Settings:
     def fill(self, values: dict, defaults: dict):
         """Sets every field, for a class with an `__init__` of its own: from `values`, `defaults`, or as declared."""
         fields = {one.name: one for one in dataclasses.fields(self)}
-        for name in values:
-            if name not in fields:
-                hint = way_of(f"{self.section}.{name}") or nearest(name, fields)
-                raise TypeError(f"{self.section} has no setting {name}.{hint}")
+        for name in values.keys() - fields:
+            raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
         for name, one in fields.items():
             setattr(self, name, values.get(name, defaults.get(name, one.default)))
 
     def __post_init__(self):
         for one in dataclasses.fields(self):
-            value, rule = getattr(self, one.name), one.metadata.get("rule")
+            value, rule = getattr(self, one.name), dict(one.metadata.get("rule", {}))
+            values = value if isinstance(value, tuple) else (value,)
             flag = one.metadata.get("flag", "").partition(",")[0]
             name = f"{self.section}.{one.name}" + (f" ({flag})" if flag else "")
+            if callable(rule.get("one_of")):
+                rule["one_of"] = rule["one_of"]()
             if rule and value is not None:
-                words, received = rule_in_words(**rule), value if "one_of" in rule else brief(value)
+                words, received = _rule_in_words(**rule), value if "one_of" in rule else brief(value)
                 if "one_of" in rule and isinstance(value, tuple):
                     words, received = words.replace("one of", "one or more of", 1), ",".join(map(str, value))
-                require(rule_holds(value, **rule), name, words, received, one.metadata["hint"])
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, (int, float)) and "at_most" not in (rule or {}):
+                holds = all(_RULES[kind](number, bound) for number in values for kind, bound in rule.items())
+                require(holds, name, words, received, one.metadata["hint"])
+            for number in values if "at_most" not in rule else ():
+                if isinstance(number, (int, float)):
                     within = -MAX_NUMBER <= number <= MAX_NUMBER
                     require(within, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
 
     def __setattr__(self, name, value):
         names = [one.name for one in dataclasses.fields(self)]
         if name not in names:
-            hint = way_of(f"{self.section}.{name}") or nearest(name, names)
-            raise ConfigError(f"{self.section or 'The configuration'} has no setting {name}.{hint}")
+            raise ConfigError(f"{self.section or 'The configuration'} has no setting {name}.{nearest(name, names)}")
         super().__setattr__(name, value)
 
 

@@ -1,10 +1,9 @@
 """The training loop and its stages."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.optimizations import ATTENTIONS, DEFAULT_EMA_DECAY, PRECISIONS, PRESETS
-from myxtts.config.renamed import way_of
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.workers import check_workers
@@ -137,46 +136,44 @@ class TrainingConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        name, way_out = "training.checkpoint_dir (--checkpoint-dir)", "Leave it out for ./checkpoints."
-        require(self.checkpoint_dir.strip(), name, "the name of a folder", brief(self.checkpoint_dir), way_out)
-        name, is_named = "training.init_from (--init-from)", self.init_from is None or self.init_from.strip()
-        require(is_named, name, "a name", brief(self.init_from), "Leave --init-from out to start from random weights.")
+        name, hint = "training.checkpoint_dir (--checkpoint-dir)", "Leave it out for ./checkpoints."
+        require(self.checkpoint_dir.strip(), name, "the name of a folder", brief(self.checkpoint_dir), hint)
+        name, hint = "training.init_from (--init-from)", "Leave --init-from out to start from random weights."
+        require(self.init_from is None or self.init_from.strip(), name, "a name", brief(self.init_from), hint)
         rule = "loss unless training.evaluate_every_steps (--evaluate-every) is above 0"
         require(self.best_by == "loss" or self.evaluate_every_steps, "training.best_by (--best-by)", rule, self.best_by)
         check_workers(self.workers, self.worker_index)
         if self.workers and self.automatic_batch_size:
             raise ConfigError(
-                "training.automatic_batch_size (--batch-size auto) tries steps alone, which workers cannot. Find the "
-                "size on one machine, and give --batch-size as many clips times the number of workers."
+                "--batch-size auto tries steps alone, which workers cannot. Find the size on one machine, and give "
+                "--batch-size as many clips times the number of workers."
             )
         for name in self.leave_out:
             require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
         for name, stage in self.stages.items():
             may = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
-            way_out = "A slice of a clip no longer fits its text."
-            require(may, f"training.{name}.crop_seconds", "left out", stage.crop_seconds, way_out)
+            hint = "A slice of a clip no longer fits its text."
+            require(may, f"training.{name}.crop_seconds", "left out", stage.crop_seconds, hint)
 
     def __getattr__(self, name):
         stages = self.__dict__.get("stages", {})
         if name in stages:
             return stages[name]
-        raise AttributeError(f"training has no setting {name}.{way_of(f'training.{name}')}")
+        raise AttributeError(f"training has no setting {name}.")
 
     def __setattr__(self, name, value):
+        owners = [stage for stage, entry in STAGES.items() if name in entry.settings.__dataclass_fields__]
         if name in STAGES:
             self.stages[name] = _stage_config(name, value)
-        elif name in _OF_STAGES:
-            known = " or ".join(f"training.{stage}.{name}" for stage in STAGES)
-            raise ConfigError(f"training has no setting {name}: each stage has its own. Set {known}.")
+        elif owners and name not in self.__dataclass_fields__:
+            known = " or ".join(f"training.{stage}.{name}" for stage in owners)
+            raise ConfigError(f"training has no setting {name}: stages have their own. Set {known}.")
         else:
             super().__setattr__(name, value)
 
 
-_OF_STAGES = {one.name for one in fields(StageConfig)} - {one.name for one in fields(TrainingConfig)}
-"""Settings that people look for here and that each stage has for itself."""
-
-
 def _stage_config(name, given):
+    """The settings of a stage, from an object or a mapping; of a stage that is not registered any more as they are."""
     if name not in STAGES or isinstance(given, STAGES[name].settings):
         require(isinstance(given, StageConfig), f"training.{name}", "the settings of a stage", repr(given))
         return given

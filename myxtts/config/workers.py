@@ -10,6 +10,8 @@ LARGEST_PORT = 65535
 FIRST_SLURM_PORT = 23000
 """Of the ports that workers under Slurm take, by the number of their job so that two jobs on a machine differ."""
 SLURM_PORTS = 8000
+SLURM = ("slurm",)
+"""In place of addresses: those of the tasks of a Slurm job step."""
 _SETTING = "training.workers (--workers)"
 
 
@@ -25,10 +27,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     return match[1].strip("[]"), int(match[2])
 
 
-SLURM = ("slurm",)
-"""In place of addresses: those of the tasks of a Slurm job step."""
-
-
 def check_workers(addresses: tuple[str, ...], index: int) -> None:
     """Raises `ConfigError` unless the addresses are those of workers, or `SLURM`, and `index` is one of them."""
     if addresses == SLURM:
@@ -36,8 +34,8 @@ def check_workers(addresses: tuple[str, ...], index: int) -> None:
     for address in addresses:
         require(isinstance(address, str), _SETTING, "a list of host:port", brief(address))
         host_and_port(address)
-    way_out = "Give each worker a port of its own."
-    require(len(set(addresses)) == len(addresses), _SETTING, "different addresses", ",".join(addresses), way_out)
+    hint = "Give each worker a port of its own."
+    require(len(set(addresses)) == len(addresses), _SETTING, "different addresses", ",".join(addresses), hint)
     count, name = len(addresses), "training.worker_index (--worker-index)"
     rule = f"from 0 to {count - 1}, the place of this worker in --workers" if count else "0 without --workers"
     require(0 <= index < max(1, count), name, rule, index)
@@ -61,10 +59,8 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
     Raises:
         ConfigError: It is not what TensorFlow describes, or names this process as something else.
     """
-    if not environment.get("TF_CONFIG"):
-        return None
     try:
-        found = json.loads(environment["TF_CONFIG"])
+        found = json.loads(environment.get("TF_CONFIG") or "{}")
         cluster, task = found.get("cluster", {}), found.get("task", {})
         chiefs, workers = ([str(one) for one in cluster.get(job, [])] for job in ("chief", "worker"))
         kind, index = task.get("type"), int(task.get("index", 0))
@@ -85,26 +81,20 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
         ConfigError: This is no such task.
     """
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
-    missing = [name for name in names if not environment.get(name)]
-    if missing:
-        way_out = "Start it with srun inside a job, or name host:port,… with --worker-index."
-        raise ConfigError(f"--workers slurm needs the variables of a job step, and {missing[0]} is not set. {way_out}")
+    if missing := [name for name in names if not environment.get(name)]:
+        hint = "Start it with srun inside a job, or name host:port,… with --worker-index."
+        raise ConfigError(f"--workers slurm needs the variables of a job step, and {missing[0]} is not set. {hint}")
     index, job, nodes, tasks = (environment[name] for name in names)
     try:
-        hosts, counts = expand_hosts(nodes), expand_counts(tasks)
         first = FIRST_SLURM_PORT + int(job) * 16 % SLURM_PORTS
-        pairs = [(host, first + place) for host, count in zip(hosts, counts, strict=True) for place in range(count)]
-        return tuple(f"{host}:{port}" for host, port in pairs), int(index)
-    except ValueError as error:
+        pairs = zip(_hosts(nodes), _counts(tasks), strict=True)
+        return tuple(f"{host}:{first + place}" for host, count in pairs for place in range(count)), int(index)
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"--workers slurm cannot read the variables of this job step: {error}.") from error
 
 
-def expand_hosts(names: str) -> list[str]:
-    """Slurm's `node[01-03,7],login` as the names of all hosts.
-
-    Raises:
-        ValueError: It is not of this form.
-    """
+def _hosts(names):
+    """Slurm's `node[01-03,7],login` as the names of all hosts. Raises `ValueError` for another form."""
     hosts = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
         match = re.fullmatch(r"([\w.-]+)(?:\[([\d,-]+)\])?([\w.-]*)", part)
@@ -117,12 +107,8 @@ def expand_hosts(names: str) -> list[str]:
     return hosts
 
 
-def expand_counts(counts: str) -> list[int]:
-    """Slurm's `2(x3),1` as `[2, 2, 2, 1]`.
-
-    Raises:
-        ValueError: It is not of this form.
-    """
+def _counts(counts):
+    """Slurm's `2(x3),1` as `[2, 2, 2, 1]`. Raises `ValueError` for another form."""
     found = []
     for part in counts.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)

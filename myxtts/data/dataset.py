@@ -241,7 +241,7 @@ def _tokenizer(config, utterances):
     except (OSError, ValueError) as error:
         what = "The run's own vocabulary" if is_own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
-    if is_own or not data.extend_vocabulary:
+    if is_own:
         return tokenizer
     lacking = [pair for pair in texts if tokenizer.check(*pair)]
     grown = tokenizer.extend(lacking) if lacking else tokenizer

@@ -60,17 +60,16 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
     shapes = Shapes.of_data(config.data, settings.batch_size, seconds)
     shapes = replace(shapes, slice_frames=config.training.decoder.frames)
     asked, settled = asked_for(config.training)
-    grown = config.data.extend_vocabulary
     found, seen = {}, []
     for name, optimizations in {"as asked": asked, **SHOWN}.items():
         parts = 1 if name == "as asked" else optimizations.accumulation
         part = replace(shapes, batch=-(-shapes.batch // parts))
-        memory = estimate(model, part, optimizations, grown)
+        memory = estimate(model, part, optimizations, True)
         if memory in seen and name not in ("as asked", "none"):
             continue
         seen += [memory] if name != "as asked" else []
         rooms = {gb: int((gb - RESERVED_GB) * BYTES_PER_GB) for gb in gpus_gb}
-        fits = {gb: largest_batch(model, shapes, optimizations, room, grown, estimate) for gb, room in rooms.items()}
+        fits = {gb: largest_batch(model, shapes, optimizations, room, True, estimate) for gb, room in rooms.items()}
         found[name] = {"batch": part.batch, **memory.as_dict(), "largest_batch": fits}
     frozen = {name: ESTIMATES[name](model, shapes).parameters for name in entry.builds_on}
     shown = {"text_tokens": shapes.text, "conditioning_frames": shapes.frames} if entry.conditioned else {}

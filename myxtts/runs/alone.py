@@ -18,6 +18,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import write_settings
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
+from myxtts.storage.provenance import VOCABULARY
 from myxtts.training.resuming.foundations import load_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.base import arrays_of
@@ -44,14 +45,17 @@ class StageAlone:
         _require_plain_start(config, self._home)
         if model is not None:
             config = replace(config, model=model.config)
-            if model.preset is not None and not (self._home / "vocab.json").is_file():
+            if model.preset is not None and not (self._home / VOCABULARY).is_file():
                 self._home.mkdir(parents=True, exist_ok=True)
-                model.preset[0].save(self._home / "vocab.json")
+                model.preset[0].save(self._home / VOCABULARY)
         self.dataset: SpeechDataset = SpeechDataset.open(config)
         """Its `config` is that of the run."""
         if model is not None:
-            _fit_text_table(self.dataset, model)
-        self._missing = [name for name in _below(stage) if not _is_finished(self._home / name)]
+            self._fit_text_table(model.config.num_text_tokens)
+        below = set(STAGES[stage].builds_on)
+        for name in reversed(STAGES):
+            below |= set(STAGES[name].builds_on) if name in below else set()
+        self._missing = [name for name in STAGES if name in below and not _is_finished(self._home / name)]
         self.foundations: dict[str, XTTS] = {}
         """By stage, on the data device; with random weights until `train_missing` unless all are trained."""
         self.lineage: dict[str, str] = {}
@@ -62,6 +66,16 @@ class StageAlone:
         with tf.device(plan.data_device):
             for name in STAGES[stage].builds_on:
                 self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGE_CLASSES[name].part,))
+
+    def _fit_text_table(self, rows):
+        """Lets the run's text table be that of the model, which may have rows that no token uses."""
+        config = self.dataset.config
+        needed = config.model.num_text_tokens
+        if needed > rows:
+            rule = f"The vocabulary must fit the model's {rows} rows for text tokens. Received: {needed} tokens"
+            hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size"
+            raise ConfigError(f"{rule}. {hint}.")
+        self.dataset.config = replace(config, model=replace(config.model, num_text_tokens=rows))
 
     def train_missing(self, callbacks: Iterable, stop_requested: threading.Event) -> bool:
         """Writes the run's settings, trains what is missing, and gives the foundations their weights.
@@ -74,7 +88,8 @@ class StageAlone:
         for name in self._missing:
             part = STAGE_CLASSES[name].part
             model = self._model if self._model is not None and part in self._model.parts else None
-            if model is not None and _is_trained(model, part):
+            # A preset's part is trained; so is a DVAE that knows its mel scale.
+            if model is not None and (model.preset or (part == "dvae" and np.any(model.mel_stats.numpy() != 1))):
                 weights = {"model": arrays_of(model.part_weights(part))}
                 CheckpointStore(self._home / name).write(0, weights, {"finished": True}, best=True)
                 continue
@@ -93,47 +108,24 @@ class StageAlone:
         return True
 
     def hand_over(self, config: XTTSConfig) -> None:
-        """Tells the model that was given what its weights now belong to."""
+        """Gives the model that was trained its tokenizer, settings and folder, so that it can be saved."""
         if self._model is not None:
             self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)
 
 
-def _below(stage):
-    """All stages that one builds on, directly or not, in their order."""
-    found = set()
-    for name in reversed(STAGES):
-        if name == stage or name in found:
-            found |= set(STAGES[name].builds_on)
-    return [name for name in STAGES if name in found]
-
-
 def _require_plain_start(config, home):
     if config.data.train_data is None:
-        way_out = "myxtts.train() makes a sample corpus where none is named"
-        raise ConfigError(f"data.train_data must name the folder of a training set. Received: None. {way_out}.")
+        raise ConfigError("data.train_data must name a training set; myxtts.train() makes a sample corpus without one.")
     if config.training.init_from is not None:
         raise ConfigError("training.init_from is for a whole run. Use myxtts.train(config), or XTTS.from_preset here.")
     if config.training.reset_training and holds_run(home):
-        rule = "training.reset_training sets a whole run aside, which one trainer cannot"
-        raise ConfigError(f"{rule}. Use myxtts.train(config), or name another training.checkpoint_dir than {home}.")
+        raise ConfigError(
+            "training.reset_training sets a whole run aside. Use myxtts.train(config), or another "
+            f"training.checkpoint_dir than {home}."
+        )
 
 
 def _is_finished(folder):
     store = CheckpointStore(folder)
     step = store.newest_sound(logger.warning)
     return step is not None and store.read_state(step)["finished"]
-
-
-def _is_trained(model, part):
-    """Whether a model's part has trained weights: that of a preset, or a DVAE that knows its mel scale."""
-    return model.preset is not None or (part == "dvae" and bool(np.any(model.mel_stats.numpy() != 1)))
-
-
-def _fit_text_table(dataset, model):
-    """Lets the run's text table be that of the model, which may have rows that no token uses."""
-    rows, needed = model.config.num_text_tokens, dataset.config.model.num_text_tokens
-    if needed > rows:
-        rule = f"The vocabulary must fit the model's {rows} rows for text tokens. Received: {needed} tokens"
-        way_out = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size"
-        raise ConfigError(f"{rule}. {way_out}.")
-    dataset.config = replace(dataset.config, model=replace(dataset.config.model, num_text_tokens=rows))

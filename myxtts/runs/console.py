@@ -5,6 +5,7 @@ import shlex
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,8 +16,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.runs.agenda import Agenda, listed
-from myxtts.runs.figures import CURVES
+from myxtts.runs.agenda import StageWork, describe_works, listed
 from myxtts.runs.progress import clip_progress
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
@@ -31,7 +31,7 @@ class RunConsole(ConsoleProgress, RunListener):
     def __init__(self, run: Run):
         super().__init__(run.monitor, run.plan.gpu_roles)
         self.run: Run = run
-        self._inspection, self._bar_of_clips = ExitStack(), None
+        self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._trains = 0.0, {}, []
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
@@ -50,9 +50,9 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say(f"Creating model on device: {models}")
 
     def on_inspection(self, done: int, total: int):
-        if self._bar_of_clips is None:
-            self._bar_of_clips = self._inspection.enter_context(clip_progress("checking recordings"))
-        self._bar_of_clips(done, total)
+        if self._clip_bar is None:
+            self._clip_bar = self._inspection.enter_context(clip_progress("checking recordings"))
+        self._clip_bar(done, total)
 
     def on_corpus(self, dataset):
         self._inspection.close()
@@ -60,9 +60,9 @@ class RunConsole(ConsoleProgress, RunListener):
         speakers = len({clip.speaker for clip in dataset.train})
         self._say(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
 
-    def on_agenda(self, agenda: Agenda):
-        self._trains = [work.stage for work in agenda.works if work.trains]
-        self._say("\n".join(map(printable, "\n".join(agenda.lines()).split("\n"))))
+    def on_agenda(self, works: Sequence[StageWork]):
+        self._trains = [work.stage for work in works if work.trains]
+        self._say("\n".join(map(printable, describe_works(works).split("\n"))))
 
     def on_stage(self, stage: str, order):
         self._began = time.monotonic()
@@ -80,18 +80,17 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say(f"Stopped. Run the same command again to resume from {self.run.folder}/{stage}")
 
     def on_spoken(self, spoken: list):
-        if not spoken:
-            return
-        self._say("\nThe model says:")
+        if spoken:
+            self._say("\nThe model says:")
         for words in spoken:
             self._say(f'  {words.path}  {words.speaker}: "{printable(words.text)}"')
-            self._say(f"    self-check: {'; '.join(words.doubts) or 'nothing to object to'}")
+            self._say(f"    self-check: {'; '.join(words.doubts) or 'passed'}")
 
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = [path for kind in ("step", "final") for path in (home / "samples").glob(f"{kind}_*.wav")]
         trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
-        results = folded_on_terminal("\n".join(self._results(trained)), sys.stdout)
+        results = folded_on_terminal("\n".join(map(self._result, trained)), sys.stdout)
         lines = ["", results, *left_out(home)]
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         lines.append(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
@@ -101,8 +100,8 @@ class RunConsole(ConsoleProgress, RunListener):
             lines.append(f"Spoken:       {home}/samples/ ({count} of speech, the newest {newest})")
         if (home / "samples").is_dir():
             lines.append(f"Pictures:     {home}/samples/*.png, of what was spoken and copied, beside the recordings")
-        if (home / CURVES).is_file():
-            lines.append(f"Loss curves:  {home / CURVES}")
+        if (home / "curves.png").is_file():
+            lines.append(f"Loss curves:  {home}/curves.png")
         if any(STAGE_CLASSES[stage].speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
             voice = f"--reference-audio {_quoted(_reference(dataset, clip.speaker))}"
@@ -112,31 +111,25 @@ class RunConsole(ConsoleProgress, RunListener):
             lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
         self._say("\n".join(lines))
 
-    def _results(self, trained):
-        """What came out of each stage: steps, time, last and best validation loss, and what that asks for."""
-        history, best = self.run.history, self.run.best
-        for stage in trained:
-            kind, losses = STAGE_CLASSES[stage], history[stage]
-            told = f"Stage {stage}: step {CheckpointStore(self.run.folder / stage).steps()[-1]}"
-            if stage in self._seconds:
-                told += f", {tqdm.format_interval(self._seconds[stage])} in this run"
-            by_step = {one["step"]: one[kind.main_loss] for one in losses}
-            if by_step and best.get(stage) in by_step:
-                last = max(by_step)
-                told += f"; validation {kind.main_loss} {by_step[last]:.4f} at the end"
-                told += f", {by_step[best[stage]]:.4f} at its best, step {best[stage]}"
-                if kind.speaks:
-                    told += ", which is spoken with"
-                if best[stage] == last and len(by_step) > 1 and kind.speaks:
-                    told += f".\n  It was still falling: {self._more_steps(stage)}"
-            yield told
-
-    def _more_steps(self, stage):
-        """How a stage is trained on, and which others of this run would be as well, as nothing rests on them."""
-        below = {name for one in self._trains for name in {*STAGES[one].builds_on} - {*STAGES[one].follows}}
-        others = [name for name in self._trains if name != stage and name not in below]
-        told = "a larger --max-steps trains it on"
-        return f"{told}, and {listed(others)} as well; --stage {stage} trains it alone" if others else told
+    def _result(self, stage):
+        """What came out of a stage: steps, time, last and best validation loss; and a hint if it still fell."""
+        kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
+        result = f"Stage {stage}: step {CheckpointStore(self.run.folder / stage).steps()[-1]}"
+        if stage in self._seconds:
+            result += f", {tqdm.format_interval(self._seconds[stage])} in this run"
+        by_step = {one["step"]: one[kind.main_loss] for one in self.run.history[stage]}
+        if best in by_step:
+            last = max(by_step)
+            result += f"; validation {kind.main_loss} {by_step[last]:.4f} at the end"
+            result += f", {by_step[best]:.4f} at its best, step {best}"
+            if kind.speaks:
+                result += ", which is spoken with"
+            if best == last and len(by_step) > 1 and kind.speaks:
+                result += ".\n  It was still falling: a larger --max-steps trains it on"
+                below = {name for one in self._trains for name in {*STAGES[one].builds_on} - {*STAGES[one].follows}}
+                if others := [name for name in self._trains if name != stage and name not in below]:
+                    result += f", and {listed(others)} as well; --stage {stage} trains it alone"
+        return result
 
 
 def _reference(dataset, speaker):
@@ -153,12 +146,12 @@ def left_out(home: Path) -> list[str]:
         with open(path, encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 total += 1
-                reasons[row["reason"]] += row["verdict"] == "rejected"
-    if not +reasons:
+                reasons.update([row["reason"]] if row["verdict"] == "rejected" else ())
+    if not reasons:
         return []
-    told = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3) if count)
+    common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
     named = " and ".join(str(path) for path in lists)
-    return [f"Left out:     {reasons.total()} of {total} clips ({told}); each with its reason in {named}"]
+    return [f"Left out:     {reasons.total()} of {total} clips ({common}); each with its reason in {named}"]
 
 
 def _quoted(text):

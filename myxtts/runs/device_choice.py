@@ -50,7 +50,7 @@ def candidates(num_devices: int) -> list[Way]:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Prints what was measured and which devices were chosen, and why.
+    """Prints what was measured and which devices were chosen.
 
     Returns:
         The configuration and the keyword arguments of `setup.set_up`, now asking for the quickest devices.
@@ -61,9 +61,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     named = config.data.data_gpu is not None or config.data.model_gpu is not None
     if named or options.get("model_gpus") or options.get("memory_isolation"):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
-        raise UserError(
-            f"--device-plan auto chooses the devices itself. Leave out {flags}, or leave out --device-plan."
-        )
+        raise UserError(f"--device-plan auto chooses the devices itself. Leave out {flags}, or --device-plan.")
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     ways = candidates(virtual or count_gpus())
@@ -75,7 +73,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     print(f"Device plan auto: measuring {MEASURED_STEPS} steps of {names}{note}...", flush=True)
     best, lines = choose([measure(way, config, options) for way in ways])
     print("\n".join(lines), flush=True)
-    return _with_devices(config, options, best.way)
+    return _with_devices(config, options, best)
 
 
 def _with_devices(config, options, way):
@@ -92,13 +90,12 @@ def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Meas
         command = [sys.executable, "-m", "myxtts.runs.device_choice", str(request)]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return Measured(way, None, last)
+        return Measured(way, None, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
     return Measured(way, json.loads(done.stdout.splitlines()[-1])["step_seconds"])
 
 
-def choose(measured: Sequence[Measured]) -> tuple[Measured, list[str]]:
-    """The quickest of those that run, and lines that say why.
+def choose(measured: Sequence[Measured]) -> tuple[Way, list[str]]:
+    """The quickest way of those that run, and lines that say why.
 
     Raises:
         UserError: None runs.
@@ -106,17 +103,12 @@ def choose(measured: Sequence[Measured]) -> tuple[Measured, list[str]]:
     running = [one for one in measured if one.step_seconds is not None]
     if not running:
         raise UserError(f"No device plan runs. {measured[0].way.name}: {measured[0].failure}")
-    single = next((seconds for way, seconds, _ in running if way.name == "single"), None)
-    best, lines = min(running, key=lambda one: one.step_seconds), []
-    for way, seconds, failure in measured:
-        found = f"{1e3 * seconds:.1f} ms per step" if seconds else f"does not run ({failure})"
-        if single and seconds and way.name != "single":
-            found += f", {single / seconds:.2f} x the speed of single"
-        lines.append(f"  {way.name}: {found}")
-    slower = [way.name for way, seconds, _ in running if single and seconds > single]
-    lines += [f"  {name} is slower than single here: handing data over costs more than it saves." for name in slower]
-    rivals = f" of {len(running)} that run." if len(running) > 1 else "; it alone runs."
-    return best, [*lines, f"Device plan auto: {best.way.name}, the quickest{rivals}"]
+    best = min(running, key=lambda one: one.step_seconds).way
+    lines = [
+        f"  {way.name}: " + (f"{1e3 * seconds:.1f} ms per step" if seconds else f"does not run ({failure})")
+        for way, seconds, failure in measured
+    ]
+    return best, [*lines, f"Device plan auto: {best.name}, the quickest"]
 
 
 def measure_here(path: str | Path):

@@ -1,26 +1,37 @@
-"""Every figure of a run in `metrics.jsonl`, a JSON object a line, and its losses as a picture, `curves.png`."""
+"""Figures of a run: `metrics.jsonl`, a JSON object a line, and pictures of losses, of sound and of attention as PNG."""
 
 import json
 import logging
 import math
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+from matplotlib.figure import Figure
+
+from myxtts.audio.mel import DVAE_MEL
 from myxtts.config.checks import UserError
-from myxtts.storage.files import append_line
+from myxtts.config.rates import MEL_FRAMES_PER_CODE
+from myxtts.storage.files import append_line, write_whole
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 
 METRICS, CURVES = "metrics.jsonl", "curves.png"
+SHOWN_HZ = (250, 500, 1000, 2000, 4000)
+"""Marked on the axis of a mel spectrogram."""
+FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
 
 
 class MetricsFile(Callback):
-    """Adds a line for each log line and each validation of a stage; what a disk does not take is told once."""
+    """Adds a line for each log line and each validation of a stage; logs the first that a disk does not take."""
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
-        self._stage, self._told = "", False
+        self._stage, self._failed = "", False
 
     def on_start(self, start):
         self._stage = start.stage
@@ -37,37 +48,34 @@ class MetricsFile(Callback):
         try:
             append_line(self.path, line)
         except OSError as error:
-            if not self._told:
-                logger.error("%s cannot be written to: %s. Training goes on.", self.path, error.strerror)
-            self._told = True
+            if not self._failed:
+                logger.error("%s cannot be written to: %s. Training continues.", self.path, error.strerror)
+            self._failed = True
 
 
 def read_metrics(folder: str | Path) -> list[dict]:
     """The lines of a run's `metrics.jsonl` in their order, but for those that a kill cut short."""
     path, found = Path(folder, METRICS), []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                one = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
-                found.append(one)
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ()
+    for line in lines:
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
+            found.append(one)
     return found
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
-    """Draws the losses that decide over checkpoints, from training and validation; what goes wrong is told.
+    """Draws the main losses of training and validation over steps, a field for each stage; logs what goes wrong.
 
     Args:
         history: See `Run.history`.
     """
-    from myxtts.runs.pictures import draw_curves
-
     curves, metrics = {}, read_metrics(folder)
     for stage, validations in history.items():
-        main = STAGE_CLASSES[stage].main_loss
-        training = {}
+        main, training = STAGE_CLASSES[stage].main_loss, {}
         for line in metrics:
             if line["stage"] == stage and line["kind"] == "training":
                 # A run that went back has other figures from there on.
@@ -77,8 +85,65 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
         shown = {f"training {main}": training, f"validation {main}": {one["step"]: one[main] for one in validations}}
         if shown := {name: losses for name, losses in shown.items() if losses}:
             curves[stage] = shown
+    if not curves:
+        return
+    figure = Figure(figsize=(8, 0.6 + 2.4 * len(curves)), dpi=80, layout="constrained")
+    for axes, (stage, losses) in zip(figure.subplots(len(curves), 1, squeeze=False)[:, 0], curves.items()):
+        for name, by_step in losses.items():
+            steps = sorted(by_step)
+            marker = "o" if len(steps) < 40 else None
+            axes.plot(steps, [by_step[step] for step in steps], label=name, marker=marker, markersize=4)
+        axes.set(xlabel="step", ylabel="loss", title=stage)
+        axes.grid(alpha=0.3)
+        axes.legend()
     try:
-        if curves:
-            draw_curves(Path(folder, CURVES), curves)
+        _write(figure, Path(folder, CURVES))
     except (OSError, UserError) as error:
         logger.error("The loss curves could not be written to %s: %s", Path(folder, CURVES), error)
+
+
+class Picture(NamedTuple):
+    """A PNG file, which a notebook shows."""
+
+    path: Path
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+
+def draw_sounds(
+    path: str | Path, title: str, mels: Mapping[str, np.ndarray], attention: np.ndarray | None = None
+) -> None:
+    """Writes a picture of log-mels `(T, num_mels)` of `DVAE_MEL`, one below the other, on one time axis and scale.
+
+    Args:
+        mels: By name.
+        attention: Where codes look in their text, `(C, L)`; shown below the last one.
+    """
+    rows = len(mels) + (attention is not None)
+    figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")
+    all_axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    values = np.concatenate(list(mels.values()))
+    look = dict(origin="lower", aspect="auto", interpolation="nearest")
+    for axes, (name, mel) in zip(all_axes, mels.items()):
+        extent = (0, len(mel) * FRAME_SECONDS, 0, mel.shape[1])
+        image = axes.imshow(mel.T, extent=extent, vmin=values.min(), vmax=values.max(), **look)
+        axes.set_yticks([DVAE_MEL.band_at(hz) for hz in SHOWN_HZ], [str(hz) for hz in SHOWN_HZ])
+        axes.set(ylabel="Hz", xlim=(0, None))
+        axes.set_title(name, fontsize="medium", loc="left", parse_math=False)
+    figure.colorbar(image, ax=list(all_axes[: len(mels)]), label="log power")
+    if attention is not None:
+        axes, (codes, tokens) = all_axes[-1], attention.shape
+        extent = (0, codes * MEL_FRAMES_PER_CODE * FRAME_SECONDS, 0, tokens)
+        image = axes.imshow(attention.T, extent=extent, vmin=0, **look)
+        axes.set(ylabel="text token")
+        figure.colorbar(image, ax=axes, label="attention")
+    all_axes[-1].set(xlabel="seconds", xlim=(0, max(map(len, mels.values())) * FRAME_SECONDS))
+    figure.suptitle(title[:100], parse_math=False)  # a text may hold dollar signs
+    _write(figure, path)
+
+
+def _write(figure, path):
+    with write_whole(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a script that the font lacks
+        figure.savefig(temporary, format="png")

@@ -1,5 +1,5 @@
 """`myxtts doctor`: what this machine is, what TensorFlow can use of it, what the automatic settings would choose, and
-how fast it trains, from a measurement. Each check is a small function; what cannot be known is said to be unknown."""
+how fast it trains, from a measurement. What cannot be known is None, and said to be unknown."""
 
 import contextlib
 import os
@@ -23,8 +23,7 @@ PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers",
 CLIP_SECONDS = 6.0
 """Length of the clips in the measured steps: about the mean of read-speech corpora."""
 FLAGS_OF_NOTE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
-BUSY_LOAD = 0.5
-"""Processes that ran or waited for a core in the last minute, before the measurement, from which figures suffer."""
+"""Instruction sets that matter to training."""
 SLOW_DISK = 20 * 2**20
 """Bytes per second below which reading is worth a word: 16-bit sound at 22 050 Hz is 44 kB a second, and a GPU takes
 some hundred seconds of it per second."""
@@ -39,42 +38,33 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
         seconds: Length of the measurement of training steps; 0 leaves it out.
         folder: Where the run would write; its disk is measured, and the reading of `data_files`.
     """
-    ram = read_memory()
-    found = {"versions": versions(), "processor": processor(), "memory": {**asdict(ram), "usable": ram.usable}}
-    found |= {"gpus": gpus(), "disks": [asdict(probe_disk(folder))]}
+    tokens = config.model.num_text_tokens or config.data.vocabulary_size
+    config = replace(config, model=replace(config.model, num_text_tokens=tokens))
+    ram, cpu, disks = read_memory(), read_processor(), [probe_disk(folder)]
     if data_files:
-        found["disks"].append(asdict(probe_files(os.path.dirname(data_files[0]), data_files)))
+        disks.append(probe_files(os.path.dirname(data_files[0]), data_files))
+    versions = {"python": platform.python_version(), "system": platform.platform(), **dict.fromkeys(PACKAGES)}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    known = [flag for flag in FLAGS_OF_NOTE if flag in cpu.flags] if cpu.flags else None
+    found = {"versions": versions, "memory": {**asdict(ram), "usable": ram.usable}, "disks": [*map(asdict, disks)]}
+    found["processor"] = {"name": cpu.name, "cores": cpu.cores, "quota": cpu.quota, "instructions": known}
+    found["gpus"] = _gpus()
     from myxtts.devices.configuration import early_gpu_configuration
 
     plan = early_gpu_configuration()
-    found |= {"plan": plan.describe(), "tensorflow": tensorflow_build(plan.model_device)}
+    found |= {"plan": plan.describe(), "tensorflow": _tensorflow_build(plan.model_device)}
     from myxtts.training.watching.measurement import PRODUCT_SIZE, product_rates
 
     found["precision"] = {"size": PRODUCT_SIZE, "flops": product_rates(plan.model_device)}
-    found["automatic"] = automatic(config, plan, found, seconds > 0)
-    found["training"] = training(config, plan, seconds) if seconds else None
+    found["automatic"] = _automatic(config, plan, found, seconds > 0)
+    found["training"] = _training(config, plan, seconds) if seconds else None
     return found
 
 
-def versions() -> Findings:
-    """Versions of Python, the system and the packages that matter; None for one that is not installed."""
-    found = {"python": platform.python_version(), "system": platform.platform(), **dict.fromkeys(PACKAGES)}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-def processor() -> Findings:
-    """The CPU as JSON types, with those instruction sets that matter to training."""
-    cpu = read_processor()
-    known = [flag for flag in FLAGS_OF_NOTE if flag in cpu.flags] if cpu.flags else None
-    limits = {"cores": cpu.cores, "quota": cpu.quota, "load": os.getloadavg()[0]}
-    return {"name": cpu.name, **limits, "instructions": known}
-
-
-def gpus() -> Findings:
-    """NVIDIA GPUs and driver as NVML tells them, or why it does not."""
+def _gpus():
+    """NVIDIA GPUs and driver as NVML reports them, or why it does not."""
     try:
         listed = [asdict(gpu) for gpu in list_gpus()]
         with nvml() as pynvml:
@@ -84,7 +74,7 @@ def gpus() -> Findings:
         return {"listed": None, "driver": None, "reason": str(error)}
 
 
-def tensorflow_build(device: str) -> Findings:
+def _tensorflow_build(device):
     """What TensorFlow is built for, which GPUs it can use, and why XLA does not compile for `device`, or None."""
     import tensorflow as tf
 
@@ -98,9 +88,9 @@ def tensorflow_build(device: str) -> Findings:
     return {"built_for": built_for, **versions, "gpus": gpus, "xla_fails": xla_refusal(device)}
 
 
-def automatic(config: XTTSConfig, plan: DevicePlan, found: Findings, measures: bool) -> Findings:
+def _automatic(config, plan, found, measures):
     """What `--precision auto` and `--attention auto` choose on the training device, why, and the largest batch that the
-    memory planner lets in. The attention is measured, for some seconds, where `measures` says so."""
+    memory planner lets in. The attention is measured, for some seconds, if `measures`."""
     from myxtts.devices.precision import choose_precision
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -109,28 +99,22 @@ def automatic(config: XTTSConfig, plan: DevicePlan, found: Findings, measures: b
         from myxtts.training.stages.attention_choice import choose_attention
 
         attention = choose_attention(config.model, policy, plan.model_device)
-        chosen.update(attention=attention.form, attention_reason=attention.reason)
-    room, listed = found["memory"]["usable"], found["gpus"]["listed"]
+        chosen |= {"attention": attention.form, "attention_reason": attention.reason}
+    room = found["memory"]["usable"]
     if found["tensorflow"]["gpus"]:
-        memories = [BYTES_PER_MB * gpu["memory_mb"] for gpu in listed or ()]
+        memories = [BYTES_PER_MB * gpu["memory_mb"] for gpu in found["gpus"]["listed"] or ()]
         room = int(min(memories) - RESERVED_GB * BYTES_PER_GB) if memories else None
-    shapes, model, fits = Shapes.of_data(config.data, batch=1), _with_vocabulary(config).model, {}
+    shapes, fits = Shapes.of_data(config.data, batch=1), {}
     for name in ("float32", policy) if room is not None else ():
-        fits[name] = largest_batch(model, shapes, Optimizations(precision=name), room)
+        fits[name] = largest_batch(config.model, shapes, Optimizations(precision=name), room)
     return {**chosen, "room": room, "clip_seconds": config.data.max_seconds, "largest_batch": fits or None}
 
 
-def _with_vocabulary(config):
-    tokens = config.model.num_text_tokens or config.data.vocabulary_size
-    return replace(config, model=replace(config.model, num_text_tokens=tokens))
-
-
-def training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
+def _training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
     """Steps per second of the GPT stage on this machine, on clips of `CLIP_SECONDS` of noise."""
     from myxtts.devices.precision import choose_precision
     from myxtts.training.watching.measurement import measure_training
 
-    config = _with_vocabulary(config)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
         times = measure_training(config, plan, folder, CLIP_SECONDS, seconds)
     batch, step = config.stage("gpt").batch_size, median(times)
@@ -150,10 +134,10 @@ def describe(found: Findings) -> str:
     installed = (f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
     sections = {
         "VERSIONS": [", ".join(installed)],
-        "HARDWARE": [*_hardware(found), *map(_disk, found["disks"])],
+        "HARDWARE": _hardware(found),
         "TENSORFLOW": _tensorflow(found),
-        "AUTOMATIC CHOICES": choices(found),
-        "VERDICT": verdict(found),
+        "AUTOMATIC CHOICES": _choices(found),
+        "VERDICT": _verdict(found),
     }
     return "\n\n".join("\n  ".join([f"{title}:", *lines]) for title, lines in sections.items())
 
@@ -171,70 +155,56 @@ def _hardware(found):
     else:
         names = ", ".join(f"{gpu['id']}: {gpu['name']}, {gpu['memory_mb']} MB" for gpu in nvidia["listed"])
         yield f"NVIDIA GPUs: {names or 'none that this process may use'}; driver {nvidia['driver']}"
-
-
-def _disk(disk):
-    speed = disk["read_per_second"]
-    read = f"reads {speed / 2**20:.0f} MB/s, " if speed else ""
-    return f"Disk of {disk['folder']}: {gigabytes(disk['free'])} free, {read}{disk['note']}"
+    for disk in found["disks"]:
+        speed = disk["read_per_second"]
+        read = f"reads {speed / 2**20:.0f} MB/s, " if speed else ""
+        yield f"Disk of {disk['folder']}: {gigabytes(disk['free'])} free, {read}{disk['note']}"
 
 
 def _tensorflow(found):
     build, rates = found["tensorflow"], found["precision"]["flops"]
     cuda = f" {build['cuda']}, cuDNN {build['cudnn']}" if build["cuda"] else ""
-    capabilities = [".".join(map(str, gpu["compute_capability"] or ["unknown"])) for gpu in build["gpus"]]
-    names = [gpu["name"] or "unnamed" for gpu in build["gpus"]]
-    used = ", ".join(f"{name} (compute capability {capability})" for name, capability in zip(names, capabilities))
-    yield f"Built for {build['built_for']}{cuda}; uses {used or 'the CPU, no GPU'}"
+    used = []
+    for gpu in build["gpus"]:
+        capability = ".".join(map(str, gpu["compute_capability"] or ["unknown"]))
+        used.append(f"{gpu['name'] or 'unnamed'} (compute capability {capability})")
+    yield f"Built for {build['built_for']}{cuda}; uses {', '.join(used) or 'the CPU, no GPU'}"
     yield f"XLA: {'fails: ' + build['xla_fails'] if build['xla_fails'] else 'compiles'}"
-    gains = {name: f" ({rate / rates['float32']:.1f} x)" for name, rate in rates.items() if name != "float32"}
-    shown = (f"{name} {rate / 1e9:.0f} GFLOP/s{gains.get(name, '')}" for name, rate in rates.items())
+    shown = (f"{name} {rate / 1e9:.0f} GFLOP/s ({rate / rates['float32']:.1f} x)" for name, rate in rates.items())
     yield f"Matrix products of {found['precision']['size']}: {', '.join(shown)}"
 
 
-def choices(found: Findings) -> list[str]:
+def _choices(found):
     """What the automatic settings would choose here, a line each."""
-    auto, rates, count = found["automatic"], found["precision"]["flops"], len(found["tensorflow"]["gpus"])
-    plan = "one device to train on, nothing to choose"
-    if count >= 2:
-        plan = f"{count} GPUs; measures single, dual{' and mirrored' if count > 2 else ''} and takes the quickest"
-    lines = [f"Devices without flags: {found['plan']}", f"--device-plan auto: {plan}"]
-    lines += [f"--precision auto: {auto['precision']} ({auto['precision_reason']})"]
-    chosen, plain = rates[auto["precision"].removeprefix("mixed_")] / 1e9, rates["float32"] / 1e9
-    if chosen < plain:
-        slower = (
-            f"  but its matrix products were measured slower than those of float32: {chosen:.0f} against {plain:.0f}"
-        )
-        lines += [f"{slower} GFLOP/s. Compare --precision {auto['precision']} with float32."]
-    lines += [f"--attention auto: {auto['attention'] or 'unknown'} ({auto['attention_reason']})"]
+    auto, count = found["automatic"], len(found["tensorflow"]["gpus"])
+    ways = f"measures single, dual{' and mirrored' if count > 2 else ''} and takes the quickest"
+    yield f"Devices without flags: {found['plan']}"
+    yield f"--device-plan auto: {f'{count} GPUs; {ways}' if count >= 2 else 'one device, nothing to choose'}"
+    yield f"--precision auto: {auto['precision']} ({auto['precision_reason']})"
+    yield f"--attention auto: {auto['attention'] or 'unknown'} ({auto['attention_reason']})"
     if auto["largest_batch"] is None:
-        return [*lines, "Largest batch: unknown, as the memory of the GPU is"]
-    fits = ", ".join(f"{batch} in {name}" for name, batch in auto["largest_batch"].items())
-    largest = f"Largest batch of clips up to {auto['clip_seconds']:g} s that the memory plan fits into"
-    return [*lines, f"{largest} {gigabytes(auto['room'])}: {fits} (`myxtts plan` has the rest)"]
+        yield "Largest batch: unknown, as the memory of the GPU is"
+    else:
+        fits = ", ".join(f"{batch} in {name}" for name, batch in auto["largest_batch"].items())
+        largest = f"Largest batch of clips up to {auto['clip_seconds']:g} s that the memory plan fits into"
+        yield f"{largest} {gigabytes(auto['room'])}: {fits} (`myxtts plan` has the rest)"
 
 
-def verdict(found: Findings) -> list[str]:
+def _verdict(found):
     """What to expect and what to mend, a sentence each."""
-    lines, trained, cpu, nvidia = [], found["training"], found["processor"], found["gpus"]["listed"]
+    trained, nvidia = found["training"], found["gpus"]["listed"]
     if trained:
         batches = f"{trained['batch_size']} clips of {trained['clip_seconds']:g} s, {trained['precision']}"
         sound = f"{trained['audio_seconds_per_second']:.0f} s of recordings per second"
         speed = f"This machine will train `{trained['size']}` at about {trained['steps_per_second']:.2g} steps/s"
-        lines += [f"{speed} (batches of {batches}; {sound}; median of {counted(trained['steps'], 'step')})."]
-        if cpu["load"] > BUSY_LOAD:
-            busy = f"Other work was running (load {cpu['load']:.1f} on {counted(cpu['cores'], 'core')})"
-            lines += [f"{busy}: alone it will be faster."]
+        yield f"{speed} (batches of {batches}; {sound}; median of {counted(trained['steps'], 'step')})."
     if nvidia and not found["tensorflow"]["gpus"]:
         unused = f"NVML sees {len(nvidia)} GPU(s) and TensorFlow can use none"
-        lines += [f"{unused}: pip install 'tensorflow[and-cuda]', or look at {ACCELERATOR_VARIABLES[0]}."]
+        yield f"{unused}: pip install 'tensorflow[and-cuda]', or look at {ACCELERATOR_VARIABLES[0]}."
     elif not found["tensorflow"]["gpus"]:
-        lines += ["There is no GPU to train on: `nano` and `tiny` are what a CPU can train."]
+        yield "There is no GPU to train on: `nano` and `tiny` are what a CPU can train."
     for disk in found["disks"]:
-        folder, speed = disk["folder"], disk["read_per_second"]
-        if speed is None:
-            lines += [f"Reading from {folder} was {disk['note']}."]
-        elif speed < SLOW_DISK:
-            slow = f"The disk of {folder} reads {speed / 2**20:.0f} MB/s"
-            lines += [f"{slow}: training will wait for recordings that do not fit into data.cache_mb."]
-    return lines
+        speed = disk["read_per_second"]
+        if speed is not None and speed < SLOW_DISK:
+            slow = f"The disk of {disk['folder']} reads {speed / 2**20:.0f} MB/s"
+            yield f"{slow}: training will wait for recordings that do not fit into data.cache_mb."

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import XTTSConfig
@@ -14,8 +15,8 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.speaker_clips import keep_speakers
 from myxtts.distributed.workers import Workers
-from myxtts.runs.agenda import Agenda, make_agenda
-from myxtts.runs.origin import ALL_PARTS, bring_in, kept_stages, settle_origin, taken_parts
+from myxtts.runs.agenda import StageWork, make_agenda
+from myxtts.runs.origin import ALL_PARTS, bring_in, reset_parts, settle_origin, taken_parts
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_file, write_json
@@ -24,19 +25,44 @@ from myxtts.storage.run_folder import RUN_FILES, set_aside
 from myxtts.training.resuming.state import data_digest
 
 
+def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., Any]) -> tuple[SpeechDataset, list]:
+    """As `open_run`, which the chief calls alone; the others take what it settled.
+
+    Returns:
+        The recordings, read by each worker for itself; and the stages to train, with whether each starts fresh.
+
+    Raises:
+        UserError: As in `open_run`; or the workers have other recordings, or no run folder in common.
+    """
+    dataset, settled = None, None
+    if workers.is_chief:
+        dataset, works = open_run(config, notify)
+        settled = dataset.config.to_dict(), [(work.stage, work.step is None) for work in works if work.trains]
+    values, trained = workers.tell(settled)
+    if dataset is None:
+        paths = {name: getattr(config.data, name) for name in (*PATHS, "audio_roots")}
+        own = {name: getattr(config.training, name) for name in ("checkpoint_dir", "worker_index")}
+        config = config_from_dict(values)
+        config = replace(config, data=replace(config.data, **paths), training=replace(config.training, **own))
+    files = (Path(config.training.checkpoint_dir, name) for name in ("config.json", VOCABULARY))
+    seen = [digest_file(path)[:12] if path.is_file() else "no file" for path in files]
+    workers.require_equal("files in --checkpoint-dir", seen, "It must be one folder on storage that all of them reach.")
+    dataset = dataset or SpeechDataset.open(config)
+    digests = [data_digest(clips)[:12] for clips in (dataset.train, dataset.validation)]
+    hint = "Give each a copy of one data set in --train-data and --val-data."
+    workers.require_equal("recordings", digests, hint)
+    return dataset, trained
+
+
 def open_run(
-    config: XTTSConfig,
-    progress: Callable[[int, int], None] | None = None,
-    on_agenda: Callable | None = None,
-    on_set_aside: Callable | None = None,
-) -> tuple[SpeechDataset, Agenda]:
+    config: XTTSConfig, notify: Callable[..., Any] = lambda event, *facts: None
+) -> tuple[SpeechDataset, list[StageWork]]:
     """Reads the recordings of a run, creates its folder or continues in it, and writes `config.json` and `vocab.json`.
 
     Args:
         config: As asked for.
-        progress: Called as `progress(done, total)` while recordings are checked.
-        on_agenda: Called with the `Agenda`, before anything is moved or written.
-        on_set_aside: Called as `on_set_aside(stage, folder)` for each stage moved.
+        notify: Called with `on_inspection`, `on_agenda` (before anything is moved or written), `on_set_aside` and
+            their arguments, see `RunListener`.
 
     Returns:
         The recordings, whose `config` is that of the run: with its origin and vocabulary, and nothing left to reset;
@@ -47,22 +73,31 @@ def open_run(
             asked for would make useless what is there.
     """
     config, began = settle_origin(config)
-    dataset, training = SpeechDataset.open(config, progress), config.training
+    training, home = config.training, Path(config.training.checkpoint_dir)
+    dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
     if began is not None:
         check_same_model(began.model, dataset.config)
-    is_created = bool(training.init_from) and began is None
-    reset = [name for name in STAGES if name not in kept_stages(training)] if training.reset_training else ()
-    agenda = make_agenda(dataset.config, dataset, reset, taken_parts(config) if is_created else ())
-    if on_agenda:
-        on_agenda(agenda)
-    _refuse_own_dvae(config, agenda)
-    if training.reset_training:
-        _set_aside(config, on_set_aside)
-        dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
+    is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
+    works = make_agenda(dataset.config, dataset, reset, taken_parts(config) if is_created else ())
+    notify("on_agenda", works)
+    shards = config.data.prepared or config.data.val_prepared
+    if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
+        raise ConfigError(
+            f"--prepared {shards} holds the codes of a trained DVAE, and this run is to train its own. Train that "
+            "first, then run `myxtts prepare --checkpoint` on it; or name that run in --checkpoint-dir or --init-from."
+        )
+    if reset and holds_run(home):
+        # As one, with the settings and the vocabulary that it needs.
+        trained = [name for name in reset if name in STAGES and CheckpointStore(home / name).steps()]
+        kept = [name for name in ALL_PARTS if name not in reset and (home / name).is_dir()]
+        aside = set_aside(home, (*reset, *RUN_FILES), kept)
+        for stage in trained:
+            notify("on_set_aside", stage, aside / stage)
+    dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
     if training.init_from:
         bring_in(dataset.config, is_created)
     write_settings(dataset)
-    return dataset, agenda
+    return dataset, works
 
 
 def write_settings(dataset: SpeechDataset) -> None:
@@ -73,38 +108,6 @@ def write_settings(dataset: SpeechDataset) -> None:
     write_json(home / "config.json", dataset.config.to_dict())
 
 
-def open_together(config: XTTSConfig, workers: Workers, *tells: Callable) -> tuple[SpeechDataset, list]:
-    """As `open_run`, which the chief calls alone; the others take what it settled.
-
-    Returns:
-        The recordings, read by each worker for itself; and the stages to train, with whether each starts fresh.
-
-    Raises:
-        UserError: As in `open_run`; or the workers have other recordings, or no run folder in common.
-    """
-    dataset, told = None, None
-    if workers.is_chief:
-        dataset, agenda = open_run(config, *tells)
-        works = [(work.stage, work.step is None) for work in agenda.works if work.trains]
-        told = {"config": dataset.config.to_dict(), "works": works}
-    told = workers.tell(told)
-    if dataset is None:
-        settled, own = config_from_dict(told["config"]), config
-        paths = {name: getattr(own.data, name) for name in (*PATHS, "audio_roots")}
-        home = dict(checkpoint_dir=own.training.checkpoint_dir, worker_index=own.training.worker_index)
-        training = replace(settled.training, **home)
-        config = replace(settled, data=replace(settled.data, **paths), training=training)
-    files = (Path(config.training.checkpoint_dir, name) for name in ("config.json", VOCABULARY))
-    seen = [digest_file(path)[:12] if path.is_file() else "no file" for path in files]
-    way_out = "It must be one folder on storage that all of them reach."
-    workers.require_equal("files in --checkpoint-dir", seen, way_out)
-    dataset = dataset or SpeechDataset.open(config)
-    digests = [data_digest(clips)[:12] for clips in (dataset.train, dataset.validation)]
-    way_out = "Give each a copy of one data set in --train-data and --val-data."
-    workers.require_equal("recordings", digests, way_out)
-    return dataset, told["works"]
-
-
 def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
     """Raises `ConfigError` where a run of another model than `before` would be continued, whose weights must stay."""
     home, free = Path(config.training.checkpoint_dir), {"dropout"}
@@ -112,28 +115,6 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
         free.add("decoder_type")  # not made yet
     there, here = dataclasses.asdict(before), dataclasses.asdict(config.model)
     if differing := [name for name in here if there[name] != here[name] and name not in free]:
-        told = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
-        way_out = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
-        raise ConfigError(f"{home} holds a run of another model: {told}. {way_out}")
-
-
-def _refuse_own_dvae(config, agenda):
-    """Raises `ConfigError` where codes of shards are of another DVAE than the one that is to be trained."""
-    shards = config.data.prepared or config.data.val_prepared
-    if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in agenda.works):
-        holds = f"--prepared {shards} holds the codes of a trained DVAE, and this run is to train its own"
-        way_out = "Train that first, then run `myxtts prepare --checkpoint` on it; or name that run in --checkpoint-dir"
-        raise ConfigError(f"{holds}. {way_out} or --init-from.")
-
-
-def _set_aside(config, on_set_aside):
-    """Moves the run in the folder out of the way as one, with the settings and the vocabulary that it needs."""
-    home, kept = Path(config.training.checkpoint_dir), kept_stages(config.training)
-    if not holds_run(home):
-        return
-    moved = [name for name in ALL_PARTS if name not in kept]
-    trained = [name for name in moved if name in STAGES and CheckpointStore(home / name).steps()]
-    shared = [name for name in kept if (home / name).is_dir()]
-    aside = set_aside(home, (*moved, *RUN_FILES), shared)
-    for stage in trained if on_set_aside else ():
-        on_set_aside(stage, aside / stage)
+        shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
+        hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
+        raise ConfigError(f"{home} holds a run of another model: {shown}. {hint}")

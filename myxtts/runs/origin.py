@@ -1,6 +1,6 @@
 """What a run starts from, settled once, when its folder is created: weights of another run, stages to tune, adapters.
 
-Weights come in as the checkpoint of step 0 of each stage; from then on it is a run that only continues.
+Weights come in as the checkpoint of step 0 of each stage; from then on the run only continues.
 """
 
 import dataclasses
@@ -15,11 +15,11 @@ from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.config.training import TUNABLE
-from myxtts.interchange.hub.fetching import full_name, is_hub_name, local_folder
+from myxtts.config.training import TUNABLE, TrainingConfig
+from myxtts.interchange.hub.fetching import full_name, local_folder
 from myxtts.memory.claims import check_claims
 from myxtts.models.xtts import PARTS
-from myxtts.runs.setup import holds_run
+from myxtts.runs.setup import holds_run, require_source
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
@@ -32,16 +32,6 @@ logger = logging.getLogger(__name__)
 
 ALL_PARTS = tuple(dict.fromkeys((*STAGES, *PARTS)))
 """Folders of checkpoints that a run may have."""
-GROWING = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
-"""Weights with a row (or a column) per text token."""
-ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets", "lora_dropout")
-"""Settings that belong to the adapters of a run."""
-
-
-def run_in(folder: Path) -> XTTSConfig | None:
-    """The settings of the run in a folder; None where there is none, or nothing says them."""
-    says = (folder / "config.json").is_file() or "config" in (CheckpointStore(folder / "gpt").newest_state() or {})
-    return read_config(folder) if says and holds_run(folder) else None
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
@@ -53,39 +43,45 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     Raises:
         UserError: Something else is asked for than the run in the folder began with; or a source lacks something.
     """
-    training, home = config.training, Path(config.training.checkpoint_dir)
+    training = config.training
     tune = tuple(name for name in TUNABLE if name in training.tune)
     _check_tuned(training, tune)
-    asked = training.init_from and full_name(training.init_from)
-    config = replace(config, training=replace(training, tune=tune, init_from=asked))
-    began = None if training.reset_training else run_in(home)
-    return (_created(config) if began is None else _continued(config, began, home)), began
+    source = training.init_from and full_name(training.init_from)
+    config = replace(config, training=replace(training, tune=tune, init_from=source))
+    began = None if training.reset_training else run_in(Path(training.checkpoint_dir))
+    return (_created(config) if began is None else _continued(config, began)), began
+
+
+def run_in(folder: Path) -> XTTSConfig | None:
+    """The settings of the run in a folder; None if it holds no run or none with settings."""
+    known = (folder / "config.json").is_file() or "config" in (CheckpointStore(folder / "gpt").newest_state() or {})
+    return read_config(folder) if known and holds_run(folder) else None
+
+
+def reset_parts(training: TrainingConfig) -> list[str]:
+    """The parts that `reset_training` starts over: all, or those from the stage that is asked for on."""
+    if not training.reset_training:
+        return []
+    kept = [] if training.stage == "all" else list(STAGES)[: list(STAGES).index(training.stage)]
+    return [name for name in ALL_PARTS if name not in kept]
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
     """The stages that train on from the weights of `--init-from`: the one asked for if it can, else those of `all`."""
-    if config.training.tune:
-        return [name for name in STAGES if name in config.training.tune]
-    kinds = STAGE_CLASSES
-    asked = kinds.get(config.training.stage)
-    if asked is not None and asked.takes_init_from:
-        return [config.training.stage]
-    return [name for name, kind in kinds.items() if kind.takes_init_from and kind.tuned_with_all]
+    training = config.training
+    if training.tune:
+        return [name for name in STAGES if name in training.tune]
+    if training.stage != "all" and STAGE_CLASSES[training.stage].takes_init_from:
+        return [training.stage]
+    return [name for name, kind in STAGE_CLASSES.items() if kind.takes_init_from and kind.tuned_with_all]
 
 
 def taken_parts(config: XTTSConfig) -> list[str]:
     """The parts that a run that is created takes from its source as they are."""
-    tuned, home = tuned_stages(config), Path(config.training.checkpoint_dir)
-    kept = kept_stages(config.training) if config.training.reset_training else ALL_PARTS
-    own = [name for name in kept if CheckpointStore(home / name).steps()]
-    source = _source(config)
-    return [name for name in ALL_PARTS if name not in (*tuned, *own) and CheckpointStore(source / name).steps()]
-
-
-def kept_stages(training) -> list[str]:
-    """The stages that a reset does not concern: those before the one that is asked for."""
-    names = list(STAGES)
-    return [] if training.stage == "all" else names[: names.index(training.stage)]
+    reset, home, source = reset_parts(config.training), Path(config.training.checkpoint_dir), _source(config)
+    own = [name for name in ALL_PARTS if name not in reset and CheckpointStore(home / name).steps()]
+    other = [name for name in ALL_PARTS if name not in (*tuned_stages(config), *own)]
+    return [name for name in other if CheckpointStore(source / name).steps()]
 
 
 def bring_in(config: XTTSConfig, created: bool) -> None:
@@ -102,11 +98,9 @@ def bring_in(config: XTTSConfig, created: bool) -> None:
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
     taken = taken_parts(config) if created else []
-    missing = [name for name in (*taken, *tuned) if not CheckpointStore(home / name).steps()]
-    for name in missing:
+    for name in [name for name in (*taken, *tuned) if not CheckpointStore(home / name).steps()]:
         source = _source(config)
-        if not (store := CheckpointStore(source / name)).steps():
-            raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
+        store = _trained_part(source, name)
         step = chosen_step(store, name)
         has_stats = (store.path(step) / f"{MEL_STATS}.safetensors").is_file()
         tensors, state = store.read(step, ("model", MEL_STATS) if has_stats else ("model",))
@@ -123,7 +117,7 @@ def bring_in(config: XTTSConfig, created: bool) -> None:
 
 
 def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
-    """Weights of a stage by name, grown to `num_text_tokens` where they have a row per text token.
+    """Weights of a stage by name, grown to `num_text_tokens` where they have a row (or column) per text token.
 
     New tokens get vectors drawn like the old ones (their standard deviation), and heads of zero weight with the lowest
     old bias: the logits of every old token stay what they were.
@@ -131,76 +125,76 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
     Raises:
         CheckpointError: They know more tokens than that.
     """
-    if GROWING[0] not in arrays:
+    growing = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
+    if growing[0] not in arrays:
         return arrays
-    new = num_text_tokens - len(arrays[GROWING[0]])
-    if new < 0:
-        known = f"the {stage} of --init-from knows {num_text_tokens - new}"
-        way_out = "Leave --vocabulary out to take the one that belongs to it."
-        raise CheckpointError(f"The vocabulary has {num_text_tokens} tokens and {known}. {way_out}")
-    if new == 0:
-        return arrays
-    table, kernel, bias = (arrays[name] for name in GROWING)
+    table, kernel, bias = (arrays[name] for name in growing)
+    if (new := num_text_tokens - len(table)) < 0:
+        known = f"The vocabulary has {num_text_tokens} tokens and the {stage} of --init-from knows {len(table)}"
+        raise CheckpointError(f"{known}. Leave --vocabulary out to take the one that belongs to it.")
     drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
-    kernel = np.pad(kernel, ((0, 0), (0, new)))
-    bias = np.pad(bias, (0, new), constant_values=bias.min())
-    return arrays | dict(zip(GROWING, (np.concatenate([table, drawn]), kernel, bias)))
+    grown = (
+        np.concatenate([table, drawn]),
+        np.pad(kernel, ((0, 0), (0, new))),
+        np.pad(bias, (0, new), constant_values=bias.min()),
+    )
+    return arrays | dict(zip(growing, grown))
 
 
 def _check_tuned(training, tune):
     """Raises `ConfigError` where the stages to tune contradict other options."""
-    way_out = None
+    fault = ""
     if "dvae" in tune and tune != TUNABLE:
-        way_out = f"gpt and decoder depend on the dvae as it is. Name all: --tune {','.join(TUNABLE)}"
+        fault = f"gpt and decoder depend on the dvae as it is. Name all: --tune {','.join(TUNABLE)}"
     elif tune and training.stage not in ("all", *tune):
-        way_out = f"--stage {training.stage} is not among them. Name it, too, or leave --stage out"
+        fault = f"--stage {training.stage} is not among them. Name it, too, or leave --stage out"
     elif tune and training.gpt.lora_rank and "gpt" not in tune:
-        way_out = "--lora-rank trains adapters of the gpt. Name it, too, or leave --lora-rank out"
-    if way_out:
-        raise ConfigError(f"training.tune (--tune) is {','.join(tune)}, and {way_out}.")
+        fault = "--lora-rank trains adapters of the gpt. Name it, too, or leave --lora-rank out"
+    if fault:
+        raise ConfigError(f"training.tune (--tune) is {','.join(tune)}, and {fault}.")
 
 
-def _continued(config, began, home):
+def _continued(config, began):
     """The configuration with what the run in the folder began with; raises `ConfigError` where another is asked for."""
-    training, before = config.training, began.training
+    training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
         if state is not None and "position" not in state and TAKEN_FROM not in state:
             rule = f"--checkpoint-dir must be a folder of its own. {home} holds weights without a run"
             raise ConfigError(f"{rule}. Start from them with --init-from {home} and another --checkpoint-dir.")
-    if training.init_from not in (None, before.init_from) and not _is_elsewhere(training.init_from):
-        require_model_folder(training.init_from, "--init-from")
+    source = training.init_from
+    if source not in (None, before.init_from):
+        require_source(source)
     settled = {
-        "training.init_from (--init-from)": (training.init_from, before.init_from),
-        "training.tune (--tune)": (training.tune, before.tune),
+        "training.init_from (--init-from)": (source, before.init_from),
+        "training.tune (--tune)": (",".join(training.tune), ",".join(before.tune)),
         "training.gpt.lora_rank (--lora-rank)": (training.gpt.lora_rank, before.gpt.lora_rank),
     }
     for name, (asked, own) in settled.items():
         if asked and asked != own:
-            shown = ",".join(own) if isinstance(own, tuple) else own
-            rule = f"{name} is settled when a run is created"
-            way_out = "Leave it out to resume that, give another --checkpoint-dir, or --reset-training to start anew."
-            raise ConfigError(f"{rule}, and {home} holds one that began with {shown or 'none'}. {way_out}")
-    adapters = {} if training.gpt.lora_rank else {name: getattr(before.gpt, name) for name in ADAPTERS}
+            rule = f"{name} is settled when a run is created, and {home} holds one that began with {own or 'none'}"
+            hint = "Leave it out to resume that, give another --checkpoint-dir, or --reset-training to start anew."
+            raise ConfigError(f"{rule}. {hint}")
     config = replace(config, training=replace(training, init_from=before.init_from, tune=before.tune))
-    config.training.gpt = replace(training.gpt, **adapters)
+    if not training.gpt.lora_rank:
+        adapters = ("lora_rank", "lora_alpha", "lora_targets", "lora_dropout")
+        config.training.gpt = replace(training.gpt, **{name: getattr(before.gpt, name) for name in adapters})
     return _with_shape(config, began) if before.init_from else config
 
 
 def _created(config):
     """The configuration of a run that is created, with what it takes over from its source, if it has one."""
-    training = config.training
-    needs_origin, way_out = training.gpt.lora_rank and not training.init_from, "Add --init-from FOLDER."
+    training, rank = config.training, config.training.gpt.lora_rank
+    if training.init_from:
+        if not training.tune and is_base(training.init_from) and training.stage == "all" and not rank:
+            config = replace(config, training=replace(training, tune=TUNABLE))
+        return adopt(config)
     rule = "0 without --init-from (training.init_from): adapters alone cannot learn what random weights lack"
-    require(not needs_origin, "training.gpt.lora_rank (--lora-rank)", rule, training.gpt.lora_rank, way_out)
-    if training.tune and not training.init_from:
+    require(not rank, "training.gpt.lora_rank (--lora-rank)", rule, rank, "Add --init-from FOLDER.")
+    if training.tune:
         rule = "training.tune (--tune) names stages that train on from the weights of --init-from, and there is none"
         raise ConfigError(f"{rule}. Add --init-from FOLDER, or leave --tune out.")
-    if not training.init_from:
-        return config
-    if not training.tune and is_base(training.init_from) and training.stage == "all" and not training.gpt.lora_rank:
-        config = replace(config, training=replace(training, tune=TUNABLE))
-    return adopt(config)
+    return config
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
@@ -210,30 +204,30 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
         CheckpointError: The source lacks something.
         ConfigError: The run's folder is the source's.
     """
-    source, home = _source(config), Path(config.training.checkpoint_dir)
+    source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
-        rule = "must not be the folder of --init-from, which is only read"
-        raise ConfigError(f"--checkpoint-dir {rule}. Received: {home}.")
+        raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from, which is only read: {home}.")
     require_model_folder(source, "--init-from")
     stored = read_config(source)
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
-        _require_trained(source, name, finished=name in foundations)
+        store = _trained_part(source, name)
+        if name in foundations and not store.read_state(store.steps()[-1])["finished"]:
+            needed = f"--init-from needs a {name} that is trained to the end, and the one in {source} is not"
+            raise CheckpointError(f"{needed}. Train it there with --stage {name} --checkpoint-dir {source}.")
     stores = {name: CheckpointStore(source / name) for name in ALL_PARTS}
     check_claims(stored.model, {name: store for name, store in stores.items() if store.steps()})
     for name in foundations:
-        if not config.training.reset_training or name in kept_stages(config.training):
+        if name not in reset_parts(config.training):
             _refuse_other_weights(source, home, name)
-    config = _with_shape(config, stored)
-    data = replace(config.data, vocabulary=config.data.vocabulary or str(vocabulary_path(source)))
-    reads = stored.data.g2p
-    if data.g2p is not None and ESPEAK in (reads or ()) and ESPEAK not in data.g2p:
-        rule = (
-            f"{config.training.init_from} reads text as it sounds (--g2p {' '.join(reads)}); letters mean nothing to it"
-        )
-        raise ConfigError(f"{rule}. Received: --g2p {' '.join(data.g2p) or 'none'}. Leave --g2p out.")
-    return replace(config, data=replace(data, g2p=reads if data.g2p is None else data.g2p))
+    reads, asked = stored.data.g2p, data.g2p
+    if asked is not None and ESPEAK in (reads or ()) and ESPEAK not in asked:
+        rule = f"{config.training.init_from} reads text as it sounds (--g2p {' '.join(reads)}), not as letters"
+        raise ConfigError(f"{rule}. Received: --g2p {' '.join(asked) or 'none'}. Leave --g2p out.")
+    vocabulary = data.vocabulary or str(vocabulary_path(source))
+    data = replace(data, vocabulary=vocabulary, g2p=reads if asked is None else asked)
+    return _with_shape(replace(config, data=data), stored)
 
 
 def _source(config):
@@ -241,38 +235,32 @@ def _source(config):
     return local_folder(config.training.init_from, config.training.accept_licence)
 
 
-def _is_elsewhere(source):
-    return is_hub_name(source) or is_base(source)
-
-
 def _with_shape(config, stored):
-    model = replace(stored.model, dropout=config.model.dropout)
+    """The configuration with another's model, and limits of clips lowered, where they are defaults, to what it reads.
+
+    Limits that were asked for stay, and are refused if the model cannot keep them.
+    """
+    model, data = replace(stored.model, dropout=config.model.dropout), config.data
     # The base is sampled coldly, for clear synthetic speech; a voice that is learned from minutes repeats itself so.
     sampling = config.sampling if is_base(config.training.init_from) else stored.sampling
-    return replace(config, model=model, data=_within(config.data, model), sampling=sampling)
-
-
-def _within(data, model):
-    """Settings of clips whose defaults are lowered to what a model reads; what was asked for is left as it is."""
-    most_samples, tenth = model.max_codes * CODE_STRIDE_SAMPLES - 1, MODEL_SAMPLE_RATE // 10
-    most = {"max_text_length": model.max_text_tokens, "max_seconds": most_samples // tenth / 10}
+    tenths = (model.max_codes * CODE_STRIDE_SAMPLES - 1) // (MODEL_SAMPLE_RATE // 10)
+    most = {"max_text_length": model.max_text_tokens, "max_seconds": tenths / 10}
     if data.max_mel_frames is not None:
         del most["max_seconds"]  # the frames are the limit
     defaults = {one.name: one.default for one in dataclasses.fields(data)}
     lower = {name: value for name, value in most.items() if getattr(data, name) == defaults[name] > value}
     for name, value in lower.items():
-        told = "data.%s is %s instead of %s, its default: the model reads no more. What is longer is left out."
-        logger.warning(told, name, value, defaults[name])
-    return replace(data, **lower)
+        message = "data.%s is %s instead of %s, its default: the model reads no more. What is longer is left out."
+        logger.warning(message, name, value, defaults[name])
+    return replace(config, model=model, data=replace(data, **lower), sampling=sampling)
 
 
-def _require_trained(source, name, finished):
+def _trained_part(source, name):
+    """The checkpoints of a part that a run starts from."""
     store = CheckpointStore(source / name)
     if not store.steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
-    if finished and not store.read_state(store.steps()[-1])["finished"]:
-        needed = f"--init-from needs a {name} that is trained to the end, and the one in {source} is not"
-        raise CheckpointError(f"{needed}. Train it there with --stage {name} --checkpoint-dir {source}.")
+    return store
 
 
 def _refuse_other_weights(source, home, name):

@@ -1,6 +1,6 @@
 """Data preparation apart from training: clips of a data set, as the GPT stage reads them, into shards."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from myxtts.audio.files import to_int16
 from myxtts.config.checks import UserError, counted, require
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import noise_batch
-from myxtts.data.corpora import Corpus, load_corpus
+from myxtts.data.corpora import load_corpus
 from myxtts.data.dataset import clip_limits
 from myxtts.data.doctor import inspect_corpus
 from myxtts.data.pipeline import SampleCache
@@ -50,34 +50,51 @@ def prepare(
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
-    output, config = Path(output), _config(checkpoint, train_data)
+    output, config = Path(output), _config(Path(checkpoint), train_data)
+    data = config.data
     output.mkdir(parents=True, exist_ok=True)
     refuse_other_count(output, shards)
     foundations, lineage = load_foundations(config, "gpt", device)
-    dvae, model = lineage["dvae"], foundations["dvae"]
-    corpus = load_corpus(*(getattr(config.data, name) for name in ("train_data", "language", "format", "audio_roots")))
-    divided = _divide(corpus, shards, range(shards) if shard is None else [shard])
-    most = max(map(len, divided.values()))
+    dvae = lineage["dvae"]
+    preparation = GPTPreparation(foundations["dvae"], device, False, 0, foundations["dvae"].dvae.reach)
+    corpus = load_corpus(data.train_data, data.language, data.format, data.audio_roots)
+    clips = {number: [] for number in (range(shards) if shard is None else [shard])}
+    for utterance in corpus.utterances:
+        if (number := shard_of(utterance.id, shards)) in clips:
+            clips[number].append(utterance)
+    most = max(map(len, clips.values()))
     require(most <= MAX_SHARD_CLIPS, "--shards", f"so many that none has more than {MAX_SHARD_CLIPS} clips", shards)
-    preparation = GPTPreparation(model, device, False, 0, model.dvae.reach)
-    is_made = lambda number: _is_made(read_index(output, number, shards, dvae), divided[number])
-    left = [number for number in divided if not is_made(number)]
-    if not left:
-        tell(f"Nothing to do: {'all shards are' if shard is None else f'shard {shard} is'} made already.")
+
+    def is_made(number):
+        """Whether the shard's index lists what the data set has for it today."""
+        index = read_index(output, number, shards, dvae)
+        known = index and {row[0] for row in (*index["clips"], *index["left_out"])}
+        return index is not None and known == {utterance.id for utterance in clips[number]}
 
     def make(number):
-        part = replace(corpus, utterances=divided[number], rejections=())
-        inspection = inspect_corpus(part, clip_limits(config), workers=config.data.num_workers)
+        part = replace(corpus, utterances=tuple(clips[number]), rejections=())
+        inspection = inspect_corpus(part, clip_limits(config), workers=data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
         count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out)
-        without = f", {len(left_out)} left out" if left_out else ""
-        tell(f"Shard {number} of {shards}: {counted(count, 'clip')}{without}")
+        tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
 
-    _make_alone(left, make, is_made, output / LOCK, tell)
+    waiting = [number for number in clips if not is_made(number)]
+    if not waiting:
+        tell(f"Nothing to do: {'all shards are' if shard is None else f'shard {shard} is'} made already.")
+    _make_alone(waiting, make, is_made, output / LOCK, tell)
     if missing := merge(output, shards, dvae):
         tell(f"{len(missing)} of {shards} shards are still to be made, first {missing[0]}.")
     else:
         tell(f"All {shards} shards are there. Train with --prepared {output}")
+
+
+def _config(checkpoint, train_data):
+    """The run's, of other recordings where they are named."""
+    config = read_config(checkpoint)
+    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
+    if data.train_data is None:
+        raise UserError("--train-data must name the data set, as the run in --checkpoint has none that is kept.")
+    return replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
 
 
 def _make_alone(numbers, make, is_made, lock, tell):
@@ -92,31 +109,6 @@ def _make_alone(numbers, make, is_made, lock, tell):
                 elif not is_made(number):
                     make(number)
         numbers = of_others
-
-
-def _config(checkpoint, train_data):
-    """The run's, of other recordings where they are named."""
-    config = read_config(Path(checkpoint))
-    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
-    if data.train_data is None:
-        raise UserError("--train-data must name the data set, as the run in --checkpoint has none that is kept.")
-    return replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
-
-
-def _divide(corpus: Corpus, shards: int, wanted: Sequence[int]) -> dict[int, tuple]:
-    """The utterances of each shard that is wanted, by its number."""
-    divided = {number: [] for number in wanted}
-    for utterance in corpus.utterances:
-        number = shard_of(utterance.id, shards)
-        if number in divided:
-            divided[number].append(utterance)
-    return {number: tuple(utterances) for number, utterances in divided.items()}
-
-
-def _is_made(index, utterances):
-    """Whether a shard's index lists what the data set has for it today."""
-    known = index and {row[0] for row in (*index["clips"], *index["left_out"])}
-    return index is not None and known == {utterance.id for utterance in utterances}
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""A training run: one folder, its stages in their order, and those who follow it. All front ends train through this.
+"""A training run: one folder, its stages in their order, and its listeners. All front ends train through this.
 
 Nothing here imports TensorFlow before `Run.train`, so that `Run.open` can still configure the devices.
 """
@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +25,13 @@ from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Speech
-    from myxtts.runs.pictures import Picture
+    from myxtts.runs.figures import Picture
 
 
 class RunListener:
     """Methods that a run calls; a listener has those that it needs, in the thread of `Run.train`.
 
-    It may also have any method of `training.callbacks.Callback`, which tell the steps of each stage.
+    It may also have any method of `training.watching.callbacks.Callback`, which report the steps of each stage.
     """
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
@@ -44,33 +43,32 @@ class RunListener:
     def on_corpus(self, dataset):
         """The recordings have been read: a `data.dataset.SpeechDataset`."""
 
-    def on_agenda(self, agenda):
-        """What the run is about to do: a `runs.agenda.Agenda`. Nothing has been changed yet."""
+    def on_agenda(self, works: list):
+        """What the run is about to do, a `runs.agenda.StageWork` for each stage. Nothing has been changed yet."""
 
     def on_stage(self, stage: str, order):
         """The stage is next; `order` is the `data.buckets.BatchOrder` of its batches."""
 
-    def on_set_aside(self, stage: str, folder):
-        """Earlier checkpoints of the stage were moved into a folder, with all of their run, for it starts anew."""
+    def on_set_aside(self, stage: str, folder: Path):
+        """The stage starts over; its earlier checkpoints were moved into a folder with all of their run."""
 
     def on_stopped(self, stage: str):
-        """The run stops in this stage, as it was asked to."""
+        """The run stops in this stage, as requested."""
 
     def on_spoken(self, spoken: list):
-        """What the model that the run ends with says of new sentences, as `last_words.LastWords`."""
+        """New sentences by the finished model, as `runs.samples.LastWords`."""
 
     def on_finished(self, dataset):
         """All stages that were asked for are trained."""
 
 
 class Run:
-    """Trains the stages of XTTS in one folder, or takes them up where an earlier run stopped there.
+    """Trains the stages of XTTS in one folder, or resumes them where an earlier run stopped there.
 
     Args:
         config: With `data.train_data` set; `training.checkpoint_dir` is the folder.
-        callbacks: Those who follow the run: objects with any methods of `RunListener` and of
-            `training.callbacks.Callback`. More can be added to `callbacks` before `train`. Of several workers, only
-            those of worker 0 are called.
+        callbacks: Objects with any methods of `RunListener` and of `training.watching.callbacks.Callback`. More can be
+            added to `callbacks` before `train`. Of several workers, only those of worker 0 are called.
     """
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
@@ -109,7 +107,7 @@ class Run:
     @property
     def pictures(self) -> dict[str, "Picture"]:
         """The loss curves, `curves`, and what was made of validation clips, by the names of their files."""
-        from myxtts.runs.pictures import Picture
+        from myxtts.runs.figures import Picture
 
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
         return {path.stem: Picture(path) for path in paths}
@@ -127,11 +125,10 @@ class Run:
             UserError: Nothing that speaks is trained yet, or there is no recording to take the voice from.
         """
         from myxtts.inference.synthesizer import Synthesizer
-        from myxtts.runs.last_words import held_out_voice
+        from myxtts.runs.samples import held_out_voice
 
         if self._dataset is None and (voice is None or language is None):
-            rule = "run.speak takes voice and language from the recordings that the run was trained on, once it was"
-            raise UserError(f"{rule}. Call run.train() first, or give voice= and language=.")
+            raise UserError("run.speak() needs voice= and language= before run.train(), which reads the recordings.")
         if self._synthesizer is None:
             self._synthesizer = Synthesizer.load(self.folder)
         clips = self._dataset and held_out_voice(self._dataset, language)
@@ -167,46 +164,39 @@ class Run:
 
     def _train(self, guard, workers):
         from myxtts.hearing.recognizers import check_recognizer
+        from myxtts.runs.figures import write_curves
         from myxtts.runs.opening import open_together
+        from myxtts.runs.samples import speak_last_words
 
         if recognizer := self.config.training.evaluation_recognizer:
             check_recognizer(recognizer)  # now, and not when the first stages have been trained
-        self._tell("on_pipeline", self.config, self.plan)
-        tells = (partial(self._tell, event) for event in ("on_inspection", "on_agenda", "on_set_aside"))
-        dataset, works = open_together(self.config, workers, *tells)
+        self._notify("on_pipeline", self.config, self.plan)
+        dataset, works = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
-        self._tell("on_corpus", dataset)
+        self._notify("on_corpus", dataset)
+        stopped_in = None
         with self.monitor:
             for stage, is_fresh in works:
                 if workers.agree(self._stop) or not self._train_stage(stage, dataset, is_fresh, guard, workers):
-                    self._draw_curves()
-                    self._tell("on_stopped", stage)
-                    return False
-        if works:
-            self._draw_curves()
-        if works and self.config.training.sample_every_steps and workers.is_chief:
-            self._speak_last_words(dataset)
-        self._tell("on_finished", dataset)
-        return True
-
-    def _draw_curves(self):
-        from myxtts.runs.figures import write_curves
-
-        if current_workers().is_chief:
+                    stopped_in = stage
+                    break
+        if works and workers.is_chief:
             write_curves(self.folder, self.history)
-
-    def _speak_last_words(self, dataset):
-        from myxtts.runs.last_words import speak_last_words
-
-        if any(stage.speaks for stage in (STAGE_CLASSES[name] for name in self.history)):
+        if stopped_in is not None:
+            self._notify("on_stopped", stopped_in)
+            return False
+        speaks = any(STAGE_CLASSES[name].speaks for name in self.history)
+        if works and speaks and self.config.training.sample_every_steps and workers.is_chief:
             self.trainer = None  # not two models at a time
-            self._tell("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
+            self._notify("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
+        self._notify("on_finished", dataset)
+        return True
 
     def _train_stage(self, stage, dataset, fresh, guard, workers):
         """Trains one stage; returns whether nobody stopped it."""
         from myxtts.runs.stage import open_stage
 
-        self._tell("on_stage", stage, dataset.order(stage))
+        self._notify("on_stage", stage, dataset.order(stage))
         self.trainer = None  # not two models at a time
         self.trainer, writers = open_stage(self.config, stage, self.plan, dataset, fresh)
         if self._stop.is_set():
@@ -219,20 +209,20 @@ class Run:
             return False
         return not workers.agree(self.trainer.stop_requested)
 
-    def _tell(self, method, *arguments):
+    def _notify(self, event, *facts):
         for callback in self.callbacks if current_workers().is_chief else ():
-            if handler := getattr(callback, method, None):
-                handler(*arguments)
+            if handler := getattr(callback, event, None):
+                handler(*facts)
 
 
 class _LogFile(logging.FileHandler):
-    """Lines that a full or broken disk does not take are lost; the others that listen are told once."""
+    """Loses lines that a full or broken disk does not take, and reports the first of them to the other handlers."""
 
-    _told = False
+    _failed = False
 
     def handleError(self, record):  # noqa: N802  the base class's name
-        if not self._told:
-            self._told = True
+        if not self._failed:
+            self._failed = True
             logging.getLogger(LOGGER_NAME).error("%s cannot be written to: %s", self.baseFilename, sys.exc_info()[1])
 
 

@@ -5,7 +5,6 @@ Nothing here imports TensorFlow before the devices are configured.
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,40 +42,26 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
         UserError: The devices cannot be had, or there is no training set.
     """
     config = with_workers(config)
-    _check_places(config.training)
+    training, home = config.training, Path(config.training.checkpoint_dir)
+    if not training.workers:  # each of several may have other disks, so they meet first
+        refuse_file(home)
+        if training.init_from and (training.reset_training or not holds_run(home)):
+            require_source(training.init_from)
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
-    training = config.training
     joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
     workers = join_workers(*joined)
     with leaving_together(workers):
         if workers.is_chief:
-            config = with_data(config, download)
+            config = _with_data(config, download)
         workers.gather()  # what worker 0 makes or fetches is there for those that share its disk
-        return with_data(config, download), plan
-
-
-def _check_places(training):
-    """Raises `UserError` where the folder of the run or of what it starts from cannot be one, before anything is made.
-
-    Of workers each may have other disks: they meet first.
-    """
-    home, source = Path(training.checkpoint_dir), training.init_from
-    if training.workers:
-        return
-    refuse_file(home)
-    begins = training.reset_training or not holds_run(home)  # a run that has begun does without its source
-    if source and begins and not (is_base(source) or is_hub_name(source)):
-        require_model_folder(source, "--init-from")
+        return _with_data(config, download), plan
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
     """The configuration with the workers that it or the environment names: Slurm's variables, else `TF_CONFIG`."""
-    if config.training.workers == SLURM:
-        found = workers_of_slurm(os.environ)
-    elif not config.training.workers:
-        found = workers_in(os.environ)
-    else:
-        found = None
+    if config.training.workers and config.training.workers != SLURM:
+        return config
+    found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
     if found is None:
         return config
     return replace(config, training=replace(config.training, workers=found[0], worker_index=found[1]))
@@ -89,7 +74,7 @@ def _recipe(config):
     return {name: value for name, value in settings.items() if name in asked or name not in of_run}
 
 
-def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = print) -> XTTSConfig:
+def _with_data(config, download):
     """The configuration with a training set: the one named, a downloaded one, or the sample corpus."""
     folder = config.data.train_data
     if download:
@@ -103,11 +88,11 @@ def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = p
 
         languages = config.data.sample_languages
         languages = tuple(SENTENCES) if languages == ("all",) else languages
-        told = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"
-        say(f"No --train-data given: making {told}")
+        corpus = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"
+        print(f"No --train-data given: making {corpus}")
         is_new = not config.training.init_from and not holds_run(Path(config.training.checkpoint_dir))
         if is_new and config.model.size == "nano":
-            say("It starts from random weights; --config first_words.yaml starts from the model in the box.")
+            print("It starts from random weights; --config first_words.yaml starts from the bundled model.")
         folder = make_sample_corpus(SAMPLE_CORPUS, languages=languages)
         if len(languages) == 1 and not config.training.closing_texts:
             unheard = unheard_sentences(*languages)
@@ -116,20 +101,30 @@ def with_data(config: XTTSConfig, download=False, say: Callable[[str], None] = p
     return replace(config, data=replace(config.data, train_data=str(folder)))
 
 
+def require_source(source: str) -> None:
+    """Raises `UserError` unless `--init-from` is the bundled model, one of the hub, or a folder that is there."""
+    if not (is_base(source) or is_hub_name(source)):
+        require_model_folder(source, "--init-from")
+
+
 def holds_run(folder: Path) -> bool:
     """Whether a stage has a checkpoint in the folder, or will have one again when the run is opened."""
-    return any(CheckpointStore(place / stage).steps() for place in (folder, folder / GATHERED) for stage in STAGES)
+    return any(store.steps() for store in _stores(folder))
 
 
-def require_run(config: XTTSConfig):
+def require_run(config: XTTSConfig) -> None:
     """Raises `UserError` unless the configuration's folder holds a run to resume (`--resume`)."""
     home = Path(config.training.checkpoint_dir)
     if config.training.init_from:
         raise UserError("--resume continues a run and --init-from starts one: give one of the two.")
     if not holds_run(home):
-        lack = f"--resume needs a run to continue, and {home} holds no checkpoint"
-        raise UserError(f"{lack}. Name its --checkpoint-dir, or leave --resume out to start one.")
-    stores = (CheckpointStore(place / stage) for place in (home, home / GATHERED) for stage in STAGES)
-    if not any(store.has_sound() for store in stores):
-        lack = f"--resume needs a run to continue, and no checkpoint in {home} is whole"
-        raise UserError(f"{lack}. Copy the run anew, or leave --resume out to start one.")
+        lack, hint = f"{home} holds no checkpoint", "Name its --checkpoint-dir"
+    elif not any(store.has_sound() for store in _stores(home)):
+        lack, hint = f"no checkpoint in {home} is whole", "Copy the run anew"
+    else:
+        return
+    raise UserError(f"--resume needs a run to continue, and {lack}. {hint}, or leave --resume out to start one.")
+
+
+def _stores(folder):
+    return [CheckpointStore(place / stage) for place in (folder, folder / GATHERED) for stage in STAGES]

@@ -29,30 +29,25 @@ def open_stage(
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     measured = kind.measure(dataset) if fresh else None
     trainer = StageTrainer(config, stage, plan, foundations, lineage, measured=measured)
-    make_synthesizer = _synthesizer_of(trainer, foundations, dataset) if kind.speaks else None
-    if kind.speaks and settings.evaluate_every_steps:
-        trainer.watch.speech_judge = SpeechJudge(dataset, make_synthesizer, trainer.model_device, config)
-    if not trainer.workers.is_chief:
-        return trainer, []
-    logs = Path(settings.tensorboard_log_dir or f"{settings.checkpoint_dir}/tensorboard")
-    with suppress(OSError):  # which its files will tell, and train without them
-        logs.mkdir(parents=settings.tensorboard_log_dir is not None, exist_ok=True)
-    callbacks = [TensorBoardWriter(logs, config), MetricsFile(settings.checkpoint_dir)]
-    samples, log_folder = Path(settings.checkpoint_dir) / "samples", logs / "samples"
-    if settings.sample_every_steps:
-        callbacks.append(Copier(dataset, trainer, samples, log_folder))
-    if kind.speaks:
-        device = trainer.model_device
-        callbacks.append(SampleSpeaker(dataset, make_synthesizer, device, samples, log_folder, config))
-    return trainer, callbacks
 
-
-def _synthesizer_of(trainer, foundations, dataset):
-    """A call that gives the synthesizer of the model in training, made once: tracing costs seconds."""
-
-    @cache
-    def make_synthesizer():
+    @cache  # tracing costs seconds
+    def synthesizer():
+        """That of the model in training."""
         model = XTTS.assemble(trainer.config.model, *foundations.values(), trainer.model)
         return Synthesizer(model, dataset.tokenizer, trainer.config)
 
-    return make_synthesizer
+    if kind.speaks and settings.evaluate_every_steps:
+        trainer.watch.speech_judge = SpeechJudge(dataset, synthesizer, trainer.model_device, config)
+    if not trainer.workers.is_chief:
+        return trainer, []
+    home = Path(settings.checkpoint_dir)
+    logs = Path(settings.tensorboard_log_dir or home / "tensorboard")
+    with suppress(OSError):  # its files will log that, and training does without them
+        logs.mkdir(parents=settings.tensorboard_log_dir is not None, exist_ok=True)
+    callbacks = [TensorBoardWriter(logs, config), MetricsFile(home)]
+    if settings.sample_every_steps:
+        callbacks.append(Copier(dataset, trainer, home / "samples", logs / "samples"))
+    if kind.speaks:
+        folders = home / "samples", logs / "samples"
+        callbacks.append(SampleSpeaker(dataset, synthesizer, trainer.model_device, *folders, config))
+    return trainer, callbacks

@@ -29,9 +29,9 @@ class GPTStage(Stage):
 
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
-        training, grows = self.config.training, self.config.data.extend_vocabulary
-        settings = training.gpt.lora_alpha, training.gpt.lora_targets, training.gpt.lora_dropout
-        self.lora = LoRA(self.model.gpt, training.gpt.lora_rank, grows, *settings) if training.gpt.lora_rank else None
+        own = self.config.training.gpt
+        settings = own.lora_alpha, own.lora_targets, own.lora_dropout
+        self.lora = LoRA(self.model.gpt, own.lora_rank, True, *settings) if own.lora_rank else None
 
     def begin(self, switches, measured):
         self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
