@@ -293,7 +293,7 @@ def test_run_is_resumed_bit_for_bit_with_its_statistics_and_classifier(tiny_corp
     tensors, state = store.read(3, ("model", "classifier"))
     assert state["finished"] and tensors["classifier"]["directions"].shape == (6, 16)
     assert all(name.startswith("speaker_encoder/") for name in tensors["model"])
-    with pytest.raises(CheckpointError, match="tells 2 speakers apart, and the recordings are of 3"):
+    with pytest.raises(CheckpointError, match="trained on 2 speakers, and the recordings are of 3"):
         speakers = (tiny_corpus / "speakers.csv").read_text().replace("high_four,high", "high_four,third")
         shutil.copytree(tiny_corpus, tmp_path / "other")
         (tmp_path / "other/speakers.csv").write_text(speakers)
@@ -311,7 +311,7 @@ def test_one_voice_ends_the_stage_at_once_and_the_run_goes_on(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "myxtts"):
         watcher, done = run_speaker(corpus, tmp_path / "run")
     assert done and not watcher.losses
-    assert "Stage speaker: nothing to train. Telling voices apart takes two speakers" in caplog.text
+    assert "Stage speaker: nothing to train. The speaker encoder needs two speakers" in caplog.text
     store = CheckpointStore(tmp_path / "run/speaker")
     assert store.steps() == [0] and store.read_state(0)["finished"]
     assert not trains_speaker(watcher.run.config)

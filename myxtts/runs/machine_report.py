@@ -106,7 +106,7 @@ def automatic(config: XTTSConfig, plan: DevicePlan, found: Findings, measures: b
     policy, reason = choose_precision("auto", plan.model_device)
     chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
     if measures:
-        from myxtts.training.stages.attention_choice import choose_attention
+        from myxtts.training.loop.optimizations import choose_attention
 
         attention = choose_attention(config.model, policy, plan.model_device)
         chosen.update(attention=attention.form, attention_reason=attention.reason)
