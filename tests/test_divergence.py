@@ -8,7 +8,7 @@ import tensorflow as tf
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.training.watching.divergence import DivergenceGuard, TrainingDiverged, write_divergence
+from myxtts.training.watching.guards import DivergenceGuard, TrainingDiverged, write_divergence
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

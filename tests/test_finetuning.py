@@ -20,7 +20,7 @@ from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.resuming.foundations import load_foundations
-from myxtts.training.stages.lora import LoRA
+from myxtts.training.stages.gpt import LoRA
 
 TEXTS = [("one two three four five six", "en")]
 

@@ -12,8 +12,8 @@ from myxtts.devices import precision
 from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
 from myxtts.training.loop import optimizations
-from myxtts.training.loop.averaging import WeightAverages
 from myxtts.training.loop.optimizations import settle_switches
+from myxtts.training.loop.updates import WeightAverages
 from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
 from myxtts.training.watching.ledger import LedgerDifference, count_clusters, count_products

@@ -34,7 +34,7 @@ from myxtts.models.layers.linear import built
 from myxtts.models.layers.memory_efficient_attention import CHUNK
 from myxtts.models.waveform_decoder import make_decoder
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.training.stages.lora import LoRA
+from myxtts.training.stages.gpt import LoRA
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES = Shapes(batch=4, text=40, codes=120, frames=200)

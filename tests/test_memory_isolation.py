@@ -137,13 +137,6 @@ def test_signatures_are_those_of_the_contract():
     assert optimize["prefetch_buffer_size"].default == 4
 
 
-@pytest.mark.parametrize("batch_size, depth", [(1, 8), (8, 8), (10, 6), (16, 4), (24, 2), (32, 2), (48, 2), (128, 2)])
-def test_prefetch_depth_holds_64_clips_within_2_and_8_batches(batch_size, depth):
-    from myxtts.training.memory_isolated_trainer import prefetch_depth
-
-    assert prefetch_depth(batch_size) == depth
-
-
 @on_logical_devices
 def optimized_datasets():
     import tensorflow as tf
@@ -151,7 +144,7 @@ def optimized_datasets():
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
     trainer = MemoryIsolatedDualGPUTrainer.__new__(MemoryIsolatedDualGPUTrainer)
-    trainer.plan = SimpleNamespace(data_device=plan_of("isolated").model_device)
+    trainer.data_device = plan_of("isolated").model_device
     trainer.config, trainer.stage = tiny_run_config(), SimpleNamespace(name="gpt")
     found = []
     for size in ({}, {"prefetch_buffer_size": 1}, {"prefetch_buffer_size": None}):

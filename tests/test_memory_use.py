@@ -20,8 +20,7 @@ from myxtts.models.layers.attention import attention
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.training.loop.gradient_order import recompute
-from myxtts.training.stages.attention_choice import choose_attention
+from myxtts.training.loop.optimizations import choose_attention, recompute
 from myxtts.training.watching.ledger import attention_forms, recomputed_blocks
 
 CHUNK = 4
@@ -327,7 +326,7 @@ def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
 def test_choice_of_attention_follows_the_measured_crossover(monkeypatch, ratios, form, crossover):
     # Times of the two forms, from the longest sequence (1,200 tokens) downwards.
     times = iter([time for ratio in ratios for time in (1.0, ratio)])
-    monkeypatch.setattr("myxtts.training.stages.attention_choice._best_time", lambda step, tensors: next(times))
+    monkeypatch.setattr("myxtts.training.loop.optimizations._best_time", lambda step, tensors: next(times))
     config = tiny_model_config(num_latents=32, max_text_tokens=402, max_audio_tokens=764)
     choice = choose_attention(config, "float32", "/CPU:0")
     assert (choice.form, choice.crossover) == (form, crossover)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.training.watching.overtraining import WARN_AFTER, OvertrainingDetector
+from myxtts.training.watching.guards import WARN_AFTER, OvertrainingDetector
 from myxtts.training.watching.watch import Watch
 
 pytestmark = pytest.mark.usefixtures("eagerly")

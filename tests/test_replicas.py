@@ -14,7 +14,7 @@ from myxtts.config.config import StageConfig
 from myxtts.devices.kinds import short_name
 from myxtts.models.layers.batch_normalization import BatchNormalization
 from myxtts.training.loop.replicas import Replicas, synchronize_statistics
-from myxtts.training.watching.validation import Evaluator
+from myxtts.training.watching.watch import Evaluator
 
 ROWS, WIDTH = 8, 5
 STEPS = 4

@@ -146,7 +146,7 @@ def test_voices_are_left_out_to_be_judged_by_and_keep_their_numbers():
 def test_two_voices_are_both_trained_and_one_teaches_nothing():
     dataset, stage, reason = chosen(clips_of(a=5, b=5))
     assert reason is None and len(dataset.train) == 10 and stage.active.numpy().tolist() == [1] * 6
-    assert "there is one." in chosen(clips_of(a=50))[2]
+    assert "Found: 1 of 1." in chosen(clips_of(a=50))[2]
     assert "2 with 1 of as many clips" in chosen(clips_of(a=50, b=3))[2]
 
 
@@ -294,7 +294,7 @@ def test_run_is_resumed_bit_for_bit_with_its_statistics_and_classifier(tiny_corp
     tensors, state = store.read(3, ("model", "classifier"))
     assert state["finished"] and tensors["classifier"]["directions"].shape == (6, 16)
     assert all(name.startswith("speaker_encoder/") for name in tensors["model"])
-    with pytest.raises(CheckpointError, match="tells 2 speakers apart, and the recordings are of 3"):
+    with pytest.raises(CheckpointError, match="trained on 2 speakers, and the recordings are of 3"):
         speakers = (tiny_corpus / "speakers.csv").read_text().replace("high_four,high", "high_four,third")
         shutil.copytree(tiny_corpus, tmp_path / "other")
         (tmp_path / "other/speakers.csv").write_text(speakers)
@@ -312,7 +312,7 @@ def test_one_voice_ends_the_stage_at_once_and_the_run_goes_on(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "myxtts"):
         watcher, done = run_speaker(corpus, tmp_path / "run")
     assert done and not watcher.losses
-    assert "Stage speaker: nothing to train. Telling voices apart takes two speakers" in caplog.text
+    assert "Stage speaker: nothing to train. The speaker encoder needs two speakers" in caplog.text
     store = CheckpointStore(tmp_path / "run/speaker")
     assert store.steps() == [0] and store.read_state(0)["finished"]
     assert not trains_speaker(watcher.run.config)

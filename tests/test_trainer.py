@@ -12,11 +12,11 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.training.loop.device_pipeline import StepClock
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.training.watching.callbacks import Callback
-from myxtts.training.watching.step_clock import StepClock
 
 
 class Recorder(Callback):

@@ -18,7 +18,7 @@ from myxtts.distributed.launching import free_addresses
 from myxtts.distributed.meeting import meet, require_free_port
 from myxtts.distributed.workers import LOST_EXIT_CODE, ConnectedWorkers, WorkerLost, Workers
 from myxtts.runs import worker_report
-from myxtts.training.watching.step_clock import timing_of_all
+from myxtts.training.loop.device_pipeline import timing_of_all
 
 
 def together(count, work, facts=None, indices=None, timeout_seconds=20.0):

@@ -14,7 +14,7 @@ from myxtts.storage.provenance import TAKEN_FROM, is_start
 from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.optimizers import total_steps
-from myxtts.training.watching.overtraining import has_stopped
+from myxtts.training.watching.guards import has_stopped
 
 logger = logging.getLogger(__name__)
 

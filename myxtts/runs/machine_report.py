@@ -96,7 +96,7 @@ def _automatic(config, plan, found, measures):
     policy, reason = choose_precision("auto", plan.model_device)
     chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
     if measures:
-        from myxtts.training.stages.attention_choice import choose_attention
+        from myxtts.training.loop.optimizations import choose_attention
 
         attention = choose_attention(config.model, policy, plan.model_device)
         chosen |= {"attention": attention.form, "attention_reason": attention.reason}

@@ -7,16 +7,6 @@ from myxtts.devices.configuration import current_plan, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.training.trainer import XTTSTrainer
 
-LARGEST_PREFETCH = 8
-SMALLEST_PREFETCH = 2
-PREFETCHED_CLIPS = 64
-"""Clips that the prefetch buffer holds at most, but for `SMALLEST_PREFETCH` batches in any case."""
-
-
-def prefetch_depth(batch_size: int) -> int:
-    """Batches that are prefetched to the data device when nothing else is asked for."""
-    return max(SMALLEST_PREFETCH, min(LARGEST_PREFETCH, PREFETCHED_CLIPS // batch_size))
-
 
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     """`XTTSTrainer` on two devices with a memory limit each: a producer on one, the train step on the other.
@@ -66,10 +56,10 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
         Args:
             dataset: On the host. Nothing may be mapped or batched after this: it would move the elements back there.
-            prefetch_buffer_size: Batches in that buffer; None takes `prefetch_depth` of the batch size.
+            prefetch_buffer_size: Batches in that buffer; None takes those of 64 clips, from 2 to 8.
         """
         if prefetch_buffer_size is None:
-            prefetch_buffer_size = prefetch_depth(self.stage_config.batch_size)
+            prefetch_buffer_size = max(2, min(8, 64 // self.stage_config.batch_size))
         options = tf.data.Options()
         for optimization in ("parallel_batch", "map_fusion", "map_parallelization"):
             setattr(options.experimental_optimization, optimization, True)

@@ -1,4 +1,4 @@
-"""The training loop: time, validation, checkpoints and reports around the one train step."""
+"""The training loop: time, validation, checkpoints and reports around the train step."""
 
 import logging
 import threading
@@ -13,13 +13,12 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.distributed.workers import Workers
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.provenance import is_start
 from myxtts.training.loop.batching import Batching, fit_batch_size, noise_waves, with_batch
-from myxtts.training.loop.device_pipeline import DevicePipeline, SynchronousPipeline
+from myxtts.training.loop.device_pipeline import DevicePipeline, StepClock, SynchronousPipeline
 from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.loop.optimizers import learning_rate, total_steps
 from myxtts.training.loop.replicas import Replicas
@@ -28,22 +27,21 @@ from myxtts.training.resuming.checkpointer import Checkpointer
 from myxtts.training.resuming.state import TrainingState
 from myxtts.training.stages.base import Stage
 from myxtts.training.stages.classes import STAGE_CLASSES
-from myxtts.training.watching.divergence import TrainingDiverged
+from myxtts.training.watching.guards import TrainingDiverged
 from myxtts.training.watching.ledger import Ledger
-from myxtts.training.watching.step_clock import StepClock
 from myxtts.training.watching.watch import Watch
 
 logger = logging.getLogger(__name__)
 
 
 class StageTrainer:
-    """Trains one stage of XTTS on recordings and frozen models that it is given.
+    """Trains one stage of XTTS on given recordings and frozen models.
 
     Args:
         config: With what a `SpeechDataset` settles, such as `model.num_text_tokens`.
         stage: Its name.
         plan: The devices.
-        foundations: The frozen models of the stages it builds on, on the data device: `{"dvae": XTTS}` for the GPT.
+        foundations: The frozen models of the stages it depends on, on the data device: `{"dvae": XTTS}` for the GPT.
         lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
         model: With the stage's part, made on the model device, which is then trained; None makes one.
         resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
@@ -67,44 +65,51 @@ class StageTrainer:
         measured=None,
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
-        self.replicas.joined(config.training.workers)
+        self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
+        """Devices that prepare batches and train, the first of several; the processes that train together."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
         before = store.newest_state() if resumed_folder else None
+        self._settle_switches(model, before or {})
         starting_weights = store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None
-        self.switches = self._settle(model, before or {})
         self.train_step = self._build(model, measured, starting_weights)
+        self.model: XTTS = self.stage.model
         sizes = self.stage_config.batch_size, config.training.gradient_accumulation
         self.batching = Batching(self.train_step, self.replicas, *sizes, config.training.automatic_batch_size)
-        self.clock = StepClock()
-        self.watch = Watch(self)
-        parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
-        parts["micro_batches"] = self.batching
-        best_by = config.training.best_by if self.stage.speaks else "loss"
-        self.state = TrainingState(lineage or {}, STAGES[stage].follows, best_by=best_by, parts=parts)
-        self.checkpointer = Checkpointer(self.state, self.stage, self.train_step, lambda: self.config, self.switches)
+        self.clock, self.watch = StepClock(), Watch(self)
+        self.state = self._new_state(lineage or {})
+        self.checkpointer = Checkpointer(self)
+        self.store: CheckpointStore = self.checkpointer.store
         if resumed_folder:
             self.checkpointer.resume(resume_checkpoint)
             self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         self.stop_requested = threading.Event()
         """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
+        self.pipeline_depth: int = config.training.pipeline_depth
+        """Buffers between the devices: one being prepared, one trained on, the rest ready."""
         self.enable_async_pipeline = True
         """False prepares each batch in the training loop, when it is asked for."""
 
-    def _settle(self, model, before):
-        """What is applied of the training switches; `before` is the state of the checkpoint to resume, or empty."""
-        training, stage = self.config.training, self.stage
-        asked = training, self.config.model, self.model_device, stage.switches
-        switches = settle_switches(*asked, before.get("switches"), stage.default_ema)
-        self.workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")
+    def _new_state(self, lineage):
+        parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
+        parts["micro_batches"] = self.batching
+        best_by = self.config.training.best_by if self.stage.speaks else "loss"
+        return TrainingState(lineage, STAGES[self.stage.name].follows, best_by=best_by, parts=parts)
+
+    def _settle_switches(self, model, before):
+        """Decides which switches are applied; `before` is the state of the checkpoint to resume, or empty."""
+        named, joined = self.config.training.workers, self.workers.addresses if self.workers.count > 1 else ()
+        rule, hint = "those that this process has joined", "They join in a whole run: myxtts.train(config)."
+        require(named == joined, "training.workers", rule, named, hint)
+        asked = self.config.training, self.config.model, self.model_device, self.stage.switches
+        self.switches = settle_switches(*asked, before.get("switches"), self.stage.default_ema)
+        self.workers.require_equal("optimization switches", self.switches.applied(), "Name them instead of auto.")
         if model is not None:
-            name = model.dtype_policy.name
-            rule = f"{name}, that of the model given"
-            require(switches.precision == name, "training.precision", rule, switches.precision)
+            name, precision = model.dtype_policy.name, self.switches.precision
+            require(precision == name, "training.precision", f"{name}, that of the model given", precision)
             self.replicas.adopt(model)
-        return switches
 
     def _build(self, model, measured, starting_weights):
         """Makes the stage's model and its train step on the model devices."""
@@ -122,39 +127,9 @@ class StageTrainer:
         return train_step
 
     @property
-    def model(self) -> XTTS:
-        """The model in training."""
-        return self.stage.model
-
-    @property
-    def data_device(self) -> str:
-        """Device that prepares batches."""
-        return self.plan.data_device
-
-    @property
-    def model_device(self) -> str:
-        """Device that trains, the first of several."""
-        return self.plan.model_device
-
-    @property
-    def workers(self) -> Workers:
-        """The processes that train together, or this one alone."""
-        return self.replicas.workers
-
-    @property
-    def store(self) -> CheckpointStore:
-        """The stage's checkpoints."""
-        return self.checkpointer.store
-
-    @property
     def ledger(self) -> Ledger | None:
         """What the switches do, seen at the first step."""
         return self.watch.ledger
-
-    @property
-    def pipeline_depth(self) -> int:
-        """Buffers between the devices: one being prepared, one trained on, the rest ready."""
-        return self.config.training.pipeline_depth
 
     @property
     def stage_config(self) -> StageConfig:
@@ -183,7 +158,11 @@ class StageTrainer:
             callbacks: Objects with any of the methods of `callbacks.Callback`.
         """
         if reason := self.stage.nothing_to_learn(dataset):
-            return self._end_at_once(reason)
+            logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
+            if not self.state.finished:
+                with self.checkpointer.writer:
+                    self.save(last=True, finished=True)
+            return {}
         dataset = self.stage.choose_clips(dataset)
         if self.config.training.automatic_batch_size:
             dataset = fit_batch_size(self, dataset)
@@ -212,14 +191,6 @@ class StageTrainer:
         self.watch.end()
         return validation
 
-    def _end_at_once(self, reason):
-        """The stage is finished as it is."""
-        logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
-        if not self.state.finished:
-            with self.checkpointer.writer:
-                self.save(last=True, finished=True)
-        return {}
-
     def _train_and_go_back(self, total, dataset):
         """Trains to the last step, from the last good checkpoint after divergence, to the best one if overtrained."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
@@ -227,13 +198,11 @@ class StageTrainer:
             try:
                 validation = self._train_until(total, dataset, loader)
             except TrainingDiverged as error:
-                self.checkpointer.go_back(error, self.watch.divergence)
+                self.checkpointer.go_back(error)
                 self.adopt_batching()
                 dataset = self.state.take_up(dataset, self.stage.name)
         if self.watch.ended_early:
-            detector = self.watch.overtraining.state()
             self.checkpointer.go_back_to_best()
-            self.watch.overtraining.restore(detector)
             self.state.take_up(dataset, self.stage.name)
             self.save(last=True, finished=True)
         return validation
@@ -245,7 +214,10 @@ class StageTrainer:
         order, validation, at_end, stopping = dataset.order(self.stage.name), {}, False, False
         watch.recent.clear()
         with self.pipeline(dataset, state.position, stop) as batches:
-            self._warm_up(batches)
+            if self.plan.is_dual:
+                watch.call("on_waiting", self.config.data.model_start_delay)
+                batches.wait_until_filled(self.config.data.model_start_delay)
+                watch.call("on_running")
             self.clock.start(batches)
             while not (at_end or stopping):
                 if len(group := list(islice(batches, accumulation))) < accumulation:
@@ -279,13 +251,6 @@ class StageTrainer:
     def _is_due(self, every):
         return self.state.step % every == 0
 
-    def _warm_up(self, batches):
-        if self.plan.is_dual:
-            delay = self.config.data.model_start_delay
-            self.watch.call("on_waiting", delay)
-            batches.wait_until_filled(delay)
-            self.watch.call("on_running")
-
     def _take_step(self, group, total):
         seed, state = self.config.training.seed, self.state
         with tf.device(self.model_device):
@@ -304,7 +269,7 @@ class StageTrainer:
     ) -> SynchronousPipeline:
         """Prepared batches `start` to `stop` of a dataset on the model device, to be used in a `with` block.
 
-        `watch` is `(phase, call) -> call`, put around `preprocess` and `transfer` by whoever wants to time them.
+        `watch` is `(phase, call) -> call`, a wrapper of `preprocess` and `transfer` that times them.
         """
         make = DevicePipeline if self.enable_async_pipeline else SynchronousPipeline
         # One buffer is being prepared and one trained on; a step with accumulation takes several batches from the rest.
@@ -332,7 +297,7 @@ class StageTrainer:
             self.checkpointer.save(last, finished, self.ledger and self.ledger.state())
 
     def adopt_batching(self) -> None:
-        """Takes the sizes of batches that are trained with into the configuration."""
+        """Copies the batch sizes in use into the configuration."""
         sizes = self.batching.batch_size, self.batching.accumulation
         if sizes != (self.stage_config.batch_size, self.config.training.gradient_accumulation):
             self.config = with_batch(self.config, self.stage.name, *sizes)

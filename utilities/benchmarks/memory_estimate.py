@@ -64,7 +64,7 @@ def training_step(stage, model_config, shapes, optimizations=CASES["none"]):
     import tensorflow as tf
 
     from myxtts.models.xtts import XTTS
-    from myxtts.training.loop.gradient_order import recompute
+    from myxtts.training.loop.optimizations import recompute
     from myxtts.training.loop.step import TrainStep
     from myxtts.training.stages.base import Update
     from myxtts.training.stages.decoder import ADVERSARIAL

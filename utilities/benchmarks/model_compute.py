@@ -66,7 +66,7 @@ def remat():
     """What recomputes a segment: with TensorFlow as training does."""
     if keras.backend.backend() != "tensorflow":
         return lambda segment, block: keras.remat(segment)
-    from myxtts.training.loop.gradient_order import recompute
+    from myxtts.training.loop.optimizations import recompute
 
     return recompute
 

@@ -142,8 +142,7 @@ class Step:
 
         from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
         from myxtts.models.xtts import XTTS
-        from myxtts.training.loop.gradient_order import recompute
-        from myxtts.training.loop.optimizations import settle_switches
+        from myxtts.training.loop.optimizations import recompute, settle_switches
         from myxtts.training.loop.step import TrainStep
         from myxtts.training.stages.base import Update
         from myxtts.training.stages.gpt import GPTObjective

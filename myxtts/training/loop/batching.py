@@ -1,14 +1,13 @@
-"""How many clips are trained on at once: found by trial, and made fewer when memory runs out.
+"""How many clips are trained on at once: found by trial, and fewer when memory runs out.
 
-The batch that counts, whose tokens have one mean, stays what it is: what does not fit at once is summed up in parts.
+The effective batch, whose tokens have one mean, stays the same: what does not fit at once is summed up in parts.
 """
 
 import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -21,7 +20,6 @@ from myxtts.devices.machine import read_memory
 from myxtts.devices.memory_use import PeakMemory, resident_bytes
 from myxtts.training.loop.replicas import Replicas
 from myxtts.training.loop.step import TrainStep
-from myxtts.training.stages.base import Stage
 
 if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
@@ -32,20 +30,19 @@ FREE_SHARE = 0.5
 """Share of the free main memory that trials on a CPU may take where no budget is set."""
 MB = 2**20
 Trial = Callable[[int, int], int | None]
-"""`(size, parts) -> bytes at the peak`: takes a step on `parts` batches of `size` of the longest clips; undoes it."""
+"""`(size, parts) -> bytes at the peak` of a step on `parts` batches of `size` clips, which changes no variable."""
 
 
 class OutOfMemory(ConfigError):
-    """Memory runs out even for the smallest batch, or ran out where a step cannot be taken again."""
+    """Memory runs out for the smallest batch, or where a step cannot be taken again."""
 
 
 class Batching:
-    """How a batch is trained on: how many clips make one, how many batches an update, in how many parts each.
+    """How a batch is trained on: clips in a batch, batches in an update, parts of each batch.
 
-    An error for lack of memory halves what is trained on at once, and the step is taken again: its batches are still
-    there, and no weight has changed. A checkpoint keeps how a batch was split, so a resumed run splits it alike.
-
-    `automatic` says whether sizes are found by trial; a resumed run then keeps those of its checkpoint.
+    When memory runs out, each batch is split into more parts, and the step is taken again: its batches are still there,
+    and no weight has changed. Checkpoints keep the sizes, so a resumed run splits its batches alike. `automatic` says
+    whether sizes are found by trial; a resumed run then keeps those of its checkpoint.
     """
 
     def __init__(
@@ -55,10 +52,8 @@ class Batching:
         rule = f"a multiple of the number of training devices, {count}"
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
-        self.batch_size, self.accumulation = batch_size, accumulation
-        """Clips per batch, a multiple of the number of replicas, and batches per update."""
-        self.parts = 1
-        """Parts that each batch is split into."""
+        self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
+        """Clips per batch, a multiple of the number of replicas; batches per update; parts of each batch."""
 
     @property
     def clips(self) -> int:
@@ -66,19 +61,19 @@ class Batching:
         return self.batch_size // self.parts
 
     def use(self, batch_size: int, accumulation: int) -> None:
-        """Takes batches of another size from here on, and this many for an update; the data set must, too."""
+        """Changes the size of batches, and how many make an update; the data set must change, too."""
         self.batch_size, self.accumulation = batch_size, accumulation
         self.train_step.drop_accumulators()
         if accumulation > 1:
             self.make_accumulators()
 
     def make_accumulators(self) -> None:
-        """Makes what several batches an update need, on the model device."""
+        """Creates the gradient accumulators on the model device."""
         with self._replicas.scope():
             self.train_step.make_accumulators()
 
     def trace_for(self, examples: list) -> None:
-        """Lets the step trace for batches like these, in the parts that they are trained on in."""
+        """Traces the step for batches like these, in their parts."""
         self.train_step.trace_for([self._replicas.split(example, self.parts)[0] for example in examples])
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
@@ -120,18 +115,12 @@ class Batching:
         advice = f"Run the command again with --batch-size {self.clips // 2} and twice the --grad-accum."
         return OutOfMemory(f"Memory ran out with {self.clips} clips at once ({reason}). {why}. {advice}")
 
-    def fit(self, budget: float | None, trial: Trial) -> None:
-        """Takes the most clips at once that `largest_that_fits` finds; the effective batch stays what it is."""
-        clips = self.batch_size * self.accumulation
-        best = largest_that_fits(clips, self._replicas.count, budget, trial)
-        self.use(best, clips // best)
-
     def state(self) -> dict:
-        """What goes into a checkpoint, as JSON values."""
+        """JSON values for a checkpoint."""
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Takes up what `state` gave. A size found by trial is kept: the order of the data rests on it."""
+        """Inverse of `state`. A size found by trial is kept, because the order of the data depends on it."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"{batch_size} clips cannot be trained on {accumulation} times in {parts} parts")
@@ -149,27 +138,69 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
     return replace(config, training=replace(config.training, stages=stages, gradient_accumulation=accumulation))
 
 
-def largest_that_fits(effective: int, replicas: int, budget: float | None, trial: Trial) -> int:
-    """Finds the most clips that fit at once, by trial.
+def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
+    """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
+    batching = trainer.batching
+    if trainer.step == 0:
+        trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last, which takes most
+        budget = _memory_budget(trainer.config.training.memory_budget_mb, trainer.model_device)
+        clips = batching.batch_size * batching.accumulation
+        best = _largest_that_fits(clips, trainer.replicas.count, budget, measured_trial(trainer, dataset))
+        batching.use(best, clips // best)
+        trainer.adopt_batching()
+    sizes = batching.batch_size, batching.accumulation
+    return replace(dataset, config=with_batch(dataset.config, trainer.stage.name, *sizes))
 
-    The effective batch stays what it is: sizes that divide it are tried, each at least twice the one before. On a CPU,
-    where nothing would end a step that takes too much, a size is only tried while its memory, foreseen from those
-    before, is in the budget.
 
-    Args:
-        effective: Clips per update.
-        budget: Bytes that a trial may take; None where the device itself refuses.
+def _memory_budget(megabytes, device):
+    """Bytes that trials on `device` may take: those asked for, else a share of what is free; infinite on a GPU."""
+    if not runs_on_cpu(device):
+        return math.inf
+    if megabytes is not None:
+        return megabytes * MB
+    usable = read_memory().usable
+    require(usable is not None, "--memory-budget", "given, since this system does not report free memory", None)
+    return FREE_SHARE * usable
 
-    Raises:
-        OutOfMemory: Not even the smallest batch fits.
+
+def measured_trial(trainer: "StageTrainer", dataset: SpeechDataset) -> Trial:
+    """A `Trial` on the longest clips of the data set."""
+    batching, step = trainer.batching, trainer.train_step
+
+    def trial(size, parts):
+        if parts > 1:
+            batching.make_accumulators()
+        variables = {**trainer.stage.all_weights(), **step.state_variables(), **step.averages()}.values()
+        before = [variable.numpy() for variable in variables]
+        try:
+            with PeakMemory() as memory:
+                losses = step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))
+                float(losses["loss"])  # waits for the device
+        finally:
+            for variable, value in zip(variables, before):
+                variable.assign(value)
+            step.forget_partial_step()
+            step.forget_traces()
+        return memory.peak
+
+    return trial
+
+
+def _largest_that_fits(effective, replicas, budget, trial):
+    """The largest number of clips at once that fits, with an effective batch of `effective` clips.
+
+    Sizes that divide it are tried, each at least twice the one before. On a CPU, where nothing would end a step that
+    takes too much, a size is only tried while its memory, on the line through the last two, is within the budget.
     """
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
     trials, reason, base, size = {}, "", resident_bytes(), sizes[0]
-    limit = math.inf if budget is None else budget
     while size is not None:
-        foreseen = _foreseen(trials, size)
-        if foreseen > limit:
-            reason = f"{size} would take some {foreseen / MB:.0f} MB, and the budget is {limit / MB:.0f} MB"
+        expected = 0.0
+        if len(trials) > 1:
+            (few, less), (many, more) = sorted(trials.items())[-2:]
+            expected = more + max(0.0, (more - less) / (many - few)) * (size - many)
+        if expected > budget:
+            reason = f"{size} would take some {expected / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
             break
         try:
             peak = trial(size, min(2, effective // size))
@@ -177,8 +208,8 @@ def largest_that_fits(effective: int, replicas: int, budget: float | None, trial
             reason = f"{size} does not fit: {error.message.splitlines()[0]}"
             break
         taken = peak - base if peak is not None else 0
-        if taken > limit:
-            reason = f"{size} takes {taken / MB:.0f} MB, and the budget is {limit / MB:.0f} MB"
+        if taken > budget:
+            reason = f"{size} takes {taken / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
             break
         trials[size] = taken
         size = next((larger for larger in sizes if larger >= 2 * size), None)
@@ -188,66 +219,10 @@ def largest_that_fits(effective: int, replicas: int, budget: float | None, trial
             "Take a smaller --model-size or data.max_seconds, or raise --memory-budget."
         )
     best = max(trials)
-    tried = (f"{one} ({taken / MB:.0f} MB)" if budget is not None else str(one) for one, taken in trials.items())
-    tried = ", ".join(tried) + (f"; {reason}" if reason else "")
-    found = best, effective // best, effective, tried
+    tried = (f"{one} ({taken / MB:.0f} MB)" if budget < math.inf else str(one) for one, taken in trials.items())
+    found = best, effective // best, effective, ", ".join(tried) + (f"; {reason}" if reason else "")
     logger.info("Batch size auto: %d clips at once, %d times an update of %d. Tried %s", *found)
     return best
-
-
-def memory_budget(megabytes: int | None, device: str) -> float | None:
-    """Bytes that trials on `device` may take: what was asked for, else a share of what is free; None on a GPU."""
-    if not runs_on_cpu(device):
-        return None
-    if megabytes is not None:
-        return megabytes * MB
-    usable = read_memory().usable
-    if usable is None:
-        unknown = "this system does not tell how much memory is free"
-        raise ConfigError(f"--batch-size auto needs --memory-budget here: {unknown}.")
-    return FREE_SHARE * usable
-
-
-def _foreseen(trials, size):
-    """Bytes that a trial of `size` clips will take, on the line through the last two; 0 before there are two."""
-    if len(trials) < 2:
-        return 0.0
-    (few, less), (many, more) = sorted(trials.items())[-2:]
-    return more + max(0.0, (more - less) / (many - few)) * (size - many)
-
-
-def measured_trial(batching: Batching, stage: Stage, make_batch: Callable[[int], NamedTuple]) -> Trial:
-    """A trial, on so many of the longest clips as `make_batch` makes them, that leaves all variables as they were."""
-    train_step = batching.train_step
-
-    def trial(size, parts):
-        if parts > 1:
-            batching.make_accumulators()
-        variables = {**stage.all_weights(), **train_step.state_variables(), **train_step.averages()}.values()
-        before = [variable.numpy() for variable in variables]
-        try:
-            with PeakMemory() as memory:
-                losses = train_step([make_batch(size)] * parts, 0.0, (0, 0))
-                float(losses["loss"])  # waits for the device
-        finally:
-            for variable, value in zip(variables, before):
-                variable.assign(value)
-            train_step.forget_partial_step()
-            train_step.forget_traces()
-        return memory.peak
-
-    return trial
-
-
-def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
-    name, batching, stage = trainer.stage.name, trainer.batching, trainer.stage
-    if trainer.step == 0:
-        trainer.train_step.phase = stage.phase(1, 1)  # the last, which takes most
-        budget = memory_budget(trainer.config.training.memory_budget_mb, trainer.model_device)
-        batching.fit(budget, measured_trial(batching, stage, partial(trainer.noise, dataset)))
-        trainer.adopt_batching()
-    return replace(dataset, config=with_batch(dataset.config, name, batching.batch_size, batching.accumulation))
 
 
 def noise_waves(dataset: SpeechDataset, stage: str, size: int, pick: Callable = max) -> WaveBatch:

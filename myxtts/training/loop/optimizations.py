@@ -1,40 +1,48 @@
-"""The switches of training: what is asked for, and what the hardware lets be applied."""
+"""The switches of training: what is asked for, what the hardware lets be applied, and recomputation."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
+import keras
 import tensorflow as tf
 
 from myxtts.config.config import ModelConfig, TrainingConfig
 from myxtts.config.optimizations import SWITCHES, requested_switches
 from myxtts.devices.precision import choose_precision
-from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD
-from myxtts.training.stages.attention_choice import choose_attention
+from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
+from myxtts.models.layers.dropout import Dropout
+
+SHORTEST = 256
+"""Tokens of the shortest trial; below it one form is as good as the other."""
+SLOWER_BY = 1.05
+"""Ratio of times up to which the memory-efficient form counts as no slower."""
+REPEATS = 3
+RECOMPUTED = "recomputed_"
+"""Prefix of the name scope of operations made in the backward pass, before the name of the block."""
 
 
-@dataclass(frozen=True)
-class Switches:
-    """What is applied on this machine; the fields are `config.optimizations.SWITCHES`."""
+class Switches(SimpleNamespace):
+    """What is applied on this machine; each of `config.optimizations.SWITCHES` is an attribute. In addition:
 
-    precision: str
-    """Keras dtype policy."""
-    gradient_checkpointing: bool
-    """Whether the GPT's blocks recompute what the backward pass needs."""
-    tf32: bool
-    """Whether float32 products may be rounded to TF32, where the hardware has it; a setting of the whole process."""
-    attention: str
-    """`standard` or `memory-efficient`."""
-    xla: bool
-    """Whether gradients and update are compiled."""
-    ema: float
-    """Decay of the weight averages; 0 for none."""
-    requested: dict
-    """`{switch: (value, source)}`, see `requested_switches`."""
-    reasons: dict
-    """`{switch: why it is applied as it is}`, in words, where there is something to say."""
+    - `requested`, `{switch: (value, source)}`, see `requested_switches`;
+    - `reasons`, `{switch: why it is applied as it is}`, where there is something to say.
+    """
 
     def applied(self) -> dict:
         """What is applied by the name of the switch, as JSON values: a resumed run keeps what was measured."""
         return {name: getattr(self, name) for name in SWITCHES}
+
+    def asked(self, name: str) -> tuple[object, str]:
+        """The requested value of a switch, and the same in words, with its source."""
+        value, source = self.requested[name]
+        return value, f"{on_or_off(value) if isinstance(value, bool) else value} ({source})"
+
+
+def on_or_off(value: bool) -> str:
+    """`on` or `off`."""
+    return "on" if value else "off"
 
 
 def settle_switches(
@@ -45,13 +53,12 @@ def settle_switches(
     before: dict | None = None,
     default_ema: float = 0.0,
 ) -> Switches:
-    """Decides what is applied of what `training` asks for, and sets what TensorFlow has one setting for in a process:
-    TF32, and determinism, which stays on from then on.
+    """Decides which of the switches that `training` asks for are applied, and sets TF32 and determinism, which
+    TensorFlow has one setting for in a process; determinism stays on from then on.
 
     `--attention auto` is measured at the longest sequence of the model, unless `before`, the `Switches.applied` of the
-    run that is resumed, says what it was: two measurements need not agree, and the forms round otherwise. `applicable`
-    are the switches that mean something for what is trained; the others stay at their defaults. `default_ema` is the
-    stage's own.
+    resumed run, has it: two measurements may differ, and the forms round differently. `applicable` are the switches
+    that mean something for what is trained; the others stay at their defaults. `default_ema` is the stage's own.
     """
     requested = requested_switches(training)
     if requested["ema"][1] == "default" and default_ema:
@@ -65,7 +72,7 @@ def settle_switches(
         tf.config.experimental.enable_op_determinism()
     earlier = (before or {}).get("attention")
     if values["attention"] == "auto" and earlier in (STANDARD, MEMORY_EFFICIENT):
-        values["attention"], reasons["attention"] = earlier, "as in the checkpoint that the run goes on from"
+        values["attention"], reasons["attention"] = earlier, "as in the checkpoint that the run continues from"
     elif values["attention"] == "auto":
         choice = choose_attention(model_config, values["precision"], device)
         values["attention"], reasons["attention"] = choice.form, choice.reason
@@ -76,17 +83,17 @@ def settle_switches(
 
 
 def is_deterministic() -> bool:
-    """Whether TensorFlow takes sums in one order in this process, as is seen by what it refuses then."""
+    """Whether TensorFlow takes sums in one order in this process: it then refuses to draw without a seed."""
     with tf.Graph().as_default():
         try:
             tf.random.uniform(())
-        except RuntimeError:  # drawing without a seed
+        except RuntimeError:
             return True
     return False
 
 
 def xla_refusal(device: str) -> str | None:
-    """What TensorFlow says when it cannot compile for `device`; None when it can."""
+    """TensorFlow's message when it cannot compile for `device`; None when it can."""
     double = tf.function(lambda x: x + x, jit_compile=True)
     try:
         with tf.device(device):
@@ -94,3 +101,111 @@ def xla_refusal(device: str) -> str | None:
     except tf.errors.OpError as error:
         return error.message.splitlines()[0]
     return None
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """What `choose_attention` measured, and the form that follows from it: `standard` or `memory-efficient`."""
+
+    form: str
+    crossover: int | None
+    """Shortest tried length in tokens from which the memory-efficient form is no slower; None if it always is."""
+    ratios: dict[int, float]
+    """Time of the memory-efficient form over that of the standard one, by length in tokens."""
+
+    @property
+    def reason(self) -> str:
+        """The measurement in words."""
+        measured = ", ".join(f"{ratio:.2f} at {length}" for length, ratio in sorted(self.ratios.items()))
+        found = "slower at the longest" if self.crossover is None else f"no slower from {self.crossover} tokens"
+        return f"memory-efficient attention is {found}: times the standard form's time {measured}"
+
+
+def choose_attention(model_config: ModelConfig, precision: str, device: str) -> AttentionChoice:
+    """Times forward and backward of one layer in both forms, from the longest sequence of the model downwards.
+
+    A measurement and not a table: the length depends on processor, precision (a Keras dtype policy) and width of the
+    heads. It takes about as long as tracing the two functions, some seconds.
+    """
+    heads, width = model_config.heads, model_config.width // model_config.heads
+    longest = model_config.num_latents + model_config.max_text_tokens + 2 + model_config.max_audio_tokens
+    dtype = keras.DTypePolicy(precision).compute_dtype
+    dropout = Dropout(model_config.dropout)
+    with tf.device(device):
+        signature = tf.TensorSpec((None, heads, None, width), dtype)
+        steps = {form: _layer(form, dropout, signature) for form in (STANDARD, MEMORY_EFFICIENT)}
+        ratios, crossover, length = {}, None, longest
+        while length >= min(SHORTEST, longest):
+            tensors = [tf.random.stateless_normal((1, heads, length, width), (0, i), dtype=dtype) for i in range(3)]
+            times = {form: _best_time(step, tensors) for form, step in steps.items()}
+            ratios[length] = times[MEMORY_EFFICIENT] / times[STANDARD]
+            if ratios[length] > SLOWER_BY:
+                break
+            crossover, length = length, length // 2
+    return AttentionChoice(STANDARD if crossover is None else MEMORY_EFFICIENT, crossover, ratios)
+
+
+def _layer(form, dropout, signature):
+    @tf.function(input_signature=[signature] * 3)
+    def forward_and_backward(query, key, value):
+        with tf.GradientTape() as tape:
+            tape.watch((query, key, value))
+            output = attend(MemoryUse(form), query, key, value, causal=True, dropout=dropout, seed=tf.constant([0, 1]))
+        return tape.gradient(output, (query, key, value))
+
+    return forward_and_backward
+
+
+def _best_time(step, tensors):
+    times = []
+    for _ in range(REPEATS + 1):  # the first call warms caches
+        began = time.perf_counter()
+        step(*tensors)[0][0, 0, 0, 0].numpy()  # waits for the device
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def recompute(segment: Callable, block: str) -> Callable:
+    """`segment` of a block, recomputed in its backward pass (Chen et al. 2016): only arguments and result are kept.
+
+    Operations that the gradient does not need, such as a product at the end of the segment, are pruned by graph and
+    compiler. The recomputed operations have `block` in their names.
+    """
+    forward = True
+
+    def named(*tensors):
+        nonlocal forward
+        if forward:
+            forward = False
+            return segment(*tensors)
+        with keras.name_scope(RECOMPUTED + block):
+            return segment(*tensors)
+
+    return weights_first(keras.remat(named))
+
+
+def weights_first(function: Callable) -> Callable:
+    """`function`, whose gradient reaches its tensors only after that of its weights is computed.
+
+    TensorFlow's executor runs first what became ready last, so the gradients of weights, and with them their recomputed
+    operands, would wait until all blocks are through. Grappler removes control dependencies; a sum stays.
+    """
+
+    @tf.custom_gradient
+    def gated(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            result = function(*tensors)
+
+        def gradient(*upstream, variables=()):
+            upstream = upstream if isinstance(result, tuple) else upstream[0]
+            of_tensors, of_weights = tape.gradient(result, (tensors, list(variables)), upstream)
+            if of_weights:
+                first = tf.reduce_max([tf.cast(tf.reshape(one, [-1])[0], "float32") for one in of_weights]) > 0
+                zero = tf.where(tf.equal(first, first), 0.0, 1.0)  # for all that optimizers know, any number
+                of_tensors = [one + tf.cast(zero, one.dtype) for one in of_tensors]
+            return of_tensors, of_weights
+
+        return result, gradient
+
+    return gated

@@ -7,12 +7,21 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError, require
+from myxtts.config.checks import ConfigError
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.kinds import short_name
 from myxtts.distributed.workers import Workers, current_workers
 from myxtts.models.layers.batch_normalization import BatchNormalization
 from myxtts.training.loop.device_pipeline import copy_to
+
+LOST_WORKER = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+)
+"""Errors of a collective operation when a worker is gone."""
 
 
 class Replicas:
@@ -30,15 +39,8 @@ class Replicas:
 
     @property
     def count(self) -> int:
-        """Of all workers together."""
+        """Replicas of all workers together."""
         return self.strategy.num_replicas_in_sync
-
-    def joined(self, addresses: tuple[str, ...]) -> Workers:
-        """The workers, or this process alone; raises `ConfigError` unless they are those that the settings name."""
-        joined = self.workers.addresses if self.workers.count > 1 else ()
-        way_out = "They join in a whole run: myxtts.train(config)."
-        require(addresses == joined, "training.workers", "those that this process has joined", addresses, way_out)
-        return self.workers
 
     def scope(self) -> ExitStack:
         """Context in which variables are made on the model devices."""
@@ -49,24 +51,26 @@ class Replicas:
         return stack
 
     def adopt(self, model: keras.Model) -> None:
-        """Takes in a model that was made outside of `scope`, on the model device.
+        """Prepares a model that was made outside of `scope`, on the model device.
 
         Raises:
             ConfigError: It is elsewhere; or there are several devices, and it has no copy of its weights on each.
         """
         if self.count > 1:
-            way_out = "Keep it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()"
-            raise ConfigError(f"model= is for training on one device. Received: {self.count} devices. {way_out}.")
+            raise ConfigError(
+                f"model= is for training on one device. Received: {self.count} devices. Save it with "
+                "model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
+            )
         strays = {short_name(variable.value.device) for variable in model.variables} - set(self.devices)
         if strays:
-            way_out = f"Make it within tf.device({self.devices[0]!r})"
-            raise ConfigError(f"model= must be on {self.devices[0]}. It is on {', '.join(sorted(strays))}. {way_out}.")
+            found, device = ", ".join(sorted(strays)), self.devices[0]
+            raise ConfigError(f"model= must be on {device}. It is on {found}. Make it within tf.device({device!r}).")
         for variable in model.variables:
-            # TensorFlow refuses optimizer variables beside one that is of no strategy, though it lives where they do.
+            # TensorFlow refuses optimizer variables for one that has no strategy, even on the same device.
             variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
-        """A prepared batch, of this worker, on the model device; on several, split into equal shards."""
+        """A prepared batch of this worker on the model device; on several, split into equal shards."""
         if len(self.devices) == 1:
             return copy_to(batch, self.devices[0])
         with tf.device(self.data_device):
@@ -74,7 +78,7 @@ class Replicas:
         return self.distribute([copy_to(type(batch)(*shard), device) for shard, device in zip(shards, self.devices)])
 
     def distribute(self, shards: list):
-        """One value per replica, as the strategy takes it."""
+        """The strategy's value per replica of one batch each."""
         if len(shards) == 1:
             return shards[0]
         return self.strategy.experimental_distribute_values_from_function(
@@ -82,37 +86,32 @@ class Replicas:
         )
 
     def share(self, variables: Iterable[tf.Variable], seconds: float) -> None:
-        """Gives variables the chief's values, which another worker's processor may have rounded otherwise.
+        """Gives variables the chief's values, which other processors may have rounded differently.
 
-        `seconds` is the most time to wait for the others for one.
+        `seconds` is the longest wait for the other workers for each variable.
         """
         for variable in variables:
             self.workers.watch(seconds)
-            variable.assign(self._of_chief(variable.numpy()))
+            with tf.device(self.strategy.extended.worker_devices[0]):
+                value = self.local(self._send(tf.constant(variable.numpy())))[0].numpy()
+            variable.assign(value)
         self.workers.watch(None)
-
-    def _of_chief(self, value):
-        """The first replica's value of an array that all have."""
-        with tf.device(self.strategy.extended.worker_devices[0]):
-            return self.local(self._send(tf.constant(value)))[0].numpy()
 
     @tf.function(reduce_retracing=True)
     def _send(self, value):
         def replica(own):
             context = tf.distribute.get_replica_context()
             sent = tf.where(context.replica_id_in_sync_group == 0, own, tf.zeros_like(own))
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, sent)
+            return context.all_reduce("SUM", sent)
 
         return self.strategy.run(replica, (value,))
 
     @contextmanager
     def naming_who_is_lost(self) -> Iterator[None]:
-        """Inside, an operation of all that fails because a worker is gone ends with its name; see `Workers.part_of`."""
-        errors = tf.errors
-        kinds = errors.UnavailableError, errors.DeadlineExceededError, errors.AbortedError, errors.CancelledError
+        """Inside, a collective operation that fails because a worker is gone names it; see `Workers.part_of`."""
         try:
             yield
-        except (*kinds, errors.InternalError) as error:
+        except LOST_WORKER as error:
             self.workers.part_of(error)
             raise
 
@@ -132,11 +131,7 @@ class Replicas:
 
 
 def synchronize_statistics(model: keras.Model) -> None:
-    """Lets batch normalization take its statistics of the whole batch, all replicas' rows of it, as on one device."""
+    """Makes batch normalization take its statistics over the rows of all replicas, as on one device."""
     for layer in model._flatten_layers():
         if isinstance(layer, BatchNormalization):
-            layer.over_replicas = _over_replicas
-
-
-def _over_replicas(value):
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+            layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)

@@ -1,8 +1,8 @@
-"""The one train step, the same for every stage, for one replica or several, for one batch or an accumulated group.
+"""The train step of every stage, for one replica or several, for one batch or an accumulated group.
 
 Gradients are sums over the items of all replicas and micro-batches, divided by the number of those items; they are
-reduced once, then checked, clipped and applied. Keras's own shortcuts do not fit: its global-norm clipping and its loss
-scaling look at one replica, and its accumulation averages micro-batches whatever their number of tokens.
+reduced once, then checked, clipped and applied. Keras's global-norm clipping and loss scaling see one replica, and its
+accumulation averages micro-batches whatever their number of tokens.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,10 @@ from myxtts.training.stages.base import Update
 class TrainStep:
     """Takes optimizer steps: every update of a stage in turn, each on the weights that the one before left.
 
-    To be made in the strategy's scope and on the model device, since every variable stays where it is made.
-
-    Args:
-        accumulation: Batches per update.
-        precision: Dtype policy of the model; `mixed_float16` turns dynamic loss scaling on.
-        xla: Compile the gradients, and on one device the updates. XLA compiles once per shape of batch.
-        ema: Decay of the weight averages; 0 for none.
+    To be made in the strategy's scope and on the model device, since every variable stays where it is made. With more
+    than one batch per update, `accumulation`, there are gradient accumulators; a `precision` (dtype policy) of
+    `mixed_float16` turns on dynamic loss scaling; `xla` compiles the gradients, and on one device the updates, once
+    per shape of batch; `ema` is the decay of the weight averages, 0 for none.
     """
 
     def __init__(
@@ -42,22 +39,17 @@ class TrainStep:
         self.strategy = strategy
         rule = dict(scaled=precision == "mixed_float16", ema=ema, stage_learning_rate=stage_config.learning_rate)
         self.rules = [UpdateRule(update, strategy, **rule) for update in updates]
-        """What is updated, in the order in which the updates take turns."""
         if accumulation > 1:
             self.make_accumulators()
-        self.phase = ""
-        """Of the stage's phases the one that the next steps belong to; each is traced once."""
-        self.micro_batches = 0
-        """Batches whose gradients went into the last update."""
+        self.phase, self.micro_batches = "", 0
+        """The stage's phase in the next steps; each is traced once. Batches that went into the last update."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
     def forget_traces(self) -> None:
-        """Traces anew from here on, as if no batch had been seen."""
-        self.traces = 0
-        self.graph = None
-        """The graph that was traced last, of a function that computes gradients."""
-        self._compiled_shapes = set()
+        """Makes the functions of the step, untraced."""
+        self.traces, self.graph, self._compiled_shapes = 0, None, set()
+        """Times that a function that computes gradients was traced, and the last graph."""
         for rule in self.rules:
             rule.compile(self.xla)
         # XLA compiles for each shape in any case; with the shape known when traced, loops over it can be unrolled.
@@ -69,17 +61,16 @@ class TrainStep:
         return [tf.function(partial(function, rule), reduce_retracing=reduce_retracing) for rule in self.rules]
 
     def trace_for(self, examples: list) -> None:
-        """Traces for all shapes of batch that lie between those of the examples, which are batches or micro-batches.
+        """Traces for all shapes between those of the examples, which are batches or micro-batches.
 
-        Left to itself, a traced function is for the shapes that come first, and for any shapes from the second ones on.
-        A resumed run, where others come first, would take the same steps in other graphs, which round otherwise. XLA
-        compiles for each shape anyway.
+        TensorFlow alone would trace the first shape, and any shape from the second one on. A resumed run, where others
+        come first, would take the same steps in other graphs, which round differently. XLA compiles each shape anyway.
         """
         if self.xla or tf.config.functions_run_eagerly():
             return
         specs = [tf.nest.map_structure(tf.type_spec_from_value, example) for example in examples]
         if all(spec == specs[0] for spec in specs):
-            return  # there is but one shape
+            return
         batch = tf.nest.map_structure(lambda one, *more: one.most_specific_common_supertype(more), *specs)
         for phase in dict.fromkeys(phase for rule in self.rules for phase in rule.phases or ("",)):
             with tf.device(self.strategy.extended.worker_devices[0]):
@@ -103,78 +94,77 @@ class TrainStep:
         return self._of_rules(UpdateRule.state_variables)
 
     def accumulators(self) -> dict[str, tf.Variable]:
-        """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""
-        return self._of_rules(UpdateRule.accumulators)
-
-    def averages(self) -> dict[str, tf.Variable]:
-        """Averages of the weights by name; empty where none are kept."""
-        return self._of_rules(lambda rule: rule.averages.variables() if rule.averages else {})
+        """Sums of the gradients of micro-batches, by name; zero between steps, so no checkpoint needs them."""
+        return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
 
     def trainable(self) -> dict[str, tf.Variable]:
         """Weights that the updates change, by name."""
-        return self._of_rules(lambda rule: dict(zip(rule.names, rule.variables)))
+        return self._of_rules(lambda rule: rule.trainable)
 
     def averaged(self) -> dict[str, tf.Variable]:
-        """Those of them that averages are kept of."""
-        return self._of_rules(lambda rule: dict(zip(rule.names, rule.variables)) if rule.averages else {})
+        """Weights that have averages, by name."""
+        return self._of_rules(lambda rule: rule.trainable if rule.averages else {})
+
+    def averages(self) -> dict[str, tf.Variable]:
+        """Averages of the weights by name; empty where none are kept."""
+        return self._of_rules(lambda rule: rule.averages.variables if rule.averages else {})
 
     def restart_averages(self) -> None:
-        """Lets them begin at the weights as they are."""
-        for averages in filter(None, (rule.averages for rule in self.rules)):
-            averages.restart()
+        """Sets the averages to the weights."""
+        for rule in self.rules:
+            if rule.averages:
+                rule.averages.restart()
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Within the block the model has the weights that are validated and spoken with: their averages, if any."""
+        """Within the block the model has the averages as weights, if there are any: they are validated and speak."""
         with ExitStack() as stack:
-            for averages in filter(None, (rule.averages for rule in self.rules)):
-                stack.enter_context(averages.in_place_of_weights())
+            for rule in self.rules:
+                if rule.averages:
+                    stack.enter_context(rule.averages.in_place_of_weights())
             yield
 
     @property
     def learning_rate(self) -> tf.Variable:
-        """Of the first update."""
+        """Learning rate of the first update."""
         return self.rules[0].optimizer.learning_rate.value
 
     @property
     def bad_steps(self) -> int:
-        """Updates so far that were left out because they were not finite."""
+        """Updates skipped so far because they were not finite."""
         return sum(int(rule.bad_steps.numpy()) for rule in self.rules)
 
     @property
     def bad_steps_in_row(self) -> int:
-        """The most that any update has been left out in a row, just now."""
+        """The most skips in a row up to now, of any update."""
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     @property
     def compilations(self) -> int:
-        """Programs that XLA has made for the batches so far."""
+        """Programs that XLA has compiled so far."""
         return self.most_compilations(len(self._compiled_shapes)) if self._compiled_shapes else 0
 
     def most_compilations(self, num_shapes: int) -> int:
-        """Programs that XLA makes for so many shapes of batch: gradients on each replica, and on one the update."""
+        """Programs that XLA compiles for so many shapes of batch: gradients on each replica, on one the update."""
         replicas = self.strategy.num_replicas_in_sync
         return len(self.rules) * (num_shapes * replicas + (replicas == 1))
 
     def make_accumulators(self) -> None:
-        """Makes what sums of gradients over several batches need; to be called in the strategy's scope."""
+        """Creates the gradient accumulators; to be called in the strategy's scope."""
         for rule in self.rules:
             rule.make_accumulators()
 
     def drop_accumulators(self) -> None:
-        """Frees what sums of gradients took, before a first step."""
+        """Frees the gradient accumulators."""
         for rule in self.rules:
-            rule.drop_accumulators()
+            rule.sums = []
         self.forget_traces()
 
     def forget_partial_step(self) -> bool:
-        """Readies the step for being taken again after an error within it.
-
-        Returns:
-            False when the error struck after weights had begun to change, so that they are of no step.
-        """
+        """Prepares the step for another try after an error; returns whether no weight had begun to change."""
         for rule in self.rules:
-            rule.clear_accumulators()
+            for accumulator in rule.sums:
+                self.strategy.run(lambda a=accumulator: a.assign(tf.zeros_like(a)))
         before, self._begun = self._begun, sum(int(rule.begun.numpy()) for rule in self.rules)
         return before == self._begun
 
@@ -186,24 +176,25 @@ class TrainStep:
             seed: `(2,)` int32, of dropout; the second number may grow by one per micro-batch.
 
         Returns:
-            Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. Where
-            several updates take turns, the figures of each come under its name (`generator/loss`), `loss` and
-            `gradient_norm` are those of the last, and `finite` says whether all of them were applied.
+            Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. Of several updates, the figures of
+            each come under its name (`generator/loss`), `loss` and `gradient_norm` are those of the last, and `finite`
+            says whether all of them were applied.
         """
         # What is outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which is
         # the data device where there are two.
         with tf.device(self.strategy.extended.worker_devices[0]):
             for rule in self.rules:
-                rule.set_learning_rate(learning_rate)
-            figures = self._step(batches, tf.constant(seed, tf.int32))
+                rule.optimizer.learning_rate.assign(learning_rate * rule.rate_share)
+            seed = tf.constant(seed, tf.int32)
+            if len(batches) == 1:
+                figures = self._whole(batches[0], seed, self.phase)
+            else:
+                figures = [self._accumulated(place, batches, seed) for place in range(len(self.rules))]
         self.micro_batches = len(batches)
         self._begun += sum(rule.has_turn(self.phase) for rule in self.rules)
         if self.xla:
             fields = (tf.nest.flatten(self.rules[0].first(batch)) for batch in batches)
             self._compiled_shapes.update(tuple(tuple(field.shape) for field in batch) for batch in fields)
-        return self._together(figures)
-
-    def _together(self, figures):
         together = {"loss": figures[-1]["loss"]}
         for rule, own in zip(self.rules, figures):
             rule.clip_factor = own.pop("clip_factor")
@@ -212,11 +203,6 @@ class TrainStep:
             finite = tf.reduce_all([own["finite"] for own in figures])
             together |= {"gradient_norm": figures[-1]["gradient_norm"], "finite": finite}
         return together
-
-    def _step(self, batches, seed):
-        if len(batches) == 1:
-            return self._whole(batches[0], seed, self.phase)
-        return [self._accumulated(place, batches, seed) for place in range(len(self.rules))]
 
     def _accumulated(self, place, batches, seed):
         if not self.rules[place].has_turn(self.phase):
@@ -229,34 +215,26 @@ class TrainStep:
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
         return self._finish[place](sums, counts, statistics)
 
-    def _trace(self):
-        """Called when a function that computes gradients is traced."""
+    def _count_trace(self):
         self.traces += 1
         self.graph = tf.compat.v1.get_default_graph()
 
     @staticmethod
-    def _seed(seed):
-        """The replica's own seed."""
-        return seed + tf.stack([tf.distribute.get_replica_context().replica_id_in_sync_group, 0])
-
-    @staticmethod
     def _no_turn():
-        """Figures of an update that waits for its phase."""
         zero = tf.zeros(())
         return {"loss": zero, "gradient_norm": zero, "finite": tf.constant(True), "clip_factor": tf.ones(())}
 
     def _whole_step(self, batch, seed, phase):
-        self._trace()
-        turns = [rule.has_turn(phase) for rule in self.rules]
-        return [
-            self._whole_update(rule, batch, seed, phase) if turn else self._no_turn()
-            for rule, turn in zip(self.rules, turns)
-        ]
+        self._count_trace()
+        return [self._whole_update(rule, batch, seed, phase) for rule in self.rules]
 
     def _whole_update(self, rule, batch, seed, phase):
+        if not rule.has_turn(phase):
+            return self._no_turn()
+
         def replica(batch, seed):
             counts = rule.all_reduce(rule.objective.counts(batch))
-            return rule.all_reduce(rule.gradients(batch, counts, self._seed(seed), phase)), counts
+            return rule.all_reduce(rule.gradients(batch, counts, replica_seed(seed), phase)), counts
 
         (gradients, sums, statistics), counts = self.strategy.run(replica, (batch, seed))
         return rule.update(gradients, rule.first(sums), rule.first(counts), statistics)
@@ -265,11 +243,12 @@ class TrainStep:
         return rule.first(self.strategy.run(lambda b: rule.all_reduce(rule.objective.counts(b)), (batch,)))
 
     def _accumulate_step(self, rule, batch, counts, seed, phase):
-        self._trace()
+        self._count_trace()
 
         def replica(batch, seed):
-            gradients, sums, statistics = rule.gradients(batch, counts, self._seed(seed), phase)
-            rule.accumulate(gradients)
+            gradients, sums, statistics = rule.gradients(batch, counts, replica_seed(seed), phase)
+            for accumulator, gradient in zip(rule.sums, gradients):
+                accumulator.assign_add(gradient)
             return rule.all_reduce((sums, statistics))
 
         return rule.first(self.strategy.run(replica, (batch, seed)))
@@ -277,3 +256,8 @@ class TrainStep:
     def _finish_step(self, rule, sums, counts, statistics):
         gradients = self.strategy.run(rule.take_accumulated)
         return rule.update(gradients, sums, counts, statistics)
+
+
+def replica_seed(seed):
+    """The seed of this replica."""
+    return seed + tf.stack([tf.distribute.get_replica_context().replica_id_in_sync_group, 0])

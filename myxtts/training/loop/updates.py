@@ -1,10 +1,11 @@
 """What one optimizer does for one set of weights: gradients, finite check, clipping, loss scale, update, averages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import keras
 import tensorflow as tf
 
-from myxtts.training.loop.averaging import WeightAverages
 from myxtts.training.loop.optimizers import make_optimizer
 from myxtts.training.stages.base import Update
 
@@ -17,12 +18,9 @@ LOSS_SCALE_GROWTH_STEPS = 2000
 class UpdateRule:
     """One `Update` of a stage, with everything that it carries from one step to the next.
 
-    To be made in the strategy's scope and on the model device, since every variable stays where it is made.
-
-    Args:
-        scaled: Whether the loss is scaled dynamically, as float16 needs (Micikevicius et al. 2018, section 3.2).
-        ema: Decay of the weight averages; 0 for none.
-        stage_learning_rate: Peak learning rate of the stage, which this update's own keeps its ratio to.
+    To be made in the strategy's scope and on the model device. `scaled` turns on dynamic loss scaling, as float16 needs
+    (Micikevicius et al. 2018, section 3.2), `ema` is the decay of the weight averages, 0 for none. The update's
+    learning rate keeps its ratio to `stage_learning_rate`, the peak of the stage.
     """
 
     def __init__(
@@ -32,9 +30,9 @@ class UpdateRule:
         self.strategy = strategy
         self.gradient_clip = settings.gradient_clip
         self.rate_share = settings.learning_rate / (stage_learning_rate or settings.learning_rate)
-        trainable = self.objective.trainable()
-        self.names, self.variables = zip(*trainable.items())
-        self.optimizer = make_optimizer(settings, trainable)
+        self.trainable = self.objective.trainable()
+        self.variables = list(self.trainable.values())
+        self.optimizer = make_optimizer(settings, self.trainable)
         # The gradients handed to the optimizer are reduced already.
         self.optimizer._all_reduce_sum_gradients = list
         self.scaled = scaled
@@ -43,14 +41,14 @@ class UpdateRule:
         self.good_steps, self.bad_steps_in_row, self.bad_steps, self.begun = (
             tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in counters
         )
-        self.averages = WeightAverages(trainable, ema, strategy) if ema and averaged else None
+        self.averages = WeightAverages(self.trainable, ema, strategy) if ema and averaged else None
         self.clip_factor = None
-        """What the last update multiplied its gradients by to keep their global norm in bounds: a scalar up to 1."""
-        self._accumulators = []
+        """Scalar up to 1 by which the last update multiplied its gradients to bound their global norm."""
+        self.sums = []
         self.compile(False)
 
     def compile(self, xla: bool) -> None:
-        """Chooses whether gradients, and on one device the update, are compiled by XLA, once per shape of batch."""
+        """Decides whether XLA compiles gradients and, on one device, the update, once per shape of batch."""
         self.gradients: Callable = self._gradients
         self._apply_compiled: Callable = self._apply
         if xla:
@@ -72,29 +70,12 @@ class UpdateRule:
         scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
         return slots | {name: getattr(self, name) for name in scalars}
 
-    def accumulators(self) -> dict[str, tf.Variable]:
-        """Where gradients of micro-batches are summed, by name; empty between steps, so no checkpoint needs them."""
-        return {f"accumulator/{name}": v for name, v in zip(self.names, self._accumulators)}
-
     def make_accumulators(self) -> None:
-        """Makes what sums of gradients over several batches need; to be called in the strategy's scope."""
+        """Creates the gradient accumulators; to be called in the strategy's scope."""
         kind = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
-        self._accumulators = self._accumulators or [
+        self.sums = self.sums or [
             tf.Variable(tf.zeros(v.shape), trainable=False, name="accumulator", **kind) for v in self.variables
         ]
-
-    def drop_accumulators(self) -> None:
-        """Frees what sums of gradients took."""
-        self._accumulators = []
-
-    def clear_accumulators(self) -> None:
-        """Sets the sums to zero, after a step that was broken off."""
-        for accumulator in self._accumulators:
-            self.strategy.run(lambda a=accumulator: a.assign(tf.zeros_like(a)))
-
-    def set_learning_rate(self, stage_rate: float) -> None:
-        """Takes the stage's learning rate of this step."""
-        self.optimizer.learning_rate.assign(stage_rate * self.rate_share)
 
     def all_reduce(self, value):
         """The sum over replicas; to be called in one of them."""
@@ -120,21 +101,16 @@ class UpdateRule:
             sums, statistics = self.objective.loss_sums(batch, seed)
             loss = self.weighted(sums, counts) * self.loss_scale
         gradients = tape.gradient(loss, values)
-        lost = [name for name, gradient in zip(self.names, gradients) if gradient is None]
+        lost = [name for name, gradient in zip(self.trainable, gradients) if gradient is None]
         if lost:
             raise ValueError(f"The losses do not depend on {lost[0]} ({len(lost)} weights in all).")
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
 
-    def accumulate(self, gradients: list) -> None:
-        """Adds one replica's gradients of a micro-batch."""
-        for accumulator, gradient in zip(self._accumulators, gradients):
-            accumulator.assign_add(gradient)
-
     def take_accumulated(self) -> list:
         """The sums over micro-batches and replicas; the accumulators are empty afterwards. In a replica."""
-        gradients = [tf.identity(accumulator) for accumulator in self._accumulators]
+        gradients = [tf.identity(accumulator) for accumulator in self.sums]
         with tf.control_dependencies(gradients):
-            for accumulator in self._accumulators:
+            for accumulator in self.sums:
                 accumulator.assign(tf.zeros_like(accumulator))
         return self.all_reduce(gradients)
 
@@ -149,7 +125,7 @@ class UpdateRule:
         finite = tf.math.is_finite(norm) & tf.math.is_finite(self.weighted(sums, counts))
         clip_factor = tf.minimum(1.0, self.gradient_clip / (norm + 1e-6)) if self.gradient_clip else tf.ones_like(norm)
         factor = clip_factor / scale
-        # Only now: the memory that a step takes is needed before, so this tells where an error left the weights.
+        # Only now: a step runs out of memory before this, so it shows whether an error left the weights unchanged.
         with tf.control_dependencies([finite]):
             self.begun.assign_add(1)
 
@@ -182,3 +158,58 @@ class UpdateRule:
             self.averages.update(taken)
         if statistics:
             self.objective.apply_statistics(statistics)
+
+
+class WeightAverages:
+    """Exponential moving averages of trained weights (Polyak and Juditsky 1992), one beside each weight's replica.
+
+    The decay of step t is `min(decay, (1 + t) / (10 + t))`, as in `tf.train.ExponentialMovingAverage` with
+    `num_updates`. Keras's `use_ema` has no such rise: with a decay of 0.999 the weights of the first step would still
+    make up a third of the average after a thousand steps, which is more than a short run has.
+
+    To be made in the strategy's scope and on the model device. `decay` is from 0 to below 1.
+    """
+
+    def __init__(self, named: dict[str, keras.Variable], decay: float, strategy: tf.distribute.Strategy):
+        self.decay, self._strategy = decay, strategy
+        averages = [tf.Variable(tf.zeros(v.shape), trainable=False, name="average") for v in named.values()]
+        self.variables: dict[str, tf.Variable] = {f"average/{name}": v for name, v in zip(named, averages)}
+        """The averages by name."""
+        self._pairs = list(zip(averages, named.values()))
+        self.restart()
+
+    def restart(self) -> None:
+        """Sets each average to its weight."""
+
+        def assign():
+            for average, weight in self._pairs:
+                average.assign(weight.value)
+
+        self._strategy.run(assign)
+
+    def update(self, step: tf.Tensor) -> None:
+        """Updates the averages; to be called on each replica, after the optimizer. `step` is the number of earlier
+        updates.
+        """
+        step = tf.cast(step, tf.float32)
+        rate = 1.0 - tf.minimum(self.decay, (1.0 + step) / (10.0 + step))
+        for average, weight in self._pairs:
+            average.assign_add((weight.value - average) * rate)
+
+    @contextmanager
+    def in_place_of_weights(self) -> Iterator[None]:
+        """Swaps weights and averages within the block."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self):
+        def exchange():
+            for average, weight in self._pairs:
+                held = tf.identity(weight.value)
+                weight.assign(average.read_value())
+                average.assign(held)
+
+        self._strategy.run(exchange)

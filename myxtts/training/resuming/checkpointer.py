@@ -1,19 +1,16 @@
-"""A run's checkpoints: written while it trains, taken up when it is resumed, returned to when it goes wrong."""
+"""A run's checkpoints: written while it trains, restored when it is resumed, returned to when it goes wrong."""
 
 import logging
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from myxtts.config.config import XTTSConfig
-from myxtts.distributed.workers import current_workers
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
 from myxtts.storage.provenance import is_start
-from myxtts.training.loop.optimizations import Switches
-from myxtts.training.loop.step import TrainStep
-from myxtts.training.resuming.clip_record import CLIPS, ClipRecord
-from myxtts.training.resuming.state import TrainingState, differences, versions
-from myxtts.training.stages.base import Stage, arrays_of
-from myxtts.training.watching.divergence import DivergenceGuard, last_good_step
+from myxtts.training.resuming.state import CLIPS, ClipRecord, differences, versions
+from myxtts.training.stages.base import arrays_of
+
+if TYPE_CHECKING:
+    from myxtts.training.stage_trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -23,46 +20,35 @@ reads, then holds the averages: what was validated and what speaks."""
 
 
 class Checkpointer:
-    """Writes and reads the checkpoints of one stage of a run.
+    """Writes and reads the checkpoints of a trainer.
 
-    `config` is called for the settings of the moment: the batch size may change. `switches` are those that are applied.
-    Of several workers the chief alone writes and decides what is read; all read it.
+    Of several workers only the chief writes and decides what is read; all read it.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        stage: Stage,
-        train_step: TrainStep,
-        config: Callable[[], XTTSConfig],
-        switches: Switches,
-    ):
-        self.state, self.stage, self.train_step, self._config = state, stage, train_step, config
-        self.switches, self.workers = switches, current_workers()
-        training = config().training
-        self.store = CheckpointStore(f"{training.checkpoint_dir}/{stage.name}", training.keep_checkpoints)
+    def __init__(self, trainer: "StageTrainer"):
+        self.trainer, self.workers = trainer, trainer.workers
+        self.state, self.stage, self.train_step = trainer.state, trainer.stage, trainer.train_step
+        training = trainer.config.training
+        self.store = CheckpointStore(f"{training.checkpoint_dir}/{self.stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
         self.companions: dict[str, bytes] = {}
-        """Files that the weights of what speaks mean something with, by name, once they are known."""
+        """Files that belong to the weights of what speaks, by name, once they are known."""
 
     def save(self, last: bool, finished: bool, ledger: list | None) -> None:
         """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
 
-        The `last` one is on the disk when this returns, after several tries if need be. Else training waits only for
-        the copy to the host, and a write that fails is reported by the next call. `finished` says whether the stage's
-        last step has been taken; `ledger` has the rows of the switches' ledger.
+        The `last` one is on the disk when this returns, after several tries if need be. Otherwise training waits only
+        for the copy to the host, and a write that fails is reported by the next call. `finished` says whether the
+        stage's last step has been taken; `ledger` has the rows of the switches' ledger.
         """
         self.writer.wait()  # before the copy: no more than one is held
         self.state.finished = finished
         if self.workers.is_chief:
-            self._write(last, ledger)
+            best = self.state.best is not None and self.state.best[1] == self.state.step
+            write = self.writer.write_last if last else self.writer.start
+            write(self.state.step, *self.snapshot(ledger), best, self.companions if self.stage.speaks else {})
         if last:
-            self.workers.gather()  # what comes next may read it
-
-    def _write(self, last, ledger):
-        best = self.state.best is not None and self.state.best[1] == self.state.step
-        copies = self.companions if self.stage.speaks else {}
-        (self.writer.write_last if last else self.writer.start)(self.state.step, *self.snapshot(ledger), best, copies)
+            self.workers.gather()  # the next stage may read it
 
     def snapshot(self, ledger: list | None) -> tuple[dict, dict]:
         """Copies the run's tensors and state to the host, between two steps, for `CheckpointStore.write`."""
@@ -74,14 +60,14 @@ class Checkpointer:
             tensors[TRAINED] = arrays_of(self.train_step.averaged())
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": keeps_averages, "ledger": ledger}
         saved |= {"bad_steps_in_row": self.train_step.bad_steps_in_row, "versions": versions()}
-        saved["switches"] = self.switches.applied()
+        saved["switches"] = self.trainer.switches.applied()
         if self.state.clips is not None:
             record = self.state.clips.record(self.state.position)
             tensors[CLIPS], saved["order"] = record.arrays(), record.state()
-        return tensors, {**saved, "config": self._config().to_dict()}
+        return tensors, {**saved, "config": self.trainer.config.to_dict()}
 
     def resume(self, folder: str | None = None) -> None:
-        """Takes up the newest sound checkpoint, if there is one.
+        """Restores the newest intact checkpoint, if there is one.
 
         `folder` is of another run, which must have one; None for the run's own. A checkpoint of another model, or one
         trained on the codes of another DVAE, raises a `CheckpointError`.
@@ -108,15 +94,15 @@ class Checkpointer:
             # Averages may have been turned off since.
             averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}
             assign_by_name(averaged, tensors[TRAINED], where)
-        for line in differences(saved, self._config(), where):
+        for line in differences(saved, self.trainer.config, where):
             logger.info("%s", line)
 
-    def go_back(self, error: Exception, guard: DivergenceGuard) -> None:
-        """Takes a run that has diverged back to its last good checkpoint, with a lower learning rate.
+    def go_back(self, error: Exception) -> None:
+        """Returns a run that has diverged to its last good checkpoint, with a lower learning rate.
 
-        `error` is raised where there is no way back, or no further one is allowed; `guard` counts the returns.
+        Raises `error` where there is no good checkpoint, or the run has gone back as often as the settings allow.
         """
-        settings = self._config().training
+        settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
         returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate
         may = guard.returns < settings.divergence_returns
@@ -131,22 +117,40 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Takes a run back to its best checkpoint, with its history; later ones are renamed to `overtrained_step_…`.
+        """Returns a run to its best checkpoint, if it has one, with its history and its record of overtraining.
 
-        Where nothing was judged best yet, it stays where it is.
+        Later checkpoints are renamed to `overtrained_step_…`.
         """
         self.writer.wait()
         history, stale = self.state.history, self.state.stale_evaluations
+        detector = self.trainer.watch.overtraining
+        stopped = detector.state()
         best = self.workers.ask(self._leave_best)
-        if best is None:
-            return
-        self._restore(self.store, best)
-        self.state.history, self.state.stale_evaluations = history, stale
+        if best is not None:
+            self._restore(self.store, best)
+            self.state.history, self.state.stale_evaluations = history, stale
+            detector.restore(stopped)
 
     def _leave_best(self):
-        """Puts away what is newer than the best checkpoint; returns the best one's step, None where there is none."""
         best = self.store.best_step()
         for step in self.store.steps() if best is not None else ():
             if step > best:
                 self.store.put_away(step, "overtrained")
         return best
+
+
+def last_good_step(store: CheckpointStore) -> int | None:
+    """The newest checkpoint that is intact and not of a bad step; newer ones are renamed to `diverged_step_…`."""
+    for step in reversed(store.steps()):
+        try:
+            store.verify(step)
+            state = store.read_state(step)
+            if is_start(state):
+                return None
+            if state["bad_steps_in_row"] == 0:
+                return step
+        except CheckpointError as damage:
+            logger.warning("%s", damage)
+        aside = store.put_away(step, "diverged")
+        logger.warning("The checkpoint of step %d cannot be used; it was kept as %s", step, aside)
+    return None

@@ -1,4 +1,4 @@
-"""What a stage builds on: the finished models of earlier stages, frozen."""
+"""The foundations of a stage: the finished models of earlier stages, frozen."""
 
 import logging
 from pathlib import Path
@@ -17,29 +17,32 @@ logger = logging.getLogger(__name__)
 
 
 def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models that a stage builds on from the run's folder onto `device`, the data device.
+    """Loads the models that a stage depends on from the run's folder onto `device`, the data device.
 
     Returns:
         The models by name of their stage, and the stage's lineage: digests of their weights by the same names.
 
     Raises:
         CheckpointError: The run has none yet, or one that is not trained to the end.
-        UserError: The prepared codes that the stage is to read are of another DVAE.
+        UserError: The prepared codes are of another DVAE.
     """
     models, lineage = {}, {}
     for name in STAGES[stage].builds_on:
         store = CheckpointStore(Path(config.training.checkpoint_dir) / name)
         step = store.newest_sound(logger.warning)
         if step is None:
-            lack = f"The {stage} stage needs a trained {name}, and {store.folder} has none"
-            raise CheckpointError(f"{lack}. Leave --stage out, or train it first with --stage {name}.")
+            raise CheckpointError(
+                f"The {stage} stage needs a trained {name}, and {store.folder} has none. Leave --stage out, or train "
+                f"it first with --stage {name}."
+            )
         part = STAGE_CLASSES[name].part
         tensors, state = store.read(step, ["model"])
         if not state["finished"]:
-            needed = f"The {stage} stage needs a {name} that is trained to the end, for it learns what that makes"
-            found = f"The one in {store.folder} stopped at step {step}"
-            way_out = f"Resume it with --stage {name}, or leave --stage out; to take it as it is, give"
-            raise CheckpointError(f"{needed}. {found}. {way_out} --stage {name} --max-steps {step} once.")
+            raise CheckpointError(
+                f"The {stage} stage needs a {name} that is trained to the end. The one in {store.folder} stopped at "
+                f"step {step}. Resume it with --stage {name}; to use it as it is, give --stage {name} --max-steps "
+                f"{step} once."
+            )
         if (best := chosen_step(store, part)) != step:
             step, tensors = best, store.read(best, ["model"])[0]  # what speaks, and goes on from here then
         with tf.device(device):

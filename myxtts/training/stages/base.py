@@ -1,12 +1,11 @@
-"""What a stage of training is: which part of the model it trains, on what, and by which updates.
+"""A stage of training: which part of the model it trains, on what, and by which updates.
 
-A stage is a subclass of `Stage` in a file of its own; `config/stages.py` names it. The trainer owns time (steps,
-checkpoints, validation), the stage owns what is learned.
+A stage is a subclass of `Stage` in a file of its own; `config/stages.py` names it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -19,6 +18,10 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.loop.optimizations import Switches
+from myxtts.training.watching.ledger import LedgerRow
+
+if TYPE_CHECKING:
+    from myxtts.training.loop.step import TrainStep
 
 
 class Objective(ABC):
@@ -31,7 +34,7 @@ class Objective(ABC):
     loss_weights: dict[str, float]
     """Weight of each loss, by name."""
     phase = ""
-    """Of the stage's phases the one that is being traced; see `Stage.phase`."""
+    """The stage's phase that is being traced; see `Stage.phase`."""
 
     @abstractmethod
     def trainable(self) -> dict[str, Any]:
@@ -43,13 +46,13 @@ class Objective(ABC):
 
     @abstractmethod
     def loss_sums(self, batch, seed=None) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Sum of each loss over a prepared batch, and what else the batch leaves behind (`apply_statistics`).
+        """Sum of each loss over a prepared batch, and statistics for `apply_statistics`.
 
         `seed` is `(2,)` int32, of dropout; None at validation, without dropout.
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
-        """Takes in the statistics of one step, summed over batches and replicas; by default there are none."""
+        """Applies the statistics of one step, summed over batches and replicas."""
 
 
 class Update(NamedTuple):
@@ -76,7 +79,7 @@ class Stage(ABC):
     main_loss: str
     """Loss that decides which checkpoint is the best."""
     switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
-    """Which of `config.optimizations.SWITCHES` mean something here."""
+    """Which of `config.optimizations.SWITCHES` apply to it."""
     default_ema = 0.0
     """Decay of the weight averages where neither settings nor preset ask for one."""
     speaks = False
@@ -84,7 +87,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a fresh run may start from another run's weights of this part."""
     tuned_with_all = True
-    """Whether it does so in a run of all stages, too; else it keeps them there as they are."""
+    """Whether it does so in a run of all stages, too; otherwise they are kept there unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -102,25 +105,24 @@ class Stage(ABC):
         return None
 
     def choose_clips(self, dataset: SpeechDataset) -> SpeechDataset:
-        """The clips that it is trained and judged on: all of them, unless a stage says otherwise."""
+        """The data set with the clips that the stage is trained and validated on."""
         return dataset
 
     def nothing_to_learn(self, dataset: SpeechDataset) -> str | None:
-        """Why these clips teach it nothing, as a sentence for people, so that it ends at once; else None."""
+        """The reason, as a sentence, why the stage cannot learn from these clips and ends at once; else None."""
         return None
 
     def look(self, batch: NamedTuple) -> Any:
         """What `judge` needs of a prepared validation batch, arrays or None; called on the model device."""
 
     def judge(self, looks: list) -> dict[str, float]:
-        """Figures of a validation beyond the means of losses, from what `look` gave of each batch."""
+        """Validation figures beyond the means of losses, from the results of `look`."""
         return {}
 
     def copies(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """The recordings of a prepared validation batch, and what the model makes of them, to be looked at and heard.
+        """The recordings of a prepared validation batch and their resynthesis, on the model device; None if neither.
 
-        Both are log-mels `(B, T, num_mels)`, or sound at 24 000 Hz, `(B, S)`; None where there is nothing to compare.
-        Called on the model device.
+        Both are log-mels `(B, T, num_mels)`, or audio at 24 000 Hz, `(B, S)`.
         """
         return None
 
@@ -140,21 +142,18 @@ class Stage(ABC):
         return False
 
     def begin(self, switches: Switches, measured: Any) -> None:
-        """Readies the model for training, before starting weights are put in; by default there is nothing to do."""
+        """Prepares the model for training, before starting weights are assigned."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
         """The updates of one step; to be called in the strategy's scope, on the model device, after `build`."""
 
     def phase(self, step: int, total: int) -> str:
-        """The phase of a step of so many: updates take their turns by it, and objectives leave out what is not due.
-
-        The step is traced once for each. By default there is one phase, without a name.
-        """
+        """The phase of a step, which decides which updates and losses take part. The step is traced once for each."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Objectives whose losses are the validation's, given those of the updates, in their order."""
+        """Objectives of the validation, given those of the updates."""
         return objectives
 
     @abstractmethod
@@ -173,7 +172,7 @@ class Stage(ABC):
         return ()
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """The weights as a checkpoint keeps them, `{file: {name: array}}`; `model` is what speaks and is built on."""
+        """The weights as a checkpoint keeps them, `{file: {name: array}}`; `model` is what other stages load."""
         return {"model": arrays_of(self.model.part_weights(self.part))}
 
     def weight_files(self) -> Iterable[str]:
@@ -188,9 +187,9 @@ class Stage(ABC):
         """Every variable of the stage's models by name, trained or not."""
         return named_weights(self.model)
 
-    def recomputable_blocks(self) -> int:
-        """Blocks that `gradient_checkpointing` recomputes where it is on."""
-        return 0
+    def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
+        """Rows of the ledger about the switches that this stage alone applies, seen in its first step."""
+        return ()
 
 
 def arrays_of(variables: dict[str, keras.Variable]) -> dict[str, np.ndarray]:

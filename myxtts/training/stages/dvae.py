@@ -17,36 +17,41 @@ from myxtts.training.stages.preparation import Preparation
 DEAD_CODE_SHARE = 0.03
 """A code chosen less often than this share of the average is moved to where vectors are."""
 REVIVE_EVERY_STEPS = 50
-MEASURED_BATCHES = 16
-"""Batches that the scale of the mel bands is measured on."""
 SMALLEST_MEL_SCALE = 1.0
 
 
 class DVAEStage(Stage):
-    """Learns to rebuild mel spectrograms through a codebook; its codes are the language of the GPT."""
+    """Learns to rebuild mel spectrograms through a codebook; the GPT learns its codes."""
 
     name = part = "dvae"
     main_loss = "reconstruction"
     front: XTTS | None = None
     """The mel scale on the data device, once there is a preparation."""
+    _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
+    """Strategy of the replicas; the default one until `build`."""
 
     @classmethod
     def measure(cls, dataset):
-        """Scale and mean of each mel band, see `measure_mel_stats`."""
-        return measure_mel_stats(dataset.train_loader(cls.name), MEASURED_BATCHES)
+        return measure_mel_stats(dataset.train_loader(cls.name), 16)
 
     def lacks_measurement(self):
-        """Whether nobody has set the scale of the mel bands."""
         return bool(np.all(self.model.mel_stats.numpy() == 1))
 
+    def build(self, model, switches, measured, starting):
+        super().build(model, switches, measured, starting)
+        self._strategy = tf.distribute.get_strategy()
+
     def begin(self, switches, measured):
-        """Takes the scale of the mel bands, and lets the output start from their mean."""
+        """Sets the scale of the mel bands, and lets the output start from their mean."""
         if measured is not None:
             scale, mean = measured
             self.model.mel_stats.assign(scale)
             self.model.dvae.decoder_output.bias.assign(mean)
-            if self.front is not None:
-                self.front.mel_stats.assign(scale)
+            self._share_mel_stats()
+
+    def _share_mel_stats(self):
+        if self.front is not None:
+            self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
     def updates(self, settings):
         return [Update("", DVAEObjective(self.model), settings)]
@@ -54,20 +59,12 @@ class DVAEStage(Stage):
     def make_preparation(self, device, shares_device):
         with tf.device(device):
             self.front = self.model if shares_device else XTTS(self.config.model, parts=())  # for the mel scale alone
-        self.front.mel_stats.assign(self.model.mel_stats.numpy())
+        self._share_mel_stats()
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
 
     def assign_weights(self, tensors, where):
         super().assign_weights(tensors, where)
-        if self.front is not None:
-            self.front.mel_stats.assign(self.model.mel_stats.numpy())
-
-    _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
-    """Of the replicas; the default one until `build`."""
-
-    def build(self, model, switches, measured, starting):
-        super().build(model, switches, measured, starting)
-        self._strategy = tf.distribute.get_strategy()
+        self._share_mel_stats()
 
     def copies(self, batch):
         """Log-mels before and after quantization."""
@@ -81,7 +78,7 @@ class DVAEStage(Stage):
             # A call of the function itself would warn of having been traced often.
             self._revive.get_concrete_function(*arguments)(*arguments)
 
-    @tf.function  # for each shape anew: see `TrainStep.trace_for`
+    @tf.function  # traced for each shape: see `TrainStep.trace_for`
     def _revive(self, batch, seed):
         self._strategy.run(self._revive_in_replica, (batch, seed))
 
@@ -149,13 +146,9 @@ class DVAEPreparation(Preparation):
 
 
 def picked_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """So many of all replicas' vectors, drawn with repetition: as one would draw that had the whole batch.
+    """Samples `(number, width)` with repetition from the vectors `(N, width)` of all replicas, the same on each.
 
-    Args:
-        vectors: `(N, width)` of this replica, which may have another N than others.
-
-    Returns:
-        `(number, width)`, the same on all.
+    N may differ between replicas. The result equals that of one replica with the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -173,8 +166,8 @@ def picked_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
 def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:
     """Scale and mean of each mel band over the first batches.
 
-    The scale plays the part of the released `mel_stats.pth`, which divides the log-mel of both front-ends. A band
-    without sound (above the Nyquist rate of the recordings) must not have its floor noise blown up.
+    The scale is what `mel_stats.pth` is to the released model: it divides the log-mel of both front-ends. The lower
+    limit keeps the noise of a band without sound (above the Nyquist rate of the recordings) small.
 
     Returns:
         Standard deviation of the log-mel, `(num_mels,)` float32 and at least `SMALLEST_MEL_SCALE`; and the mean of the

@@ -1,21 +1,28 @@
 """The GPT stage: text and a voice to audio codes."""
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.augment import change_speed_of_loop
 from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
+from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.data.batch import GPTBatch
-from myxtts.models.gpt import teacher_forcing
+from myxtts.models.gpt import GPT, teacher_forcing
 from myxtts.models.layers.dropout import site_offset
+from myxtts.models.layers.transformer import SITES_PER_BLOCK
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
-from myxtts.training.loop.gradient_order import recompute
+from myxtts.training.loop.optimizations import on_or_off, recompute
 from myxtts.training.stages.base import Objective, Stage, Update
-from myxtts.training.stages.lora import LoRA
 from myxtts.training.stages.losses import masked_cross_entropy
 from myxtts.training.stages.preparation import Preparation
+from myxtts.training.watching.ledger import LedgerRow, attention_forms, recomputed_blocks
+
+TEXT_ROWS = ("text_embedding", "text_head/kernel", "text_head/bias")
+"""Weights of the text that LoRA trains where the vocabulary grows."""
 
 
 class GPTStage(Stage):
@@ -45,7 +52,6 @@ class GPTStage(Stage):
         return GPTPreparation(dvae, device, data.augment, seed, 0 if data.augment else dvae.dvae.reach)
 
     def weight_arrays(self):
-        """The weights with merged kernels, and under LoRA and the adapters."""
         if self.lora is None:
             return super().weight_arrays()
         plain, adapters = self.lora.split(self.model.part_weights(self.part))
@@ -58,14 +64,29 @@ class GPTStage(Stage):
         merged = {**tensors["model"], **tensors.get("lora", {})}
         assign_by_name(self.model.part_weights(self.part), merged, where)
 
-    def recomputable_blocks(self):
-        return len(self.model.gpt.blocks) + len(self.model.gpt.conditioning_encoder.blocks)
+    def ledger_rows(self, step, switches):
+        """Of recomputation, attention and LoRA."""
+        value, requested = switches.asked("gradient_checkpointing")
+        found = len(recomputed_blocks(step.graph))
+        total = len(self.model.gpt.blocks) + len(self.model.gpt.conditioning_encoder.blocks)
+        reason = f"{found} of {total} blocks are recomputed in the backward pass"
+        as_requested = found == (total if value else 0)
+        yield LedgerRow("gradient checkpointing", requested, on_or_off(found > 0), reason, as_requested)
+        # Without the perceiver, which has few queries and keeps the standard form.
+        forms = attention_forms(step.graph)
+        effective = " and ".join(sorted(forms)) or "none"
+        reason = ", ".join(f"{number} layers {form}" for form, number in sorted(forms.items()))
+        reason = "; ".join(filter(None, (reason, switches.reasons.get("attention"))))
+        requested = switches.asked("attention")[1]
+        yield LedgerRow("attention", requested, effective, reason, effective == switches.attention)
+        if self.lora is not None:
+            yield self.lora.ledger_row(step.trainable(), self.config.training.gpt)
 
 
 class GPTObjective(Objective):
     """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
 
-    def __init__(self, model: XTTS, config: XTTSConfig, lora: LoRA | None = None):
+    def __init__(self, model: XTTS, config: XTTSConfig, lora: "LoRA | None" = None):
         self.gpt, self.lora, self.config = model.gpt, lora, config
         settings = config.training.gpt
         self.loss_weights = {"text": settings.text_loss_weight, "codes": settings.code_loss_weight}
@@ -126,10 +147,10 @@ MASKING_SITE = 1023
 
 
 class GPTPreparation(Preparation):
-    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE. Batches of prepared clips bring these along.
+    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE, unless the batch is of prepared clips, with codes.
 
-    `margin_codes` of silence are put behind a batch before it is encoded. With `DVAE.reach` of them a clip has the
-    codes that it has alone; without, the last codes of clips that fill the batch are other than in a wider one.
+    `margin_codes` of silence are appended to a batch before it is encoded. With `DVAE.reach` of them a clip has the
+    codes that it has alone; without, the last codes of clips that fill the batch differ from those in a wider one.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):
@@ -159,20 +180,80 @@ class GPTPreparation(Preparation):
         return self.model.dvae.encode(mel)[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
 
 
+class LoRA:
+    """Low-rank adapters on a GPT whose other weights are frozen.
+
+    To be made in the strategy's scope and on the model's device, after the starting weights are assigned.
+
+    An adapter's output is scaled by `alpha / rank`; without alpha, by 1. `train_text_rows` also trains the text table
+    and head, which a grown vocabulary needs. `targets` are the kernels of each block that get adapters, `dropout` is
+    the rate on their input.
+    """
+
+    def __init__(
+        self,
+        gpt: GPT,
+        rank: int,
+        train_text_rows: bool,
+        alpha: float | None = None,
+        targets: tuple[str, ...] = LORA_TARGETS,
+        dropout: float = 0.0,
+    ):
+        self.layers = {}
+        site = SITES_PER_BLOCK * len(gpt.blocks) + 1  # after those of the blocks and the embedding
+        for number, block in enumerate(gpt.blocks):
+            for place, name in enumerate(LORA_TARGETS):
+                of_attention = place < 2
+                path = f"block_{number}/attention" if of_attention else f"block_{number}"
+                layer = getattr(block.attention if of_attention else block, name)
+                if name in targets:
+                    layer.enable_lora(rank, lora_alpha=alpha or rank)
+                    layer.adapter_dropout.rate = dropout
+                    layer.adapter_dropout.site = site + len(LORA_TARGETS) * number + place
+                    self.layers[f"gpt/{path}/{name}"] = layer
+        self.train_text_rows = train_text_rows
+
+    def ledger_row(self, trained: dict, settings: GPTConfig) -> LedgerRow:
+        """What the first step of a run with these settings was seen to train; `trained` are its variables by name."""
+        ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
+        sizes = {name: int(tf.size(v.value)) for name, v in trained.items()}
+        of_adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
+        reason = f"{of_adapters:,} weights of adapters and {sum(sizes.values()) - of_adapters:,} of text are trained; "
+        reason += f"alpha {settings.lora_alpha or settings.lora_rank:g}, dropout {settings.lora_dropout:g}, on "
+        reason += ", ".join(settings.lora_targets)
+        effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
+        requested = f"rank {settings.lora_rank} (given)"
+        return LedgerRow("LoRA", requested, effective, reason, ranks == {settings.lora_rank})
+
+    def is_trained(self, name: str) -> bool:
+        """Whether a weight of the GPT, named from below it, is trained."""
+        return "lora_kernel" in name or (self.train_text_rows and name in TEXT_ROWS)
+
+    def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Parts the GPT's weights into those of the plain model, kernels merged, and the adapters; both by name."""
+        plain, adapters = {}, {}
+        for name, variable in named.items():
+            layer = self.layers.get(name.rsplit("/", 1)[0])
+            adapted = layer is not None and name.endswith("/kernel")
+            if adapted or "lora_kernel" in name:
+                adapters[name] = variable.numpy()
+            if "lora_kernel" not in name:
+                # The layer's own `kernel` is the sum of the frozen one and the adapters' product.
+                plain[name] = (layer.kernel if adapted else variable).numpy()
+        return plain, adapters
+
+
 DIAGONAL_WIDTH = 0.2
 """Deviation, as a share of the text, that is hardly charged (Tachibana et al. 2017: 0.2)."""
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
-    """What attention from codes to text puts elsewhere than on the diagonal, summed over the codes, scalar.
+    """Attention from codes to text off the diagonal, summed over the codes, scalar.
 
     Guided attention (Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep
     convolutional networks with guided attention", 2017, section 4.1): speech goes through its text at a nearly even
-    pace, and a model that is told so finds its way through the text much sooner.
-
-    Args:
-        attention: `(B, C, L)`, a distribution over text for each code.
-        text_lengths, code_lengths: `(B,)` int32, positions of each that count.
+    pace. `attention` is `(B, C, L)`, a distribution over text for each code; the lengths, `(B,)` int32, are the
+    positions that count.
     """
     shares = []
     for axis, lengths in ((1, code_lengths), (2, text_lengths)):
@@ -184,10 +265,10 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 
 
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
-    """Takes the codes that the conditioning clip shows out of the targets that count, `(B, T)` bool, in every row.
+    """The target mask `(B, T)` bool without the codes that the conditioning clip shows, in every row.
 
-    `conditioning_codes` is `(B, 2)` int32, first and last + 1 code shown. The reference means to do this but does it to
-    the last row only and in units of 256 samples.
+    `conditioning_codes` is `(B, 2)` int32, first and last + 1 code shown. The reference masks the last row only and
+    counts in units of 256 samples.
     """
     position = tf.range(tf.shape(mask)[1])[None]
     shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])

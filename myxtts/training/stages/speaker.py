@@ -27,25 +27,23 @@ from myxtts.training.stages.preparation import Preparation
 logger = logging.getLogger(__name__)
 
 FEWEST_CLIPS = 4
-"""Training clips below which a voice teaches nothing: it would be learned by heart."""
-FEWEST_TO_LEAVE_OUT = 4
-"""Voices from which on some are left out of training, to be judged by."""
-LEFT_OUT_SHARE = 0.1
-"""Share of the voices that is left out, at least one of them."""
+"""Training clips below which a voice is not trained on: it would be learned by heart."""
+FEWEST_TO_LEAVE_OUT, LEFT_OUT_SHARE = 4, 0.1
+"""Voices from which on some are held out of training for validation, and their share, at least one."""
 JUDGED_CLIPS = 60
-"""Most clips of a voice left out that it is judged by."""
+"""Most validation clips of a held-out voice."""
 SPEEDS = (1.0, 0.9, 1.1)
-"""Speeds at which a training clip may be played. Each is another voice, a class of its own (Yamamoto et al. 2019,
-"Speaker augmentation and bandwidth extension for deep speaker embedding")."""
+"""Speeds at which a training clip may be played. Each is a voice of its own (Yamamoto et al. 2019, "Speaker
+augmentation and bandwidth extension for deep speaker embedding")."""
 CLASSIFIER = "classifier"
-"""File of the classifier's weights in a checkpoint: training goes on with them, and nobody speaks with them."""
+"""File of the classifier's weights in a checkpoint, which only training needs."""
 
 
 class SpeakerStage(Stage):
     """Learns to tell voices apart, by additive angular margin over the speakers of the corpus (Deng et al. 2019).
 
-    Some voices are left out of training, and how well it tells those apart is what counts: equal-error rate. With fewer
-    than two voices of `FEWEST_CLIPS` clips there is nothing to learn, and the encoder stays as it is.
+    It is evaluated by the equal-error rate on held-out voices. With fewer than two voices of `FEWEST_CLIPS` clips the
+    encoder stays untrained.
     """
 
     name = part = "speaker"
@@ -53,16 +51,16 @@ class SpeakerStage(Stage):
 
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
-        # At least one speaker, so that there is a model to look at before any recording is read.
+        # At least one speaker, so that there is a model before any recording is read.
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = built(AngularMarginClassifier(*shape, name=CLASSIFIER), None)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """1 for each voice that is trained on, 0 for those left out: of the speakers, once for each of `SPEEDS`."""
+        """1 for each voice that is trained on, 0 for the held-out ones: all speakers, once for each of `SPEEDS`."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             synchronize_statistics(self.model.speaker_encoder)
 
     def choose_clips(self, dataset):
-        """Takes the clips of some voices out of training, and puts the first of them into validation."""
+        """Moves the first clips of the held-out voices from training to validation."""
         counts = Counter(clip.speaker for clip in dataset.train)
         able = [name for name in dataset.speakers if counts[name] >= FEWEST_CLIPS]
         number = max(1, round(LEFT_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_LEAVE_OUT else 0
@@ -75,7 +73,7 @@ class SpeakerStage(Stage):
             clips_of[clip.speaker].append(clip)
         judged = [clip for name in left_out for clip in clips_of[name][:JUDGED_CLIPS]]
         if left_out:
-            logger.info("Voices left out of training, to be judged by: %s", ", ".join(left_out))
+            logger.info("Voices held out of training, for validation: %s", ", ".join(left_out))
         train = [clip for clip in dataset.train if clip.speaker in trained]
         return replace(dataset, train=train, validation=[*dataset.validation, *judged]) if train else dataset
 
@@ -84,9 +82,10 @@ class SpeakerStage(Stage):
         able = sum(count >= FEWEST_CLIPS for count in counts.values())
         if able >= 2:
             return None
-        found = f"{len(counts)} with {able} of as many clips" if len(counts) > 1 else "one"
-        needed = f"Telling voices apart takes two speakers with {FEWEST_CLIPS} clips each, and there is {found}"
-        return f"{needed}. The speaker encoder stays as it is, and hears nearly the same vector in every clip."
+        return (
+            f"The speaker encoder needs two speakers with {FEWEST_CLIPS} clips each. Found: {able} of {len(counts)}. "
+            "It stays untrained, and gives nearly the same vector for every clip."
+        )
 
     def updates(self, settings):
         return [Update("", SpeakerObjective(self.model, self.classifier, self.active), settings)]
@@ -101,7 +100,7 @@ class SpeakerStage(Stage):
         return self._embed(batch.mel).numpy(), batch.speaker.numpy()
 
     def judge(self, looks):
-        """Equal-error rate over pairs of validation clips, of voices left out where there are any: `eer`."""
+        """Equal-error rate over pairs of validation clips, of held-out voices where there are any: `eer`."""
         vectors, voices = (np.concatenate(arrays) for arrays in zip(*looks))
         active = self.active.numpy() > 0
         judged = ~active[np.maximum(voices, 0)] if not active.all() else np.ones(len(voices), bool)
@@ -124,8 +123,8 @@ class SpeakerStage(Stage):
         rows = (named["directions"].shape[0] for named in (tensors[CLASSIFIER], weights))
         before, now = (count // len(SPEEDS) for count in rows)
         if before != now:
-            change = f"{where} tells {before} speakers apart, and the recordings are of {now}"
-            raise CheckpointError(f"{change}. Train it anew with --stage speaker --reset-training.")
+            change = f"{where} was trained on {before} speakers, and the recordings are of {now}"
+            raise CheckpointError(f"{change}. Train it again with --stage speaker --reset-training.")
         assign_by_name(weights, tensors[CLASSIFIER], where)
 
     def all_weights(self):
@@ -135,8 +134,8 @@ class SpeakerStage(Stage):
 class SpeakerObjective(Objective):
     """Cross-entropy of the classifier's logits, over clips of the speakers that take part.
 
-    Batch normalization works with the statistics of the batch; its moving ones follow once per step, so that a step
-    that is not finite leaves them alone and accumulated batches count alike.
+    Batch normalization uses the statistics of the batch; the moving ones are updated once per step, so that a step that
+    is not finite does not change them and accumulated batches count alike.
     """
 
     loss_weights = {"speaker": 1.0}
@@ -171,13 +170,13 @@ class SpeakerObjective(Objective):
         return {"speaker": tf.reduce_sum(tf.where(counted > 0, losses, 0.0))}, statistics
 
     def apply_statistics(self, statistics):
-        """One step of the moving statistics of batch normalization: the mean of what each batch would make them."""
+        """Sets the moving statistics of batch normalization to the mean of the values after each batch."""
         for name, variable in self._moving.items():
             variable.assign(statistics[name] / statistics["batches"])
 
 
 class SpeakerPreparation(Preparation):
-    """Waveforms -> `SpeakerBatch`; at one of `SPEEDS`, which makes another voice of it, and disturbed."""
+    """Waveforms -> `SpeakerBatch`; in training at one of `SPEEDS`, which counts as another voice, and disturbed."""
 
     def __init__(self, model, device, augment, seed, num_speakers):
         super().__init__(model, device, augment, seed)
@@ -206,14 +205,10 @@ def repeated(wav: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
-    """The share of wrong answers where both kinds are equally frequent, from 0 to 1; 0.5 is chance.
+    """Equal-error rate, from 0 to 1; 0.5 is chance. Between two thresholds the rates are interpolated linearly.
 
-    A pair of clips counts as one voice where its score is at least a threshold. Between two thresholds the rates are
-    taken for straight lines.
-
-    Args:
-        same: Scores of pairs of one voice, `(P,)`, at least one.
-        different: Scores of pairs of two voices, `(Q,)`, at least one.
+    `same` are the scores of pairs of one voice, `(P,)`, `different` of pairs of two voices, `(Q,)`, at least one each.
+    A pair counts as one voice where its score is at least the threshold.
     """
     thresholds = np.unique(np.concatenate([same, different]))
     same, different = np.sort(same), np.sort(different)
@@ -230,10 +225,8 @@ def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
 def verification_scores(vectors: np.ndarray, voices: np.ndarray, judged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Cosines of all pairs with a clip of a judged voice: those of one voice, and those of two.
 
-    Args:
-        vectors: `(N, D)` of unit length.
-        voices: `(N,)`, whose each is; those below 0 are left out.
-        judged: `(N,)` bool, whether a clip is of a voice that counts.
+    `vectors` are `(N, D)` of unit length, `voices` their speakers `(N,)`, below 0 for unknown ones, which are ignored;
+    `judged` is `(N,)` bool.
     """
     known = voices >= 0
     vectors, voices, judged = vectors[known], voices[known], judged[known]

@@ -17,15 +17,13 @@ from myxtts.config.checks import counted
 from myxtts.config.config import XTTSConfig
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.storage.files import AnyPath
-from myxtts.training.watching.ledger import Ledger
-from myxtts.training.watching.step_clock import STALL_WARNING, VARIATION_WARNING
 from myxtts.utils.commons import CONSOLE_LOGGER_NAME, folded, folded_on_terminal
 
-ALWAYS_TOLD = ("loss", "gradient_norm", "learning_rate")
-"""Figures of a log line that say something at zero, too."""
-console_log = logging.getLogger(CONSOLE_LOGGER_NAME)
-
-logger = logging.getLogger(__name__)
+VARIATION_WARNING = 0.30
+"""Standard deviation over mean of the step time past which a run warns of a bottleneck."""
+STALL_WARNING = 0.05
+"""Share of the time spent waiting for data from which, without a GPU, a run warns of it."""
+console_log, logger = logging.getLogger(CONSOLE_LOGGER_NAME), logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,37 +63,19 @@ class StageEnd:
 
 
 class Callback:
-    """Methods that a trainer calls; a callback has those that it needs."""
+    """Base of callbacks. A trainer calls those of these methods that a callback has:
 
-    def on_start(self, start: StageStart) -> None:
-        """Before the first step."""
-
-    def on_waiting(self, seconds: float) -> None:
-        """Multi-GPU Mode: the data pipeline gets a head start of at least so long."""
-
-    def on_running(self) -> None:
-        """Multi-GPU Mode: the pipeline is filled, and training starts."""
-
-    def on_ledger(self, ledger: Ledger) -> None:
-        """After the first step that was applied; `ledger` says what the training switches do."""
-
-    def on_step(self, step: int) -> None:
-        """After every step."""
-
-    def on_log(self, step: int, losses: dict, timing: dict) -> None:
-        """Every `training.log_every_steps`: mean losses and `StepClock.report` since the last time."""
-
-    def on_validation(self, step: int, losses: dict, is_best: bool) -> None:
-        """After each validation, while the model has the weights that were validated."""
-
-    def on_evaluation(self, step: int, figures: dict, is_best: bool) -> None:
-        """After each evaluation of speech; `figures` has the `score`, lower is better, first."""
-
-    def on_sample(self, step: int) -> None:
-        """Every `training.sample_every_steps`, while the model has the weights that speak."""
-
-    def on_end(self, end: StageEnd) -> None:
-        """After the last step."""
+    - `on_start(start: StageStart)`: before the first step.
+    - `on_waiting(seconds)`: Multi-GPU Mode, the data pipeline gets a head start of at least so long.
+    - `on_running()`: Multi-GPU Mode, the pipeline is filled, and training starts.
+    - `on_ledger(ledger: Ledger)`: after the first step that was applied.
+    - `on_step(step)`: after every step.
+    - `on_log(step, losses, timing)`: every `training.log_every_steps`, mean losses and `StepClock.report` since then.
+    - `on_validation(step, losses, is_best)`: after each validation, while the model has the weights validated.
+    - `on_evaluation(step, figures, is_best)`: after each evaluation of speech, the `score` first, lower is better.
+    - `on_sample(step)`: every `training.sample_every_steps`, while the model has the weights that speak.
+    - `on_end(end: StageEnd)`: after the last step.
+    """
 
 
 def losses_text(losses: dict[str, float]) -> str:
@@ -111,19 +91,15 @@ def losses_text(losses: dict[str, float]) -> str:
     return " | ".join(shown)
 
 
-def timing_text(timing: dict[str, float]) -> str:
-    """The timing part of a log line; empty before the first timed step."""
+def timing_lines(timing: dict[str, float]) -> list[str]:
+    """How long steps take, for log lines and the final report; empty before the first timed step."""
     if not timing:
-        return ""
-    waited = f"stall {100 * timing['stall']:.1f}% | buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}"
-    return " | ".join([*_pace(timing), waited])
-
-
-def _pace(timing):
-    """How long steps take, as log lines and the final report have it."""
-    yield f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms"
-    yield f"Throughput: {timing['steps_per_second']:.2f} steps/sec"
-    yield f"Variation: {100 * timing['variation']:.1f}%"
+        return []
+    return [
+        f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms",
+        f"Throughput: {timing['steps_per_second']:.2f} steps/sec",
+        f"Variation: {100 * timing['variation']:.1f}%",
+    ]
 
 
 class ConsoleProgress(Callback):
@@ -134,7 +110,6 @@ class ConsoleProgress(Callback):
 
     def __init__(self, monitor: GPUMonitor | None = None, roles: Sequence[str] = ()):
         self.monitor, self.roles, self._bar = monitor, roles, None
-        self._tells_of_gpus = monitor is not None and len(roles) > 0
 
     def on_start(self, start):
         self._start = start
@@ -172,65 +147,65 @@ class ConsoleProgress(Callback):
             print(shown, flush=True)
         console_log.info("%s", text.lstrip("\n"))
 
+    def _gpu_fields(self):
+        return [self.monitor.report().log_fields(self.roles)] if self.monitor and self.roles else []
+
     def on_log(self, step, losses, timing):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
         total = self._start.total_steps
-        # A loss that is nothing at all had no turn, as those of discriminators before they begin.
-        seen = {name: value for name, value in losses.items() if value or name in ALWAYS_TOLD}
-        parts = [f"step {step}/{total}", losses_text(seen), timing_text(timing)]
+        # A loss of zero had no turn, as those of discriminators before they begin.
+        always = ("loss", "gradient_norm", "learning_rate")
+        seen = {name: value for name, value in losses.items() if value or name in always}
+        parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *timing_lines(timing)]
         if timing:
+            parts.append(f"stall {100 * timing['stall']:.1f}%")
+            parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
             parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
-        if self._tells_of_gpus:
-            parts.append(self.monitor.report().log_fields(self.roles))
-        self._say(f"{self._start.stage} " + " | ".join(part for part in parts if part))
-        # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data tells.
+        self._say(" | ".join(part for part in [*parts, *self._gpu_fields()] if part))
+        # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data counts.
         if timing and timing["variation"] > VARIATION_WARNING and (self.roles or timing["stall"] > STALL_WARNING):
             self._say(
                 "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
                 "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase."
             )
 
-    def on_validation(self, step, losses, is_best):
+    def _say_figures(self, kind, step, figures, is_best):
         best = " (best so far)" if is_best else ""
-        self._say(f"{self._start.stage} validation at step {step}: {losses_text(losses)}{best}")
+        self._say(f"{self._start.stage} {kind} at step {step}: {losses_text(figures)}{best}")
+
+    def on_validation(self, step, losses, is_best):
+        self._say_figures("validation", step, losses, is_best)
 
     def on_evaluation(self, step, figures, is_best):
-        best = " (best so far)" if is_best else ""
-        self._say(f"{self._start.stage} speech at step {step}: {losses_text(figures)}{best}")
+        self._say_figures("speech", step, figures, is_best)
 
     def on_end(self, end):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        self._say("\n".join([f"FINAL REPORT, stage {end.stage}", *(f"  {line}" for line in self._final(end))]))
-
-    def _final(self, end):
-        """Lines of the final report."""
-        timing = end.timing
+        timing, lines = end.timing, timing_lines(end.timing)
         if timing:
-            yield from _pace(timing)
-            yield f"Stall: {100 * timing['stall']:.1f}%"
-            yield f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average"
-        yield f"Traces of the train step: {end.traces}"
+            lines.append(f"Stall: {100 * timing['stall']:.1f}%")
+            lines.append(f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
+        lines.append(f"Traces of the train step: {end.traces}")
         if end.compilations:
-            yield f"Programs compiled by XLA: {end.compilations}"
+            lines.append(f"Programs compiled by XLA: {end.compilations}")
         if end.loss_scale is not None:
-            yield f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}"
-        if self._tells_of_gpus:
-            yield self.monitor.report().log_fields(self.roles)
+            lines.append(f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")
+        self._say("\n  ".join([f"FINAL REPORT, stage {end.stage}", *lines, *self._gpu_fields()]))
 
 
 class EventFile:
-    """Writes figures for TensorBoard into a folder, whose parent is there, and makes the folder.
+    """Writes figures for TensorBoard into a folder, which it makes; the parent must exist.
 
-    What a disk does not take is lost; that is told once, and nothing ends. A file whose last record was cut cannot be
-    read beyond it, so a new one is begun as soon as the disk takes one.
+    Figures that the disk does not take are lost; that is logged once, and nothing ends. A file whose last record was
+    cut cannot be read beyond it, so a new one is begun as soon as the disk takes one.
     """
 
     def __init__(self, folder: AnyPath):
         self.folder: Path = Path(folder)
-        self._writer, self._told = None, False
+        self._writer, self._has_failed = None, False
 
     def write(self, step: int, write: Callable[[], None]) -> None:
         """Calls `write`, which uses `tf.summary`, for a step."""
@@ -256,20 +231,15 @@ class EventFile:
             yield
         except (OSError, tf.errors.OpError) as error:
             self._writer = None
-            if not self._told:
+            if not self._has_failed:
                 first_line = getattr(error, "message", str(error)).partition("\n")[0]
                 reason = re.sub(r"^\{\{.*?\}\} *", "", first_line)  # TensorFlow's name of the operation
-                logger.error(
-                    "TensorBoard's figures cannot be written to %s: %s. Training goes on.", self.folder, reason
-                )
-            self._told = True
+                logger.error("TensorBoard cannot write to %s: %s. Training goes on.", self.folder, reason)
+            self._has_failed = True
 
 
 class TensorBoardWriter(Callback):
-    """Writes losses, learning rate and timing to TensorBoard, by stage: a folder each in `folder`, which is there.
-
-    The settings stand with them as text.
-    """
+    """Writes losses, learning rate, timing and, as text, the settings to TensorBoard: a folder for each stage."""
 
     def __init__(self, folder: AnyPath, config: XTTSConfig):
         self.folder: Path = Path(folder)

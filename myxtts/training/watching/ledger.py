@@ -1,28 +1,28 @@
-"""The account of the training switches: what was asked for, and what the first step was seen to do."""
+"""The ledger of the training switches: what was asked for, and what the first step was seen to do."""
 
 import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from myxtts.config.checks import ConfigError, counted
 from myxtts.devices.precision import rounds_to_tf32
 from myxtts.models.layers.attention import ATTENTION_SCOPES
-from myxtts.training.loop.batching import Batching
-from myxtts.training.loop.gradient_order import RECOMPUTED
-from myxtts.training.loop.optimizations import Switches, is_deterministic
-from myxtts.training.loop.step import TrainStep
-from myxtts.training.stages.base import Stage
+from myxtts.training.loop.optimizations import RECOMPUTED, is_deterministic, on_or_off
 from myxtts.utils.commons import LINE_WIDTH
 
+if TYPE_CHECKING:
+    from myxtts.training.stage_trainer import StageTrainer
+
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
-"""Operations that a policy of lower precision is about: matrix products and convolutions."""
+"""Operations that a policy of lower precision applies to: matrix products and convolutions."""
 POLICIES = {"float32": "float32", "float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
 WATCHED_AVERAGES = 8
-"""Weight averages, the smallest ones, that are looked at to see whether they move."""
+"""Weight averages, the smallest ones, that are checked for movement."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
@@ -34,7 +34,7 @@ class LedgerDifference(ConfigError):
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One switch: what was asked for and by whom, what was observed, what that rests on and why it differs."""
+    """One switch: what was asked for and by whom, what was observed, the evidence and why it differs."""
 
     optimization: str
     requested: str
@@ -84,99 +84,57 @@ class Ledger:
 
 
 class LedgerKeeper:
-    """Looks at a train step, whose batches have up to `num_shapes` shapes, before its first call here and after it."""
+    """Observes a trainer's first step, whose batches have up to `num_shapes` shapes; to be made before it."""
 
-    def __init__(
-        self, stage: Stage, train_step: TrainStep, switches: Switches, batching: Batching, device: str, num_shapes: int
-    ):
-        self.stage, self.step, self.switches, self.batching = stage, train_step, switches, batching
-        self.device, self.num_shapes = device, num_shapes
-        self._watched = sorted(train_step.averages().values(), key=lambda v: v.shape.num_elements())[:WATCHED_AVERAGES]
+    def __init__(self, trainer: "StageTrainer", num_shapes: int):
+        self.trainer, self.num_shapes = trainer, num_shapes
+        self.step, self.switches = trainer.train_step, trainer.switches
+        averages = sorted(self.step.averages().values(), key=lambda v: v.shape.num_elements())
+        self._watched = averages[:WATCHED_AVERAGES]
         self._before = [v.numpy() for v in self._watched]
 
     def ledger(self, figures: dict) -> Ledger:
         """The `Ledger`; to be called after a step that was applied, with what it returned."""
-        rows = [self._precision(), self._tf32(), self._loss_scaling()]
-        looks = {"gradient_checkpointing": self._recomputation, "attention": self._attention}
-        rows += [look() for switch, look in looks.items() if switch in self.stage.switches]
-        rows += [self._adapters()] if hasattr(self.stage, "lora") and self.stage.config.training.gpt.lora_rank else []
-        rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch()]
+        rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), self._xla()]
+        rows += [self._determinism(), self._averages(), *self._sizes()]
         return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
 
-    def _asked(self, switch):
-        """What a switch was asked to be, and that with its source in words."""
-        value, source = self.switches.requested[switch]
-        return value, f"{_on(value) if isinstance(value, bool) else value} ({source})"
-
-    def _precision(self):
-        products = count_products(self.step.graph)
-        total = sum(products.values())
-        # The one with most products; what stays in float32 (the codebook's distances) is a handful.
+    def _numbers(self):
+        step, switches = self.step, self.switches
+        products = count_products(step.graph)
+        # The dtype of most products; what stays in float32 (the codebook's distances) is a handful.
         kind = max(products, key=products.get) if products else "float32"
-        seen = f"{products[kind]} of {total} matrix products of the step in {kind}"
-        value, requested = self._asked("precision")
-        effective, reason = POLICIES[kind], f"{seen}; {self.switches.reasons['precision']}"
-        return LedgerRow("precision", requested, effective, reason, value in ("auto", effective))
-
-    def _tf32(self):
-        value, requested = self._asked("tf32")
-        seen = rounds_to_tf32(self.device)
-        allowed = "allowed" if self.switches.tf32 else "not allowed"
-        reason = f"{allowed}; float32 products on {self.device} are {'rounded to 10 bits' if seen else 'exact'}"
-        return LedgerRow("TF32", requested, _on(seen), reason, value in ("auto", seen))
-
-    def _loss_scaling(self):
-        wanted, scaled = self.switches.precision == "mixed_float16", all(rule.scaled for rule in self.step.rules)
-        # A scale may have halved to 1 in time; it is still one that moves.
-        scales = ", ".join(f"{float(rule.loss_scale.numpy()):g}" for rule in self.step.rules)
+        seen = f"{products[kind]} of {sum(products.values())} matrix products of the step in {kind}"
+        value, requested = switches.asked("precision")
+        effective, reason = POLICIES[kind], f"{seen}; {switches.reasons['precision']}"
+        yield LedgerRow("precision", requested, effective, reason, value in ("auto", effective))
+        value, requested = switches.asked("tf32")
+        device, allowed = self.trainer.model_device, "allowed" if switches.tf32 else "not allowed"
+        seen = rounds_to_tf32(device)
+        reason = f"{allowed}; float32 products on {device} are {'rounded to 10 bits' if seen else 'exact'}"
+        yield LedgerRow("TF32", requested, on_or_off(seen), reason, value in ("auto", seen))
+        wanted, scaled = switches.precision == "mixed_float16", all(rule.scaled for rule in step.rules)
+        scales = ", ".join(f"{float(rule.loss_scale.numpy()):g}" for rule in step.rules)
         requested = "dynamic (float16)" if wanted else "off (no float16)"
-        reason = f"{counted(self.step.bad_steps, 'step')} skipped so far"
+        reason = f"{counted(step.bad_steps, 'step')} skipped so far"
         effective = f"dynamic, now {scales}" if scaled else "off"
-        return LedgerRow("loss scaling", requested, effective, reason, wanted == scaled)
-
-    def _recomputation(self):
-        value, requested = self._asked("gradient_checkpointing")
-        blocks, total = recomputed_blocks(self.step.graph), self.stage.recomputable_blocks()
-        reason = f"{len(blocks)} of {total} blocks are recomputed in the backward pass"
-        as_requested = len(blocks) == (total if value else 0)
-        return LedgerRow("gradient checkpointing", requested, _on(bool(blocks)), reason, as_requested)
-
-    def _attention(self):
-        forms = attention_forms(self.step.graph)
-        effective = " and ".join(sorted(forms)) or "none"
-        # The perceiver is left out of this: it has few queries and keeps the standard form.
-        reason = ", ".join(f"{number} layers {form}" for form, number in sorted(forms.items()))
-        reason = "; ".join(filter(None, (reason, self.switches.reasons.get("attention"))))
-        as_requested = effective == self.switches.attention
-        return LedgerRow("attention", self._asked("attention")[1], effective, reason, as_requested)
-
-    def _adapters(self):
-        training, trained = self.stage.config.training, self.step.trainable()
-        ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
-        of_adapters = sum(int(tf.size(v.value)) for name, v in trained.items() if "lora_kernel" in name)
-        others = sum(int(tf.size(v.value)) for name, v in trained.items() if "lora_kernel" not in name)
-        reason = f"{of_adapters:,} weights of adapters and {others:,} of text are trained; alpha "
-        reason += f"{training.gpt.lora_alpha or training.gpt.lora_rank:g}, dropout {training.gpt.lora_dropout:g}, on "
-        reason += ", ".join(training.gpt.lora_targets)
-        effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
-        as_requested = ranks == {training.gpt.lora_rank}
-        return LedgerRow("LoRA", f"rank {training.gpt.lora_rank} (given)", effective, reason, as_requested)
+        yield LedgerRow("loss scaling", requested, effective, reason, wanted == scaled)
 
     def _xla(self):
-        value, requested = self._asked("xla")
+        value, requested = self.switches.asked("xla")
         clusters = count_clusters(self.step.graph)
         reason = f"{clusters} compiled clusters in the step"
         if clusters:
             most = f"at most {self.step.most_compilations(self.num_shapes)} for {counted(self.num_shapes, 'shape')}"
             reason += f"; {self.step.compilations} programs compiled so far, {most}"
         reason = self.switches.reasons.get("xla", reason)
-        return LedgerRow("XLA", requested, _on(clusters > 0), reason, value == (clusters > 0))
+        return LedgerRow("XLA", requested, on_or_off(clusters > 0), reason, value == (clusters > 0))
 
     def _determinism(self):
-        value, seen = self.stage.config.training.deterministic, is_deterministic()
+        value, seen = self.trainer.config.training.deterministic, is_deterministic()
         reason = f"TensorFlow takes sums in {'one order' if seen else 'any order that is quick'}"
-        requested = f"{_on(value)} ({'given' if value else 'default'})"
-        return LedgerRow("determinism", requested, _on(seen), reason, seen or not value)
+        requested = f"{on_or_off(value)} ({'given' if value else 'default'})"
+        return LedgerRow("determinism", requested, on_or_off(seen), reason, seen or not value)
 
     def _averages(self):
         value, source = self.switches.requested["ema"]
@@ -190,19 +148,16 @@ class LedgerKeeper:
         as_requested = moved and all(averages.decay == value for averages in kept)
         return LedgerRow("weight averages", requested, str(kept[0].decay) if moved else "frozen", reason, as_requested)
 
-    def _accumulation(self):
-        value, parts, seen = self.batching.accumulation, self.batching.parts, self.step.micro_batches
-        why = f", since memory ran out for {self.batching.batch_size} at once" if parts > 1 else ""
-        accumulators = len(self.step.accumulators())
-        reason = f"{seen} times a gradient in the last update, {accumulators} accumulators{why}"
-        return LedgerRow("gradient accumulation", str(value), str(seen), reason, value == seen)
-
-    def _batch(self):
-        clips, times = self.batching.clips, self.step.micro_batches
-        wanted, found = self.batching.batch_size * self.batching.accumulation, clips * times
-        requested = f"{wanted} an update" + (", auto at once" if self.batching.automatic else "")
-        reason = f"{clips} clips at once make {found} an update"
-        return LedgerRow("batch size", requested, f"{clips} x {times}", reason, wanted == found)
+    def _sizes(self):
+        batching, times = self.trainer.batching, self.step.micro_batches
+        why = f", since memory ran out for {batching.batch_size} at once" if batching.parts > 1 else ""
+        reason = f"{times} times a gradient in the last update, {len(self.step.accumulators())} accumulators{why}"
+        asked = batching.accumulation
+        yield LedgerRow("gradient accumulation", str(asked), str(times), reason, asked == times)
+        wanted, found = batching.batch_size * batching.accumulation, batching.clips * times
+        requested = f"{wanted} an update" + (", auto at once" if batching.automatic else "")
+        reason = f"{batching.clips} clips at once make {found} an update"
+        yield LedgerRow("batch size", requested, f"{batching.clips} x {times}", reason, wanted == found)
 
     @staticmethod
     def _clipping(rule, figures):
@@ -248,7 +203,3 @@ def count_products(graph):
 def count_clusters(graph):
     """How many calls of functions that XLA must compile a traced graph has."""
     return sum(node.attr["_XlaMustCompile"].b for node in nodes(graph) if "_XlaMustCompile" in node.attr)
-
-
-def _on(value):
-    return "on" if value else "off"

@@ -1,4 +1,4 @@
-"""What a training step is made of: each phase timed alone, then the pipeline with its phases overlapping."""
+"""Timing of a training step: each phase alone, then the pipeline with its phases overlapping."""
 
 import time
 from collections.abc import Sequence
@@ -19,25 +19,22 @@ from myxtts.training.stage_trainer import StageTrainer
 
 WARMUP_STEPS = 5
 """Steps left out at the start of each measurement: they trace and fill caches."""
-KEPT_BATCHES = 8
-"""Batches that the phases after loading are timed on, in turn."""
 PRODUCT_SIZE = 1024
 """Rows and columns of the matrices whose product is timed in each number format."""
-PRODUCT_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """Mean seconds per step of each phase, nothing else running."""
+    """Mean seconds per step of each phase, nothing else running.
+
+    `load` is reading, decoding and padding on the host, with the copy to the data device; `preprocess` is mel
+    spectrograms, codes and augmentation there; `transfer` the copy to the model device; `train` the step there.
+    """
 
     load: float
-    """Reading, decoding and padding on the host, and the copy to the data device."""
     preprocess: float
-    """Mel spectrograms, codes and augmentation on the data device."""
     transfer: float
-    """The copy to the model device."""
     train: float
-    """Forward, backward and update on the model device."""
 
     @property
     def data(self) -> float:
@@ -57,14 +54,15 @@ class PhaseTimes:
 
 @dataclass
 class PipelineTimes:
-    """Steps of the pipeline as a whole."""
+    """Steps of the pipeline as a whole.
+
+    `step_times` are the seconds of each step, in which the model device waited `wait_seconds` for data. `spans` are
+    `(phase, start, end)` in seconds since the first step, of `preprocess`, `transfer` and `train`.
+    """
 
     step_times: list[float] = field(default_factory=list)
-    """Seconds of each step."""
     wait_seconds: float = 0.0
-    """Time that the model device waited for data in those steps."""
     spans: list[tuple[str, float, float]] = field(default_factory=list)
-    """`(phase, start, end)` in seconds since the first step: when `preprocess`, `transfer` and `train` ran."""
 
     @property
     def mean(self) -> float:
@@ -119,7 +117,7 @@ def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int
     # Readers work in parallel and ahead: the time of one read says little, the rate of all how long a step waits.
     began = time.perf_counter()
     for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
-        kept = [*kept, wave][-KEPT_BATCHES:]
+        kept = [*kept, wave][-8:]
     sync()
     load = (time.perf_counter() - began) / num_steps
     for position in range(WARMUP_STEPS + num_steps):
@@ -180,7 +178,7 @@ def _timed(times, call, *arguments):
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Clips of noise, `seconds` long or as long as the model takes, with the text that goes with so much speech."""
+    """Clips of noise, `seconds` long or as long as the model takes, with text of the usual length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -216,14 +214,14 @@ def product_rates(device: str) -> dict[str, float]:
             x = tf.cast(tf.random.stateless_normal((PRODUCT_SIZE, PRODUCT_SIZE), (0, 0)), dtype)
             _timed([], product, x, x)
             times = []
-            while sum(times) < PRODUCT_SECONDS:
+            while sum(times) < 0.3:
                 _timed(times, product, x, x)
             rates[dtype] = 2 * PRODUCT_SIZE**3 / fmean(times)
     return rates
 
 
 def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: int) -> float:
-    """Median time of adding up so many bytes of float32 over all replicas, as gradients are; on all workers at once."""
+    """Median seconds of an all-reduce of so many bytes of float32, as of gradients; to be called on all workers."""
     with tf.device(strategy.extended.worker_devices[0]):
         values = tf.ones((num_bytes // 4,))
 

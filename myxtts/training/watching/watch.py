@@ -1,6 +1,7 @@
 """What looks at a stage while it trains: validation, evaluated speech, divergence, overtraining, ledger, callbacks."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,12 @@ import tensorflow as tf
 from myxtts.data.buckets import BatchOrder
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import require_placement
+from myxtts.training.loop.device_pipeline import copy_to, timing_of_all
+from myxtts.training.loop.replicas import Replicas
+from myxtts.training.stages.base import Objective, Stage
 from myxtts.training.watching.callbacks import StageEnd, StageStart
-from myxtts.training.watching.divergence import DivergenceGuard, write_divergence
+from myxtts.training.watching.guards import DivergenceGuard, OvertrainingDetector, TrainingDiverged, write_divergence
 from myxtts.training.watching.ledger import Ledger, LedgerKeeper
-from myxtts.training.watching.overtraining import OvertrainingDetector
-from myxtts.training.watching.step_clock import timing_of_all
-from myxtts.training.watching.validation import Evaluator
 
 if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Looks at a trainer's steps, decides which is the best and whether to go on, and tells callbacks what it sees."""
+    """Looks at a trainer's steps, decides which is the best and whether to continue, and calls the callbacks."""
 
     def __init__(self, trainer: "StageTrainer"):
         training = trainer.config.training
@@ -32,8 +33,8 @@ class Watch:
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
-        """`(step) -> figures` of what is heard every `training.evaluate_every_steps`, with their `score`, lower is
-        better; none where it could not be heard. Set by whoever can let the model speak."""
+        """`(step) -> figures` of the speech every `training.evaluate_every_steps`, with their `score`, lower is better;
+        empty where it could not be heard. Set by whoever can let the model speak."""
         self.ledger: Ledger | None = None
         """What the switches do, seen at the first step."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
@@ -49,7 +50,7 @@ class Watch:
                 getattr(callback, method)(*arguments)
 
     def start(self, callbacks: Iterable, total: int) -> None:
-        """Reports the start of a stage of `total` steps; raises unless every variable lives where the plan has it."""
+        """Reports the start of a stage of `total` steps; raises unless every variable is on the device of the plan."""
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
         weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
@@ -59,28 +60,24 @@ class Watch:
 
     def before_first_step(self, num_shapes: int) -> None:
         """Prepares to observe the first step, whose batches have up to `num_shapes` shapes."""
-        trainer = self.trainer
-        observed = trainer.stage, trainer.train_step, trainer.switches, trainer.batching, trainer.model_device
-        self._keeper = LedgerKeeper(*observed, num_shapes)
+        self._keeper = LedgerKeeper(self.trainer, num_shapes)
 
     def end(self) -> None:
         """Reports the end of a stage."""
         step, trainer = self.trainer.train_step, self.trainer
-        scaled = [rule for rule in step.rules if rule.scaled]
-        scale = float(scaled[0].loss_scale.numpy()) if scaled else None
+        scale = next((float(rule.loss_scale.numpy()) for rule in step.rules if rule.scaled), None)
         timing, seen = trainer.clock.report(whole_run=True), (step.traces, step.compilations)
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, *seen, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
-        """Takes note of a step on the last `batches` batches.
+        """Records a step on the last `batches` batches.
 
         Raises:
-            TrainingDiverged: The last steps in a row were not finite; the run's folder says which.
+            TrainingDiverged: The last steps in a row were not finite; a file in the run's folder lists them.
             LedgerDifference: Under `--strict`, at the first step.
         """
-        trainer = self.trainer
-        is_whole = trainer.train_step.rules[-1].has_turn(trainer.train_step.phase)
-        if self.ledger is None and losses["finite"] and is_whole:
+        trainer, step = self.trainer, self.trainer.train_step
+        if self.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
             self.ledger = self._keeper.ledger(losses)
             self.call("on_ledger", self.ledger)
             if trainer.config.training.strict:
@@ -91,12 +88,16 @@ class Watch:
             self.overtraining.watch(losses[trainer.stage.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(trainer.step, clips, losses)
         if bad_steps is not None:
-            raise self.divergence.error(trainer.step, self._report_divergence(bad_steps, dataset))
+            raise TrainingDiverged(
+                f"{self.divergence.limit} steps in a row had a loss or gradient that is not finite; step "
+                f"{trainer.step} was the last. {self._report_divergence(bad_steps, dataset)} lists the clips and the "
+                "losses. Lower --lr, train in float32, or remove the clips; the last good checkpoint is untouched."
+            )
 
     def _report_divergence(self, bad_steps, dataset):
         trainer, step = self.trainer, self.trainer.train_step
         if not trainer.workers.is_chief:
-            return "the log of worker 0"
+            return "The log of worker 0"
         named = [{**bad, "clips": [dataset.train[index].id for index in bad["clips"]]} for bad in bad_steps]
         at = trainer.stage.name, trainer.step, float(step.learning_rate.numpy())
         return write_divergence(trainer.config.training.checkpoint_dir, *at, step.trainable(), named)
@@ -118,20 +119,20 @@ class Watch:
             return self._evaluator(loader, trainer.preparation, trainer.config.training.max_validation_batches)
 
     def validate(self, loader) -> tuple[dict[str, float], bool]:
-        """Evaluates, and keeps and reports the losses; returns them, and whether the step is the best so far."""
+        """Evaluates, keeps and reports the losses; returns them, and whether the step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused():
             losses = self.evaluate(loader)
-        is_best = state.improves("loss", main := losses[trainer.stage.main_loss])
-        state.history.append({"step": state.step, **losses})
-        with trainer.clock.paused(), trainer.train_step.averaged_weights():
-            self.call("on_validation", state.step, losses, is_best)
+            is_best = state.improves("loss", main := losses[trainer.stage.main_loss])
+            state.history.append({"step": state.step, **losses})
+            with trainer.train_step.averaged_weights():
+                self.call("on_validation", state.step, losses, is_best)
         if advice := self.overtraining.update(state.step, main):
             logger.warning("%s", advice)
         return losses, is_best
 
     def evaluate_speech(self) -> bool:
-        """Lets the speech be judged; returns whether the step is the best so far."""
+        """Evaluates the speech; returns whether the step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused(), trainer.train_step.averaged_weights():
             figures = self.speech_judge(state.step)
@@ -143,16 +144,86 @@ class Watch:
     @property
     def ended_early(self) -> bool:
         """Whether the stage is to end at its best checkpoint."""
-        return self.overtraining.stopped or self.trainer.state.is_stale(
-            self.trainer.config.training.evaluation_patience
-        )
+        patience = self.trainer.config.training.evaluation_patience
+        return self.overtraining.stopped or 0 < patience <= self.trainer.state.stale_evaluations
 
 
 def _means(steps):
     """Means by name over the steps that counted, or over all where none did, of the figures that the last one has.
 
-    Where steps are of two phases, what has no turn yet has no figures either.
+    Where steps are of two phases, losses without a turn yet have no figures.
     """
-    counted = [step for step in steps if bool(step["finite"])] or steps
-    names = [name for name in counted[-1] if not name.endswith("finite")]
-    return {name: float(np.mean([float(one[name]) for one in counted if name in one])) for name in names}
+    applied = [step for step in steps if bool(step["finite"])] or steps
+    names = [name for name in applied[-1] if not name.endswith("finite")]
+    return {name: float(np.mean([float(one[name]) for one in applied if name in one])) for name in names}
+
+
+class Evaluator:
+    """Means of every loss of a stage's objectives over validation batches, without dropout; traced once.
+
+    `Stage.judge` adds its figures. Workers, and the replicas of each, take turns with the batches.
+    """
+
+    def __init__(self, stage: Stage, objectives: list[Objective], replicas: Replicas):
+        self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
+
+    def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
+        """Losses by name, each the mean over all its items; `prepare` is the stage's preparation.
+
+        A subset of the batches still covers all lengths, because the loader's order goes from short to long.
+        """
+        batches = loader.order.batches_per_epoch
+        totals, counts, looks, examined = Counter(), Counter(), [], []
+        positions = np.linspace(0, batches - 1, min(batches, max_batches)).round().astype(int)
+        workers, at_once = self.replicas.workers, len(self.replicas.devices)
+        count, own = workers.count, positions[workers.index :: workers.count]
+        for first in range(0, len(own), at_once):
+            examined += self._examine([loader(one) for one in own[first : first + at_once]], prepare)
+        shares = workers.gather(examined)
+        # In the order of the batches, as one process adds them up.
+        for place in range(len(positions)):
+            sums, number, look = shares[place % count][place // count]
+            totals.update(sums)
+            counts.update(number)
+            looks.append(look and tuple(np.asarray(*array) for array in look))
+        losses = {name: totals[name] / max(counts[name], 1.0) for name in totals}
+        return losses | self.stage.judge(looks)
+
+    def _examine(self, waves, prepare):
+        """Sums and counts of the losses of each batch, one on each replica, and what the stage judges by, as JSON."""
+        devices = self.replicas.devices
+        prepared = [prepare(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
+        # Where the last batches are fewer, the other replicas repeat the last one, and their results are not used.
+        prepared += prepared[-1:] * (len(devices) - len(waves))
+        batches = [copy_to(batch, device) for batch, device in zip(prepared, devices)]
+        together = self.replicas.distribute(batches)
+        if self._traced is None:
+            signature = [type(together)(*map(_of_any_size, together))]
+            self._traced = tf.function(self._sums, input_signature=signature)
+        with tf.device(devices[0]):
+            sums, counts = self._traced(together)
+        examined = []
+        for batch, device, *results in zip(batches[: len(waves)], devices, *map(self.replicas.local, (sums, counts))):
+            with tf.device(device):
+                look = self.stage.look(batch)
+            losses, number = ({name: float(value) for name, value in values.items()} for values in results)
+            examined.append((losses, number, look and [(array.tolist(), array.dtype.name) for array in look]))
+        return examined
+
+    def _sums(self, batch):
+        def in_replica(batch):
+            sums, counts = {}, {}
+            for objective in self.objectives:
+                sums |= objective.loss_sums(batch)[0]
+                counts |= objective.counts(batch)
+            return sums, counts
+
+        return self.replicas.strategy.run(in_replica, (batch,))
+
+
+def _of_any_size(field):
+    """The specification of a field of a batch, or of the replicas' batches, whose first two sizes may be any."""
+    spec = tf.type_spec_from_value(field)
+    if isinstance(spec, tf.TensorSpec):
+        return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)
+    return type(spec)(*map(_of_any_size, field.values))  # one for each replica

@@ -1,0 +1,164 @@
+"""Guards of a run: losses that are not finite, and validation that turns up while the training loss falls."""
+
+import logging
+import math
+from collections import deque
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.config.checks import UserError, counted
+from myxtts.storage.checkpoint import write_json
+
+logger = logging.getLogger(__name__)
+
+WARN_AFTER = 5
+"""Diverging validations before a warning, where no patience is set."""
+
+
+class TrainingDiverged(UserError):
+    """Too many steps in a row had a loss or gradient that is not finite; none of them was applied."""
+
+
+class DivergenceGuard:
+    """Counts steps in a row whose loss or gradient is not finite; after `limit` of them the run has diverged.
+
+    Losses are read for several steps at once, so that the device is not waited for after each. Divergence is noticed
+    at most a quarter of the limit late.
+    """
+
+    def __init__(self, limit: int):
+        self.limit, self.rate_scale, self.returns = limit, 1.0, 0
+        """Factor on the learning rate, lowered each time the run goes back to a checkpoint, and how often it did."""
+        self._unread, self._in_row, self._row = [], 0, deque(maxlen=limit)
+
+    def state(self) -> dict:
+        """JSON values for a checkpoint."""
+        return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self._counted()}
+
+    def restore(self, state: dict) -> None:
+        """Inverse of `state`."""
+        self.rate_scale = float(state["rate_scale"])
+        self.returns, self._in_row = int(state["returns"]), int(state["in_row"])
+        self._unread.clear()
+        self._row.clear()
+
+    def watch(self, step: int, clips: list[np.ndarray], losses: dict[str, tf.Tensor]) -> list[dict] | None:
+        """Records a step: indices of its clips, and what the train step returned.
+
+        Returns:
+            None, or where the run has diverged the last bad steps: dictionaries of `step`, `clips` (indices) and
+            `not_finite` (names of losses).
+        """
+        self._unread.append((step, clips, losses))
+        if step % max(1, self.limit // 4) or self._counted() < self.limit:
+            return None
+        found = []
+        for number, indices, figures in self._row:
+            broken = [name for name, value in figures.items() if not np.isfinite(float(value))]
+            found.append({"step": number, "clips": np.concatenate(indices).tolist(), "not_finite": broken})
+        return found
+
+    def _counted(self):
+        for bad in self._unread:
+            if bool(bad[2]["finite"]):
+                self._in_row = 0
+                self._row.clear()
+            else:
+                self._in_row += 1
+                self._row.append(bad)
+        self._unread.clear()
+        return self._in_row
+
+
+def write_divergence(
+    folder: str, stage: str, step: int, learning_rate: float, weights: dict, bad_steps: list[dict]
+) -> str:
+    """Writes what was not finite in the last bad steps, and in which clips, into a run's folder.
+
+    `weights` are those that are trained, `bad_steps` are from `DivergenceGuard.watch`, with the ids of clips. Returns
+    the path of the file, or "the log" where it cannot be written.
+    """
+    path = f"{folder}/diverged_{stage}_step_{step}.json"
+    not_finite = [name for name, v in weights.items() if not np.isfinite(v.numpy()).all()]
+    found = {"stage": stage, "step": step, "learning_rate": learning_rate}
+    found |= {"weights_not_finite": not_finite, "bad_steps": bad_steps}
+    try:
+        write_json(path, found)
+    except OSError as error:
+        logger.error("%s could not be written: %s. Its contents: %s", path, error, found)
+        return "the log"
+    return path
+
+
+class OvertrainingDetector:
+    """Counts validations in which the two losses diverge.
+
+    A validation diverges when its loss is above the best so far and the mean training loss since the validation before
+    is below the one at that best: early stopping (Prechelt 1998) that tells overtraining from a plateau, where neither
+    moves. A new best sets the count back; a validation that is neither leaves it.
+
+    After `patience` diverging validations `update` sets `stopped`, 0 never does; half as many give a warning.
+    """
+
+    def __init__(self, patience: int):
+        self.patience, self.diverging, self.stopped = patience, 0, False
+        self._best = self._training_at_best = math.inf
+        self._best_step, self._unread, self._sum, self._count = 0, [], 0.0, 0
+
+    def watch(self, loss: tf.Tensor, finite: tf.Tensor) -> None:
+        """Records a training step: the loss of the kind that is validated, and whether it was applied.
+
+        The scalars are read later, so the device is not waited for.
+        """
+        self._unread.append((loss, finite))
+
+    def update(self, step: int, loss: float) -> str | None:
+        """Records a validation; returns a warning at half the patience, the reason for stopping at its end, or None."""
+        self._read()
+        training = self._sum / self._count if self._count else math.inf
+        self._sum, self._count = 0.0, 0
+        if loss < self._best:
+            self._best, self._best_step, self._training_at_best, self.diverging = loss, step, training, 0
+        elif math.isfinite(loss) and loss > self._best and training < self._training_at_best:
+            self.diverging += 1
+            self.stopped = 0 < self.patience <= self.diverging
+            if self.stopped or self.diverging == (max(1, self.patience // 2) if self.patience else WARN_AFTER):
+                return self._describe(loss)
+        return None
+
+    def _describe(self, loss):
+        best = f"{self._best:.4f} of step {self._best_step}, last {loss:.4f}"
+        seen = f"Overtraining: {counted(self.diverging, 'validation')} above the best ({best}) while training fell."
+        if self.stopped:
+            return f"{seen} The stage ends with the checkpoint of step {self._best_step}, the best."
+        then = f"It ends after {self.patience}" if self.patience else "--overtraining-patience N would end it after N"
+        return f"{seen} {then}; more data, a larger dropout or a smaller model helps."
+
+    def _read(self):
+        for loss, finite in self._unread:
+            if bool(finite):
+                self._sum += float(loss)
+                self._count += 1
+        self._unread.clear()
+
+    def state(self) -> dict:
+        """JSON values for a checkpoint; JSON has no infinity."""
+        self._read()
+        best, training = (x if math.isfinite(x) else None for x in (self._best, self._training_at_best))
+        counts = {"diverging": self.diverging, "stopped": self.stopped, "sum": self._sum, "count": self._count}
+        return {**counts, "best_step": self._best_step, "best": best, "training_at_best": training}
+
+    def restore(self, state: dict) -> None:
+        """Inverse of `state`; a larger patience lets a stopped run continue."""
+        self.diverging, self._best_step = int(state["diverging"]), int(state["best_step"])
+        losses = state["best"], state["training_at_best"]
+        self._best, self._training_at_best = (math.inf if x is None else float(x) for x in losses)
+        self._sum, self._count = float(state["sum"]), int(state["count"])
+        self._unread.clear()
+        self.stopped = has_stopped(state, self.patience)
+
+
+def has_stopped(state: dict, patience: int) -> bool:
+    """Whether a run with this `OvertrainingDetector.state` was stopped, and would be again with this patience."""
+    return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
