@@ -18,7 +18,6 @@ _ROW_SECONDS = 60
 _MOST_ROWS = 240
 _WIDTH, _HEIGHT = 1200, 56
 _WORST = 10
-_MOST_LEFT_OUT = 300
 _USUAL_SNR_DB, _USUAL_SECONDS = 40.0, 6.0
 _STYLE = """
 :root { color-scheme: light dark; --kept: #2a7de1; --held: #2e9d57; --left: #d9822b; --line: #8885; }
@@ -108,22 +107,14 @@ def _worst(records):
 
 
 def _left_out(records):
-    totals, listed = defaultdict(list), []
+    totals = defaultdict(list)
     for record in records:
         for row in record["rows"]:
             if not row["clip"]:
-                seconds, start = _seconds(record, row), _clock(row["start"] / record["sample_rate"])
-                totals[row["reason"]].append(seconds)
-                why, text = f"{row['reason']}. {row['detail']}", f"<bdi>{escape(row['text'])}</bdi>"
-                if row["reason"] != PAUSE:
-                    listed.append([escape(record["name"]), text, start, f"{seconds:.1f} s", escape(why)])
+                totals[row["reason"]].append(_seconds(record, row))
     by_length = sorted(totals.items(), key=lambda one: -sum(one[1]))
-    table = _table(
-        ["why", "times", "together"], [[escape(why), len(one), duration(sum(one))] for why, one in by_length]
-    )
-    details = _table(["recording", "text", "at", "length", "why"], listed[:_MOST_LEFT_OUT])
-    more = f"<p>{len(listed) - _MOST_LEFT_OUT} more are in segments.csv.</p>" if len(listed) > _MOST_LEFT_OUT else ""
-    return f"{table}<details><summary>each of them</summary>{details}{more}</details>"
+    rows = [[escape(reason), len(seconds), duration(sum(seconds))] for reason, seconds in by_length]
+    return _table(["why", "times", "together"], rows)
 
 
 def _table(heads, rows):
