@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,7 +68,7 @@ def read(write, monkeypatch):
     monkeypatch.syspath_prepend(str(UTILITIES))
     import compare_logs
 
-    return lambda text: compare_logs.read_log(write("a.log", text))
+    return lambda text: SimpleNamespace(**compare_logs.read_log(write("a.log", text)))
 
 
 def test_the_final_report_gives_the_figures(read):

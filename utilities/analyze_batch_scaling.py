@@ -10,7 +10,6 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from compare_logs import LogError, json_ready, read_log, shown, table
@@ -18,7 +17,7 @@ from compare_logs import LogError, json_ready, read_log, shown, table
 ENOUGH = 0.95
 """A batch size within 5 % of the best throughput is as good as the best, and smaller is better for memory."""
 
-COLUMNS = (
+COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
     ("batch_size", "batch", "{:.0f}"),
     ("mean_step_ms", "step ms", "{:.1f}"),
     ("std_step_ms", "std ms", "{:.1f}"),
@@ -34,7 +33,10 @@ COLUMNS = (
 
 
 def read_runs(paths):
-    """Reads the logs, sorted by batch size; a size the log does not state is taken from `…batch_16….log`.
+    """Reads the logs, sorted by batch size; a size that the log does not state is taken from `…batch_16….log`.
+
+    Each run has `efficiency_percent`: samples/s against those of the smallest batch size times the ratio of the sizes.
+    100 means that a larger batch costs no more time per step.
 
     Raises:
         LogError: A log cannot be read, or states no batch size anywhere.
@@ -42,65 +44,50 @@ def read_runs(paths):
     runs = []
     for path in paths:
         run = read_log(path, allow_out_of_memory=True)
-        if run.batch_size is None:
+        if run["batch_size"] is None:
             named = re.search(r"batch[_-]?(?:size[_-]?)?(\d+)", Path(path).name, re.IGNORECASE)
             if named is None:
-                raise LogError(
-                    f"{path} does not state a batch size: expected a line 'Batch size: 16' or a name such "
-                    "as test_batch_16.log."
-                )
-            size = int(named[1])
-            rate = run.steps_per_second
-            run = replace(run, batch_size=size, samples_per_second=None if rate is None else size * rate)
+                rule = "expected a line 'Batch size: 16' or a name such as test_batch_16.log"
+                raise LogError(f"{path} does not state a batch size: {rule}.")
+            run["batch_size"] = int(named[1])
+            if run["steps_per_second"] is not None:
+                run["samples_per_second"] = run["batch_size"] * run["steps_per_second"]
         runs.append(run)
-    return sorted(runs, key=lambda run: run.batch_size)
-
-
-def scaling(runs):
-    """A dictionary per run, with `efficiency_percent`: throughput in samples/s, against that of the smallest batch
-    size times the ratio of the sizes. 100 means that a larger batch costs no more time per step."""
-    measured = [run for run in runs if run.samples_per_second]
-    rows = []
+    runs.sort(key=lambda run: run["batch_size"])
+    measured = [run for run in runs if run["samples_per_second"]]
     for run in runs:
-        efficiency = None
-        if run.samples_per_second:
-            smallest = measured[0]
-            ratio = run.batch_size / smallest.batch_size
-            efficiency = 100 * run.samples_per_second / (smallest.samples_per_second * ratio)
-        rows.append({**asdict(run), "efficiency_percent": efficiency})
-    return rows
+        run["efficiency_percent"] = None
+        if run in measured:
+            expected = measured[0]["samples_per_second"] * run["batch_size"] / measured[0]["batch_size"]
+            run["efficiency_percent"] = 100 * run["samples_per_second"] / expected
+    return runs
 
 
 def recommended(runs):
     """The smallest run within `ENOUGH` of the best throughput, and the best; `None, None` when none has figures."""
-    measured = [run for run in runs if run.samples_per_second]
+    measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None
-    best = max(measured, key=lambda run: run.samples_per_second)
-    return next(run for run in measured if run.samples_per_second >= ENOUGH * best.samples_per_second), best
+    best = max(measured, key=lambda run: run["samples_per_second"])
+    return next(run for run in measured if run["samples_per_second"] >= ENOUGH * best["samples_per_second"]), best
 
 
 def report(runs):
     """The table and the recommendation as text."""
     rows = [
-        [shown(row[name], form) for name, _, form in COLUMNS] + ["out of memory" if row["out_of_memory"] else ""]
-        for row in scaling(runs)
+        [shown(run[name], form) for name, _, form in COLUMNS] + ["out of memory" if run["out_of_memory"] else ""]
+        for run in runs
     ]
-    lines = table([title for _, title, _ in COLUMNS] + [""], rows)
+    lines = [*table([title for _, title, _ in COLUMNS] + [""], rows), ""]
     chosen, best = recommended(runs)
     if chosen is None:
-        return "\n".join(
-            [*lines, "", f"No run got as far as a training step. Try --batch-size {max(1, runs[0].batch_size // 2)}."]
-        )
-    lines += [
-        "",
-        f"Best throughput: batch size {best.batch_size}, {best.samples_per_second:.1f} samples/s.",
-        f"Recommended: --batch-size {chosen.batch_size}"
-        + ("." if chosen is best else f", within {100 * (1 - ENOUGH):.0f} % of the best at less memory."),
-    ]
-    failed = [run.batch_size for run in runs if run.out_of_memory]
-    if failed:
-        lines.append(f"Out of memory at batch size {', '.join(map(str, failed))}: reach it with --grad-accum.")
+        smaller = max(1, runs[0]["batch_size"] // 2)
+        return "\n".join([*lines, f"No run got as far as a training step. Try --batch-size {smaller}."])
+    less = "" if chosen is best else f", within {100 * (1 - ENOUGH):.0f} % of the best at less memory"
+    lines.append(f"Best throughput: batch size {best['batch_size']}, {best['samples_per_second']:.1f} samples/s.")
+    lines.append(f"Recommended: --batch-size {chosen['batch_size']}{less}.")
+    if failed := [str(run["batch_size"]) for run in runs if run["out_of_memory"]]:
+        lines.append(f"Out of memory at batch size {', '.join(failed)}: reach it with --grad-accum.")
     return "\n".join(lines)
 
 
@@ -116,9 +103,8 @@ def main(arguments=None):
         return 2
     if options.json:
         chosen, best = recommended(runs)
-        found = {"runs": [json_ready(row) for row in scaling(runs)]}
-        found["recommended_batch_size"] = chosen and chosen.batch_size
-        print(json.dumps(found | {"best_batch_size": best and best.batch_size}, indent=2))
+        found = {"runs": list(map(json_ready, runs)), "recommended_batch_size": chosen and chosen["batch_size"]}
+        print(json.dumps(found | {"best_batch_size": best and best["batch_size"]}, indent=2))
     else:
         print(report(runs))
     return 0

@@ -12,76 +12,34 @@ import json
 import math
 import re
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|-?inf)"
-PATTERNS = {
-    "mean_step_ms": rf"Avg: *{NUMBER} *ms",
-    "std_step_ms": rf"Std: *{NUMBER} *ms",
-    "steps_per_second": rf"Throughput: *{NUMBER} *steps/sec",
-    "variation_percent": rf"Variation: *{NUMBER} *%",
-    "stall_percent": rf"\bStall:? *{NUMBER} *%",
-    "data_utilization_percent": rf"GPU util:[^|\n]*\bdata *{NUMBER} *%",
-    "model_utilization_percent": rf"GPU util:[^|\n]*\bmodel *{NUMBER} *%",
-    "data_memory_mb": rf"GPU memory:[^|\n]*\bdata *{NUMBER} *MB",
-    "model_memory_mb": rf"GPU memory:[^|\n]*\bmodel *{NUMBER} *MB",
-    "loss": rf"(?:^|\||\bINFO) *loss:? +{NUMBER}",  # not "validation loss"
-}
-PATTERNS = {name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, pattern in PATTERNS.items()}
+FIGURES = (  # name, title, format, whether more is better (None: neither), how a log states it ("": not by a line)
+    ("batch_size", "Batch size", "{:.0f}", None, ""),
+    ("steps", "Steps", "{:.0f}", None, ""),
+    ("mean_step_ms", "Mean step time, ms", "{:.1f}", False, rf"Avg: *{NUMBER} *ms"),
+    ("std_step_ms", "Standard deviation, ms", "{:.1f}", False, rf"Std: *{NUMBER} *ms"),
+    ("variation_percent", "Variation, %", "{:.1f}", False, rf"Variation: *{NUMBER} *%"),
+    ("steps_per_second", "Throughput, steps/s", "{:.2f}", True, rf"Throughput: *{NUMBER} *steps/sec"),
+    ("samples_per_second", "Throughput, samples/s", "{:.1f}", True, ""),
+    ("stall_percent", "Stall, %", "{:.1f}", False, rf"\bStall:? *{NUMBER} *%"),
+    ("data_utilization_percent", "Data GPU utilization, %", "{:.0f}", True, rf"GPU util:[^|\n]*\bdata *{NUMBER} *%"),
+    ("model_utilization_percent", "Model GPU utilization, %", "{:.0f}", True, rf"GPU util:[^|\n]*\bmodel *{NUMBER} *%"),
+    ("data_memory_mb", "Data GPU memory, MB", "{:.0f}", False, rf"GPU memory:[^|\n]*\bdata *{NUMBER} *MB"),
+    ("model_memory_mb", "Model GPU memory, MB", "{:.0f}", False, rf"GPU memory:[^|\n]*\bmodel *{NUMBER} *MB"),
+    ("loss", "Last loss", "{:.4f}", None, rf"(?:^|\||\bINFO) *loss:? +{NUMBER}"),  # not "validation loss"
+)
+PATTERNS = {name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, *_, pattern in FIGURES if pattern}
 STEP = re.compile(r"\bstep +(\d+)(?:/\d+)? *\|", re.IGNORECASE)
-BATCH_SIZE = re.compile(
-    r"\bBatch size: *(\d+)(?: x (\d+) accumulated)?"
-)  # its capital tells it from "Effective batch size"
+BATCH_SIZE = re.compile(r"\bBatch size: *(\d+)(?: x (\d+) accumulated)?")  # the capital excludes "Effective batch size"
 FINAL_REPORT = re.compile(r"\bFINAL REPORT\b")
 OUT_OF_MEMORY = re.compile(r"ResourceExhaustedError|\bRESOURCE_EXHAUSTED\b|\bOOM when\b|CUDA_ERROR_OUT_OF_MEMORY")
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-ROWS = (  # field, title, format, whether more is better (None: neither)
-    ("batch_size", "Batch size", "{:.0f}", None),
-    ("steps", "Steps", "{:.0f}", None),
-    ("mean_step_ms", "Mean step time, ms", "{:.1f}", False),
-    ("std_step_ms", "Standard deviation, ms", "{:.1f}", False),
-    ("variation_percent", "Variation, %", "{:.1f}", False),
-    ("steps_per_second", "Throughput, steps/s", "{:.2f}", True),
-    ("samples_per_second", "Throughput, samples/s", "{:.1f}", True),
-    ("stall_percent", "Stall, %", "{:.1f}", False),
-    ("data_utilization_percent", "Data GPU utilization, %", "{:.0f}", True),
-    ("model_utilization_percent", "Model GPU utilization, %", "{:.0f}", True),
-    ("data_memory_mb", "Data GPU memory, MB", "{:.0f}", False),
-    ("model_memory_mb", "Model GPU memory, MB", "{:.0f}", False),
-    ("loss", "Last loss", "{:.4f}", None),
-)
-
 
 class LogError(ValueError):
     """A log cannot be used; the message is a sentence for the user."""
-
-
-@dataclass(frozen=True)
-class RunLog:
-    """The figures of one run. `None` is "the log does not say". Percentages are 0 to 100, memory is in MB."""
-
-    path: str
-    source: str
-    batch_size: int | None = None
-    steps: int | None = None
-    mean_step_ms: float | None = None
-    std_step_ms: float | None = None
-    steps_per_second: float | None = None
-    samples_per_second: float | None = None
-    variation_percent: float | None = None
-    stall_percent: float | None = None
-    data_utilization_percent: float | None = None
-    model_utilization_percent: float | None = None
-    data_memory_mb: float | None = None
-    model_memory_mb: float | None = None
-    loss: float | None = None
-    out_of_memory: bool = False
-
-    @property
-    def has_figures(self):
-        return self.mean_step_ms is not None or self.steps_per_second is not None
 
 
 def read_log(path, allow_out_of_memory=False):
@@ -89,11 +47,11 @@ def read_log(path, allow_out_of_memory=False):
 
     Args:
         path: The file.
-        allow_out_of_memory: Whether a run that ended for lack of memory before its first figures is a result too
-            (with `out_of_memory` set and no figures).
+        allow_out_of_memory: Whether a run that ended for lack of memory before its first figures is a result too.
 
     Returns:
-        A `RunLog`.
+        A dictionary with `path`, `source`, `out_of_memory` and the names of `FIGURES`; None where the log does not
+        state one. Percentages are 0 to 100, memory is in MB.
 
     Raises:
         LogError: The file cannot be read, is empty, or holds no figures.
@@ -108,13 +66,13 @@ def read_log(path, allow_out_of_memory=False):
         raise LogError(f"{path} is empty.")
     runs = [_read_run(path, run_lines) for run_lines in _split_runs(lines)]
     for run in reversed(runs):
-        if run.has_figures or (run.out_of_memory and allow_out_of_memory):
+        has_figures = run["mean_step_ms"] is not None or run["steps_per_second"] is not None
+        if has_figures or (run["out_of_memory"] and allow_out_of_memory):
             return run
-    if any(run.out_of_memory for run in runs):
+    if any(run["out_of_memory"] for run in runs):
         raise LogError(f"{path} holds no training step: the run was out of memory.")
-    raise LogError(
-        f"{path} holds no training step: expected lines with 'Avg: …ms, Std: …ms' and 'Throughput: … steps/sec'."
-    )
+    rule = "expected lines with 'Avg: …ms, Std: …ms' and 'Throughput: … steps/sec'"
+    raise LogError(f"{path} holds no training step: {rule}.")
 
 
 def _unfolded(lines):
@@ -143,30 +101,23 @@ def _read_run(path, lines):
     final = next((i for i, line in enumerate(lines) if FINAL_REPORT.search(line)), len(lines))
     steps = [_figures(line) for line in lines[:final] if STEP.search(line)]
     report = _figures("\n".join(lines[final:]))
-    values = {**_summarize(steps), **report}
-    found_batch, found_steps = BATCH_SIZE.search("\n".join(lines)), STEP.findall("\n".join(lines[:final]))
-    batch_size = int(found_batch[1]) * int(found_batch[2] or 1) if found_batch else None  # clips of a step
-
-    mean, rate = values.get("mean_step_ms"), values.get("steps_per_second")
-    if mean is not None and rate is None and mean > 0:
-        rate = values["steps_per_second"] = 1000 / mean
-    if mean and values.get("std_step_ms") is not None:
-        values.setdefault("variation_percent", 100 * values["std_step_ms"] / mean)
-    if batch_size is not None and rate is not None:
-        values["samples_per_second"] = batch_size * rate
-    source = (
-        "final report"
-        if "mean_step_ms" in report or "steps_per_second" in report
-        else ("1 step line" if len(steps) == 1 else f"{len(steps)} step lines")
-    )
-    return RunLog(
-        str(path),
-        source,
-        batch_size=batch_size,
-        steps=int(found_steps[-1]) if found_steps else None,
-        out_of_memory=any(OUT_OF_MEMORY.search(line) for line in lines),
-        **values,
-    )
+    run = dict.fromkeys(("path", "source", *(name for name, *_ in FIGURES)))
+    run |= {"path": str(path), "out_of_memory": any(OUT_OF_MEMORY.search(line) for line in lines)}
+    run |= _summarize(steps) | report
+    if batch := BATCH_SIZE.search("\n".join(lines)):
+        run["batch_size"] = int(batch[1]) * int(batch[2] or 1)  # clips of a step
+    if numbers := STEP.findall("\n".join(lines[:final])):
+        run["steps"] = int(numbers[-1])
+    mean = run["mean_step_ms"]
+    if mean and run["steps_per_second"] is None:
+        run["steps_per_second"] = 1000 / mean
+    if mean and run["std_step_ms"] is not None and run["variation_percent"] is None:
+        run["variation_percent"] = 100 * run["std_step_ms"] / mean
+    if run["batch_size"] is not None and run["steps_per_second"] is not None:
+        run["samples_per_second"] = run["batch_size"] * run["steps_per_second"]
+    has_report = "mean_step_ms" in report or "steps_per_second" in report
+    run["source"] = "final report" if has_report else f"{len(steps)} step line{'s' * (len(steps) != 1)}"
+    return run
 
 
 def _figures(text):
@@ -202,7 +153,7 @@ def speed_up(baseline, optimized):
     """How many times faster the second run is, and in what: `(ratio or None, unit)`. Samples/s where both batch sizes
     are known, because a step of a larger batch may rightly take longer; else steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
-        before, after = getattr(baseline, field), getattr(optimized, field)
+        before, after = baseline[field], optimized[field]
         if before and after is not None:
             return after / before, unit
     return None, "steps/s"
@@ -222,32 +173,33 @@ def json_ready(values):
 
 def table(header, rows):
     """Lines of a table, the first column left-aligned, the others right-aligned."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in [header, *rows]
-    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    lines = []
+    for first, *others in [header, *rows]:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:]))]
+        lines.append("  ".join(cells).rstrip())
     return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 
 def comparison(baseline, optimized):
     """The comparison as text."""
     rows = []
-    for field, title, form, more_is_better in ROWS:
-        before, after = getattr(baseline, field), getattr(optimized, field)
+    for field, title, form, more_is_better, _ in FIGURES:
+        before, after = baseline[field], optimized[field]
         change = ""
         if before and after is not None and more_is_better is not None:
             percent = 100 * (after - before) / abs(before)
             better = "" if abs(percent) < 0.05 else (" better" if (percent > 0) == more_is_better else " worse")
             change = f"{percent:+.1f}%{better}"
         rows.append([title, shown(before, form), shown(after, form), change])
-    lines = [f"Baseline:  {baseline.path} ({baseline.source})", f"Optimized: {optimized.path} ({optimized.source})", ""]
+    lines = [
+        f"{name} {run['path']} ({run['source']})" for name, run in (("Baseline: ", baseline), ("Optimized:", optimized))
+    ]
+    lines.append("")
     lines += table(["", "baseline", "optimized", "change"], rows)
     ratio, unit = speed_up(baseline, optimized)
     lines += ["", f"Speed-up: {shown(ratio, '{:.2f}x')} ({unit})"]
-    if baseline.batch_size != optimized.batch_size:
+    if baseline["batch_size"] != optimized["batch_size"]:
         lines.append("The batch sizes differ or one is not stated: compare samples/s, not step times.")
     return "\n".join(lines)
 
@@ -264,7 +216,7 @@ def main(arguments=None):
         print(error, file=sys.stderr)
         return 2
     if options.json:
-        found = {"baseline": json_ready(asdict(baseline)), "optimized": json_ready(asdict(optimized))}
+        found = {"baseline": json_ready(baseline), "optimized": json_ready(optimized)}
         print(json.dumps(found | {"speed_up": speed_up(baseline, optimized)[0]}, indent=2))
     else:
         print(comparison(baseline, optimized))

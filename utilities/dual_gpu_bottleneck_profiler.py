@@ -19,7 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from myxtts.devices.gpu_monitor import GPUMonitor  # noqa: E402  the repository must be on the path first
+from myxtts.cli.errors import exits_with_sentence  # noqa: E402  the repository must be on the path first
+from myxtts.devices.gpu_monitor import GPUMonitor  # noqa: E402
 
 __all__ = ["DualGPUBottleneckProfiler", "GPUMonitor", "Profile", "Verdict", "judge"]
 
@@ -54,89 +55,50 @@ def judge(phases, variation, config, plan):
     Returns:
         A list of `Verdict`, empty when the pipeline is balanced.
     """
-    found = []
-    shares = {phase: getattr(phases, phase) / phases.total for phase in TITLES}
-    if shares["load"] > LOAD_LIMIT:
-        found.append(
-            Verdict(
-                "data loading",
-                f"Data loading takes {shares['load']:.0%} of the step "
-                f"(limit {LOAD_LIMIT:.0%}): the host is the bottleneck.",
-                _reads_faster(config.data),
-            )
-        )
-    if shares["transfer"] > TRANSFER_LIMIT:
-        found.append(
-            Verdict(
-                "transfer",
-                f"Transfer takes {shares['transfer']:.0%} of the step (limit "
-                f"{TRANSFER_LIMIT:.0%}): the copy between the devices is the bottleneck.",
-                _copies_faster(plan),
-            )
-        )
-    if shares["train"] < TRAIN_LIMIT:
-        found.append(
-            Verdict(
-                "training",
-                f"Training takes {shares['train']:.0%} of the step (limit {TRAIN_LIMIT:.0%}): "
-                f"the model device is under-used. It waits for {1e3 * phases.data:.1f} ms of data work "
-                f"per {1e3 * phases.train:.1f} ms of training.",
-                _trains_more(plan),
-            )
-        )
+    shares, found = {phase: getattr(phases, phase) / phases.total for phase in TITLES}, []
+    if (share := shares["load"]) > LOAD_LIMIT:
+        finding = f"Data loading takes {share:.0%} of the step (limit {LOAD_LIMIT:.0%}): the host is the bottleneck."
+        found.append(Verdict("data loading", finding, _reads_faster(config.data)))
+    if (share := shares["transfer"]) > TRANSFER_LIMIT:
+        finding = f"Transfer takes {share:.0%} of the step (limit {TRANSFER_LIMIT:.0%}): the copy is the bottleneck."
+        pair = f"GPU {plan.model_gpus[0] if plan.model_gpus else 0}"
+        fix = f"Use a GPU for --data-gpu that `nvidia-smi topo -m` shows as NV# or PIX beside {pair}."
+        if plan.virtual:
+            fix = "Virtual devices share one memory: judge the transfer on GPUs (--data-gpu, --model-gpu)."
+        found.append(Verdict("transfer", finding, fix))
+    if (share := shares["train"]) < TRAIN_LIMIT:
+        waits = f"It waits for {1e3 * phases.data:.1f} ms of data work per {1e3 * phases.train:.1f} ms of training"
+        finding = f"Training takes {share:.0%} of the step (limit {TRAIN_LIMIT:.0%}): the model device is under-used."
+        found.append(Verdict("training", f"{finding} {waits}.", _trains_more(plan)))
     if variation > VARIATION_LIMIT:
-        found.append(
-            Verdict(
-                "variation",
-                f"Step times vary by {variation:.0%} (limit {VARIATION_LIMIT:.0%}): oscillation.",
-                _varies_less(config),
+        finding = f"Step times vary by {variation:.0%} (limit {VARIATION_LIMIT:.0%}): oscillation."
+        fix = "Give every batch one shape: --enable-static-shapes."
+        if config.data.static_shapes:
+            size, depth = config.data.pipeline_buffer_size, config.training.pipeline_depth + 2
+            fix = (
+                f"Buffer more: --buffer-size {2 * size} (now {size}) and training.pipeline_depth: {depth} in --config."
             )
-        )
+        found.append(Verdict("variation", finding, fix))
     return found
 
 
 def _reads_faster(data):
-    cores = os.cpu_count()
-    if data.num_workers < cores:
-        return f"Read with more workers: --num-workers {min(cores, 2 * data.num_workers)} (now {data.num_workers})."
-    return (
-        f"All {cores} cores read already (--num-workers {data.num_workers}). Keep decoded clips: data.cache_mb: "
-        f"{4 * max(data.cache_mb, 512)} in --config, or store the recordings as 22 050 Hz 16-bit WAV."
-    )
-
-
-def _copies_faster(plan):
-    if plan.virtual:
-        return "Virtual devices share one memory: judge the transfer on GPUs (--data-gpu, --model-gpu)."
-    return (
-        f"Take a pair with a faster link: for --data-gpu a GPU that `nvidia-smi topo -m` shows as NV# or PIX beside "
-        f"GPU {plan.model_gpus[0] if plan.model_gpus else 0}."
-    )
+    cores, workers = os.cpu_count(), data.num_workers
+    if workers < cores:
+        return f"Read with more workers: --num-workers {min(cores, 2 * workers)} (now {workers})."
+    cache = f"Keep decoded clips: data.cache_mb: {4 * max(data.cache_mb, 512)} in --config"
+    return f"All {cores} cores read already. {cache}, or store the recordings as 22 050 Hz 16-bit WAV."
 
 
 def _trains_more(plan):
     if not plan.is_dual:
         return "Give the data work a device of its own: --data-gpu 0 --model-gpu 1."
     if plan.num_replicas > 1:
-        return (
-            f"One data device feeds {plan.num_replicas} training devices too slowly: fewer --model-gpus, or a larger "
-            "--model-size."
-        )
+        return "Use fewer --model-gpus, which one data device can feed, or a larger --model-size."
     if plan.data_gpu in plan.model_gpus:
         return "One GPU prepares and trains: use the idle time for a larger --batch-size or --model-size."
-    return (
-        f"Give the data work the quicker device: --data-gpu {plan.model_gpus[0]} --model-gpu {plan.data_gpu}; or use "
-        "the idle time for a larger --model-size."
-    )
-
-
-def _varies_less(config):
-    if not config.data.static_shapes:
-        return "Give every batch one shape: --enable-static-shapes."
-    return (
-        f"Buffer more: --buffer-size {2 * config.data.pipeline_buffer_size} (now {config.data.pipeline_buffer_size}) "
-        f"and training.pipeline_depth: {config.training.pipeline_depth + 2} in --config."
-    )
+    swapped = f"--data-gpu {plan.model_gpus[0]} --model-gpu {plan.data_gpu}"
+    return f"Give the data work the quicker device: {swapped}; or use the idle time for a larger --model-size."
 
 
 @dataclass(frozen=True)
@@ -165,11 +127,6 @@ class Profile:
         """Share of the time in which the model device trained."""
         return self.pipeline.busy({"train"})
 
-    def _unreliable(self):
-        """A line where the pipeline took less time than its longer half alone, which only disturbed timing explains."""
-        if self.efficiency > 1.005:
-            yield "  Unreliable: both are more than is possible. Measure again, on an idle machine and with more steps."
-
     def as_dict(self):
         """The profile as JSON types, times in milliseconds."""
         return {
@@ -196,25 +153,24 @@ class Profile:
 
     def describe(self):
         """The four sections, as printed."""
-        phases, pipeline = self.phases, self.pipeline
+        phases, pipeline, whole = self.phases, self.pipeline, 1e3 * self.pipeline.mean
         lines = ["TIMING BREAKDOWN:"]
         for phase, title in TITLES.items():
             seconds = getattr(phases, phase)
             lines.append(f"  {title + ':':<20}{1e3 * seconds:9.2f} ms  {seconds / phases.total:6.1%}")
+        spread = f"std {pipeline.variation * whole:.2f} ms, variation {pipeline.variation:.1%}"
         lines += [
             f"  {'Sum of the phases:':<20}{1e3 * phases.total:9.2f} ms  a step without overlap",
-            f"  {'Pipeline step:':<20}{1e3 * pipeline.mean:9.2f} ms  measured; std "
-            f"{1e3 * pipeline.variation * pipeline.mean:.2f} ms, variation {pipeline.variation:.1%}",
+            f"  {'Pipeline step:':<20}{whole:9.2f} ms  measured; {spread}",
             f"  Throughput: {1.0 / pipeline.mean:.2f} steps/sec",
             f"  Overlap efficiency: {self.efficiency:.2f} (longer of data work and training / pipeline step)",
             f"  Speed-up by overlap: {phases.total / pipeline.mean:.2f} (ceiling {phases.ceiling:.2f})",
-            *self._unreliable(),
-            "",
-            "GPU UTILIZATION:",
-            f"  Data device {self.plan.data_device} busy {self.data_busy:.0%}, model device "
-            f"{', '.join(self.plan.model_devices)} busy {self.model_busy:.0%} of the time; waited for data "
-            f"{pipeline.stall:.0%}",
         ]
+        if self.efficiency > 1.005:  # only disturbed timing explains it
+            lines.append("  Unreliable: both are more than is possible. Measure longer, on an idle machine.")
+        data, model = self.plan.data_device, ", ".join(self.plan.model_devices)
+        busy = f"Data device {data} busy {self.data_busy:.0%}, model device {model} busy {self.model_busy:.0%}"
+        lines += ["", "GPU UTILIZATION:", f"  {busy}; waited for data {pipeline.stall:.0%}"]
         lines += [f"  {line}" for line in self.gpus.describe().splitlines()]
         lines += ["", "BOTTLENECK ANALYSIS:"]
         lines += [f"  {verdict.finding}" for verdict in self.verdicts] or ["  NO MAJOR BOTTLENECKS DETECTED"]
@@ -263,9 +219,7 @@ class DualGPUBottleneckProfiler:
     """
 
     def __init__(self, trainer, dataset, num_steps=100, monitor=None):
-        self.trainer = trainer
-        self.dataset = dataset
-        self.num_steps = num_steps
+        self.trainer, self.dataset, self.num_steps = trainer, dataset, num_steps
         self.monitor = monitor or GPUMonitor(trainer.plan.visible_ids, interval_seconds=0.1)
 
     def run(self):
@@ -298,14 +252,9 @@ def parse(argv):
     return arguments
 
 
+@exits_with_sentence
 def main(argv=None):
     """Profiles and prints; returns the exit code."""
-    from myxtts.cli.errors import exits_with_sentence
-
-    return exits_with_sentence(_main)(argv)
-
-
-def _main(argv):
     arguments = parse(argv)
     from myxtts.cli.train import config_from_arguments, set_up_options
     from myxtts.runs.setup import set_up
@@ -315,11 +264,8 @@ def _main(argv):
 
     with tempfile.TemporaryDirectory() as folder:
         trainer, dataset = open_trainer(config, plan, folder)
-        print(
-            f"Profiling {arguments.num_steps} steps, batch size {trainer.stage_config.batch_size}, model "
-            f"{config.model.size}; {plan.describe()}\n",
-            flush=True,
-        )
+        what = f"batch size {trainer.stage_config.batch_size}, model {config.model.size}; {plan.describe()}"
+        print(f"Profiling {arguments.num_steps} steps, {what}\n", flush=True)
         profile = DualGPUBottleneckProfiler(trainer, dataset, arguments.num_steps).run()
     print(profile.describe())
     if arguments.json:

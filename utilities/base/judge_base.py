@@ -11,7 +11,6 @@ eSpeak's own speech is the figure beside ours.
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +18,13 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "benchmarks")]
 
 from base_corpus import LANGUAGES, PITCHES, WORDS_PER_MINUTE, speak_jobs  # noqa: E402
-from first_words import NOISE  # noqa: E402
+from first_words import NOISE, error_rate  # noqa: E402
 
 from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.data.espeak_ng import SpeechJob  # noqa: E402
 from myxtts.data.sample_corpus import unheard_sentences  # noqa: E402
 from myxtts.hearing.recognizers import Whisper  # noqa: E402
-from myxtts.hearing.text_errors import character_errors  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import stored_voice  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
@@ -51,14 +49,7 @@ def free_sentences(language: str) -> list[str]:
     return [text for code, text in lines if code == language]
 
 
-def error_rate(expected: Sequence[str], found: Sequence[str], language: str) -> float:
-    """Edits over characters, pooled over sentences."""
-    same = (lambda text: text.lower().replace("neighbor", "neighbour")) if language == "en" else str.lower
-    pairs = [character_errors(same(a), same(b), language) for a, b in zip(expected, found)]
-    return sum(wrong for wrong, _ in pairs) / sum(size for _, size in pairs)
-
-
-def spoken_by_espeak(texts: Sequence[str], language: str) -> list[np.ndarray]:
+def spoken_by_espeak(texts: list[str], language: str) -> list[np.ndarray]:
     """The sentences by the teacher, in the same voices."""
     words_per_minute = round(np.mean(WORDS_PER_MINUTE))
     with tempfile.TemporaryDirectory() as folder:

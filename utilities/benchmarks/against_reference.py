@@ -17,54 +17,20 @@ sides' outputs are compared first. `--list` names the cases; `--append` adds the
 
 import argparse
 import fnmatch
-import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-from hardware import append_table
+from bench_extra import Worker, append_table
 from reference_cases import CASES
 
 FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
+HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
 """Most values of an output that may differ: codes whose two nearest vectors are as good as equally far."""
-
-
-class Side:
-    """A worker process, pinned and limited to a number of threads.
-
-    Args:
-        python: Its interpreter.
-        script: Its file.
-        cores: Cores it may run on.
-    """
-
-    def __init__(self, python, script, cores):
-        threads = str(len(cores))
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        self._process = subprocess.Popen(
-            ["taskset", "--cpu-list", ",".join(map(str, cores)), python, FOLDER / script, threads],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-
-    def ask(self, **request):
-        """The worker's answer to one request, see `reference_cases.serve`."""
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self._process.args[3]} ended; see its message above.")
-        return json.loads(line)
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
 
 
 def check_same_work(case, ours, theirs):
@@ -80,19 +46,14 @@ def check_same_work(case, ours, theirs):
 def measure(case_name, ours, theirs, repeats, clock):
     """One row of the table: what, our time, the reference's time, ratio, its spread, goal."""
     for side in (ours, theirs):
-        side.ask(forget=True)
-    check_same_work(CASES[case_name], ours.ask(prepare=case_name), theirs.ask(prepare=case_name))
+        side.ask({"forget": True})
+    check_same_work(CASES[case_name], *(side.ask({"prepare": case_name}) for side in (ours, theirs)))
     pairs = []
     for turn in range(repeats):
         order = (ours, theirs) if turn % 2 else (theirs, ours)
-        seconds = {side: side.ask(run=case_name)[clock] for side in order}
+        seconds = {side: side.ask({"run": case_name})[clock] for side in order}
         pairs.append((seconds[ours], seconds[theirs]))
-    return table_row(CASES[case_name], pairs)
-
-
-def table_row(case, pairs):
-    """A row of the table of pairs of our seconds and the reference's."""
-    ratios = [slow / quick for quick, slow in pairs]
+    case, ratios = CASES[case_name], [slow / quick for quick, slow in pairs]
     return [
         case.what,
         *(f"{1e3 * statistics.median(column):.0f} ms" for column in zip(*pairs)),
@@ -123,18 +84,18 @@ def main():
         parser.error(
             f"--threads must not exceed the cores of this process, {len(available)}. Received: {arguments.threads}."
         )
-    command = "python " + " ".join(["utilities/benchmarks/against_reference.py", *sys.argv[1:]])
     for threads in arguments.threads:
-        ours = Side(sys.executable, "our_worker.py", available[:threads])
-        theirs = Side(arguments.reference_python, "reference_worker.py", available[:threads])
-        rows = []
-        for name in names:
-            rows.append(measure(name, ours, theirs, arguments.repeats, arguments.clock))
-            print(" | ".join(map(str, rows[-1])), flush=True)
-        ours.close()
-        theirs.close()
+        pinned = ["taskset", "--cpu-list", ",".join(map(str, available[:threads]))]
+        limits, rows = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}, []
+        with (
+            Worker(*pinned, sys.executable, FOLDER / "our_worker.py", threads, **limits) as ours,
+            Worker(*pinned, arguments.reference_python, FOLDER / "reference_worker.py", threads, **limits) as theirs,
+        ):
+            for name in names:
+                rows.append(measure(name, ours, theirs, arguments.repeats, arguments.clock))
+                print(" | ".join(map(str, rows[-1])), flush=True)
         title = f"Against the reference, {threads} core{'s' * (threads > 1)}"
-        append_table(title, command, ["what", "ours", "reference", "ratio", "range", "goal"], rows, arguments.append)
+        append_table(title, "against_reference.py", HEADER, rows, arguments.append)
 
 
 if __name__ == "__main__":

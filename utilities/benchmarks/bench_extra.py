@@ -1,11 +1,20 @@
-"""Packages of the extra `bench`, and what the operating system counts for processes."""
+"""What benchmarks share: packages of the extra `bench`, worker processes, process counters, and tables for the page."""
 
 import importlib
+import json
 import os
+import platform
 import subprocess
 import sys
 import threading
+from datetime import date
+from pathlib import Path
 from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from myxtts.devices.machine import read_processor  # noqa: E402  the checkout must be on the path first
 
 
 def import_extra(module: str) -> ModuleType:
@@ -18,21 +27,71 @@ def import_extra(module: str) -> ModuleType:
         sys.exit(f'This benchmark needs {module}. Install it with: pip install -e ".[bench]"')
 
 
+class Worker:
+    """A process that answers requests, a line of JSON each; to be used in a `with` block.
+
+    Args:
+        command: Its words.
+        environment: Variables that it has besides ours.
+    """
+
+    def __init__(self, *command: object, **environment: str):
+        pipes, environment = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), os.environ | environment
+        self._process = subprocess.Popen(list(map(str, command)), env=environment, **pipes)
+
+    def ask(self, request: object) -> object:
+        """Sends one request and returns the answer."""
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        if not (answer := self._process.stdout.readline()):
+            raise SystemExit(f"{self._process.args} ended with {self._process.wait()}; see its message above.")
+        return json.loads(answer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._process.stdin.close()
+        self._process.wait()
+
+
 def process_state() -> tuple[int, int, int]:
     """Of this process: resident memory in bytes, threads, threads of Python."""
     process = import_extra("psutil").Process()
     return process.memory_info().rss, process.num_threads(), threading.active_count()
 
 
-def cpu_seconds(process: subprocess.Popen) -> float:
-    """Processor time that a process has used; 0 for one that has ended."""
-    if process.poll() is not None:
-        return 0.0
-    times = import_extra("psutil").Process(process.pid).cpu_times()
-    return times.user + times.system
-
-
 def others_seconds() -> float:
     """Processor seconds that other processes have used since the machine started."""
     total = import_extra("psutil").cpu_times()
     return total.user + total.nice + total.system - sum(os.times()[:2])
+
+
+def describe_hardware() -> str:
+    """One line: processor, cores that this process may use, GPUs, versions."""
+    import keras
+
+    cpu, backend = read_processor(), keras.backend.backend()
+    framework = importlib.import_module(backend)
+    if backend == "jax":
+        gpus = [device.device_kind for device in framework.devices() if device.platform == "gpu"]
+    else:
+        details = framework.config.experimental.get_device_details
+        gpus = [details(gpu).get("device_name", gpu.name) for gpu in framework.config.get_visible_devices("GPU")]
+    versions = f"Python {platform.python_version()}, {backend} {framework.__version__}"
+    return f"{cpu.name}, {cpu.cores} cores, {', '.join(gpus) or 'no GPU'}, {versions}"
+
+
+def append_table(title: str, script: str, header: list[str], rows: list[list], append: bool) -> None:
+    """Prints a table with date, hardware and command; `append` also adds it to docs/benchmarks.md.
+
+    Args:
+        script: Name of the benchmark, which was called with the arguments of this process.
+    """
+    command = " ".join([f"python utilities/benchmarks/{script}", *sys.argv[1:]])
+    lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", ""]
+    lines += ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    text = "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)]) + "\n"
+    print(text)
+    if append:
+        with open(ROOT / "docs" / "benchmarks.md", "a", encoding="utf-8") as page:
+            page.write("\n" + text)

@@ -1,7 +1,6 @@
 """Learning on real recordings: trains on spoken digits, speaks every digit in every voice, and scores what is heard.
 
     python utilities/benchmarks/digits.py --data FSDD_FOLDER
-    python utilities/benchmarks/digits.py --data FSDD_FOLDER --hold-out    # two digits of each voice are left out
     python utilities/benchmarks/digits.py --data FSDD_FOLDER --check       # how far the digit recognizer can be trusted
     python utilities/benchmarks/digits.py --data FSDD_FOLDER --steps 3     # smallest case: a minute
 
@@ -16,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np  # noqa: E402
 
 from myxtts.apps.evaluation.sources import copy_speech  # noqa: E402
-from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import load_samples  # noqa: E402  the checkout must be on the path first
 from myxtts.audio.griffin_lim import log_mel_to_wav  # noqa: E402
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
@@ -73,13 +71,8 @@ def recording(data: Path, speaker: str, digit: int, index: int) -> np.ndarray:
     return load_samples(data / "wavs" / f"{digit}_{speaker}_{index}.wav")
 
 
-def held_out_pairs(speakers: Sequence[str]) -> set[tuple[str, int]]:
-    """Two digits per voice, different ones for each voice, as `{(speaker, digit)}`."""
-    return {(name, (2 * place + place // 5 + step) % 10) for place, name in enumerate(speakers) for step in (0, 5)}
-
-
-def training_folder(data: Path, output: Path, pairs: Collection[tuple[str, int]]) -> Path:
-    """Copies the data set without the recordings that are scored, and without `pairs`."""
+def training_folder(data: Path, output: Path) -> Path:
+    """Copies the data set without the recordings that are scored."""
     folder = output / "recordings"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "wavs").mkdir(parents=True)
@@ -87,10 +80,8 @@ def training_folder(data: Path, output: Path, pairs: Collection[tuple[str, int]]
         kept = []
         for line in (data / name).read_text(encoding="utf-8").splitlines():
             clip = line.replace("|", ",").split(",")[0]
-            digit, _, rest = clip.partition("_")
-            if digit.isdecimal():
-                speaker, index = rest.rsplit("_", 1)
-                if (speaker, int(digit)) in pairs or int(index) in HELD_OUT_INDICES:
+            if clip[0].isdecimal():
+                if int(clip.rsplit("_", 1)[1]) in HELD_OUT_INDICES:
                     continue
                 if name == "metadata.csv":
                     shutil.copy(data / "wavs" / f"{clip}.wav", folder / "wavs")
@@ -125,11 +116,10 @@ class Stages:
     Args:
         data: Folder of the Free Spoken Digit Dataset.
         pairs: `(speaker, digit)` of the recordings that are resynthesized and spoken.
-        left_out: Pairs that the model was not trained on, which are not used as references.
     """
 
-    def __init__(self, synthesizer: Synthesizer, data: Path, pairs: Sequence[tuple[str, int]], left_out=()):
-        self.synthesizer, self.data, self.pairs, self.left_out = synthesizer, data, pairs, left_out
+    def __init__(self, synthesizer: Synthesizer, data: Path, pairs: Sequence[tuple[str, int]]):
+        self.synthesizer, self.data, self.pairs = synthesizer, data, pairs
         self.has_decoder = "decoder" in synthesizer.model.parts
         self._voice: Callable = cache(lambda *clip: synthesizer.voice(recording(data, *clip)))
 
@@ -166,8 +156,7 @@ class Stages:
         return Row(stage, [Clip(*name, wave) for name, wave in zip(names, waves, strict=True)], sample_rate)
 
     def _reference(self, speaker, rng):
-        digits = [digit for digit in range(10) if (speaker, digit) not in self.left_out]
-        return self._voice(speaker, int(rng.choice(digits)), int(rng.choice(TRAIN_INDICES)))
+        return self._voice(speaker, int(rng.choice(range(10))), int(rng.choice(TRAIN_INDICES)))
 
     def _resynthesis(self, name, wave):
         """A recording's codes through the waveform decoder, with the voice of another recording of the speaker."""
@@ -216,11 +205,9 @@ def table_line(row: Row, scores: Scores) -> str:
     return f"{row.stage:25s} | {len(row.clips):3d} | {digits:21s} | {voices:22s} | {signal}"
 
 
-def figures(results: dict[str, Scores], left_out: bool) -> dict[str, tuple[float, float]]:
+def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
     """`{name: (value, goal)}` from the scores by stage."""
     spoken, before = results["free speech"], results.get("free speech, Griffin-Lim")
-    if left_out and spoken.voices is not None:
-        return {"left-out pairs, digit and voice, %": (100 * (spoken.digits & spoken.voices).mean(), 75.0)}
     values = {"digits, %": 100 * spoken.digits.mean()}
     if spoken.voices is not None:
         values["voices, %"] = 100 * spoken.voices.mean()
@@ -248,10 +235,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", type=Path, default=ROOT / "configs" / "digits.yaml")
     parser.add_argument("--steps", type=int, help="max steps of every stage, for a trial")
     parser.add_argument("--seed", type=int, default=0, help="of the training")
-    parser.add_argument("--hold-out", action="store_true", help="leave two digits of each voice out of training")
     parser.add_argument("--check", action="store_true", help="score the digit recognizer instead of a model")
     parser.add_argument("--checkpoint", type=Path, help="score this run instead of training one")
-    parser.add_argument("--save", type=Path, help="folder for the wav files of all rows")
     return parser.parse_args(arguments)
 
 
@@ -263,25 +248,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recognizer = DigitRecognizer.load_or_train(options.data, options.output / "recognizer.weights.h5", TRAIN_INDICES)
     if options.check:
         return check(recognizer, options.data, speakers)
-    left_out = held_out_pairs(speakers) if options.hold_out else set()
     checkpoint = options.checkpoint
     if checkpoint is None:
-        output = options.output / f"{'held_out' if left_out else 'all'}_{options.seed}"
+        output = options.output / f"all_{options.seed}"
         output.mkdir(parents=True, exist_ok=True)
-        checkpoint = train(training_folder(options.data, output, left_out), output, options)
-    pairs = sorted(left_out) or [(speaker, digit) for speaker in speakers for digit in range(10)]
+        checkpoint = train(training_folder(options.data, output), output, options)
+    pairs = [(speaker, digit) for speaker in speakers for digit in range(10)]
     encoder, dnsmos = find_encoder(), DNSMOS.load()
     nearest = encoder and NearestVoice(encoder, options.data, speakers)
     results = {}
     print(f"{'stage':25s} | of  | {'digits (worst)':21s} | {'voices (worst)':22s} | DNSMOS signal")
-    for row in Stages(Synthesizer.load(checkpoint), options.data, pairs, left_out).rows():
+    for row in Stages(Synthesizer.load(checkpoint), options.data, pairs).rows():
         results[row.stage] = score(row, recognizer, nearest, dnsmos)
         print(table_line(row, results[row.stage]), flush=True)
-        for place, clip in enumerate(row.clips if options.save else ()):
-            folder = options.save / row.stage.replace(", ", "_").replace(" ", "_")
-            folder.mkdir(parents=True, exist_ok=True)
-            write_audio(folder / f"{clip.digit}_{clip.speaker}_{place:03d}.wav", clip.samples, row.sample_rate)
-    found = figures(results, bool(left_out))
+    found = figures(results)
     for name, (value, goal) in found.items():
         print(f"{name}: {value:.1f} (goal: {goal})")
     return 0 if all(value >= goal for value, goal in found.values()) else 1

@@ -9,7 +9,6 @@
   end, must be those of a run that was left alone, bit for bit; no temporary file and no process may be left. Ctrl-C and
   SIGTERM must end a run within 5 s, workers within a minute of the loss of one.
 - `folders`: the folder of a run is moved or copied while it trains; run and copy must end with the same weights.
-- `together`: the training command is started twice in one folder; one trains, the other is refused.
 - `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; the one before must be used.
 
 Exit code 1 if a goal is missed.
@@ -196,15 +195,6 @@ def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
         yield from differences(whole.home, run.home)
 
 
-def start_twice(work: Path, whole: TrainingRun) -> Iterator[str]:
-    """The part `together`."""
-    runs = [TrainingRun(work, "twice").start() for _ in range(2)]
-    codes = sorted(run.finish() for run in runs)
-    if codes != [0, 2]:
-        yield f"started twice: exit codes {codes}: {runs[0].last_words()}"
-    yield from differences(whole.home, runs[0].home)
-
-
 def damage_checkpoints(folder: Path, count: int, seed: int) -> Iterator[str]:
     """The part `damage`."""
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
@@ -238,7 +228,7 @@ def damage_checkpoints(folder: Path, count: int, seed: int) -> Iterator[str]:
 def main() -> int:
     """Runs the parts and prints their faults; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("kills", "folders", "together", "damage")
+    parts = ("kills", "folders", "damage")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help=", ".join(parts))
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--hangs", type=int, default=0, help="workers stopped by SIGSTOP")
@@ -260,7 +250,6 @@ def main() -> int:
         calls = {
             "kills": kill_runs(work, whole, options, start_seconds),
             "folders": trouble_folders(work, whole),
-            "together": start_twice(work, whole),
             "damage": damage_checkpoints(work / "damage", options.damages, options.seed),
         }
         for part in options.only:

@@ -28,10 +28,10 @@ NOISE = 0.1
 """Root mean square of the noise that is added, against a full scale of 1."""
 
 
-def error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
-    """Edits over characters, pooled over sentences; spellings of one word count as one."""
+def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "en") -> float:
+    """Edits over characters, pooled over sentences; spellings of one English word count as one."""
     same = lambda text: text.lower().replace("neighbor", "neighbour")
-    pairs = [character_errors(same(a), same(b), "en") for a, b in zip(expected, found)]
+    pairs = [character_errors(same(a), same(b), language) for a, b in zip(expected, found)]
     return sum(wrong for wrong, _ in pairs) / sum(size for _, size in pairs)
 
 
@@ -43,7 +43,6 @@ def main() -> int:
     parser.add_argument("--recognizer", type=Path, required=True, help="folder of a Whisper model")
     parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="what makes the sound")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--save", type=Path, help="folder for the wav files")
     arguments = parser.parse_args()
     whisper, rng = Whisper(arguments.recognizer), np.random.default_rng(0)
     recognize = lambda samples, sample_rate: whisper(samples, sample_rate, "en")
@@ -57,11 +56,8 @@ def main() -> int:
     speeches = synthesizer.batch(texts, voices, ["en"] * len(texts), seed=arguments.seed)
     sounds, rate = [speech.samples for speech in speeches], synthesizer.sample_rate
     heard = [recognize(sound, rate) for sound in sounds]
-    for number, (text, found) in enumerate(zip(texts, heard)):
+    for text, found in zip(texts, heard):
         print(f"{error_rate([text], [found]):5.2f}  {text}  |  {found.strip()}")
-        if arguments.save:
-            arguments.save.mkdir(parents=True, exist_ok=True)
-            speeches[number].save(arguments.save / f"{number:02d}.wav")
     few = sounds[:8]
     noisy = [recognize(sound + NOISE * rng.standard_normal(len(sound)), rate) for sound in few]
     silent = [recognize(np.zeros_like(sound), rate) for sound in few]

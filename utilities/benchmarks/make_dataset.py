@@ -7,8 +7,8 @@ pauses of 0.3 to 1.2 s over the noise of a room, with stretches of chords, of no
 of two sentences at once, whose cues overlap, between them. The figures: cuts within 50 ms of a planted pause; words
 that a cut touches; offset and drift found of subtitles that are 1.4 s late and run 0.1 % too slow; speech kept with
 exactly its text, of that which has one, and clauses of it, cut at the speaker's own pauses; whether two runs are
-equal; memory and processor time of a child process. Then the same with texts shuffled, and with the pauses removed:
-figures that stay as they are there would say nothing.
+equal; memory and processor time of a child process. Then the same with texts shuffled: figures that stay as they are
+there would say nothing.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ROOM_NOISE = 5e-4
 PAUSE_SECONDS = (0.3, 1.2)
 ODD_EVERY = 9
 """After so many sentences comes something that is in no text."""
-CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript", "no pauses")
+CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript")
 CHILD = "import sys\nfrom myxtts.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
 
@@ -96,7 +96,7 @@ def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
     return loud[0] * size / rate, (loud[-1] + 1) * size / rate
 
 
-def plant(folder: Path, path: Path, seconds: float, seed: int, pauses: bool = True) -> Truth:
+def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
     """Writes a long recording from the sentences of a corpus; returns what is in it."""
     random, truth = np.random.default_rng(seed), Truth()
     sentences = read_sentences(folder, random)
@@ -110,7 +110,7 @@ def plant(folder: Path, path: Path, seconds: float, seed: int, pauses: bool = Tr
 
         add(np.zeros(rate, np.float32))
         while truth.seconds < seconds:
-            if len(truth.texts) % ODD_EVERY == ODD_EVERY - 1 and pauses:
+            if len(truth.texts) % ODD_EVERY == ODD_EVERY - 1:
                 kind, start = len(truth.odd) % 4, truth.seconds
                 if kind == 3:
                     add(at_once(next(sentences), next(sentences), start, truth))
@@ -125,7 +125,7 @@ def plant(folder: Path, path: Path, seconds: float, seed: int, pauses: bool = Tr
             truth.sentences.append((start + low_high[0], start + low_high[1]))
             truth.texts.append(text)
             truth.words += [(start + low, start + high) for low, high in words]
-            add(np.zeros(int((random.uniform(*PAUSE_SECONDS) if pauses else 0.0) * rate), np.float32))
+            add(np.zeros(int(random.uniform(*PAUSE_SECONDS) * rate), np.float32))
     return truth
 
 
@@ -245,12 +245,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     """All cases of one corpus."""
     language = "de" if "_de_" in name else "en"
-    truth = None
+    truth = plant(arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed)
     for case in arguments.cases:
-        if truth is None or case == "no pauses":
-            truth = plant(
-                arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed, case != "no pauses"
-            )
         texts = truth.texts
         if "shuffled" in case:
             texts = [texts[k] for k in np.random.default_rng(2).permutation(len(texts))]

@@ -224,7 +224,7 @@ def main():
         *which, shapes, case = json.loads(arguments.here)
         print(json.dumps(measure(*which, Shapes(**shapes), CASES[case])))
         return 0
-    from hardware import append_table
+    from bench_extra import append_table
 
     stage, shapes = arguments.stage, Shapes.of_data(DataConfig(), arguments.batch_size, arguments.seconds)
     whole = list(CASES) if stage == "gpt" else ["none", "mixed precision", "accumulation of 2"]
@@ -240,7 +240,7 @@ def main():
     append_table(
         f"Memory estimated and measured, MB: {stage} stage, batch {shapes.batch}, {shapes.codes} codes, "
         f"{shapes.text} text tokens, {shapes.frames} conditioning frames",
-        " ".join(["python utilities/benchmarks/memory_estimate.py", *sys.argv[1:]]),
+        "memory_estimate.py",
         HEADER.split(","),
         [cells(one) for one in found],
         append=arguments.append,

@@ -11,14 +11,14 @@ table has the median of the ratios. The loss after 50 steps is that of a smaller
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench_extra import Worker, append_table  # noqa: E402
 
 from myxtts.devices.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
 
@@ -62,25 +62,24 @@ def main():
     if arguments.worker:
         work(**json.loads(arguments.worker))
         return
-    rows = measure(arguments)
-    from hardware import append_table
-
-    command = "python " + " ".join(["utilities/benchmarks/optimizations.py", *sys.argv[1:]])
     title = f"Training switches, GPT of 8 layers, width 512, batch {arguments.batch}"
-    append_table(title, command, HEADER, rows, arguments.append)
+    append_table(title, "optimizations.py", HEADER, measure(arguments), arguments.append)
 
 
 def measure(arguments):
     """Rows of the table; the first is `none`, which the others are compared with."""
-    rows = []
-    with Worker("none", arguments.tokens, arguments.batch) as plain:
+
+    def start(case):
+        request = {"case": case, "tokens": arguments.tokens, "batch": arguments.batch}
+        return Worker(sys.executable, __file__, "--worker", json.dumps(request))
+
+    with start("none") as plain:
         plain_peak = plain.ask("memory")
         plain_loss = 0.0 if arguments.no_losses else plain.ask("losses")
-        rows.append(
-            [arguments.tokens, "none", f"{plain.ask('step'):.2f} s", "1", f"{plain_peak:.0f} MB", "1", plain_loss]
-        )
+        none = ["none", f"{plain.ask('step'):.2f} s", "1", f"{plain_peak:.0f} MB", "1", plain_loss]
+        rows = [[arguments.tokens, *none]]
         for case in (case for case in arguments.cases if case != "none"):
-            with Worker(case, arguments.tokens, arguments.batch) as worker:
+            with start(case) as worker:
                 peak = worker.ask("memory")
                 pairs = [(plain.ask("step"), worker.ask("step")) for _ in range(arguments.repeats)]
                 loss = "" if arguments.no_losses else f"{worker.ask('losses') - plain_loss:+.5f}"
@@ -91,38 +90,12 @@ def measure(arguments):
     return rows
 
 
-class Worker:
-    """A process with one case's train step, to be used in a `with` block."""
-
-    def __init__(self, case, tokens, batch):
-        arguments = json.dumps({"case": case, "tokens": tokens, "batch": batch})
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def ask(self, what):
-        """Has the process do `what` of `work` and returns its answer."""
-        self._process.stdin.write(what + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"The process of a case ended with {self._process.wait()}; see its message above.")
-        return json.loads(answer)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self._process.stdin.close()
-        self._process.wait()
-
-
 def work(case, tokens, batch):
     """Answers a parent's requests, one line each: `memory`, `step`, `losses`."""
     answers, sys.stdout = sys.stdout, sys.stderr
     step = Step(case, MEDIUM, tokens, batch)
     for line in sys.stdin:
-        asked = line.strip()
+        asked = json.loads(line)
         if asked == "memory":
             answer = step.peak_memory()
         elif asked == "step":

@@ -1,12 +1,10 @@
 """How a server does under load: many requests at once, first sound, listeners that leave.
 
     python utilities/benchmarks/serving.py --checkpoint runs/mine --requests 200 --disconnects 1000
-    python utilities/benchmarks/serving.py --size nano
 
-A live server in this process, clients in threads. Without a checkpoint its weights are untrained, and each sentence is
-spoken to the limit of codes. All figures are of one run and in turns where they are compared; read their ratios. Those
-of processor time count the clients too, and say how much less there is to do; those of the clock also hold what two
-cores do at once, and what others do on this machine.
+A live server in this process, clients in threads. All figures are of one run and in turns where they are compared; read
+their ratios. Those of processor time count the clients too, and say how much less there is to do; those of the clock
+also hold what two cores do at once, and what others do on this machine.
 """
 
 import argparse
@@ -25,51 +23,28 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "apps" / "server")]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from bench_extra import others_seconds, process_state  # noqa: E402
 from live_server import Live, live_server, write_voices  # noqa: E402
-from tiny import WORDS  # noqa: E402
 
-from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
-from myxtts.models.xtts import XTTS  # noqa: E402
-from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
 
-
-def make_synthesizer(size: str, codes: int, compiled: bool | None = None) -> Synthesizer:
-    """An untrained model with a waveform decoder that never stops before `codes` codes."""
-    keras.utils.set_random_seed(0)
-    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
-    shape = ModelConfig(size=size, num_text_tokens=tokenizer.num_tokens, max_audio_tokens=codes + 3)
-    config = XTTSConfig(model=shape, data=DataConfig(max_seconds=codes / 22))
-    model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
-    bias = model.gpt.audio_head.bias
-    bias.assign(np.where(np.arange(bias.shape[0]) == config.model.stop_audio_token, -1e9, bias.numpy()))
-    return Synthesizer(model, tokenizer, config, compiled=compiled)
-
-
-ENGLISH = (
+SENTENCES = (
     "My mother sees the red house today.",
     "The teacher sees the green garden now.",
     "Our neighbour likes a cup of tea.",
     "The little girl looks for the blue book in the morning.",
     "He reads.",
 )
-UNTRAINED = tuple(f"{word} {WORDS[number - 1]}." for number, word in enumerate(WORDS))
 
 
 def text_of(number: int) -> str:
     """Texts of one to four sentences."""
-    chosen = (sentences[(number + n * (1 + number % 3)) % len(sentences)] for n in range(1 + number % 4))
+    chosen = (SENTENCES[(number + n * (1 + number % 3)) % len(SENTENCES)] for n in range(1 + number % 4))
     return "\n\n".join(chosen)
-
-
-sentences: tuple[str, ...] = UNTRAINED
-"""Those that are spoken."""
 
 
 class Timed:
@@ -168,11 +143,8 @@ def disconnects(live: Live, count: int) -> None:
 
 def main() -> None:
     """Runs all three and prints."""
-    global sentences
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", metavar="RUN", help="a trained model, of English")
-    parser.add_argument("--size", default="nano", help="of an untrained one")
-    parser.add_argument("--codes", type=int, default=45, help="of each sentence (default: 45, two seconds)")
+    parser.add_argument("--checkpoint", metavar="RUN", required=True, help="a trained model, of English")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--alone", type=int, help="requests that are also made one by one (default: all)")
     plain = "never compile: what is compiled on the way, after a thousand steps of a shape, is waited for by all"
@@ -184,10 +156,7 @@ def main() -> None:
     home, others, began = Path(tempfile.mkdtemp()), others_seconds(), time.monotonic()
     (home / "run").mkdir()
     voices = write_voices(home / "voices")
-    if arguments.checkpoint:
-        synthesizer, sentences = Synthesizer.load(arguments.checkpoint, compiled=arguments.compiled), ENGLISH
-    else:
-        synthesizer = make_synthesizer(arguments.size, arguments.codes, arguments.compiled)
+    synthesizer = Synthesizer.load(arguments.checkpoint, compiled=arguments.compiled)
     with live_server(synthesizer, home / "run", voices, arguments.requests, queue_seconds=3600) as live:
         live.voices = voices
         Timed(live, 3)  # traces

@@ -8,19 +8,17 @@ Batches of train steps are random numbers without padding: the cost of a step do
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # librosa's products, on the one core
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import librosa  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
-from hardware import append_table  # noqa: E402  settles what TensorFlow reads when it is imported
+from bench_extra import append_table  # noqa: E402  settles what TensorFlow reads when it is imported
 from memory_estimate import full_batch, training_step  # noqa: E402
 
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
@@ -111,8 +109,7 @@ def main() -> None:
         for row in train_steps(size, arguments.batch_size, arguments.repeats):
             rows.append(row)
             print(" | ".join(row), flush=True)
-    command = "python " + " ".join(["utilities/benchmarks/throughput.py", *sys.argv[1:]])
-    append_table("Throughput of one core", command, ["what", "time or rate", "rate"], rows, arguments.append)
+    append_table("Throughput of one core", "throughput.py", ["what", "time or rate", "rate"], rows, arguments.append)
 
 
 if __name__ == "__main__":

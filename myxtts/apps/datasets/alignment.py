@@ -5,11 +5,12 @@ doubt becomes a group; where a boundary is not clear, its two sides stay one gro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from myxtts.apps.datasets.pieces import Piece
+from myxtts.apps.datasets.speech import Atom
+from myxtts.apps.datasets.texts import Piece, count_letters
 
 _NEAR_SECONDS = 0.25  # speech so close to a piece may belong to it
 _SHARE_OF_SPEECH, _SHARE_OF_TEXT, _LINKED_SECONDS = 0.3, 0.5, 0.6
@@ -21,26 +22,7 @@ _SHARE_OF_CHANCE = 0.3  # right texts have 0.04 to 0.21, those in a wrong order 
 _RATE_VARIANCE, _RATE_VARIANCE_OF_ONE = 0.006, 0.6
 
 
-@dataclass(frozen=True)
-class Group:
-    """Stretches `[first, last)` and pieces `[first_piece, last_piece)` that belong together.
-
-    `doubt` says what is uncertain between them; "" where the text is that of the speech.
-    """
-
-    first: int
-    last: int
-    first_piece: int
-    last_piece: int
-    doubt: str = ""
-
-    @property
-    def has_both(self) -> bool:
-        """Whether there is speech and text in it."""
-        return self.first < self.last and self.first_piece < self.last_piece
-
-
-def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list[Group]:
+def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list[Atom]:
     """Aligns pieces with stretches of speech.
 
     Args:
@@ -48,57 +30,71 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
         pieces: In the order in which they are spoken, with times in the recording.
 
     Returns:
-        Groups in order, which cover all stretches and all pieces.
+        Atoms in order, which cover all stretches and all pieces. Texts that are not spoken are atoms without stretches;
+        speech without text and texts that are in doubt have a `reason`.
     """
     links, touches = _links(starts, ends, pieces)
-    blocks: list[list[int]] = []
+    blocks: list[list[int]] = []  # stretches [first, last) that share pieces [first, last)
     for i, (first, last) in links.items():
         if blocks and first < blocks[-1][3]:
-            blocks[-1] = [blocks[-1][0], i + 1, blocks[-1][2], max(last, blocks[-1][3])]
+            blocks[-1][1:] = i + 1, blocks[-1][2], max(last, blocks[-1][3])
         else:
             blocks.append([i, i + 1, first, last])
     groups, i, j = [], 0, 0
     for first, last, first_piece, last_piece in [*blocks, [len(starts), len(starts), len(pieces), len(pieces)]]:
-        groups += [Group(k, k + 1, j, j) for k in range(i, first)]  # speech that is in no text
-        if j < first_piece:
-            groups.append(Group(first, first, j, first_piece))  # text that is not spoken
+        groups += [(k, k + 1, j, j) for k in range(i, first)]  # speech that is in no text
+        groups += [(first, first, k, k + 1) for k in range(j, first_piece)]  # texts that are not spoken
         if first < last:
-            groups.append(Group(first, last, first_piece, last_piece))
+            groups.append((first, last, first_piece, last_piece))
         i, j = last, last_piece
-    of_stretch = {k: one for one in groups for k in range(one.first, one.last)}
-    of_piece = {k: one for one in groups for k in range(one.first_piece, one.last_piece)}
-    told, seconds, counts = _lengths(groups, starts, ends, pieces)
-    away = np.abs(_deviations(seconds, counts)) if told else ()
-    doubted = {one for one, far in zip(told, away) if far > _MOST_DEVIATION}
+    atoms = [_to_atom(first, last, pieces[low:high]) for first, last, low, high in groups]
+    told = [k for k, one in enumerate(atoms) if _has_both(one)]
+    doubted = set()
+    if told:
+        away = np.abs(_deviations(*_lengths([atoms[k] for k in told], starts, ends)))
+        doubted |= {k for k, far in zip(told, away) if far > _MOST_DEVIATION}
+    of_stretch = {i: k for k, (first, last, _, _) in enumerate(groups) for i in range(first, last)}
+    of_piece = {j: k for k, (_, _, first, last) in enumerate(groups) for j in range(first, last)}
     for i, j in touches:
-        spoken, written = of_stretch[i], of_piece[j]
         # Speech in no text, or a text that is not spoken, that touches the other side of a group may be a part of it.
-        if spoken.first_piece == spoken.last_piece or written.first == written.last:
-            doubted |= {spoken, written}
-    return [replace(one, doubt="doubtful text") if one in doubted and one.has_both else one for one in groups]
+        if not (atoms[of_stretch[i]].text and atoms[of_piece[j]].last > atoms[of_piece[j]].first):
+            doubted |= {of_stretch[i], of_piece[j]}
+    return [
+        replace(one, reason="doubtful text") if k in doubted and _has_both(one) else one for k, one in enumerate(atoms)
+    ]
 
 
-def fits_better_than_chance(
-    groups: Sequence[Group], starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]
-) -> bool:
+def _to_atom(first, last, pieces):
+    faults = [piece.fault for piece in pieces if piece.fault]
+    reason = faults[0] if faults else "" if pieces else "speech without text"
+    return Atom(
+        first, last, " ".join(piece.text for piece in pieces), bool(pieces) and pieces[-1].ends_sentence, reason
+    )
+
+
+def _has_both(atom):
+    """Whether there is speech and text in it."""
+    return atom.first < atom.last and bool(atom.text)
+
+
+def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
     """Whether the lengths of texts and speech agree far better than in two other orders; else they do not belong.
 
     Too few cannot tell, and are believed.
     """
-    told, seconds, counts = _lengths(groups, starts, ends, pieces)
-    if len(pieces) < _TELLING_PIECES or len(told) < _TELLING_GROUPS:
+    told = [one for one in atoms if _has_both(one)]
+    if num_pieces < _TELLING_PIECES or len(told) < _TELLING_GROUPS:
         return True
+    seconds, counts = _lengths(told, starts, ends)
     score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, _MOST_PRICE).mean()
     others = np.roll(counts, len(counts) // 3), counts[::-1]
     return score(counts) < _SHARE_OF_CHANCE * min(map(score, others))
 
 
-def _lengths(groups, starts, ends, pieces):
-    """Groups with speech and text, their seconds of speech and their characters."""
-    told = [one for one in groups if one.has_both]
-    seconds = [(ends[one.first : one.last] - starts[one.first : one.last]).sum() for one in told]
-    counts = [sum(piece.num_characters for piece in pieces[one.first_piece : one.last_piece]) for one in told]
-    return told, np.array(seconds, float), np.array(counts, float)
+def _lengths(atoms, starts, ends):
+    """Seconds of speech and characters of each, `(A,)`."""
+    seconds = [(ends[one.first : one.last] - starts[one.first : one.last]).sum() for one in atoms]
+    return np.array(seconds, float), np.array([count_letters(one.text) for one in atoms], float)
 
 
 def _deviations(seconds, counts):

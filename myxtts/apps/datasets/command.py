@@ -57,16 +57,15 @@ def build_parser() -> PlainParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes the set, or adds to it; returns the exit code."""
     arguments = build_parser().parse_args(argv)
+    output = Path(arguments.output)
     options = _options(arguments)
     from myxtts.apps.datasets.make import make_dataset
     from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
 
-    output = Path(arguments.output)
-    tools = dict(listeners=_listeners(arguments), model=_speech_model(arguments))
     try:
-        records = make_dataset(arguments.recordings, output, options, **tools, tell=lambda one: print(one, flush=True))
+        records = make_dataset(arguments.recordings, output, options, lambda line: print(line, flush=True))
     except KeyboardInterrupt:
-        print("Recordings that are done are in the set. Repeat the command to go on.", file=sys.stderr)
+        print("Recordings that are done are in the set. Repeat the command to continue.", file=sys.stderr)
         raise
     rows = [(row, record["sample_rate"]) for record in records for row in record["rows"] if row["clip"]]
     if not rows:
@@ -80,17 +79,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments):
-    low, high = arguments.min_seconds, arguments.max_seconds
+    """Checks the arguments and opens the tools that they name."""
+    low, high, share = arguments.min_seconds, arguments.max_seconds, arguments.validation_share
     lengths = "0.2 or more, below --max-seconds of at most 30"
     require(0.2 <= low < high <= 30, "--min-seconds", lengths, f"{low:g}, {high:g}")
-    share = arguments.validation_share
     require(0 <= share < 1, "--validation-share", "0 or more and below 1", share)
     require(-60 <= arguments.loudness <= -5, "--loudness", "from -60 to -5 LUFS", arguments.loudness)
-    speaker = arguments.speaker or Path(arguments.output).resolve().name
-    if not speaker.strip() or any(mark in speaker for mark in "|\n\r"):
-        raise UserError(f"--speaker must be a name without | and line breaks. Received: {speaker!r}.")
-    from myxtts.apps.datasets.make import DatasetOptions
-    from myxtts.apps.datasets.source import CutOptions
+    speaker, least = arguments.speaker or Path(arguments.output).resolve().name, arguments.min_dnsmos
+    is_name = speaker.strip() and not any(mark in speaker for mark in "|\n\r")
+    require(is_name, "--speaker", "a name without | and line breaks", repr(speaker))
+    require(least is None or 1 <= least <= 5, "--min-dnsmos", "from 1 to 5", least)
+    if arguments.speaker_encoder and not arguments.one_voice:
+        raise UserError("--speaker-encoder needs --one-voice.")
+    from myxtts.apps.datasets.source import Options
+    from myxtts.hearing.recognizers import open_recognizer
     from myxtts.text.languages import get_language
 
     try:
@@ -98,15 +100,26 @@ def _options(arguments):
     except ValueError as error:
         raise UserError(f"--language: {error}") from None
     text = arguments.subtitles or arguments.transcript
-    return DatasetOptions(
-        CutOptions(language, low, high, arguments.min_snr, arguments.force_cut),
-        speaker,
-        Path(text) if text else None,
-        arguments.loudness,
-        share,
-        arguments.seed,
+    recognizer = open_recognizer(arguments.recognizer, thorough=True) if arguments.recognizer else None
+    return Options(
+        text=Path(text) if text else None,
+        language=language,
+        speaker=speaker,
+        min_seconds=low,
+        max_seconds=high,
+        min_snr_db=arguments.min_snr,
+        force_cut=arguments.force_cut,
+        loudness=arguments.loudness,
+        validation_share=share,
+        seed=arguments.seed,
+        speech_model=_speech_model(arguments),
+        recognizer=recognizer,
+        aligner=open_recognizer(arguments.aligner, thorough=True) if arguments.aligner else recognizer,
         recognizer_name=arguments.recognizer or "",
         aligner_name=arguments.aligner or arguments.recognizer or "",
+        encoder=_encoder(arguments),
+        dnsmos=None if least is None else _dnsmos(),
+        min_dnsmos=least or 0.0,
     )
 
 
@@ -118,27 +131,24 @@ def _speech_model(arguments):
         return None
     path = Path(arguments.vad_model) if arguments.vad_model else find_model()
     if path is None and arguments.vad == "silero":
-        way_out = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
-        raise UserError(f"--vad silero needs onnxruntime and Silero's model: {way_out}.")
+        hint = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
+        raise UserError(f"--vad silero needs onnxruntime and Silero's model: {hint}.")
     return SileroModel(path) if path else None
 
 
-def _listeners(arguments):
-    from myxtts.apps.datasets.listening import Listeners
-    from myxtts.hearing import dnsmos
-    from myxtts.hearing.recognizers import open_recognizer
+def _encoder(arguments):
     from myxtts.hearing.speaker_similarity import HOW_TO_GET, find_encoder
 
-    recognizer = open_recognizer(arguments.recognizer, thorough=True) if arguments.recognizer else None
     encoder = find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
-    if arguments.speaker_encoder and not arguments.one_voice:
-        raise UserError("--speaker-encoder is for --one-voice, which is not there.")
     if arguments.one_voice and encoder is None:
         raise UserError(f"--one-voice needs a speaker encoder: {HOW_TO_GET}.")
-    least = arguments.min_dnsmos
-    require(least is None or 1 <= least <= 5, "--min-dnsmos", "from 1 to 5", least)
-    scorer = None if least is None else dnsmos.DNSMOS.load()
-    if least is not None and scorer is None:
-        raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
-    finder = open_recognizer(arguments.aligner, thorough=True) if arguments.aligner else recognizer
-    return Listeners(recognizer, finder, encoder, scorer, least or 0.0)
+    return encoder
+
+
+def _dnsmos():
+    from myxtts.hearing.dnsmos import DNSMOS, HOW_TO_GET
+
+    scorer = DNSMOS.load()
+    if scorer is None:
+        raise UserError(f"--min-dnsmos needs DNSMOS: {HOW_TO_GET}.")
+    return scorer

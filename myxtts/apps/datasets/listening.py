@@ -1,85 +1,103 @@
 """Recognizer, speaker encoder and DNSMOS listen to the clips of a source once they are cut."""
 
+import difflib
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
-from myxtts.apps.datasets.checks import is_same_text, judge
-from myxtts.apps.datasets.source import Cut
-from myxtts.hearing.dnsmos import DNSMOS
-from myxtts.hearing.recognizers import Recognizer
-from myxtts.hearing.speaker_similarity import DVector, OnnxEncoder
+from myxtts.apps.datasets.checks import Segment, judge
+from myxtts.apps.datasets.source import Options
+from myxtts.apps.datasets.texts import count_letters
+from myxtts.hearing.recognizers import Recognizer, Word
+from myxtts.storage.files import append_line, digest_bytes
 
 LEAST_VOICE_CHANGE = 0.70
 """Cosine of Resemblyzer's encoder, below which the two sides of a clip are two voices."""
 LEAST_OWN_VOICE = 0.80
 """The same, between a clip and all clips of its source."""
 _LEAST_PARTS = 3
-_TOLD_EVERY = 50
 _LEAST_CLIPS_FOR_VOICE = 4
+_LEAST_ALIKE = 0.75
+_PROGRESS_EVERY = 50
 
 
-@dataclass(frozen=True)
-class Listeners:
-    """Tools that listen; each is optional.
+class RemembersWhatItHeard:
+    """A recognizer that keeps what it hears in a file, so that an interrupted run need not hear it again.
 
-    Attributes:
-        recognizer: Gives the texts of sources that have none, or checks those of the others.
-        finder: Recognizer that finds the sentences of a transcript in the recording.
-        encoder: Finds clips with several voices, and clips in another voice than the rest of their source.
-        dnsmos: Scores every clip.
-        min_dnsmos: Clips below it are left out.
+    It has `words` only if the recognizer has.
+
+    Args:
+        name: Of the recognizer: what another one heard is not taken for what this one hears.
     """
 
-    recognizer: Recognizer | None = None
-    finder: Recognizer | None = None
-    encoder: DVector | OnnxEncoder | None = None
-    dnsmos: DNSMOS | None = None
-    min_dnsmos: float = 0.0
+    def __init__(self, recognizer: Recognizer, path: Path, name: str):
+        self._recognizer, self._path, self._name, self._heard = recognizer, path, name, {}
+        if hasattr(recognizer, "words"):
+            self.words = self._words
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+            try:
+                key, value = json.loads(line)
+            except (ValueError, TypeError):
+                continue  # cut short by a kill
+            self._heard[key] = value
+
+    def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
+        """See `Recognizer`."""
+        return self._recall("text", self._recognizer, samples, sample_rate, language)
+
+    def _words(self, samples, sample_rate, language):
+        hear = lambda *sound: [(one.text, float(one.start), float(one.end)) for one in self._recognizer.words(*sound)]
+        return [Word(*one) for one in self._recall("words", hear, samples, sample_rate, language)]
+
+    def _recall(self, kind, hear, samples, sample_rate, language):
+        content = np.ascontiguousarray(samples, np.float32).tobytes()
+        key = digest_bytes(f"{self._name} {kind} {sample_rate} {language} ".encode() + content)
+        if key not in self._heard:
+            self._heard[key] = hear(samples, sample_rate, language)
+            append_line(self._path, json.dumps([key, self._heard[key]], ensure_ascii=False))
+        return self._heard[key]
 
 
 def listen(
-    cuts: Sequence[Cut],
-    files: Sequence[Path],
-    listeners: Listeners,
-    language: str,
-    min_snr_db: float,
-    needs_text: bool,
-    tell: Callable[[str], None],
-) -> list[Cut]:
-    """The cuts with what was heard of them: texts, where they had none, and verdicts.
+    clips: Sequence[tuple[Segment, Path]], options: Options, needs_text: bool, tell: Callable[[str], None]
+) -> None:
+    """Gives clips what was heard of them: texts, where they had none, and reasons to leave them out.
 
     Args:
-        files: Of the clips; read where a cut has no verdict yet.
+        clips: Clips that are kept so far, with their files.
         needs_text: Whether the recognizer gives the texts; else it checks them.
-        tell: Called now and then with how far it is.
+        tell: Called now and then with the progress.
     """
-    heard, vectors = list(cuts), {}
-    for index in (index for index, cut in enumerate(cuts) if not cut.verdict):
-        if index and index % _TOLD_EVERY == 0 and listeners != Listeners():
-            tell(f"{index} of {len(cuts)} clips listened to")
-        samples, rate = soundfile.read(files[index], dtype="float32")
-        cut = cuts[index]
-        if listeners.recognizer is not None:
-            text = " ".join(listeners.recognizer(samples, rate, language).replace("|", " ").split())
-            cut = _compare_text(cut, text, needs_text)
-        if listeners.dnsmos is not None and not cut.verdict:
-            score, least = listeners.dnsmos(samples, rate).overall, listeners.min_dnsmos
-            verdict = f"poor sound: DNSMOS {score:.2f}; the least is {least:g}." if score < least else ""
-            cut = replace(cut, facts=replace(cut.facts, dnsmos=round(score, 2)), verdict=verdict)
-        if listeners.encoder is not None and not cut.verdict:
-            vectors[index] = listeners.encoder.parts(samples, rate)
-        heard[index] = cut
-    if vectors:
-        _compare_voices(heard, vectors)
-    if not (needs_text and listeners.recognizer):
-        return heard
-    good = [cut for cut in heard if not cut.verdict]
-    verdicts = iter(judge([cut.facts for cut in good], min_snr_db, [cut.text for cut in good]))
-    return [cut if cut.verdict else replace(cut, verdict=next(verdicts)) for cut in heard]
+    if not (options.recognizer or options.dnsmos or options.encoder):
+        return
+    parts = []
+    for number, (clip, file) in enumerate(clips):
+        if number and number % _PROGRESS_EVERY == 0:
+            tell(f"{number} of {len(clips)} clips listened to")
+        samples, rate = soundfile.read(file, dtype="float32")
+        if options.recognizer:
+            text = " ".join(options.recognizer(samples, rate, options.language).replace("|", " ").split())
+            _compare_text(clip, text, needs_text)
+        if options.dnsmos and not clip.reason:
+            score = options.dnsmos(samples, rate).overall
+            clip.facts.dnsmos = round(score, 2)
+            if score < options.min_dnsmos:
+                clip.reason, clip.detail = "poor sound", f"DNSMOS {score:.2f}; the least is {options.min_dnsmos:g}."
+        if options.encoder and not clip.reason:
+            parts.append((clip, options.encoder.parts(samples, rate)))
+    if parts:
+        _compare_voices(parts)
+    if needs_text and options.recognizer:
+        judge([clip for clip, _ in clips if not clip.reason], options.min_snr_db)
+
+
+def is_same_text(text: str, heard: str) -> bool:
+    """Whether what was heard is the text, but for a quarter of its letters."""
+    sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
+    return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio() >= _LEAST_ALIKE
 
 
 def voice_change(parts: np.ndarray) -> float | None:
@@ -90,7 +108,7 @@ def voice_change(parts: np.ndarray) -> float | None:
             left out.
 
     Returns:
-        None for a clip that is too short to tell.
+        None for a clip of fewer than three parts.
     """
     if len(parts) < _LEAST_PARTS:
         return None
@@ -98,29 +116,27 @@ def voice_change(parts: np.ndarray) -> float | None:
     return min(float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-9)) for a, b in pairs)
 
 
-def _compare_text(cut, text, needs_text):
-    letters = sum(map(str.isalnum, text))
+def _compare_text(clip, text, needs_text):
+    letters = count_letters(text)
     if not letters:
-        return replace(cut, verdict="nothing heard: the recognizer found no word in it.")
-    if needs_text:
-        rate = letters / cut.facts.speech_seconds
-        return replace(cut, text=text, facts=replace(cut.facts, characters_per_second=round(rate, 3)))
-    return cut if is_same_text(cut.text, text) else replace(cut, verdict=f"another text was heard: {text[:200]}")
+        clip.reason, clip.detail = "nothing heard", "the recognizer found no word in it."
+    elif needs_text:
+        clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
+    elif not is_same_text(clip.text, text):
+        clip.reason, clip.detail = "another text was heard", text[:200]
 
 
-def _compare_voices(cuts, vectors):
-    """Sets verdicts on cuts with two voices, and on those that differ from the voice of the source."""
-    means = {index: _unit(parts.mean(axis=0)) for index, parts in vectors.items()}
-    usual = _unit(np.median(list(means.values()), axis=0))
-    for index, parts in vectors.items():
-        change, own = voice_change(parts), float(means[index] @ usual)
-        facts = replace(cuts[index].facts, voice_change=None if change is None else round(change, 3))
-        verdict = ""
+def _compare_voices(parts):
+    """Leaves out clips with two voices, and those that differ from the voice of the source."""
+    means = [_unit(vectors.mean(axis=0)) for _, vectors in parts]
+    usual = _unit(np.median(means, axis=0))
+    for (clip, vectors), mean in zip(parts, means):
+        change, own = voice_change(vectors), float(mean @ usual)
+        clip.facts.voice_change = None if change is None else round(change, 3)
         if change is not None and change < LEAST_VOICE_CHANGE:
-            verdict = f"several voices: its parts are alike by {change:.2f} only."
+            clip.reason, clip.detail = "several voices", f"its parts are alike by {change:.2f} only."
         elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < LEAST_OWN_VOICE:
-            verdict = f"another voice: it is alike the other clips by {own:.2f} only."
-        cuts[index] = replace(cuts[index], facts=facts, verdict=verdict)
+            clip.reason, clip.detail = "another voice", f"it is alike the other clips by {own:.2f} only."
 
 
 def _unit(vector):

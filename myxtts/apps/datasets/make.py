@@ -3,88 +3,52 @@
 import wave
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from myxtts.apps.datasets.checks import TELEPHONE_BAND_HZ, Bandwidth
-from myxtts.apps.datasets.decoding import LongAudio
-from myxtts.apps.datasets.heard_before import RemembersWhatItHeard
-from myxtts.apps.datasets.listening import Listeners, listen
-from myxtts.apps.datasets.pieces import is_subtitles
+from myxtts.apps.datasets.listening import RemembersWhatItHeard, listen
+from myxtts.apps.datasets.recording import LongAudio
 from myxtts.apps.datasets.report import duration, write_report
-from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, SetFolder, clip_name, open_set, source_id
-from myxtts.apps.datasets.source import CutOptions, Plan, find_text, plan_source
+from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, WAVS, SetFolder, open_set, source_id
+from myxtts.apps.datasets.source import Options, plan_source
+from myxtts.apps.datasets.texts import find_text, is_subtitles
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
-from myxtts.hearing.silero import SileroModel
 from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
 
-HIGHEST_PEAK = 10 ** (-1 / 20)
-"""-1 dB of full scale."""
-
+_HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
 _FADE_SECONDS = 0.005
 _ENVELOPE_SECONDS = 0.05
 _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 
 
-@dataclass(frozen=True)
-class DatasetOptions:
-    """What `make_dataset` does.
-
-    Attributes:
-        cutting: Where recordings are cut.
-        speaker: Name of who speaks in them.
-        text: Subtitles or transcript of the only recording; None: what lies beside each.
-        loudness: Of each source, in LUFS.
-        validation_share: Share of the time that is kept for validation.
-        seed: Chooses which.
-        recognizer_name, aligner_name: Tell recognizers from others that heard the same.
-    """
-
-    cutting: CutOptions = CutOptions()
-    speaker: str = "speaker"
-    text: Path | None = None
-    loudness: float = -23.0
-    validation_share: float = 0.05
-    seed: int = 0
-    recognizer_name: str = ""
-    aligner_name: str = ""
-
-
 def make_dataset(
-    recordings: Sequence[Path],
-    output: Path,
-    options: DatasetOptions = DatasetOptions(),
-    *,
-    listeners: Listeners = Listeners(),
-    model: SileroModel | None = None,
-    tell: Callable[[str], None] = print,
+    recordings: Sequence[Path], output: Path, options: Options = Options(), tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
     """Adds recordings to a set; those in it already stay as they are.
 
     Args:
         recordings: Files, or folders of them.
         output: The set's folder: a new one, or an earlier set.
-        model: Tells speech from other sound; without it, levels alone do.
         tell: Called with a line for each source.
 
     Returns:
         The records of all sources of the set.
 
     Raises:
-        UserError: Something cannot be used; sources before it are in the set.
+        UserError: A recording, text or option cannot be used; sources before it are in the set.
     """
     files = _find_recordings(recordings)
     texts = {path: options.text or find_text(path) for path in files}
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. {len(files)} were given.")
     for path, text in texts.items():
-        if text is None and listeners.recognizer is None:
+        if text is None and options.recognizer is None:
             raise UserError(f"{path} has no text. Put subtitles of the same name beside it, or name a --recognizer.")
-        if text and not is_subtitles(text) and listeners.finder is None:
+        if text and not is_subtitles(text) and options.aligner is None:
             hint = "Name a --recognizer, or make subtitles of it with a tool that docs/make-dataset.md lists"
             raise UserError(f"{text} has no times, and nothing finds its sentences in {path.name}. {hint}.")
     with open_set(output) as folder:
@@ -96,93 +60,84 @@ def make_dataset(
             say = lambda note: tell(f"{path.name}: {note}")
             if text and not options.text:
                 say(f"its text is taken from {text.name}, which lies beside it")
-            mine = _remembering(listeners, folder.memory_path(identity), options, text)
-            plan = plan_source(audio := LongAudio(path), text, options.cutting, model, say, mine.finder)
-            record = _write_source(folder, identity, audio, plan, options, mine, text is None, say)
+            mine = _remembering(options, folder.memory_path(identity), text)
+            record = _write_source(folder, identity, LongAudio(path), text, mine, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             _hold_back(folder, record, options)
             folder.add(record)
-            tell(describe(record))
+            tell(_describe(record))
         records = folder.records()
         write_report(folder.path, records)
     return records
 
 
-def _remembering(listeners, memory, options, text):
-    """Listeners of one source, whose recognizers keep what they hear until it is done.
+def _find_recordings(paths):
+    files: list[Path] = []
+    for path in map(Path, paths):
+        inside = (
+            sorted(one for one in path.iterdir() if one.suffix.lower() in MEDIA_EXTENSIONS) if path.is_dir() else ()
+        )
+        if path.is_dir() and not inside:
+            raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
+        if not path.exists():
+            raise AudioError(path, "missing file", "it is not there.")
+        files += inside or [path]
+    return list(dict.fromkeys(files))
+
+
+def _remembering(options, memory, text):
+    """The options with recognizers that keep what they hear until the source is done.
 
     A recognizer that has found a transcript in the recording does not check it again.
     """
     keep = lambda recognizer, name: recognizer and RemembersWhatItHeard(recognizer, memory, name)
-    has_found_it = text and not is_subtitles(text) and listeners.finder is listeners.recognizer
-    recognizer = None if has_found_it else keep(listeners.recognizer, options.recognizer_name)
-    return replace(listeners, recognizer=recognizer, finder=keep(listeners.finder, options.aligner_name))
+    has_found_it = text and not is_subtitles(text) and options.aligner is options.recognizer
+    recognizer = None if has_found_it else keep(options.recognizer, options.recognizer_name)
+    return replace(options, recognizer=recognizer, aligner=keep(options.aligner, options.aligner_name))
 
 
-def describe(record: dict[str, Any]) -> str:
+def _describe(record):
     """A source in one line: its length, what was kept, and how much was left out for which reason."""
     seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
     for row in record["rows"]:
-        seconds[row["reason"] if not row["clip"] else ""] += (row["end"] - row["start"]) / record["sample_rate"]
+        seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
     clips, whole = f"{counted(count, 'clip')} of {duration(seconds.pop('', 0.0))}", record["num_samples"]
     left = [f"{reason} {duration(one)}" for reason, one in sorted(seconds.items(), key=lambda one: -one[1])]
     start = f"{record['name']}: {duration(whole / record['sample_rate'])}, {clips}"
     return f"{start}; left out: {', '.join(left) or 'nothing'}"
 
 
-def _find_recordings(paths):
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(one for one in path.iterdir() if one.suffix.lower() in MEDIA_EXTENSIONS)
-            if not inside:
-                raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
-            files += inside
-        else:
-            files.append(path)
-    for path in files:
-        if not path.exists():
-            raise AudioError(path, "missing file", "it is not there.")
-    return list(dict.fromkeys(files))
-
-
-def _write_source(folder, identity, audio, plan: Plan, options, listeners, needs_text, tell):
+def _write_source(folder, identity, audio, text, options, tell):
     """Writes the clips of a source as one folder; returns its record."""
-    surveyed, cutting, notes = plan.survey, options.cutting, []
-    gain = _gain(surveyed, options.loudness, notes)
-    bandwidth = Bandwidth(surveyed.sample_rate)
-    with write_whole_folder(folder.wav_folder(identity)) as temporary:
-        files = [temporary / f"{number:05d}.wav" for number in range(1, len(plan.cuts) + 1)]
-        kept = [(cut, file) for cut, file in zip(plan.cuts, files) if not cut.verdict]
-        spans = [(cut.start, cut.end) for cut, _ in kept]
-        for (_, file), samples in zip(kept, audio.spans(spans, surveyed.channel)):
-            bandwidth.add(samples)
-            _write_clip(file, samples * np.float32(gain), surveyed.sample_rate)
-        cuts = listen(plan.cuts, files, listeners, cutting.language, cutting.min_snr_db, needs_text, tell)
-        for cut, file in zip(cuts, files):
-            if cut.verdict:
-                file.unlink(missing_ok=True)
-    if 0 < bandwidth.highest_hz < TELEPHONE_BAND_HZ:
-        notes.append(f"nothing above {bandwidth.highest_hz / 1000:.1f} kHz: it sounds like a telephone")
+    surveyed, segments, notes = plan_source(audio, text, options)
+    gain, rate = _gain(surveyed, options.loudness, notes), surveyed.sample_rate
     for note in notes:
         tell(note)
-    rows = [_row(cut.start, cut.end, cut.text, *cut.verdict.partition(": ")[::2]) for cut in cuts]
-    for number, (cut, row) in enumerate(zip(cuts, rows), 1):
-        row |= {"clip": "" if cut.verdict else clip_name(identity, number), "facts": vars(cut.facts)}
-    rows += [_row(span.start, span.end, span.text, span.reason) for span in plan.spans]
+    with write_whole_folder(folder.wav_folder(identity)) as temporary:
+        numbered = enumerate((one for one in segments if one.facts), 1)
+        clips = [(one, temporary / f"{number:05d}.wav") for number, one in numbered if not one.reason]
+        spans = [(one.start, one.end) for one, _ in clips]
+        for (_, file), samples in zip(clips, audio.spans(spans, surveyed.channel)):
+            _write_clip(file, samples * np.float32(gain), rate)
+        listen(clips, options, text is None, tell)
+        for one, file in clips:
+            if one.reason:
+                file.unlink()
+            else:
+                one.clip = f"{WAVS}/{identity}/{file.name}"
     step = max(1, round(_ENVELOPE_SECONDS / surveyed.frame_seconds))
-    padded = np.pad(surveyed.peaks, (0, -len(surveyed.peaks) % step)).reshape(-1, step).max(axis=1)
+    peaks = np.pad(surveyed.peaks, (0, -len(surveyed.peaks) % step)).reshape(-1, step).max(axis=1)
     return {
         "speaker": options.speaker,
-        "language": cutting.language,
-        "sample_rate": surveyed.sample_rate,
+        "language": options.language,
+        "sample_rate": rate,
         "num_samples": surveyed.num_samples,
         "loudness": round(surveyed.loudness, 2) if np.isfinite(surveyed.loudness) else None,
         "gain_db": round(20 * float(np.log10(gain)), 2),
-        "notes": [*plan.notes, *notes],
-        "rows": sorted(rows, key=lambda row: row["start"]),
+        "notes": notes,
+        "rows": [asdict(one) for one in segments],
         "envelope_seconds": step * surveyed.frame_seconds,
-        "envelope": bytes(np.minimum(99, 100 * padded / max(surveyed.peaks.max(), 1e-9)).astype(np.uint8)).hex(),
+        "envelope": bytes(np.minimum(99, 100 * peaks / max(peaks.max(), 1e-9)).astype(np.uint8)).hex(),
     }
 
 
@@ -192,8 +147,8 @@ def _gain(surveyed, loudness, notes):
     if not np.isfinite(surveyed.loudness) or peak <= 0:
         return 1.0
     gain = 10 ** ((loudness - surveyed.loudness) / 20)
-    if gain * peak > HIGHEST_PEAK:
-        gain = HIGHEST_PEAK / peak
+    if gain * peak > _HIGHEST_PEAK:
+        gain = _HIGHEST_PEAK / peak
         notes.append(f"{20 * np.log10(gain):+.1f} dB is the most its peaks allow")
     return gain
 
@@ -204,27 +159,22 @@ def _write_clip(path, samples, sample_rate):
     ramp = np.linspace(0, 1, count, endpoint=False, dtype=np.float32)
     samples[:count] *= ramp
     samples[len(samples) - count :] *= ramp[::-1]
-    # Not by libsndfile, which does not say that a disk is full.
+    # Not by libsndfile, which does not report that a disk is full.
     with open(path, "wb") as whole, wave.open(whole, "wb") as file:
         file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
         file.writeframes(to_pcm16(samples))
 
 
-def _row(start, end, text, reason="", detail=""):
-    verdict = {"verdict": "left out" if reason else "kept", "reason": reason, "detail": detail}
-    return {"start": start, "end": end, **verdict, "clip": "", "text": text, "validation": False}
-
-
-def _hold_back(folder: SetFolder, record, options):
+def _hold_back(folder: SetFolder, record: dict[str, Any], options: Options) -> None:
     """Marks the clips of some blocks of time for validation: neighbors sound alike, and would leak one by one.
 
     Which blocks follows from seed and content alone, but that the first source of two blocks or more gives one.
     """
-    rate, clips = record["sample_rate"], [row for row in record["rows"] if row["clip"]]
+    rate, blocks = record["sample_rate"], defaultdict(list)
     length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
-    blocks = defaultdict(list)
-    for row in clips:
-        blocks[int(row["start"] / rate / length)].append(row)
+    for row in record["rows"]:
+        if row["clip"]:
+            blocks[int(row["start"] / rate / length)].append(row)
 
     def chance(key):
         return int(digest_bytes(f"{options.seed} {record['digest']} {key}".encode(), 8), 16) / 2**64

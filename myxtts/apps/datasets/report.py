@@ -18,7 +18,6 @@ _ROW_SECONDS = 60
 _MOST_ROWS = 240
 _WIDTH, _HEIGHT = 1200, 56
 _WORST = 10
-_MOST_LEFT_OUT = 300
 _USUAL_SNR_DB, _USUAL_SECONDS = 40.0, 6.0
 _STYLE = """
 :root { color-scheme: light dark; --kept: #2a7de1; --held: #2e9d57; --left: #d9822b; --line: #8885; }
@@ -56,17 +55,6 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
     write_text(folder / REPORT, f"<!doctype html>\n{head}<style>{_STYLE}</style>\n" + "\n".join(body) + "\n")
 
 
-def doubtfulness(facts: dict[str, float], usual_rate: float) -> float:
-    """How much speaks against a clip that is kept; larger is worse.
-
-    Adds up how far its rate is from the usual one, how little speech stands over the pauses, and how loud its ends are.
-    """
-    rate = abs(facts["characters_per_second"] / usual_rate - 1) if usual_rate and facts["characters_per_second"] else 0
-    noise = max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20
-    ends = max(0.0, facts["end_db"] + 40) / 20
-    return 3 * rate + noise + ends
-
-
 def _seconds(record, row):
     return (row["end"] - row["start"]) / record["sample_rate"]
 
@@ -80,10 +68,9 @@ def _totals(records, clips):
     whole = sum(record["num_samples"] / record["sample_rate"] for record in records)
     kept, held = sum(_seconds(*clip) for clip in clips), [clip for clip in clips if clip[1]["validation"]]
     count, held_seconds = counted(len(records), "recording"), sum(_seconds(*clip) for clip in held)
-    first = (
-        f"{count} of {duration(whole)}: {counted(len(clips), 'clip')} of {duration(kept)} ({100 * kept / whole:.0f} %)."
-    )
-    return f"<p>{first} For validation: {len(held)}, {duration(held_seconds)}. <code>segments.csv</code> lists all.</p>"
+    made = f"{counted(len(clips), 'clip')} of {duration(kept)} ({100 * kept / whole:.0f} %)"
+    validation = f"For validation: {len(held)}, {duration(held_seconds)}. <code>segments.csv</code> lists all."
+    return f"<p>{count} of {duration(whole)}: {made}. {validation}</p>"
 
 
 def _histogram(lengths):
@@ -97,7 +84,7 @@ def _worst(records):
     for record in records:
         clips = [row for row in record["rows"] if row["clip"]]
         usual = median([row["facts"]["characters_per_second"] for row in clips] or [0])
-        ranked += [(doubtfulness(row["facts"], usual), _seconds(record, row), row) for row in clips]
+        ranked += [(_doubtfulness(row["facts"], usual), _seconds(record, row), row) for row in clips]
     rows = []
     for _, seconds, row in sorted(ranked, key=lambda one: -one[0])[:_WORST]:
         facts, name = row["facts"], escape(row["clip"], quote=True)
@@ -107,23 +94,26 @@ def _worst(records):
     return _table(["clip", "text", "seconds", "letters a second", "over noise, dB", "loudest end, dB"], rows)
 
 
+def _doubtfulness(facts, usual_rate):
+    """How much speaks against a clip that is kept; larger is worse.
+
+    Adds up how far its rate is from the usual one, how little speech stands over the pauses, and how loud its ends are.
+    """
+    rate = abs(facts["characters_per_second"] / usual_rate - 1) if usual_rate and facts["characters_per_second"] else 0
+    noise = max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20
+    ends = max(0.0, facts["end_db"] + 40) / 20
+    return 3 * rate + noise + ends
+
+
 def _left_out(records):
-    totals, listed = defaultdict(list), []
+    totals = defaultdict(list)
     for record in records:
         for row in record["rows"]:
             if not row["clip"]:
-                seconds, start = _seconds(record, row), _clock(row["start"] / record["sample_rate"])
-                totals[row["reason"]].append(seconds)
-                why, text = f"{row['reason']}. {row['detail']}", f"<bdi>{escape(row['text'])}</bdi>"
-                if row["reason"] != PAUSE:
-                    listed.append([escape(record["name"]), text, start, f"{seconds:.1f} s", escape(why)])
+                totals[row["reason"]].append(_seconds(record, row))
     by_length = sorted(totals.items(), key=lambda one: -sum(one[1]))
-    table = _table(
-        ["why", "times", "together"], [[escape(why), len(one), duration(sum(one))] for why, one in by_length]
-    )
-    details = _table(["recording", "text", "at", "length", "why"], listed[:_MOST_LEFT_OUT])
-    more = f"<p>{len(listed) - _MOST_LEFT_OUT} more are in segments.csv.</p>" if len(listed) > _MOST_LEFT_OUT else ""
-    return f"{table}<details><summary>each of them</summary>{details}{more}</details>"
+    rows = [[escape(reason), len(seconds), duration(sum(seconds))] for reason, seconds in by_length]
+    return _table(["why", "times", "together"], rows)
 
 
 def _table(heads, rows):

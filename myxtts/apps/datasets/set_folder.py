@@ -37,27 +37,25 @@ class SetFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """What is known of each source, in the order in which they came."""
-        found = [read_json(path) for path in sorted((self.path / SOURCES).glob("*.json"))]
-        return sorted(found, key=lambda record: record["number"])
+        return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def has_clips(self, name: str, but_source: str) -> bool:
         """Whether a list names clips of other sources than one."""
         return any(not line.startswith(f"{WAVS}/{but_source}/") for line in self._lines(name))
 
     def wav_folder(self, source_id: str) -> Path:
-        """Where the clips of a source are, or go."""
+        """Folder of a source's clips."""
         return self.path / WAVS / source_id
 
     def memory_path(self, source_id: str) -> Path:
-        """Where to keep what is heard of a source until it is done."""
+        """File that keeps what is heard of a source until it is done."""
         return self.path / SOURCES / f"{source_id}.heard"
 
     def add(self, record: dict[str, Any]) -> None:
         """Adds the lines of a source whose clips are written, and then its record.
 
         Args:
-            record: With `id`, `name`, `speaker`, `language`, `sample_rate`, and `rows`: dicts of `start`, `end`,
-                `verdict`, `reason`, `detail`, `clip`, `text` and `validation`.
+            record: With `id`, `name`, `speaker`, `language`, `sample_rate`, and `rows`, the segments as dicts.
         """
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
@@ -67,7 +65,8 @@ class SetFolder:
         lines = []
         for row in record["rows"]:
             times = (f"{row['start'] / rate:.6f}", f"{row['end'] / rate:.6f}")
-            lines.append((source_id, *times, *(row[name] for name in SEGMENT_COLUMNS[3:])))
+            verdict = "kept" if row["clip"] else "left out"
+            lines.append((source_id, *times, verdict, *(row[name] for name in SEGMENT_COLUMNS[4:])))
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
         number = 1 + max((one["number"] for one in self.records()), default=0)
         write_json(self._record_path(source_id), {**record, "number": number})
@@ -124,8 +123,3 @@ def source_id(name: str, digest: str) -> str:
     """A name for a source's files: what is plain of its own name, and the start of its digest."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", Path(name).stem).strip("_")[:40]
     return f"{plain or 'source'}-{digest[:10]}"
-
-
-def clip_name(source: str, number: int) -> str:
-    """Path of a clip within the set."""
-    return f"{WAVS}/{source}/{number:05d}.wav"

@@ -8,11 +8,10 @@ from scipy.ndimage import gaussian_filter1d
 from scipy.signal import correlate, find_peaks
 from scipy.stats import theilslopes
 
-from myxtts.apps.datasets.pieces import Piece
+from myxtts.apps.datasets.texts import Piece
 
-FRAME_RATE_RATIOS = (1.0, 25 / 24, 24 / 25, 25 * 1.001 / 24, 24 / 25 / 1.001)
-"""Ratios of clocks to try: the same, and 25 against 24 and 23.976 pictures a second. Nearer ones are found as drift."""
-
+# Ratios of clocks to try: the same, and 25 against 24 and 23.976 pictures a second. Nearer ones are found as drift.
+_FRAME_RATE_RATIOS = (1.0, 25 / 24, 24 / 25, 25 * 1.001 / 24, 24 / 25 / 1.001)
 _RATE = 20  # steps a second of the signals that are correlated
 _WINDOW_SECONDS, _MAX_WINDOWS = 240.0, 14
 _MAX_OFFSET_SECONDS = 600.0
@@ -21,8 +20,6 @@ _PEAKS = 4  # of a window, each a hypothesis
 _NEAR_SECONDS = 0.2
 _MOST_SLOPES = 400  # cues that slopes are taken between
 _TELLING_CUES = 10
-_OVER_CHANCE, _OVER_CHANCE_OF_FEW = 0.12, 0.6
-_LEAST_TOLD_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -35,15 +32,23 @@ class Timing:
         end_lag: How long cues stay after the speech, in seconds.
         matched: Share of cues that begin where speech begins.
         chance: That share for the same cues in reverse order, at their best.
+        num_cues: How many cues it was fitted to.
         length_seconds: Time of the last cue's end.
     """
 
-    offset: float = 0.0
-    drift: float = 0.0
-    end_lag: float = 0.0
-    matched: float = 1.0
+    offset: float
+    drift: float
+    end_lag: float
+    matched: float
     chance: float = 0.0
+    num_cues: int = 0
     length_seconds: float = 0.0
+
+    @property
+    def belongs(self) -> bool:
+        """Whether the cues fit the speech better than chance; too few cues cannot tell, and are believed."""
+        least = self.chance + 0.12 + 0.6 / np.sqrt(self.num_cues)
+        return self.num_cues < _TELLING_CUES or self.matched > least
 
     def move(self, piece: Piece) -> Piece:
         """The piece with times in the recording."""
@@ -51,11 +56,11 @@ class Timing:
         return replace(piece, start=start, end=max(end - self.end_lag, start + 0.1))
 
     def describe(self) -> str:
-        """What was corrected, as a sentence; "" for nothing worth telling."""
+        """What was corrected, as a sentence; "" for less than a tenth of a second."""
         parts = []
-        if abs(self.offset) >= _LEAST_TOLD_SECONDS:
+        if abs(self.offset) >= 0.1:
             parts.append(f"{abs(self.offset):.2f} s {'early' if self.offset > 0 else 'late'}")
-        if abs(self.drift) * self.length_seconds >= _LEAST_TOLD_SECONDS:
+        if abs(self.drift) * self.length_seconds >= 0.1:
             direction = "fast" if self.drift > 0 else "slow"
             parts.append(f"{100 * abs(self.drift):.3f} % too {direction}")
         return f"the subtitles are {' and '.join(parts)}; corrected" if parts else ""
@@ -69,32 +74,25 @@ def fit_timing(cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray) -> T
     whose share of matches is what chance gives.
     """
     times = np.array([[cue.start, cue.end] for cue in cues])
-    fitted = _fit(times, starts, ends)
-    length = times.max()
-    mirrored = np.sort(length - times[:, ::-1], axis=0)
-    return replace(fitted, chance=_fit(mirrored, starts, ends).matched, length_seconds=float(length))
-
-
-def belong_together(timing: Timing, num_cues: int) -> bool:
-    """Whether cues fit the speech better than chance; too few cues cannot tell, and are believed."""
-    least = timing.chance + _OVER_CHANCE + _OVER_CHANCE_OF_FEW / np.sqrt(num_cues)
-    return num_cues < _TELLING_CUES or timing.matched > least
+    offset, drift, matched = _fit(times, starts, ends)
+    late = _nearest(times[:, 1] * (1 + drift) + offset, ends)
+    lag = -np.median(late[np.abs(late) < 1.0]) if (np.abs(late) < 1.0).any() else 0.0
+    chance = _fit(np.sort(times.max() - times[:, ::-1], axis=0), starts, ends)[2]
+    figures = offset, drift, np.clip(lag, -0.5, 1.0), matched, chance
+    return Timing(*map(float, figures), len(cues), float(times.max()))
 
 
 def _fit(times, starts, ends):
+    """Offset, drift and the share of cues that match, of the best candidate."""
     found = [_fit_line(times, starts, *line) for line in _lines(times, starts, ends)]
-    best = max(found or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
-    offset, drift, matched = best
-    late = _nearest(times[:, 1] * (1 + drift) + offset, ends)
-    lag = -np.median(late[np.abs(late) < 1.0]) if (np.abs(late) < 1.0).any() else 0.0
-    return Timing(float(offset), float(drift), float(np.clip(lag, -0.5, 1.0)), float(matched))
+    return max(found or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
 
 
 def _lines(times, starts, ends):
     """Candidates for (offset, drift): lines on which most peaks of windows lie, one for each ratio of clocks."""
-    seconds = max(times.max() * max(FRAME_RATE_RATIOS), ends.max()) + 1
+    seconds = max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
-    for ratio in FRAME_RATE_RATIOS:
+    for ratio in _FRAME_RATE_RATIOS:
         peaks = [peak for part in _windows(times * ratio) for peak in _window_peaks(part, speech)]
         if not peaks:
             continue

@@ -1,6 +1,6 @@
 """When the sentences of a transcript are spoken, by the words that a recognizer hears.
 
-The results are pieces with times, as subtitles have them: they choose sentences and never cuts.
+Their times choose sentences and never cuts, as those of subtitles do.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,19 +9,16 @@ from dataclasses import replace
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from myxtts.apps.datasets.decoding import LongAudio
-from myxtts.apps.datasets.pieces import Piece
-from myxtts.apps.datasets.survey import Survey
-from myxtts.apps.datasets.voice_activity import Stretch
+from myxtts.apps.datasets.recording import LongAudio, Survey
+from myxtts.apps.datasets.texts import Piece
 from myxtts.config.checks import UserError
 from myxtts.hearing.recognizers import Recognizer, Word
 from myxtts.hearing.text_errors import normalized
 
 NOT_HEARD = "heard otherwise"
-"""Fault of a sentence that is not in the sound, or with other words."""
+"""Fault of a sentence that is not spoken, or with other words."""
 
 _WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
-_WINDOW_PAD_SECONDS = 0.1
 _LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # of a sentence's letters: poor recognizers hear little of every one
 _HEARS_WELL = 0.8
 _GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
@@ -30,44 +27,21 @@ _LENGTH_OVER_EXPECTED = (0.4, 2.5)
 _LEAST_PLACED = 0.25
 
 
-def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
-    """The pieces with their times; those that were not heard lie between their neighbors and have a fault.
-
-    Raises:
-        UserError: So few were heard that the text is that of another recording.
-    """
-    heard = [one for one in times if one is not None]
-    if len(heard) < _LEAST_PLACED * len(pieces):
-        found = f"{len(heard)} of {len(pieces)} sentences were heard"
-        raise UserError(f"{found}: the transcript is of another recording. Name another with --transcript.")
-    found, latest = [], 0.0
-    for index, (piece, time) in enumerate(zip(pieces, times)):
-        if time is None:
-            following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)
-            start, end, fault = latest, max(latest, min(following, seconds)), NOT_HEARD
-        else:
-            start, end, fault = max(latest, time[0]), time[1], piece.fault
-        latest = max(start + 0.05, end)
-        found.append(replace(piece, start=start, end=latest, fault=fault))
-        # A sentence that is not there takes no time from the next.
-        latest = start if time is None else latest
-    return found
-
-
 def find_sentences(
     recognizer: Recognizer,
     audio: LongAudio,
     survey: Survey,
-    stretches: Sequence[Stretch],
+    stretches: np.ndarray,
     pieces: Sequence[Piece],
     language: str,
-) -> list[tuple[float, float] | None]:
-    """Matches the words of a transcript with those that a recognizer hears.
+) -> list[Piece]:
+    """Gives the sentences of a transcript times, by the words that a recognizer hears in stretches `(N, 2)` of frames.
 
-    Of a recognizer that tells no times, words are spread over the speech of a few seconds.
+    A sentence that was not heard lies between its neighbors and has a fault. Of a recognizer without times, words are
+    spread over the speech of a few seconds.
 
-    Returns:
-        Start and end of each piece, in seconds of the recording; None for one that was not heard.
+    Raises:
+        UserError: So few sentences were heard that the text is that of another recording.
     """
     heard = [
         part
@@ -90,29 +64,50 @@ def find_sentences(
         _time_of(text, place, heard, pace) if share >= least else None
         for text, place, share in zip(texts, places, shares)
     ]
-    # A recognizer that usually hears everything tells that something else is said; but for a word, or a poor one.
-    return _fill_gaps(times, letters, pace, _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf)
+    # What a good recognizer does not hear was not said, but for a short word; a poor one misses whole sentences.
+    times = _fill_gaps(times, letters, pace, _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf)
+    return with_times(pieces, times, survey.num_samples / survey.sample_rate)
+
+
+def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
+    """The pieces with their times, in order and within a recording of `seconds`; None marks one that was not heard.
+
+    Raises:
+        UserError: So few were heard that the text is that of another recording.
+    """
+    count, found, latest = sum(time is not None for time in times), [], 0.0
+    if count < _LEAST_PLACED * len(pieces):
+        shares = f"{count} of {len(pieces)} sentences were heard"
+        raise UserError(f"{shares}: the transcript is of another recording. Name another with --transcript.")
+    for index, (piece, time) in enumerate(zip(pieces, times)):
+        if time is None:  # it takes no time from the next
+            following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)
+            end = max(latest + 0.05, min(following, seconds))
+            found.append(replace(piece, start=latest, end=end, fault=NOT_HEARD))
+        else:
+            start = max(latest, time[0])
+            latest = max(start + 0.05, time[1])
+            found.append(replace(piece, start=start, end=latest))
+    return found
 
 
 def _hear(recognizer, audio, survey, stretches, language) -> Iterator[Word]:
-    has_times = hasattr(recognizer, "words")
-    most = _WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES
-    rate, size = survey.sample_rate, survey.frame_samples
-    groups: list[list[Stretch]] = []
-    for one in stretches:
-        if groups and (one.end - groups[-1][0].start) * size <= most * rate:
-            groups[-1].append(one)
+    """Words heard in windows of a few neighboring stretches, with times in the recording."""
+    has_times, rate = hasattr(recognizer, "words"), survey.sample_rate
+    most, pad = rate * (_WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES), round(0.1 * rate)
+    groups: list[list[tuple[int, int]]] = []
+    for start, end in (stretches * survey.frame_samples).tolist():
+        if groups and end - groups[-1][0][0] <= most:
+            groups[-1].append((start, end))
         else:
-            groups.append([one])
-    pad = round(_WINDOW_PAD_SECONDS * rate)
-    spans = [(max(0, group[0].start * size - pad), group[-1].end * size + pad) for group in groups]
+            groups.append([(start, end)])
+    spans = [(max(0, group[0][0] - pad), group[-1][1] + pad) for group in groups]
     for group, (start, _), samples in zip(groups, spans, audio.spans(spans, survey.channel)):
         if has_times:
             for word in recognizer.words(samples, rate, language):
                 yield Word(word.text, word.start + start / rate, word.end + start / rate)
         else:
-            said = recognizer(samples, rate, language).split()
-            yield from _spread(said, [(one.start * size / rate, one.end * size / rate) for one in group])
+            yield from _spread(recognizer(samples, rate, language).split(), np.array(group) / rate)
 
 
 def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:

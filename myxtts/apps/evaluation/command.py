@@ -51,13 +51,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Evaluates; everything that can be wrong is looked at before the first sentence."""
+    """Evaluates; everything that can be wrong is checked before the first sentence."""
     arguments = build_parser().parse_args(argv)
-    _check(arguments)
-    return _evaluate(arguments)
-
-
-def _evaluate(arguments):
+    if not arguments.folders:
+        raise UserError("Name what is to be evaluated. Try: myxtts evaluate runs/mine --quick")
+    require(1 <= arguments.sentences <= MOST_SENTENCES, "--sentences", f"1 to {MOST_SENTENCES}", arguments.sentences)
+    require(1 <= arguments.seeds <= 100, "--seeds", "1 to 100", arguments.seeds)
+    require(0 <= arguments.seed < 2**31, "--seed", "0 to 2147483647", arguments.seed)
+    require_output("--output", arguments.output, makes_folders=True)
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
@@ -98,13 +99,3 @@ def _evaluate(arguments):
         table = evaluate_into(output, sources, sentences, tools, settings)
     print(f"\n{table}\n\nWrote {printable(str(output / PAGE))}")
     return 0
-
-
-def _check(arguments):
-    """Raises `UserError` for what can be seen from the command line alone."""
-    if not arguments.folders:
-        raise UserError("Name what is to be evaluated. Try: myxtts evaluate runs/mine --quick")
-    require(1 <= arguments.sentences <= MOST_SENTENCES, "--sentences", f"1 to {MOST_SENTENCES}", arguments.sentences)
-    require(1 <= arguments.seeds <= 100, "--seeds", "1 to 100", arguments.seeds)
-    require(0 <= arguments.seed < 2**31, "--seed", "0 to 2147483647", arguments.seed)
-    require_output("--output", arguments.output, makes_folders=True)

@@ -17,7 +17,7 @@ from myxtts.apps.evaluation.sentences import (
     sentences_of_wavs,
     voices_of,
 )
-from myxtts.apps.evaluation.sources import ModelSources, Source, files, recordings
+from myxtts.apps.evaluation.sources import Source, files, model_sources, recordings
 from myxtts.apps.evaluation.tables import as_csv, as_json, as_text
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import UserError, printable
@@ -124,7 +124,7 @@ def rows_to_speak(
     for one in judged:
         if one.is_model:
             load = partial(Synthesizer.load, one.folder, one.which, decoder=decoder)
-            found += ModelSources(one.name, load, sentences, seeds).sources
+            found += model_sources(one.name, load, sentences, seeds)
         else:
             found.append(files(one.name, one.folder, sentences))
     return found

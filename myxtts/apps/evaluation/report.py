@@ -3,8 +3,7 @@
 import html
 from collections.abc import Mapping
 
-from myxtts.apps.evaluation.comparison import Comparison
-from myxtts.apps.evaluation.metrics import METRICS
+from myxtts.apps.evaluation.comparison import METRICS, Comparison
 from myxtts.apps.evaluation.statistics import LEVEL
 from myxtts.apps.evaluation.tables import counted_sentences, difference_lines, figure_lines, notes
 from myxtts.config.checks import printable

@@ -38,38 +38,40 @@ def recordings(sentences: Sequence[Sentence]) -> Source:
     return Source("recordings", "recordings", speak)
 
 
-class ModelSources:
-    """A model's resynthesis of the recordings, if there are any, and its speech; it is loaded once for both."""
+def model_sources(
+    name: str, load: Callable[[], Synthesizer], sentences: Sequence[Sentence], seeds: Sequence[int]
+) -> list[Source]:
+    """A model's resynthesis of the recordings, if there are any, and then its speech; it is loaded once for both."""
+    loaded: list[Synthesizer] = []
 
-    def __init__(self, name: str, load: Callable[[], Synthesizer], sentences: Sequence[Sentence], seeds: Sequence[int]):
-        self._load, self._sentences, self._seeds = load, sentences, seeds
-        self._synthesizer: Synthesizer | None = None
-        copy, speech = Source(f"{name}, copy", "copy", self.copies), Source(name, "model", self.speech)
-        self.sources = [copy, speech] if any(one.recording for one in sentences) else [speech]
+    def synthesizer():
+        if not loaded:
+            loaded.append(load())
+        return loaded[0]
 
-    def copies(self) -> Iterator[Spoken]:
-        """Resyntheses of the recordings that fit the model."""
-        synthesizer = self._loaded()
-        for one in self._sentences:
-            if not one.recording or "dvae" not in synthesizer.model.parts:  # a converted model may come without
-                continue
-            samples = load_samples(one.recording)
-            try:
-                text = synthesizer.text_front.ids(one.text, one.language)
-            except SpeechError:
-                continue
-            if -(-len(samples) // CODE_STRIDE_SAMPLES) <= synthesizer.config.model.max_codes:
-                sound, codes = copy_speech(synthesizer, samples, voice_of(synthesizer, one), text)
-                yield Spoken(one, 0, sound, synthesizer.sample_rate, codes)
+    def speech():
+        yield from speak_all(synthesizer(), sentences, seeds)
+        loaded.clear()  # the model is no longer needed
 
-    def speech(self) -> Iterator[Spoken]:
-        """The sentences with each seed; the model is given up afterwards."""
-        yield from speak_all(self._loaded(), self._sentences, self._seeds)
-        self._synthesizer = None
+    sources = [Source(name, "model", speech)]
+    if any(one.recording for one in sentences):
+        sources.insert(0, Source(f"{name}, copy", "copy", lambda: _copies(synthesizer(), sentences)))
+    return sources
 
-    def _loaded(self):
-        self._synthesizer = self._synthesizer or self._load()
-        return self._synthesizer
+
+def _copies(synthesizer, sentences):
+    """Resyntheses of the recordings that fit the model."""
+    if "dvae" not in synthesizer.model.parts:  # a converted model may come without
+        return
+    for one in (one for one in sentences if one.recording):
+        samples = load_samples(one.recording)
+        try:
+            text = synthesizer.text_front.ids(one.text, one.language)
+        except SpeechError:
+            continue
+        if -(-len(samples) // CODE_STRIDE_SAMPLES) <= synthesizer.config.model.max_codes:
+            sound, codes = copy_speech(synthesizer, samples, voice_of(synthesizer, one), text)
+            yield Spoken(one, 0, sound, synthesizer.sample_rate, codes)
 
 
 def copy_speech(

@@ -5,8 +5,7 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from myxtts.apps.evaluation.comparison import Comparison
-from myxtts.apps.evaluation.metrics import BY_NAME, METRICS, Metric
+from myxtts.apps.evaluation.comparison import BY_NAME, METRICS, Comparison, Metric
 from myxtts.apps.evaluation.statistics import LEVEL, Estimate
 from myxtts.config.checks import printable
 

@@ -15,10 +15,10 @@ from planted_talk import RATE, HearsPlanted, plant, syllables
 from tiny import voiced
 
 from myxtts import __main__ as command
-from myxtts.apps.datasets.checks import ClipFacts
-from myxtts.apps.datasets.listening import Listeners, listen
-from myxtts.apps.datasets.make import DatasetOptions, make_dataset
-from myxtts.apps.datasets.source import Cut
+from myxtts.apps.datasets.checks import ClipFacts, Segment
+from myxtts.apps.datasets.listening import listen
+from myxtts.apps.datasets.make import make_dataset
+from myxtts.apps.datasets.source import Options
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import load_corpus
 
@@ -158,10 +158,8 @@ def test_transcript_is_found_by_a_recognizer_and_needs_one(planted, tmp_path, ca
     words = (planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set")
     assert make(*words) == 2
     assert "--recognizer" in capsys.readouterr().err
-    options = DatasetOptions(text=tmp_path / "talk.txt")
-    make_dataset(
-        [planted.path], tmp_path / "set", options, listeners=Listeners(finder=HearsPlanted(planted)), tell=list
-    )
+    options = Options(text=tmp_path / "talk.txt", aligner=HearsPlanted(planted))
+    make_dataset([planted.path], tmp_path / "set", options, list)
     assert right_share(planted, tmp_path / "set") >= 0.98
 
 
@@ -206,21 +204,22 @@ class Counts:
 
 
 def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
-    options = DatasetOptions(recognizer_name="counts")
     whole, first, second = Counts(), Counts(stop_after=3), Counts()
-    make_dataset([planted.path], tmp_path / "whole", options, listeners=Listeners(whole), tell=list)
+    make = lambda name, ear: make_dataset([planted.path], tmp_path / name, Options(recognizer=ear), list)
+    make("whole", whole)
     with pytest.raises(KeyboardInterrupt):
-        make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(first), tell=list)
-    make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(second), tell=list)
+        make("set", first)
+    make("set", second)
     assert first.calls == 3 and second.calls == whole.calls - 3
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
 
 def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
-    ear, options = Counts(hears=""), DatasetOptions(text=tmp_path / "talk.txt")
+    ear = Counts(hears="")
+    options = Options(text=tmp_path / "talk.txt", recognizer=ear, aligner=ear)
     with pytest.raises(UserError, match="0 of 24 sentences were heard"):
-        make_dataset([planted.path], tmp_path / "set", options, listeners=Listeners(ear, ear))
+        make_dataset([planted.path], tmp_path / "set", options)
     assert ear.calls < 24  # of a few seconds each, and no clip was listened to
 
 
@@ -248,14 +247,18 @@ def test_clips_with_other_voices_are_told(tmp_path):
     for number, path in enumerate(files):
         sound = {5: said(150, 600), 6: said(600, 600)}.get(number, said(150, 160))
         soundfile.write(path, 0.3 * sound, RATE)
-    facts = ClipFacts(4.0, -20.0, 40.0, -40.0, 5.0, 30.0, 14.0)
-    cuts = [Cut(k, k + 1, "A text.", facts) for k in range(7)]
-    heard = listen(cuts, files, Listeners(encoder=ByPitch()), "en", 15.0, False, list)
-    assert [cut.verdict.partition(":")[0] for cut in heard] == [""] * 5 + ["several voices", "another voice"]
+
+    def heard_with(options):
+        clips = [Segment(k, k + 1, "A text.", facts=ClipFacts(4, -20, 40, -40, 5, 30, 14)) for k in range(7)]
+        listen(list(zip(clips, files)), options, False, list)
+        return clips
+
+    heard = heard_with(Options(encoder=ByPitch()))
+    assert [clip.reason for clip in heard] == [""] * 5 + ["several voices", "another voice"]
     scores = iter([2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0])
     scorer = lambda samples, rate: SimpleNamespace(overall=next(scores))
-    heard = listen(cuts, files, Listeners(dnsmos=scorer, min_dnsmos=2.5), "en", 15.0, False, list)
-    assert [k for k, cut in enumerate(heard) if cut.verdict.startswith("poor sound")] == [0, 3]
+    heard = heard_with(Options(dnsmos=scorer, min_dnsmos=2.5))
+    assert [k for k, clip in enumerate(heard) if clip.reason == "poor sound"] == [0, 3]
     assert heard[1].facts.dnsmos == 3.0
 
 
@@ -290,7 +293,7 @@ def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):
 def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr("myxtts.apps.datasets.decoding.shutil.which", lambda name: None)
+    monkeypatch.setattr("myxtts.apps.datasets.recording.shutil.which", lambda name: None)
     shutil.copy(planted.path, "talk.wav")
     Path("empty.wav").touch()
     Path("film.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(100))

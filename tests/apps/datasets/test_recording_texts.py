@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from myxtts.apps.datasets.alignment import align, fits_better_than_chance
-from myxtts.apps.datasets.checks import is_same_text
-from myxtts.apps.datasets.pieces import Piece, clean_cue, read_subtitles, read_transcript
-from myxtts.apps.datasets.timing import belong_together, fit_timing
+from myxtts.apps.datasets.listening import is_same_text
+from myxtts.apps.datasets.texts import Piece, clean_cue, read_subtitles, read_transcript
+from myxtts.apps.datasets.timing import fit_timing
 
 
 @pytest.mark.parametrize(
@@ -85,49 +85,50 @@ def test_offset_and_drift_are_found(offset, drift):
     cues = [Piece("x", *pair) for pair in ((np.array([starts, ends]) + early - offset) / (1 + drift)).T]
     timing = fit_timing(cues, starts, ends)
     assert timing.offset == pytest.approx(offset, abs=0.05) and timing.drift == pytest.approx(drift, abs=2e-4)
-    assert belong_together(timing, 160)
+    assert timing.belongs
     assert bool(timing.describe()) == bool(offset)
 
 
 def test_cues_of_another_recording_do_not_belong():
     cues = [Piece("x", *pair) for pair in np.array(speech_of(80, 5)).T]
-    assert not belong_together(fit_timing(cues, *speech_of(80, 1)), 80)
+    assert not fit_timing(cues, *speech_of(80, 1)).belongs
 
 
 def pieces_of(starts, ends):
-    return [Piece(round(14 * (end - start)) * "a", start, end) for start, end in zip(starts, ends)]
+    letters = [round(14 * (end - start)) for start, end in zip(starts, ends)]
+    return [Piece(f"{k}{count * 'a'}", *span) for k, (count, span) in enumerate(zip(letters, zip(starts, ends)))]
 
 
-def groups(starts, ends, pieces):
-    return [
-        (one.first, one.last, one.first_piece, one.last_piece) for one in align(starts, ends, pieces) if not one.doubt
-    ]
+def atoms_of(starts, ends, pieces):
+    """`(first, last, numbers of the texts)` of each atom without doubt."""
+    atoms = [one for one in align(starts, ends, pieces) if one.reason != "doubtful text"]
+    return [(one.first, one.last, one.text.replace("a", "").split()) for one in atoms]
 
 
 def test_pause_within_a_sentence_is_no_boundary():
     starts, ends = speech_of(12, 4)
     middle = (starts[6] + ends[6]) / 2
     split_starts, split_ends = np.insert(starts, 7, middle + 0.12), np.insert(ends, 6, middle - 0.12)
-    found = groups(split_starts, split_ends, pieces_of(starts, ends))
-    assert (6, 8, 6, 7) in found and found[-1] == (12, 13, 11, 12)
+    found = atoms_of(split_starts, split_ends, pieces_of(starts, ends))
+    assert (6, 8, ["6"]) in found and found[-1] == (12, 13, ["11"])
 
 
 def test_texts_in_another_order_do_not_belong():
     starts, ends = speech_of(40, 3)
     pieces = pieces_of(starts, ends)
-    assert fits_better_than_chance(align(starts, ends, pieces), starts, ends, pieces)
+    assert fits_better_than_chance(align(starts, ends, pieces), starts, ends, 40)
     texts = [pieces[k].text for k in np.random.default_rng(3).permutation(40)]
     shuffled = [replace(one, text=text) for one, text in zip(pieces, texts)]
-    assert not fits_better_than_chance(align(starts, ends, shuffled), starts, ends, shuffled)
+    assert not fits_better_than_chance(align(starts, ends, shuffled), starts, ends, 40)
 
 
-def test_cues_tell_speech_that_is_in_none_and_text_that_is_not_spoken():
+def test_speech_without_text_and_text_that_is_not_spoken_are_found():
     starts, ends = speech_of(20, 5)
     pieces = pieces_of(starts, ends)
-    found = groups(starts, ends, pieces[:8] + pieces[9:])
-    assert (8, 9, 8, 8) in found and (9, 10, 8, 9) in found
-    found = groups(np.delete(starts, 8), np.delete(ends, 8), pieces)
-    assert (8, 8, 8, 9) in found and (8, 9, 9, 10) in found
+    found = atoms_of(starts, ends, pieces[:8] + pieces[9:])
+    assert (8, 9, []) in found and (9, 10, ["9"]) in found
+    found = atoms_of(np.delete(starts, 8), np.delete(ends, 8), pieces)
+    assert (8, 8, ["8"]) in found and (8, 9, ["9"]) in found
 
 
 def test_recognized_text_may_differ_in_spelling_only():

@@ -5,10 +5,8 @@ import pytest
 from planted_talk import HearsPlanted, HearsPlantedWithoutTimes, plant
 
 from myxtts.apps.datasets import word_aligner
-from myxtts.apps.datasets.decoding import LongAudio
-from myxtts.apps.datasets.pieces import Piece
-from myxtts.apps.datasets.survey import survey
-from myxtts.apps.datasets.voice_activity import Stretch
+from myxtts.apps.datasets.recording import LongAudio, survey
+from myxtts.apps.datasets.texts import Piece
 from myxtts.apps.datasets.word_aligner import NOT_HEARD, find_sentences, match_words, with_times
 from myxtts.config.checks import UserError
 
@@ -25,10 +23,14 @@ def planted(tmp_path_factory):
     return plant(tmp_path_factory.mktemp("planted") / "talk.wav", count=12)
 
 
-def times_of(planted, recognizer):
+def found_by(planted, recognizer):
     audio, pieces = LongAudio(planted.path), [Piece(text) for text in planted.texts]
-    stretches = [Stretch(round(a * 100), round(b * 100)) for a, b in planted.spoken]
+    stretches = np.round(100 * np.array(planted.spoken)).astype(int)
     return find_sentences(recognizer, audio, survey(audio), stretches, pieces, "en")
+
+
+def times_of(planted, recognizer):
+    return [(piece.start, piece.end) for piece in found_by(planted, recognizer)]
 
 
 def test_words_that_were_heard_find_the_sentences(planted, monkeypatch):
@@ -37,8 +39,7 @@ def test_words_that_were_heard_find_the_sentences(planted, monkeypatch):
     monkeypatch.setattr(word_aligner, "_MISHEARD_LETTERS", 100)
     assert times_of(planted, HearsPlanted(planted, wrong=5))[4] == pytest.approx(planted.spoken[4], abs=1.1)
     monkeypatch.setattr(word_aligner, "_MISHEARD_LETTERS", 3)
-    times = times_of(planted, HearsPlanted(planted, wrong=5))
-    faults = [piece.fault for piece in with_times([Piece("x")] * 12, times, planted.seconds)]
+    faults = [piece.fault for piece in found_by(planted, HearsPlanted(planted, wrong=5))]
     assert faults == ["", "", "", "", NOT_HEARD] * 2 + ["", ""]
 
 

@@ -10,12 +10,9 @@ import pytest
 import soundfile
 from tiny import voiced
 
-from myxtts.apps.datasets import decoding
-from myxtts.apps.datasets.checks import Bandwidth
-from myxtts.apps.datasets.cuts import Atom, choose_clips, find_edges, force_cuts
-from myxtts.apps.datasets.decoding import LongAudio
-from myxtts.apps.datasets.survey import SILENCE_DB, survey
-from myxtts.apps.datasets.voice_activity import Stretch, find_speech, to_stretches
+from myxtts.apps.datasets import recording
+from myxtts.apps.datasets.recording import LongAudio, survey
+from myxtts.apps.datasets.speech import SILENCE_DB, Atom, choose_clips, find_edges, force_cuts, to_stretches
 from myxtts.audio.files import AudioError
 from myxtts.hearing.silero import SileroModel, find_model
 
@@ -45,7 +42,7 @@ def test_silence_does_not_lower_the_loudness(tmp_path):
 def test_blocks_change_nothing(tmp_path, monkeypatch):
     audio = write(tmp_path / "a.wav", voiced(5.3, 120, 1, 1, RATE))
     whole = survey(audio)
-    monkeypatch.setattr(decoding, "BLOCK_SECONDS", 1)
+    monkeypatch.setattr(recording, "BLOCK_SECONDS", 1)
     parts = survey(audio)
     np.testing.assert_allclose(parts.levels_db, whole.levels_db, atol=1e-6)
     assert parts.num_samples == whole.num_samples and len(parts.peaks) == len(whole.peaks)
@@ -66,22 +63,22 @@ def test_speech_is_found_where_it_was_planted(noise, tmp_path):
         sound = voiced(end - start, 120, 1, 1, RATE)
         samples[int(start * RATE) : int(start * RATE) + len(sound)] += sound
     found = survey(write(tmp_path / "a.wav", samples))
-    stretches = to_stretches(find_speech(found), found.frame_seconds)
-    edges = [(one.start * found.frame_seconds, one.end * found.frame_seconds) for one in stretches]
+    edges = to_stretches(found.speech, found.frame_seconds) * found.frame_seconds
     np.testing.assert_allclose(edges, spans, atol=0.03)
 
 
 def test_short_silences_are_no_pauses_and_clicks_are_no_speech():
     speech = np.zeros(300, bool)
     speech[50:100] = speech[115:150] = speech[200:205] = speech[230:260] = True
-    assert to_stretches(speech, FRAME) == [Stretch(50, 150), Stretch(230, 260)]
+    assert to_stretches(speech, FRAME).tolist() == [[50, 150], [230, 260]]
+    assert to_stretches(~speech[:0], FRAME).shape == to_stretches(speech[:50], FRAME).shape == (0, 2)
 
 
 def test_cuts_lie_at_the_quietest_point_of_a_pause():
     levels = np.full(400, -20.0)
     levels[100:140] = -50.0
     levels[112:118] = -70.0
-    edges = find_edges([Stretch(20, 100), Stretch(140, 380)], levels, FRAME)
+    edges = find_edges(np.array([[20, 100], [140, 380]]), levels, FRAME)
     assert edges.begins[1] == edges.finishes[0] and 110 <= edges.begins[1] <= 120
     assert edges.begins[0] < 20 and edges.finishes[1] > 380
 
@@ -91,11 +88,11 @@ def test_clips_are_packed_near_six_seconds_and_never_beyond_the_limits():
     stretches, position = [], 50
     for _ in range(60):
         length = int(random.uniform(40, 600))
-        stretches.append(Stretch(position, position + length))
+        stretches.append((position, position + length))
         position += length + int(random.uniform(20, 120))
     levels = np.full(position + 50, SILENCE_DB)
     atoms = [Atom(k, k + 1) for k in range(60)]
-    clips = choose_clips(atoms, find_edges(stretches, levels, FRAME), FRAME, 1.0, 11.5)
+    clips = choose_clips(atoms, find_edges(np.array(stretches), levels, FRAME), FRAME, 1.0, 11.5)
     lengths = np.array([(clip.end - clip.start) * FRAME for clip in clips])
     assert (lengths >= 1).all() and (lengths <= 11.5).all() and 5 < lengths.mean() < 8
     assert [k for clip in clips for k in range(clip.first, clip.last)] == list(range(60))
@@ -104,21 +101,10 @@ def test_clips_are_packed_near_six_seconds_and_never_beyond_the_limits():
 
 def test_forced_cuts_lie_in_dips():
     levels = -20 + 5 * np.sin(np.arange(3000) / 40)
-    parts = force_cuts([Stretch(0, 3000)], levels, FRAME, 11.5)
-    assert parts[0].start == 0 and parts[-1].end == 3000
-    cuts = [part.end for part in parts[:-1]]
-    assert cuts and all(levels[cut] < -24.5 for cut in cuts)
-    assert force_cuts([Stretch(0, 1000)], levels, FRAME, 11.5) == [Stretch(0, 1000)]
-
-
-def test_telephone_sound_is_told_by_its_bandwidth():
-    noise = np.random.default_rng(0).standard_normal(8 * RATE)
-    spectrum = np.fft.rfft(noise)
-    spectrum[len(spectrum) * 3400 // 8000 :] = 0
-    for samples, highest in ((noise, 8000), (np.fft.irfft(spectrum), 3400)):
-        bandwidth = Bandwidth(RATE)
-        bandwidth.add(samples.astype(np.float32))
-        assert bandwidth.highest_hz == pytest.approx(highest, abs=60)
+    parts = force_cuts(np.array([[0, 3000]]), levels, FRAME, 11.5)
+    assert parts[0, 0] == 0 and parts[-1, 1] == 3000 and len(parts) > 1
+    assert (levels[parts[:-1, 1]] < -24.5).all()
+    assert force_cuts(np.array([[0, 1000]]), levels, FRAME, 11.5).tolist() == [[0, 1000]]
 
 
 def test_video_is_decoded_by_ffmpeg(tmp_path, monkeypatch):
@@ -147,8 +133,7 @@ def test_silero_hears_no_speech_in_noise(tmp_path):
         pytest.skip("no Silero model in an installed package (extra dataset)")
     samples = 0.05 * np.random.default_rng(0).standard_normal(3 * RATE)
     found = survey(write(tmp_path / "a.wav", samples), SileroModel(find_model()))
-    assert len(found.probabilities) == len(found.levels_db) and found.probabilities.max() < 0.5
-    assert not find_speech(found).any()
+    assert len(found.speech) == len(found.levels_db) and not found.speech.any()
 
 
 def test_import_of_the_tools_loads_no_tensorflow():

@@ -2,7 +2,6 @@
 
 import html
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,15 +40,25 @@ class Piece:
     ends_sentence: bool = True
     fault: str = ""
 
-    @property
-    def num_characters(self) -> int:
-        """Letters and digits, which take the time."""
-        return max(1, sum(map(str.isalnum, self.text)))
+
+def count_letters(text: str) -> int:
+    """Number of letters and digits, which take the time to speak."""
+    return sum(map(str.isalnum, text))
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether a file of a text is named as subtitles are, which have times; else it is a transcript."""
+    """Whether a file is named as subtitles are, which have times; else it is a transcript."""
     return path.suffix.lower() in SUBTITLE_EXTENSIONS
+
+
+def find_text(recording: Path) -> Path | None:
+    """The subtitles or the transcript beside a recording: the same name with another ending, also `talk.en.srt`."""
+    for extension in (*SUBTITLE_EXTENSIONS, *TRANSCRIPT_EXTENSIONS):
+        for path in (recording.with_suffix(extension), *sorted(recording.parent.glob(f"*{extension}"))):
+            named = path.stem == recording.stem or path.stem.rpartition(".")[0] == recording.stem
+            if named and path.is_file():
+                return path
+    return None
 
 
 def read_subtitles(path: Path) -> list[Piece]:
@@ -64,23 +73,20 @@ def read_subtitles(path: Path) -> list[Piece]:
         import pysubs2
     except ModuleNotFoundError:
         raise UserError('Subtitles are read by pysubs2. Install it: pip install "myxtts[recordings]".') from None
+    content = _read_text(path)
     try:
-        content = _read_text(path)
         try:
             file = pysubs2.SSAFile.from_string(content)  # by its content: the name may lie
         except pysubs2.FormatAutodetectionError:
             file = pysubs2.SSAFile.from_string(content, format_=path.suffix[1:].lower())
-    except UserError:
-        raise
     except Exception as error:  # pysubs2 lets errors of every kind out of a damaged file
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
     cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
     pieces = []
     for cue in sorted(cues, key=lambda cue: (cue.start, cue.end)):
         text, fault = clean_cue(cue.plaintext)
-        if any(map(str.isalnum, text)):
-            ends_sentence = bool(_SENTENCE_END.search(text))
-            pieces.append(Piece(text, cue.start / 1000, cue.end / 1000, ends_sentence, fault))
+        if count_letters(text):
+            pieces.append(Piece(text, cue.start / 1000, cue.end / 1000, bool(_SENTENCE_END.search(text)), fault))
     if not pieces:
         raise UserError(f"{path} holds no cue with a text. Name another with --subtitles.")
     return _mark_overlaps(_without_repeats(pieces))
@@ -111,20 +117,14 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
         for sentence in split_sentences(_one_line(paragraph), language):
             clauses = _CLAUSE_END.split(sentence) if len(sentence) > _LONG_PIECE_CHARACTERS else [sentence]
             pieces += [Piece(one, ends_sentence=one is clauses[-1]) for one in clauses]
-    pieces = _join_mute(pieces)
-    if not pieces:
-        raise UserError(f"{path} holds no letter and no digit: there is nothing to say in it.")
-    return pieces
-
-
-def _join_mute(pieces):
-    """Joins what has no letter and no digit, such as a lone dash, to the piece before it."""
     joined: list[Piece] = []
     for piece in pieces:
-        if any(map(str.isalnum, piece.text)):
+        if count_letters(piece.text):
             joined.append(piece)
-        elif joined:
+        elif joined:  # a lone dash belongs to the piece before it
             joined[-1] = replace(joined[-1], text=f"{joined[-1].text} {piece.text}", ends_sentence=piece.ends_sentence)
+    if not joined:
+        raise UserError(f"{path} holds no letter and no digit: there is nothing to say in it.")
     return joined
 
 
@@ -145,14 +145,14 @@ def _one_line(text):
     return " ".join(text.replace("|", " ").split())
 
 
-def _without_repeats(pieces: Sequence[Piece]) -> list[Piece]:
-    """Captions that roll repeat the last line of the cue before: what was there already is taken off."""
+def _without_repeats(pieces):
+    """Removes the beginning that a cue of rolling captions repeats from the cue before."""
     kept: list[Piece] = []
     for piece in pieces:
         before = kept[-1] if kept else None
         if before and piece.start <= before.end + 0.1 and piece.text.startswith(before.text):
             rest = piece.text[len(before.text) :].strip()
-            if not any(map(str.isalnum, rest)):
+            if not count_letters(rest):
                 kept[-1] = replace(before, end=max(before.end, piece.end))
                 continue
             if len(before.text) > 3:
@@ -161,8 +161,8 @@ def _without_repeats(pieces: Sequence[Piece]) -> list[Piece]:
     return kept
 
 
-def _mark_overlaps(pieces):
-    marked = list(pieces)
+def _mark_overlaps(marked):
+    """Sets the fault of cues that overlap for long, and ends the first of two that overlap briefly earlier."""
     for index in range(len(marked) - 1):
         first, second = marked[index : index + 2]
         overlap = min(first.end, second.end) - second.start

@@ -1,0 +1,252 @@
+"""Long recordings: blocks of audio in bounded memory, and one pass over them for levels, loudness and speech."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from scipy.signal import butter, sosfilt
+
+from myxtts.apps.datasets.speech import SILENCE_DB, find_speech
+from myxtts.audio.files import MAX_CHANNELS, MAX_PEAK, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, AudioError, check_container
+from myxtts.config.checks import printable
+from myxtts.hearing.silero import SileroModel
+
+BLOCK_SECONDS = 30
+FRAMES_PER_SECOND = 100
+
+# `file:` and the list of protocols keep a file's name, or a playlist's content, from opening connections.
+_FFMPEG = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i file:{} -map 0:a:0 -f au -c:a pcm_f32be -"
+_UNSTATED_FRAMES = 2**63 - 1  # libsndfile's SF_COUNT_MAX
+_CANCELLED_SHARE = 0.1  # -20 dB of the loudest channel; a mean below it is what opposite polarity left over
+_SPEECH_LOWEST_HZ = 120.0
+
+
+class LongAudio:
+    """An audio or video file, read block by block as often as needed: by libsndfile, else by ffmpeg.
+
+    Attributes:
+        path: The file.
+        sample_rate: In Hz, as the file has it.
+        channels: As many as the file has.
+
+    Raises:
+        AudioError: The file is missing, empty, damaged, or needs ffmpeg, which is not installed.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self._by_ffmpeg = Path(path), False
+        try:
+            check_container(self.path)
+            self._read_header()
+        except AudioError as error:
+            if error.reason not in ("unsupported", "not audio", "broken header"):
+                raise
+            if shutil.which("ffmpeg") is None:
+                detail = error.detail.partition(";")[0].rstrip(".")
+                hint = "Install ffmpeg, which reads it, or convert it to WAV, FLAC, Ogg or MP3."
+                raise AudioError(self.path, error.reason, f"{detail}. {hint}") from None
+            self._by_ffmpeg = True
+            self._read_header()
+
+    def blocks(self, channel: int | None = None) -> Iterator[np.ndarray]:
+        """Yields `(S,)` float32 blocks of about `BLOCK_SECONDS`: the mean of all channels, or one of them."""
+        for block in self.channel_blocks():
+            yield block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
+
+    def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
+        """Yields the samples `[start, end)` of each span, in the order of their starts, in one pass.
+
+        A span that reaches beyond the end of the recording is shorter.
+
+        Raises:
+            AudioError: The recording ends before a span begins, or is damaged.
+        """
+        held, start, blocks = np.zeros(0, np.float32), 0, self.blocks(channel)
+        for first, last in spans:
+            while start + len(held) < last and (block := next(blocks, None)) is not None:
+                skipped = min(max(0, first - start), len(held))
+                held, start = np.concatenate([held[skipped:], block]), start + skipped
+            if first - start >= len(held):
+                raise AudioError(self.path, "damaged", "it changed while it was read.")
+            yield held[first - start : last - start]
+
+    def channel_blocks(self) -> Iterator[np.ndarray]:
+        """Yields `(S, C)` float32 blocks; all but the last hold the same whole number of frames of 10 ms.
+
+        Raises:
+            AudioError: The file is damaged or not finite.
+        """
+        size, count = BLOCK_SECONDS * FRAMES_PER_SECOND * (self.sample_rate // FRAMES_PER_SECOND), 0
+        with self._open() as file:
+            try:
+                while len(block := file.read(size, dtype="float32", always_2d=True)):
+                    count += len(block)
+                    peak = max(-block.min(), block.max())
+                    if not np.isfinite(peak):
+                        raise AudioError(self.path, "not finite", "it holds samples that are NaN or infinite.")
+                    if peak > MAX_PEAK:
+                        raise AudioError(self.path, "absurd level", f"its samples reach {peak:.3g} times full scale.")
+                    yield block
+            except soundfile.LibsndfileError as error:
+                detail = f"it is damaged: decoding stopped with '{error.error_string}'."
+                raise AudioError(self.path, "damaged", detail) from error
+            # An MP3 without a Xing header states an estimate, up to a few per cent off.
+            if not self._by_ffmpeg and count < 0.95 * file.frames:
+                detail = f"it promises {file.frames} samples per channel and holds {count}."
+                raise AudioError(self.path, "truncated", detail)
+
+    def _read_header(self):
+        with self._open() as file:
+            self.sample_rate, self.channels = file.samplerate, file.channels
+            if file.frames == _UNSTATED_FRAMES and not self._by_ffmpeg:
+                raise AudioError(self.path, "broken header", "its header does not state its length.")
+            if not file.frames:
+                raise AudioError(self.path, "no audio", "it has a header and no samples.")
+        if not MIN_SAMPLE_RATE <= self.sample_rate <= MAX_SAMPLE_RATE:
+            raise AudioError(self.path, "sample rate", f"its header states a sample rate of {self.sample_rate} Hz.")
+        if self.channels > MAX_CHANNELS:
+            raise AudioError(self.path, "unsupported", f"it has {self.channels} channels; at most {MAX_CHANNELS} do.")
+
+    @contextmanager
+    def _open(self) -> Iterator[soundfile.SoundFile]:
+        """The file, or the audio that ffmpeg makes of it, which arrives through a pipe."""
+        if not self._by_ffmpeg:
+            try:
+                file = soundfile.SoundFile(self.path)
+            except soundfile.LibsndfileError as error:
+                raise AudioError(self.path, "not audio", f"it cannot be decoded: {error.error_string}") from error
+            with file:
+                yield file
+            return
+        command = [word.format(self.path) for word in _FFMPEG.split()]
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+        ):
+            try:
+                with soundfile.SoundFile(process.stdout.fileno(), closefd=False) as file:
+                    yield file
+                    failed = not file.read(1).size and process.wait() != 0
+            except soundfile.LibsndfileError:
+                failed = True
+            finally:
+                process.kill()
+                process.wait()
+            if failed:
+                errors.seek(0)
+                lines = errors.read().decode("utf-8", "replace").strip().splitlines() or ["it has no sound"]
+                detail = f"ffmpeg cannot decode it: {printable(lines[-1])[:200]}."
+                raise AudioError(self.path, "damaged", detail) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What one pass over a recording finds. Frame `k` covers `[k, k + 1) * frame_seconds`.
+
+    Attributes:
+        sample_rate: In Hz.
+        num_samples: Per channel.
+        frame_samples: Length of a frame, about 10 ms.
+        levels_db: Level above 120 Hz, weighted as loudness is, `(F,)` dB of full scale, at least `SILENCE_DB`.
+        peaks: Largest magnitude, `(F,)`.
+        speech: Which frames hold speech, `(F,)` bool.
+        loudness: Integrated loudness in LUFS; -inf where all is silent.
+        channel: Which channel is used; None for the mean of all.
+    """
+
+    sample_rate: int
+    num_samples: int
+    frame_samples: int
+    levels_db: np.ndarray
+    peaks: np.ndarray
+    speech: np.ndarray
+    loudness: float
+    channel: int | None
+
+    @property
+    def frame_seconds(self) -> float:
+        return self.frame_samples / self.sample_rate
+
+
+def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
+    """Passes over a recording once; a second time where its channels cancel each other and the loudest is used alone.
+
+    Raises:
+        AudioError: The recording is damaged, or shorter than a frame.
+    """
+    found, powers = _survey_channel(audio, model, None)
+    if powers[-1] < _CANCELLED_SHARE**2 * powers[:-1].max():
+        found, _ = _survey_channel(audio, model, int(powers[:-1].argmax()))
+    return found
+
+
+def _survey_channel(audio, model, channel):
+    """Returns the survey, and the mean squares of every channel and of what was used, `(C + 1,)`."""
+    rate, count, energies, kept = audio.sample_rate, 0, np.zeros(audio.channels + 1), []
+    size = rate // FRAMES_PER_SECOND
+    filters = [_k_weighting(rate), butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=rate, output="sos")]
+    states = [np.zeros((len(one), 2)) for one in filters]
+    if model is not None:
+        model.start(rate)
+    for block in audio.channel_blocks():
+        mono = block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
+        energies += [*np.einsum("sc,sc->c", block, block, dtype=np.float64), np.dot(mono, mono)]
+        count += len(mono)
+        if model is not None:
+            model.add(mono)
+        weighted, states[0] = sosfilt(filters[0], mono, zi=states[0])
+        voiced, states[1] = sosfilt(filters[1], weighted, zi=states[1])
+        rows, whole = np.stack([weighted, voiced, mono]), len(mono) // size * size
+        for part in (rows[:, :whole].reshape(3, -1, size), rows[:, np.newaxis, whole:]):
+            if part.size:
+                kept.append(np.stack([*(part[:2] ** 2).mean(axis=2), np.abs(part[2]).max(axis=1)]))
+    if count < size:
+        raise AudioError(audio.path, "no audio", "it holds no sound.")
+    k_powers, powers, peaks = np.concatenate(kept, axis=1)
+    levels, probabilities = 10 * np.log10(np.maximum(powers, 10 ** (SILENCE_DB / 10))), None
+    if model is not None:
+        values, step = model.finish()
+        centers = (np.arange(len(levels)) + 0.5) * size / rate
+        probabilities = values[np.minimum((centers / step).astype(int), len(values) - 1)]
+    speech = find_speech(levels, probabilities, size / rate)
+    found = Survey(rate, count, size, levels, peaks, speech, _integrated_loudness(k_powers), channel)
+    return found, energies / count
+
+
+def _integrated_loudness(powers: np.ndarray) -> float:
+    """Integrated loudness by ITU-R BS.1770-4, section 3: blocks of 400 ms every 100 ms, gated at -70 LUFS and at 10 LU
+    below what is left.
+
+    Args:
+        powers: Mean square of K-weighted samples, `(F,)`, a frame of 10 ms each.
+
+    Returns:
+        LUFS; -inf where no block passes the gates.
+    """
+    steps = powers[: len(powers) // 10 * 10].reshape(-1, 10).mean(axis=1)
+    blocks = np.convolve(steps, np.ones(4) / 4, "valid") if len(steps) >= 4 else np.array([powers.mean()])
+    to_lufs = lambda power: -0.691 + 10 * np.log10(np.maximum(power, 1e-15))  # BS.1770-4, equation 2
+    heard = blocks[to_lufs(blocks) > -70]
+    return float(to_lufs(heard[to_lufs(heard) > to_lufs(heard.mean()) - 10].mean())) if len(heard) else -np.inf
+
+
+def _k_weighting(sample_rate: int) -> np.ndarray:
+    """The two filters of BS.1770-4, annex 1, as `(2, 6)` second-order sections.
+
+    The standard gives coefficients at 48 kHz; these are its analog prototypes at any rate, as libebur128 has them.
+    """
+    k, q = np.tan(np.pi * min(1681.974450955533 / sample_rate, 0.49)), 0.7071752369554196
+    high = 10 ** (3.999843853973347 / 20)
+    middle = high**0.4996667741545416
+    a0 = 1 + k / q + k * k
+    shelf = [high + middle * k / q + k * k, 2 * (k * k - high), high - middle * k / q + k * k]
+    shelf = [*(value / a0 for value in shelf), 1, 2 * (k * k - 1) / a0, (1 - k / q + k * k) / a0]
+    k, q = np.tan(np.pi * 38.13547087602444 / sample_rate), 0.5003270373238773
+    a0 = 1 + k / q + k * k
+    return np.array([shelf, [1, -2, 1, 1, 2 * (k * k - 1) / a0, (1 - k / q + k * k) / a0]])

@@ -1,0 +1,221 @@
+"""Where somebody speaks in a recording, and where it is cut: in pauses only, at their quietest point."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.ndimage import binary_dilation, label, uniform_filter1d
+
+SILENCE_DB = -90.0
+"""Lowest level that is measured: about the last bit of a 16-bit file."""
+MIN_PAUSE_SECONDS = 0.2
+"""Shorter silences may be the closure of a plosive within a word."""
+MIN_SPEECH_SECONDS = 0.08
+"""Anything shorter that stands alone is a click."""
+
+_WINDOW_SECONDS, _WINDOW_STEP_SECONDS = 30.0, 1.0
+_FLOOR_PERCENTILE, _SPEECH_PERCENTILE = 10, 95
+_OVER_FLOOR_DB, _SHARE_OVER_FLOOR = 12.0, 0.45
+_UNDER_SPEECH_DB = 38.0
+_HYSTERESIS_DB = 4.0
+_LEAST_RANGE_DB = 5.0
+_MODEL_ON, _MODEL_OFF = 0.5, 0.3
+_MODEL_EDGE_SECONDS = 0.15  # a window of Silero's lasts 32 ms, and it answers two or three windows late
+
+_IDEAL_SECONDS, _SPREAD_SECONDS2 = 6.0, 6.0
+_DROP_COST, _DROP_COST_PER_SECOND = 60.0, 5.0
+_SHORT_PAUSE_SECONDS, _SHORT_PAUSE_COST = 0.4, 15.0
+_MID_SENTENCE_COST = 4.0
+_LONG_PAUSE_SECONDS, _LONG_PAUSE_COST = 0.7, 4.0
+_LONGEST_PAUSE_SECONDS = 1.5  # a longer silence within a clip would be learned
+_SHARED_PAUSE_SECONDS = 0.56  # shorter pauses are cut at one point, longer ones near either end
+_AFTER_SPEECH_SECONDS = (0.1, 0.3)  # the sound of a room dies away; the next clip begins much closer to its speech
+_BEFORE_SPEECH_SECONDS = (0.1, 0.25)
+_MARGIN_SECONDS = 0.08
+_LEAST_PAD_SECONDS = 0.03  # of a pause, on either side of a clip that would be too long with more
+_QUIET_FRAMES = 5
+_DIP_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Atom:
+    """Stretches of speech `[first, last)` that stay together: between them no boundary of the text is known.
+
+    `reason` says why it is left out, in a few words; "" if it may become part of a clip.
+    """
+
+    first: int
+    last: int
+    text: str = ""
+    ends_sentence: bool = True
+    reason: str = ""
+
+
+class Clip(NamedTuple):
+    """Atoms `[first, last)` of a list that are cut out together, as frames `[start, end)`."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+class Edges(NamedTuple):
+    """Where stretches start and end, where a clip begins before each and finishes after it, `(N,)` frames each.
+
+    `pauses` has N + 1 lengths in seconds, with infinity at both ends.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    begins: np.ndarray
+    finishes: np.ndarray
+    pauses: np.ndarray
+
+
+def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
+    """Which frames hold speech, `(F,)` bool.
+
+    Levels count against a floor that follows the recording: a frame begins speech 12 dB above the 10th percentile of 30
+    s around it, less where speech hardly stands out, and never more than 38 dB below the loudest, so that the
+    room behind digital silence is not taken for speech. It ends 4 dB lower. Where a model's probabilities are given,
+    they decide what is speech, and levels where it begins and ends.
+    """
+    levels = smooth_levels(levels_db, 3)
+    floor, loud = _percentiles(levels, frame_seconds)
+    span = np.maximum(loud - floor, _LEAST_RANGE_DB)
+    begins = np.maximum(floor + np.minimum(_OVER_FLOOR_DB, _SHARE_OVER_FLOOR * span), loud - _UNDER_SPEECH_DB)
+    ends = np.maximum(begins - _HYSTERESIS_DB, floor + 0.5 * (begins - floor))
+    speech = _hysteresis(levels, begins, ends)
+    if probabilities is None:
+        return speech
+    likely = _hysteresis(probabilities, _MODEL_ON, _MODEL_OFF)
+    return speech & binary_dilation(likely, iterations=max(1, round(_MODEL_EDGE_SECONDS / frame_seconds)))
+
+
+def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
+    """Stretches of speech between pauses of `MIN_PAUSE_SECONDS` or more, without clicks, `(N, 2)` frames."""
+    runs = np.flatnonzero(np.diff(np.concatenate([[0], speech.astype(np.int8), [0]]))).reshape(-1, 2)
+    is_pause = (runs[1:, 0] - runs[:-1, 1]) * frame_seconds >= MIN_PAUSE_SECONDS
+    starts, ends = runs[:1, 0], runs[-1:, 1]
+    stretches = np.stack([np.append(starts, runs[1:, 0][is_pause]), np.append(runs[:-1, 1][is_pause], ends)], axis=1)
+    return stretches[(stretches[:, 1] - stretches[:, 0]) * frame_seconds >= MIN_SPEECH_SECONDS]
+
+
+def _hysteresis(values, begins, ends):
+    """Runs of values above `ends` that somewhere exceed `begins`, `(F,)` bool."""
+    runs, count = label(values > ends)
+    passes = np.zeros(count + 1, bool)
+    passes[runs[values > begins]] = True
+    passes[0] = False
+    return passes[runs]
+
+
+def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
+    """Levels of the mean power over `frames` frames around each, `(F,)` dB."""
+    return 10 * np.log10(np.maximum(uniform_filter1d(10 ** (levels_db / 10), frames, mode="nearest"), 1e-12))
+
+
+def _percentiles(levels, frame_seconds):
+    """The floor and the level of speech around every frame, `(F,)` each."""
+    window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
+    centers = np.arange(0, len(levels), step)
+    starts = np.clip(centers - window // 2, 0, max(0, len(levels) - window))
+    both = (_FLOOR_PERCENTILE, _SPEECH_PERCENTILE)
+    found = np.array([np.percentile(levels[start : start + window], both) for start in starts])
+    return (np.interp(np.arange(len(levels)), centers, found[:, side]) for side in (0, 1))
+
+
+def find_edges(stretches: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
+    """The quietest point of each pause; of long pauses, clips keep only a part on either side."""
+    frames = lambda seconds: max(1, round(seconds / frame_seconds))
+    after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
+    levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []
+    starts, ends = stretches.T
+    pauses = np.concatenate([[np.inf], (starts[1:] - ends[:-1]) * frame_seconds, [np.inf]])
+    for low, high, pause in zip([0, *ends], [*starts, len(levels)], pauses):
+        if pause < np.inf and high - low < frames(_SHARED_PAUSE_SECONDS):
+            margin = min(frames(_MARGIN_SECONDS), (high - low) // 3)
+            finishes.append(_quietest(levels, low + margin, high - margin))
+            begins.append(finishes[-1])
+        else:
+            finishes.append(_quietest(levels, min(low + after[0], high), min(low + after[1], high)))
+            begins.append(_quietest(levels, max(high - before[1], low), max(high - before[0], low)))
+    return Edges(starts, ends, np.array(begins[:-1]), np.array(finishes[1:]), pauses)
+
+
+def choose_clips(
+    atoms: Sequence[Atom], edges: Edges, frame_seconds: float, min_seconds: float, max_seconds: float
+) -> list[Clip]:
+    """Packs neighboring atoms into clips by dynamic programming, so that the sum of costs is least.
+
+    Six seconds are best; cuts in short pauses and within sentences cost, and so do long pauses inside. What cannot be
+    part of any clip stays out.
+    """
+    best, choice = [0.0], [None]
+    longest = max_seconds - 2 * _LEAST_PAD_SECONDS
+    for end in range(1, len(atoms) + 1):
+        atom = atoms[end - 1]
+        seconds = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * frame_seconds
+        cost = best[end - 1] + (0.0 if atom.reason else _DROP_COST + _DROP_COST_PER_SECOND * seconds)
+        cut = max(0.0, _SHORT_PAUSE_SECONDS - edges.pauses[atom.last]) * _SHORT_PAUSE_COST
+        cut += 0.0 if atom.ends_sentence else _MID_SENTENCE_COST
+        inside, chosen = 0.0, None
+        for first in range(end - 1, -1, -1):
+            if atoms[first].reason or (first < end - 1 and atoms[first].last != atoms[first + 1].first):
+                break
+            if first < end - 1:
+                pause = edges.pauses[atoms[first].last]
+                inside += max(0.0, pause - _LONG_PAUSE_SECONDS) * _LONG_PAUSE_COST
+                if pause > _LONGEST_PAUSE_SECONDS:
+                    break
+            length = (edges.finishes[atom.last - 1] - edges.begins[atoms[first].first]) * frame_seconds
+            speech = (edges.ends[atom.last - 1] - edges.starts[atoms[first].first]) * frame_seconds
+            if speech > longest:
+                break
+            if length >= min_seconds:
+                total = best[first] + (length - _IDEAL_SECONDS) ** 2 / _SPREAD_SECONDS2 + cut + inside
+                if total < cost:
+                    cost, chosen = total, first
+        best.append(cost)
+        choice.append(chosen)
+    clips, end, most = [], len(atoms), int(max_seconds / frame_seconds)
+    while end:
+        first = choice[end]
+        if first is not None:
+            clips.append(Clip(first, end, *_bounds(edges, atoms[first].first, atoms[end - 1].last - 1, most)))
+        end = end - 1 if first is None else first
+    return clips[::-1]
+
+
+def _bounds(edges, first, last, most):
+    """Frames of a clip of stretches `first` to `last`, with less of the pauses around it where it would be too long."""
+    before, after = edges.starts[first] - edges.begins[first], edges.finishes[last] - edges.ends[last]
+    excess = edges.finishes[last] - edges.begins[first] - most
+    if excess > 0:
+        share = before / max(1, before + after)
+        before, after = before - int(np.ceil(share * excess)), after - int(np.ceil((1 - share) * excess))
+    return int(edges.starts[first] - before), int(edges.ends[last] + after)
+
+
+def force_cuts(stretches: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
+    """Splits stretches longer than `max_seconds` at all points that are the quietest 100 ms of half a second around."""
+    levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(_DIP_SECONDS / frame_seconds)
+    split: list[tuple[int, int]] = []
+    for start, end in stretches.tolist():
+        points = [start, end]
+        if (end - start) * frame_seconds > max_seconds:
+            inner = range(start + reach, end - reach)
+            points[1:1] = [k for k in inner if k == k - reach + int(levels[k - reach : k + reach + 1].argmin())]
+        split += zip(points, points[1:])
+    return np.array(split).reshape(-1, 2)
+
+
+def _quietest(levels, low, high):
+    """The quietest frame of `[low, high)`; of equal ones that in the middle."""
+    if high <= low:
+        return low
+    part = levels[low:high]
+    quiet = np.flatnonzero(part <= part.min() + 0.1)
+    return low + int(quiet[len(quiet) // 2])
