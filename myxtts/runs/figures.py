@@ -7,12 +7,13 @@ from pathlib import Path
 
 from myxtts.config.checks import UserError
 from myxtts.storage.files import append_line
+from myxtts.storage.run_folder import METRICS, read_metrics
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 
-METRICS, CURVES = "metrics.jsonl", "curves.png"
+CURVES = "curves.png"
 
 
 class MetricsFile(Callback):
@@ -20,10 +21,10 @@ class MetricsFile(Callback):
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
-        self._stage, self._told = "", False
+        self._stage, self._told = {}, False
 
     def on_start(self, start):
-        self._stage = start.stage
+        self._stage = {"stage": start.stage, "total_steps": start.total_steps}
 
     def on_log(self, step, losses, timing):
         self._add("training", step, {**losses, **timing})
@@ -33,27 +34,13 @@ class MetricsFile(Callback):
 
     def _add(self, kind, step, figures):
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-        line = json.dumps({"stage": self._stage, "step": step, "kind": kind, **finite}, default=float)
+        line = json.dumps({**self._stage, "step": step, "kind": kind, **finite}, default=float)
         try:
             append_line(self.path, line)
         except OSError as error:
             if not self._told:
                 logger.error("%s cannot be written to: %s. Training goes on.", self.path, error.strerror)
             self._told = True
-
-
-def read_metrics(folder: str | Path) -> list[dict]:
-    """The lines of a run's `metrics.jsonl` in their order, but for those that a kill cut short."""
-    path, found = Path(folder, METRICS), []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                one = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
-                found.append(one)
-    return found
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:

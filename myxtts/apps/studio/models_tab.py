@@ -2,7 +2,7 @@
 
 import gradio as gr
 
-from myxtts.apps.studio.parts import Choices, cancel_button, check_words, followed, log_box, told
+from myxtts.apps.studio.parts import Choices, cancel_button, check_words, followed, log_box, shows_errors
 from myxtts.apps.studio.studio import Studio
 
 FORMATS, WEIGHTS = ("onnx",), ("float32", "int8")
@@ -33,7 +33,7 @@ def models_tab(studio: Studio, said: dict[str, str], choices: Choices, tab: gr.T
         def convert(source, name):
             yield from followed(said, studio.convert(source, name))
 
-        button.click(told(convert), [source, name], log, api_name="import")
+        button.click(shows_errors(convert), [source, name], log, api_name="import")
 
 
 def _export(studio, said, choices):
@@ -53,7 +53,7 @@ def _export(studio, said, choices):
         folder = studio.export_folder(run, file_format, weights)
         yield lines, [str(path) for path in sorted(folder.rglob("*")) if path.is_file()]
 
-    button.click(told(export), [run, file_format, weights], [log, files], api_name="export")
+    button.click(shows_errors(export), [run, file_format, weights], [log, files], api_name="export")
 
 
 def _steps(checkpoints):

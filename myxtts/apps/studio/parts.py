@@ -12,7 +12,7 @@ from myxtts.config.checks import UserError
 from myxtts.text.languages import LANGUAGES
 
 
-def told(function: Callable) -> Callable:
+def shows_errors(function: Callable) -> Callable:
     """Shows errors in the page until they are read, of functions and of generators: what a user can mend in the
     command's own sentence."""
 
@@ -57,7 +57,7 @@ def language_box(said: dict[str, str], elem_id: str | None = None) -> gr.Dropdow
 def cancel_button(said: dict[str, str], elem_id: str, cancel: Callable[..., None], *given: gr.components.Component):
     """A button that ends a command; `cancel` is given what is in the components."""
     button = gr.Button(said["cancel"], elem_id=elem_id)
-    button.click(told(cancel), list(given), None, api_name=elem_id, queue=False)
+    button.click(shows_errors(cancel), list(given), None, api_name=elem_id, queue=False)
     return button
 
 
@@ -96,7 +96,7 @@ class Choices:
         def speakers(run):
             return gr.Dropdown(self.studio.speakers(run) if run else [], value=None)
 
-        run.change(told(speakers), run, speaker, api_name=f"{name}_speakers")
+        run.change(shows_errors(speakers), run, speaker, api_name=f"{name}_speakers")
         return recording, speaker
 
     def _fresh(self):

@@ -5,7 +5,7 @@ import itertools
 import gradio as gr
 import numpy as np
 
-from myxtts.apps.studio.parts import Choices, check_words, language_box, told
+from myxtts.apps.studio.parts import Choices, check_words, language_box, shows_errors
 from myxtts.apps.studio.player import HUSH, PLAY, Messages
 from myxtts.apps.studio.studio import Studio, Wish
 
@@ -48,7 +48,9 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
         yield said["spoken"].format(len(samples) / rate), gr.skip(), (rate, samples)
 
     given = [streamed, run, text, language, recording, speaker, seed, temperature, speed]
-    speaking = button.click(told(say), given, [state, message, sound], show_progress="minimal", api_name="speak")
+    speaking = button.click(
+        shows_errors(say), given, [state, message, sound], show_progress="minimal", api_name="speak"
+    )
     speaking.failure(lambda: "", None, state, api_name=False)
     message.change(None, message, None, js=PLAY)
     hush.click(lambda: said["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)
