@@ -4,7 +4,7 @@ import random
 
 import gradio as gr
 
-from myxtts.apps.studio.parts import Choices, cancel_button, check_words, followed, language_box, log_box, shows_errors
+from myxtts.apps.studio.parts import Choices, cancel_button, check_words, language_box, log_box, shows_errors
 from myxtts.apps.studio.studio import Studio, Wish
 from myxtts.config.checks import UserError
 
@@ -76,6 +76,6 @@ def _evaluation(studio, said, sides):
         named = [f"{run}@{which}" for run, which in ((first, first_which), (second, second_which)) if run]
         if not named:
             raise UserError(said["no_run"])
-        yield from followed(said, studio.evaluate(list(dict.fromkeys(named)), sentences))
+        yield from studio.evaluate(list(dict.fromkeys(named)), sentences)
 
     button.click(shows_errors(evaluate), [*sides, sentences], table, api_name="evaluate")

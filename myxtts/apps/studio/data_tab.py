@@ -3,7 +3,7 @@
 import gradio as gr
 import pandas as pd
 
-from myxtts.apps.studio.parts import cancel_button, followed, language_box, log_box, shows_errors
+from myxtts.apps.studio.parts import cancel_button, language_box, log_box, shows_errors
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
 
@@ -41,7 +41,7 @@ def data_tab(studio: Studio, said: dict[str, str]) -> gr.Textbox:
     def make(name, files, is_long, language):
         if not files:
             raise UserError(said["no_files"])
-        for lines in followed(said, studio.make_data_set(name, files, is_long, language)):
+        for lines in studio.make_data_set(name, files, is_long, language):
             yield lines, gr.skip(), gr.skip()
         headers, rows = studio.data.cuts(studio.data.folder(name))
         table = pd.DataFrame(rows, columns=headers) if rows else None

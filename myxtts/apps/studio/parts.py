@@ -3,7 +3,7 @@
 import functools
 import html
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import gradio as gr
 
@@ -83,14 +83,8 @@ class Choices:
 
     def voice(self, run: gr.Dropdown, name: str) -> tuple[gr.Audio, gr.Dropdown]:
         """A recording, and the speakers that a run was trained on."""
-        sources = ["upload", "microphone"]
-        recording = gr.Audio(
-            sources=sources,
-            type="filepath",
-            buttons=["download"],
-            label=self.said["voice_file"],
-            elem_id=f"{name}_recording",
-        )
+        look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
+        recording = gr.Audio(sources=["upload", "microphone"], label=self.said["voice_file"], **look)
         speaker = gr.Dropdown([], value=None, label=self.said["speaker"], elem_id=f"{name}_speaker")
 
         def speakers(run):
@@ -111,9 +105,3 @@ def check_words(said: dict[str, str], run: str | None, text: str, recording: str
         raise UserError(said["no_text"])
     if not (recording or speaker):
         raise UserError(said["no_voice"])
-
-
-def followed(said: dict[str, str], lines: Iterator[str]) -> Iterator[str]:
-    """What a command prints, after a word that it has begun."""
-    yield said["working"]
-    yield from lines

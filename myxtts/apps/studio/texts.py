@@ -122,7 +122,6 @@ _TEXTS = {
         "XTTS v2 یا نسخهٔ تنظیم‌شدهٔ آن را تبدیل می‌کند. برای آموزش از مدلی در hub، نام آن را در «شروع از» بنویسید.",
     ),
     "source": ("model.pth on this machine", "فایل model.pth روی این دستگاه"),
-    "working": ("Working …", "در حال کار …"),
     "no_run": ("Choose a run.", "اجرایی برگزینید."),
 }
 TEXTS = {language: {key: texts[place] for key, texts in _TEXTS.items()} for place, language in enumerate(("en", "fa"))}

@@ -14,7 +14,6 @@ import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.data_sets import DataSets
-from myxtts.apps.studio.player import REPEATED_PARTS, Messages
 from myxtts.apps.studio.processes import Tasks, output_path, sentence_of, start_training, stop_training, trainer_of
 from myxtts.apps.studio.run_view import named_folder, runs_in, view_run
 from myxtts.apps.studio.studio import Studio
@@ -158,7 +157,10 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
         known.cancel("a")
 
 
+@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
 def test_messages_of_a_speech_hold_every_part_in_order():
+    from myxtts.apps.studio.speak_tab import REPEATED_PARTS, Messages
+
     messages, parts = Messages("1", 24000), [np.arange(n, n + 5, dtype=np.int16) for n in range(20)]
     heard = {}
     for told in [json.loads(messages.add(part)) for part in parts][::REPEATED_PARTS]:  # those between are missed
