@@ -20,17 +20,17 @@ class DataConfig(Settings):
 
     section = group = "data"
 
-    train_data: str | None = setting(None, of_run=True, flag="--train-data", metavar="DIR")
+    train_data: str | None = setting(None, of_run=True, flag="--train-data", page="main", metavar="DIR")
     """Root folder of the training set, or a list of its clips; by default a sample corpus is made."""
     sample_languages: tuple[str, ...] = setting(
-        ("en",), of_run=True, flag="--sample-languages", metavar="LANG,…", alone=("all",)
+        ("en",), of_run=True, flag="--sample-languages", page="more", metavar="LANG,…", alone=("all",)
     )
     """Languages of the sample corpus, such as `en,fa`, without `train_data`; `all` for all that it has."""
     num_speakers: int = setting(0, at_least=0)
     """Speakers of the training set. 0 until it is read."""
     prepared: str | None = setting(None, of_run=True, flag="--prepared", metavar="DIR")
     """What `myxtts prepare` made of the training set: clips, and codes where `augment` is off, are read from there."""
-    val_data: str | None = setting(None, of_run=True, flag="--val-data", metavar="DIR")
+    val_data: str | None = setting(None, of_run=True, flag="--val-data", page="more", metavar="DIR")
     """Root folder of the validation set, or a list; by default the training set's own, or a part split off it."""
     val_prepared: str | None = setting(None, of_run=True, flag="--val-prepared", metavar="DIR")
     """What `myxtts prepare` made of the validation set."""
@@ -38,9 +38,9 @@ class DataConfig(Settings):
     """Format of the data, see docs/data.md; by default told from its content."""
     audio_roots: tuple[str, ...] = setting((), of_run=True, flag="--audio-root", metavar="DIR")
     """Further folder in which lists may name audio, by a path below it or in full; can be repeated."""
-    language: str | None = setting(None, flag="--language")
+    language: str | None = setting(None, flag="--language", page="main")
     """Language of recordings whose set names none (default: en)."""
-    g2p: tuple[str, ...] | None = setting(None, flag="--g2p,--phonemizer", metavar="LANG")
+    g2p: tuple[str, ...] | None = setting(None, flag="--g2p,--phonemizer", page="main", metavar="LANG")
     """Write text as it sounds before it is tokenized: `am` for Amharic, `espeak` for languages without rules of their
     own; can be repeated. By default as in the run, or the one that it starts from, else off."""
     vocabulary: str | None = setting(None, of_run=True, flag="--vocabulary", metavar="FILE")
@@ -68,7 +68,7 @@ class DataConfig(Settings):
     """Parallel readers."""
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Memory for decoded recordings kept between epochs."""
-    batch_size: int = setting(16, at_least=1, flag="--batch-size", metavar="N|auto", group="training")
+    batch_size: int = setting(16, at_least=1, flag="--batch-size", page="main", metavar="N|auto", group="training")
     """Clips per batch; on the command line `auto` finds by trial how many fit at once, and accumulates them to the
     batch of the configuration."""
     conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)
@@ -84,9 +84,9 @@ class DataConfig(Settings):
     """How a short conditioning clip fills its length: `repeat` the sound, or `zeros` (the reference recipe)."""
     augment: bool = True
     """Random speed, level, equalization and time shift of training clips, on the data device."""
-    data_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--data-gpu", group="devices")
+    data_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--data-gpu", page="more", group="devices")
     """Physical GPU that prepares data; with `model_gpu` it turns on Multi-GPU Mode."""
-    model_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--model-gpu", group="devices")
+    model_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--model-gpu", page="more", group="devices")
     """Physical GPU that trains; with `data_gpu` it turns on Multi-GPU Mode."""
     pipeline_buffer_size: int = setting(50, at_least=1, at_most=65536, of_run=True, flag="--buffer-size")
     """Prefetch buffer in batches."""

@@ -33,7 +33,7 @@ class ModelConfig(Settings):
 
     section = "model"
 
-    size: str = setting("tiny", one_of=MODEL_SIZES, flag="--model-size")
+    size: str = setting("tiny", one_of=MODEL_SIZES, flag="--model-size", page="main")
     """Capacity preset that the shapes come from."""
     num_text_tokens: int = setting(0, at_least=0, at_most=1000000)
     """Rows of the text table: highest token id + 1. 0 until a tokenizer is known."""

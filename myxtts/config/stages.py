@@ -21,11 +21,13 @@ class StageConfig(Settings):
 
     section = "stage"
 
-    max_steps: int | None = setting(None, at_least=1, flag="--max-steps")
+    max_steps: int | None = setting(None, at_least=1, flag="--max-steps", page="main")
     """Optimizer steps of the stage; by default it trains for `training.epochs` epochs."""
     batch_size: int | None = setting(None, at_least=1, at_most=65536, flag="--batch-size", metavar="N|auto")
     """Clips per batch in this stage; None takes `data.batch_size`."""
-    learning_rate: float | None = setting(None, above=0, hint="Leave it out to take the preset's.", flag="--lr")
+    learning_rate: float | None = setting(
+        None, above=0, hint="Leave it out to take the preset's.", flag="--lr", page="more"
+    )
     """Peak learning rate; by default the one that suits the model size."""
     warmup_steps: int = setting(200, at_least=0)
     """Steps of linear rise to the peak; at most a tenth of the run."""
@@ -62,7 +64,7 @@ class GPTConfig(StageConfig):
     code_masking: float = setting(0.0, at_least=0, below=1)
     """Share of the codes before the next one that are replaced by random ones in training, so that the model must read
     the text and cannot recite (word dropout; Bowman et al. 2016, section 3.2)."""
-    lora_rank: int = setting(0, at_least=0, at_most=65536, flag="--lora-rank")
+    lora_rank: int = setting(0, at_least=0, at_most=65536, flag="--lora-rank", page="more")
     """With `init_from`: train low-rank adapters of this rank on attention and MLP only; 0 trains all weights."""
     lora_alpha: float | None = setting(None, above=0, flag="--lora-alpha")
     """What adapters add is multiplied by this over their rank (Hu et al. 2022); by default the rank, a factor of 1."""

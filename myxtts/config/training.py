@@ -18,30 +18,36 @@ class TrainingConfig(Settings):
 
     section = "training"
 
-    stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage")
+    stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train, or `all` that are missing, in order, but for `leave_out`."""
     leave_out: tuple[str, ...] = setting((), of_run=True)
     """Stages that `all` does not begin; one that has begun goes on."""
-    epochs: int = setting(500, at_least=1, flag="--epochs")
+    epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Passes over the training set of a stage that has no `max_steps`."""
     stages: dict[str, StageConfig] = setting(factory=dict)
     """How each stage is trained. In YAML and in Python each goes by its own name: `gpt: {max_steps: 9}`."""
-    gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum")
+    gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main")
     """Batches per optimizer step."""
-    optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", group="optimizations")
+    optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", page="more", group="optimizations")
     """Preset of the switches below; each of them wins over it (docs/optimizations.md)."""
-    precision: str | None = setting(None, one_of=(*PRECISIONS, "auto"), flag="--precision", group="optimizations")
+    precision: str | None = setting(
+        None, one_of=(*PRECISIONS, "auto"), flag="--precision", page="more", group="optimizations"
+    )
     """Keras dtype policy of the model being trained, or `auto` for what suits the hardware; by default the preset's."""
-    tf32: bool | None = setting(None, flag="--tf32", group="optimizations")
+    tf32: bool | None = setting(None, flag="--tf32", page="more", group="optimizations")
     """Round the factors of float32 matrix products to 10 bits, for speed on GPUs from Ampere on; by default the
     preset's, where the hardware has it."""
-    gradient_checkpointing: bool | None = setting(None, flag="--gradient-checkpointing", group="optimizations")
+    gradient_checkpointing: bool | None = setting(
+        None, flag="--gradient-checkpointing", page="more", group="optimizations"
+    )
     """GPT: recompute parts of each block in the backward pass, for less memory and the same gradients; by default the
     preset's."""
-    attention: str | None = setting(None, one_of=(*ATTENTIONS, "auto"), flag="--attention", group="optimizations")
+    attention: str | None = setting(
+        None, one_of=(*ATTENTIONS, "auto"), flag="--attention", page="more", group="optimizations"
+    )
     """GPT: `standard`, `memory-efficient` (linear in the sequence), or `auto` for the faster one, measured; by default
     the preset's."""
-    xla: bool | None = setting(None, flag="--xla", group="optimizations")
+    xla: bool | None = setting(None, flag="--xla", page="more", group="optimizations")
     """Compile gradients and update with XLA, once per shape of batch; by default the preset's."""
     ema: float | None = setting(
         None,
@@ -54,7 +60,7 @@ class TrainingConfig(Settings):
         alone=DEFAULT_EMA_DECAY,
     )
     """Decay of the weight averages that are validated and spoken with; 0 turns them off, by default the preset's."""
-    strict: bool = setting(False, of_run=True, flag="--strict", group="optimizations")
+    strict: bool = setting(False, of_run=True, flag="--strict", page="more", group="optimizations")
     """End the run with exit code 2 after its first step when a switch does something else than asked for."""
     deterministic: bool = setting(False, flag="--deterministic", group="optimizations")
     """Take every sum in one order, so that equal runs on equal hardware give equal bits, on a GPU too; some operations
@@ -67,7 +73,7 @@ class TrainingConfig(Settings):
         0, at_least=0, of_run=True, flag="--overtraining-patience", metavar="N", group="optimizations"
     )
     """End a stage at its best after so many validations in a row that rise while the training loss falls; 0: warn."""
-    seed: int = setting(0, at_least=0, at_most=2**63 - 1, flag="--seed")
+    seed: int = setting(0, at_least=0, at_most=2**63 - 1, flag="--seed", page="more")
     """Fixes initial weights, data order, augmentation, dropout and sample sentences."""
     checkpoint_dir: str = setting("./checkpoints", of_run=True, flag="--checkpoint-dir", metavar="DIR")
     """Where checkpoints, logs and samples go."""
@@ -75,32 +81,32 @@ class TrainingConfig(Settings):
     """TensorBoard folder; by default under the checkpoint folder."""
     reset_training: bool = setting(False, of_run=True, flag="--reset-training", rival="begin")
     """Start anew; existing checkpoints are set aside."""
-    init_from: str | None = setting(None, of_run=True, flag="--init-from", metavar="DIR")
+    init_from: str | None = setting(None, of_run=True, flag="--init-from", page="main", metavar="DIR")
     """Start from these weights: `base`, the bundled model; the folder of a run or of `myxtts convert`; or a model of
     the hub, `hf://owner/name[@revision]`."""
-    tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune", metavar="NAME,…")
+    tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune", page="more", metavar="NAME,…")
     """With `init_from`: stages that train on from its weights; by default the one asked for, else the GPT, and of
     `base` all that can."""
-    accept_licence: bool = setting(False, of_run=True, flag="--accept-licence")
+    accept_licence: bool = setting(False, of_run=True, flag="--accept-licence", page="more")
     """Accept the licence of a model of the hub without being asked."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)
     """Steps between log lines."""
-    validate_every_steps: int = setting(500, at_least=1, flag="--validate-every", metavar="N")
+    validate_every_steps: int = setting(500, at_least=1, flag="--validate-every", page="more", metavar="N")
     """Steps between validation losses; also at the end."""
-    checkpoint_every_steps: int = setting(1000, at_least=1, of_run=True, flag="--save-every", metavar="N")
+    checkpoint_every_steps: int = setting(1000, at_least=1, of_run=True, flag="--save-every", page="main", metavar="N")
     """Steps between checkpoints; also at the end."""
-    keep_checkpoints: int = setting(2, at_least=1, of_run=True, flag="--keep", metavar="N")
+    keep_checkpoints: int = setting(2, at_least=1, of_run=True, flag="--keep", page="more", metavar="N")
     """Newest checkpoints kept besides the best."""
-    sample_every_steps: int = setting(1000, at_least=0, of_run=True, flag="--sample-every", metavar="N")
+    sample_every_steps: int = setting(1000, at_least=0, of_run=True, flag="--sample-every", page="more", metavar="N")
     """GPT: steps between spoken sample sentences; 0 turns them off."""
-    evaluate_every_steps: int = setting(0, at_least=0, of_run=True, flag="--evaluate-every", metavar="N")
+    evaluate_every_steps: int = setting(0, at_least=0, of_run=True, flag="--evaluate-every", page="more", metavar="N")
     """GPT: steps between evaluations of spoken validation sentences; 0 turns them off."""
     evaluation_sentences: int = setting(30, at_least=2, at_most=1000, of_run=True)
     """Sentences that are spoken for an evaluation."""
-    evaluation_recognizer: str | None = setting(None, of_run=True, flag="--recognizer", metavar="WHAT")
+    evaluation_recognizer: str | None = setting(None, of_run=True, flag="--recognizer", page="more", metavar="WHAT")
     """With `evaluate_every_steps`: folder of a Whisper model, or a command with `{wav}` in it, whose errors are
     counted."""
-    best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True, flag="--best-by")
+    best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True, flag="--best-by", page="more")
     """GPT: what makes a checkpoint the best one, the validation loss or the evaluation's score."""
     evaluation_patience: int = setting(0, at_least=0, of_run=True, flag="--evaluation-patience", metavar="N")
     """GPT: end it at its best after so many evaluations in a row without a better score; 0 never ends it."""

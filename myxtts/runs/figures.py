@@ -15,12 +15,13 @@ from myxtts.audio.mel import DVAE_MEL
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.storage.files import append_line, write_whole
+from myxtts.storage.run_folder import METRICS, read_metrics
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 
-METRICS, CURVES = "metrics.jsonl", "curves.png"
+CURVES = "curves.png"
 SHOWN_HZ = (250, 500, 1000, 2000, 4000)
 """Marked on the axis of a mel spectrogram."""
 FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
@@ -31,10 +32,10 @@ class MetricsFile(Callback):
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
-        self._stage, self._failed = "", False
+        self._stage, self._failed = {}, False
 
     def on_start(self, start):
-        self._stage = start.stage
+        self._stage = {"stage": start.stage, "total_steps": start.total_steps}
 
     def on_log(self, step, losses, timing):
         self._add("training", step, {**losses, **timing})
@@ -44,27 +45,13 @@ class MetricsFile(Callback):
 
     def _add(self, kind, step, figures):
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-        line = json.dumps({"stage": self._stage, "step": step, "kind": kind, **finite}, default=float)
+        line = json.dumps({**self._stage, "step": step, "kind": kind, **finite}, default=float)
         try:
             append_line(self.path, line)
         except OSError as error:
             if not self._failed:
                 logger.error("%s cannot be written to: %s. Training continues.", self.path, error.strerror)
             self._failed = True
-
-
-def read_metrics(folder: str | Path) -> list[dict]:
-    """The lines of a run's `metrics.jsonl` in their order, but for those that a kill cut short."""
-    path, found = Path(folder, METRICS), []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ()
-    for line in lines:
-        try:
-            one = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
-            found.append(one)
-    return found
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:

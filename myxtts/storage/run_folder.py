@@ -1,5 +1,6 @@
 """The folder of a run: fit to be written to, written to by one run at a time, and set aside as one."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,7 +17,9 @@ from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 
 GATHERED = ".before_reset"
 """Holds what is about to be set aside, until it is all of a run."""
-SHOWN = ("samples", "tensorboard", "metrics.jsonl", "curves.png")
+METRICS = "metrics.jsonl"
+"""Every figure of a run, a JSON object a line."""
+SHOWN = ("samples", "tensorboard", METRICS, "curves.png")
 """What a run says of its course to people."""
 RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *SHOWN)
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
@@ -106,3 +109,17 @@ def _refuse_links(folder):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             problem = f"{path} is a link, a pipe or a device, and a run writes to plain files in its own folder"
             raise CheckpointError(f"{problem}. Put the file or folder itself there, or name another --checkpoint-dir.")
+
+
+def read_metrics(folder: AnyPath) -> list[dict]:
+    """The lines of a run's `metrics.jsonl` in their order, but for those that a kill cut short."""
+    path, found = Path(folder, METRICS), []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                one = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
+                found.append(one)
+    return found

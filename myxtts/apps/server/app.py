@@ -1,141 +1,93 @@
 """The HTTP interface: OpenAI's speech endpoints, and what machines ask of a server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import FastAPI, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 import myxtts
-from myxtts.apps.server.docs_page import docs_page
-from myxtts.apps.server.errors import ApiError, told
-from myxtts.apps.server.gate import Gate
-from myxtts.apps.server.speaker import Speaker, SpeechJob
-from myxtts.apps.server.speech_request import ALIASES, SpeechRequest, check_request, check_text, settle_language
-from myxtts.apps.server.speech_response import MEDIA_TYPES, Listener, SpeechResponse
-from myxtts.apps.server.voices import MOST_UPLOAD_BYTES, VoiceBook
-
-SPEECH = "/v1/audio/speech"
-VOICES = "/v1/audio/voices"
+from myxtts.apps.server.errors import ApiError, as_api_error
+from myxtts.apps.server.gate import VOICES, Gate, ServerSettings
+from myxtts.apps.server.speaker import Speaker
+from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, SpeechRequest, SpeechResponse, make_job
+from myxtts.apps.server.voices import VoiceBook
 
 
-@dataclass(frozen=True)
-class ServerSettings:
-    """What a server allows."""
-
-    model: str
-    """Name of the model."""
-    api_key: str | None = None
-    max_characters: int = 4096
-    language: str = "en"
-    """Of texts for which neither the request nor the voice says it."""
-    allow_uploads: bool = False
-    body_seconds: float = 20.0
-    """How long the body of a request may take to arrive."""
-    untouched: tuple[str, ...] = ()
-    """Beginnings of paths that have rules of their own, such as a mounted page."""
-
-    @property
-    def max_body_bytes(self) -> dict[str, int]:
-        """For `Gate`: a text may be written as escapes of six bytes a UTF-16 unit."""
-        return {f"{VOICES}/": MOST_UPLOAD_BYTES, "": 12 * self.max_characters + 2**16}
-
-
-def make_app(
-    speaker: Speaker, voices: VoiceBook, settings: ServerSettings, at_start: Callable[[Speaker], None] | None = None
-) -> FastAPI:
-    """The application, `Gate` included; its start starts the speaker and calls `at_start`, its end stops it."""
+def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
+    """The application, `Gate` included. It starts the speaker unless that runs already, and stops it at the end."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        speaker.start()
-        if at_start:
-            at_start(speaker)
+        if not speaker.alive:
+            speaker.start()
         yield
         await asyncio.to_thread(speaker.stop)
 
     app = FastAPI(title="MyXTTS", version=myxtts.__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    _add_errors(app)
+    for kind in (RequestValidationError, HTTPException, ApiError):
+        app.add_exception_handler(kind, _answer_error)
     _add_speech(app, speaker, voices, settings)
     _add_lists(app, voices, settings)
-    if settings.allow_uploads:
-        _add_uploads(app, voices)
     _add_state(app, speaker)
-    key = settings.api_key
-    limits = dict(max_body_bytes=settings.max_body_bytes, body_seconds=settings.body_seconds)
-    app.add_middleware(Gate, metrics=speaker.metrics, key=key, **limits, untouched=settings.untouched)
+    app.add_middleware(Gate, metrics=speaker.metrics, settings=settings)
     return app
 
 
-def _add_errors(app):
-    async def answer(request: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, RequestValidationError):
-            error = _first_mistake(error)
-        elif isinstance(error, HTTPException):
-            error = ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
-        error = told(error)
-        return JSONResponse(error.body(), error.status, error.headers())
-
-    for kind in (RequestValidationError, HTTPException, ApiError):
-        app.add_exception_handler(kind, answer)
-
-
-def _first_mistake(error):
-    first = error.errors()[0]
-    names = [str(part) for part in first["loc"][1:] if part != "str" and part != "VoiceId"]
-    param = ".".join(names)[:100] or None
-    if first["type"] == "json_invalid" or not names:
-        return ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
-    return ApiError(400, f"{param}: {first['msg']}.", param, first["type"])
+async def _answer_error(request, error):
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        names = [str(part) for part in first["loc"][1:] if part != "str" and part != "VoiceId"]
+        param = ".".join(names)[:100] or None
+        if first["type"] == "json_invalid" or not names:
+            error = ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
+        else:
+            error = ApiError(400, f"{param}: {first['msg']}.", param, first["type"])
+    elif isinstance(error, HTTPException):
+        error = ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
+    return as_api_error(error).response()
 
 
 def _add_speech(app, speaker, voices, settings):
-    sound = {200: {"content": {kind: {} for kind in sorted({*MEDIA_TYPES.values(), "text/event-stream"})}}}
+    audio = {200: {"content": {kind: {} for kind in sorted({*MEDIA_TYPES.values(), "text/event-stream"})}}}
 
-    @app.post(SPEECH, response_class=Response, responses=sound)
+    @app.post("/v1/audio/speech", response_class=Response, responses=audio)
     async def speech(asked: SpeechRequest, request: Request) -> Response:
         """Speaks a text."""
-        check_request(asked, settings.model, settings.max_characters)
-        voice, find = await asyncio.to_thread(voices.find, asked.voice_name)
-        language = settle_language(asked, voice.language, settings.language)
-        sampling = await asyncio.to_thread(check_text, asked, language, speaker.synthesizer)
-        listener = Listener()
-        options = dict(speed=asked.speed, hurry=asked.is_open, id=request.state.request_id)
-        job = SpeechJob(asked.input, find, listener.tell, language, sampling, asked.seed, **options)
-        events = asked.stream_format == "sse"
-        return SpeechResponse(speaker, job, listener, asked.response_format, asked.is_open, events)
+        of_job = dict(loop=asyncio.get_running_loop(), id=request.state.request_id)
+        job = await asyncio.to_thread(make_job, asked, speaker, voices, settings, **of_job)
+        return SpeechResponse(speaker, job, asked.response_format, asked.is_open, asked.stream_format == "sse")
 
 
 def _add_lists(app, voices, settings):
-    # Clients want a date; a server need not ask a clock that may be set.
     created = int(Path(myxtts.__file__).stat().st_mtime)
-
-    def entry(name):
-        return {"id": name, "object": "model", "created": created, "owned_by": "myxtts"}
+    names = (settings.model, *ALIASES)
+    entries = {name: {"id": name, "object": "model", "created": created, "owned_by": "myxtts"} for name in names}
 
     @app.get("/v1/models")
     async def models() -> dict:
         """The model, and the names that clients of OpenAI have for it."""
-        return {"object": "list", "data": [entry(name) for name in (settings.model, *ALIASES)]}
+        return {"object": "list", "data": list(entries.values())}
 
     @app.get("/v1/models/{name}")
     async def model(name: str) -> dict:
         """One of them."""
-        if name not in (settings.model, *ALIASES):
+        if name not in entries:
             raise ApiError(404, f"There is no model {name[:200]!r}.", "model", "model_not_found")
-        return entry(name)
+        return entries[name]
 
     @app.get("/v1/audio/models")
     async def audio_models() -> dict:
         """The same for Open WebUI."""
-        return {"models": [{"id": name, "name": name} for name in (settings.model, *ALIASES)]}
+        return {"models": [{"id": name, "name": name} for name in entries]}
 
     @app.get(VOICES)
     async def all_voices() -> dict:
@@ -143,14 +95,14 @@ def _add_lists(app, voices, settings):
         found = await asyncio.to_thread(voices.all)
         return {"voices": [{"id": name, "name": name, "language": one.language} for name, one in found.items()]}
 
+    if settings.allow_uploads:
 
-def _add_uploads(app, voices):
-    @app.put(f"{VOICES}/{{name}}", status_code=201)
-    async def add_voice(name: Annotated[str, InPath(max_length=200)], request: Request) -> dict:
-        """Keeps the voice of a recording: the body is a wav, flac, ogg or mp3 file."""
-        content = await request.body()
-        made = await asyncio.to_thread(voices.add, name, content)
-        return {"id": made.name, "object": "audio.voice", "name": made.name, "created_at": made.created}
+        @app.put(f"{VOICES}/{{name}}", status_code=201)
+        async def add_voice(name: Annotated[str, InPath(max_length=200)], request: Request) -> dict:
+            """Keeps the voice of a recording: the body is a wav, flac, ogg or mp3 file."""
+            made = await asyncio.to_thread(voices.add, name, await request.body())
+            created = made.version[0] // 10**9
+            return {"id": made.name, "object": "audio.voice", "name": made.name, "created_at": created}
 
 
 def _add_state(app, speaker):
@@ -162,17 +114,40 @@ def _add_state(app, speaker):
     @app.get("/ready")
     async def ready() -> JSONResponse:
         """Whether it is warm and takes texts."""
-        waiting, speaking, rows = speaker.load
-        told = dict(ready=speaker.ready, waiting=waiting, speaking=speaking, rows=rows)
-        return JSONResponse(told, 200 if speaker.ready else 503)
+        state = dict(zip(("waiting", "speaking", "rows"), speaker.load), ready=speaker.ready)
+        return JSONResponse(state, 200 if state["ready"] else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Figures for Prometheus."""
-        speaker.metrics.waiting.set(speaker.load[0])
-        return PlainTextResponse(speaker.metrics.text(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> str:
-        """The interface for people, without a request to anywhere else."""
-        return docs_page(app.openapi())
+        """The interface for people, without a request to another host."""
+        return _docs_page(app.openapi())
+
+
+def _docs_page(description):
+    """HTML of an OpenAPI description: each path, what it does, and the fields of its body."""
+    style = "body{font:16px/1.5 system-ui;max-width:50rem;margin:2rem auto;padding:0 1rem}code{background:#8882}"
+    style += "td,th{text-align:start;vertical-align:top;padding:.2rem .8rem .2rem 0}"
+    title = escape(f"{description['info']['title']} {description['info']['version']}")
+    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{style}</style>"]
+    parts.append(f"<h1>{title}</h1><p>For programs: <a href=/openapi.json>openapi.json</a></p>")
+    for path, methods in description["paths"].items():
+        for method, one in methods.items():
+            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(one['description'])}</p>")
+            content = one.get("requestBody", {}).get("content", {}).get("application/json", {})
+            if name := content.get("schema", {}).get("$ref", "").rpartition("/")[2]:
+                schema = description["components"]["schemas"][name]
+                rows = (_field_row(*field, schema.get("required", ())) for field in schema["properties"].items())
+                parts += ["<table>", *rows, "</table>"]
+    return "".join(parts)
+
+
+def _field_row(name, field, required):
+    choices = field.get("enum") or [one for each in field.get("anyOf", ()) for one in each.get("enum", ())]
+    facts = [field.get("description", ""), ", ".join(map(str, choices))]
+    facts.append("required" if name in required else f"default: {field.get('default')}")
+    return f"<tr><th><code>{escape(name)}</code><td>{escape('; '.join(filter(None, facts)))}"

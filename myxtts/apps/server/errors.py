@@ -1,6 +1,8 @@
-"""Errors that a client is told, in OpenAI's form."""
+"""Errors of requests, in OpenAI's form."""
 
 from dataclasses import dataclass
+
+from starlette.responses import JSONResponse
 
 from myxtts.config.checks import UserError
 
@@ -18,22 +20,23 @@ class ApiError(Exception):
     code: str | None = None
     """A word for programs."""
     retry_after_seconds: int | None = None
-    """When to try again."""
 
+    @property
     def body(self) -> dict:
         """`{"error": {"message", "type", "param", "code"}}`."""
         kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
         kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def headers(self) -> dict[str, str]:
-        """HTTP headers that go with it."""
+    def response(self) -> JSONResponse:
+        """The answer to the request."""
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
-        return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+        headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return JSONResponse(self.body, self.status, headers)
 
 
-def told(error: Exception) -> ApiError:
-    """What a client is told of an error: of its own mistakes the sentence, of ours that there is one."""
+def as_api_error(error: Exception) -> ApiError:
+    """The error for the client: a user's mistake in its own words, a fault of the server without details."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):

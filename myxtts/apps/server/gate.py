@@ -1,155 +1,123 @@
-"""What every HTTP request passes first: who may ask, how much, and a line in the log."""
+"""The first layer of every HTTP request: id, API key or host name, size and time of the body, log line."""
 
 import asyncio
 import hmac
-import json
 import logging
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from starlette.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 
-from myxtts.apps.server.errors import ApiError, told
-from myxtts.apps.server.metrics import Metrics
-from myxtts.storage.files import digest_bytes
+from myxtts.apps.server.errors import ApiError, as_api_error
+from myxtts.apps.server.speaker import Metrics
 
+VOICES = "/v1/audio/voices"
+PAGE = "/ui"
+"""Beginning of the paths of the page of `--ui`, which limits its own bodies and asks for its own password."""
 OPEN_PATHS = ("/health", "/ready")
-"""Asked by machines that have no key."""
-LOCAL_HOSTS = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
-"""What the Host header of a browser on this machine says; of a page that a foreign name leads here, that name."""
+"""Paths that need no key."""
+MOST_UPLOAD_BYTES = 20 * 2**20
+_LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _REQUEST_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
 log = logging.getLogger("myxtts.apps.server.access")
 
 
+@dataclass(frozen=True)
+class ServerSettings:
+    """What a server allows."""
+
+    model: str
+    """Name of the model."""
+    api_key: str | None = None
+    """None asks for no key, and answers only requests that address this machine by a local name."""
+    max_characters: int = 4096
+    language: str = "en"
+    """Language of texts for which neither the request nor the voice names one."""
+    allow_uploads: bool = False
+    body_seconds: float = 20.0
+    """How long the body of a request may take to arrive."""
+
+
 class Gate:
-    """An ASGI layer around the app: ids, key, sizes and times of bodies, log and count.
+    """ASGI middleware around the whole app."""
 
-    Args:
-        key: What clients must send as `Authorization: Bearer KEY`; None asks nothing of them, and answers only those
-            that address this machine by a local name.
-        max_body_bytes: Of a request, by path; of other paths the value of "".
-        body_seconds: How long a body may take to arrive.
-        untouched: Beginnings of paths whose bodies are not looked at.
-    """
-
-    def __init__(
-        self,
-        app,
-        metrics: Metrics,
-        key: str | None,
-        max_body_bytes: dict[str, int],
-        body_seconds: float = 20.0,
-        untouched: Sequence[str] = (),
-    ):
-        self.app, self.metrics, self.max_body_bytes = app, metrics, max_body_bytes
-        self.body_seconds, self.untouched = body_seconds, tuple(untouched)
-        self._key = key and digest_bytes(key.encode())
+    def __init__(self, app, metrics: Metrics, settings: ServerSettings):
+        self.app, self.metrics, self.settings = app, metrics, settings
 
     async def __call__(self, scope, receive, send):
         """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
         if scope["type"] != "http":
-            if scope["type"] == "lifespan" or self._is_untouched(scope):
-                await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        given = headers.get("x-request-id", "")
-        scope.setdefault("state", {})["request_id"] = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        seen = _Seen(scope, send)
+        request, began = Request(scope, receive), time.monotonic()
+        given, sent = request.headers.get("x-request-id", ""), dict(status=None, bytes=0)
+        request.state.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+        async def send_counted(message):
+            if message["type"] == "http.response.start":
+                sent["status"] = message["status"]
+                headers = MutableHeaders(raw=list(message["headers"]))
+                headers.update({"X-Request-ID": request.state.request_id, "X-Content-Type-Options": "nosniff"})
+                message = message | {"headers": headers.raw}
+            sent["bytes"] += len(message.get("body", b""))
+            await send(message)
+
         try:
-            self._check(scope, headers)
-            if not self._is_untouched(scope):
-                receive = await self._with_body(scope, headers, receive)
-            await self.app(scope, receive, seen.send)
-        except ApiError as error:
-            response = JSONResponse(error.body(), error.status, error.headers())
-            await response(scope, receive, seen.send)
+            self._check_caller(request)
+            if not scope["path"].startswith(PAGE):
+                receive = await self._read_body(request)
+            await self.app(scope, receive, send_counted)
         except Exception as error:
-            log.exception("A request failed", extra={"told": {"request_id": scope["state"]["request_id"]}})
-            if seen.status is None:
-                failed = told(error)
-                await JSONResponse(failed.body(), failed.status)(scope, receive, seen.send)
+            if not isinstance(error, ApiError):
+                log.exception("A request failed", extra={"fields": {"request_id": request.state.request_id}})
+            if sent["status"] is None:
+                await as_api_error(error).response()(scope, receive, send_counted)
         finally:
-            self._log(scope, seen)
+            route = getattr(scope.get("route"), "path", PAGE if scope["path"].startswith(PAGE) else "other")
+            self.metrics.requests.labels(route, sent["status"] or "none").inc()
+            facts = dict(request_id=request.state.request_id, method=request.method, path=scope["path"][:200])
+            facts |= sent | dict(seconds=round(time.monotonic() - began, 4))
+            log.info("request", extra={"fields": facts | getattr(request.state, "speech", {})})
 
-    def _is_untouched(self, scope):
-        return bool(self.untouched) and scope["path"].startswith(self.untouched)
-
-    def _check(self, scope, headers):
-        if scope["path"] in OPEN_PATHS or self._key and self._is_untouched(scope):
+    def _check_caller(self, request):
+        path, expected = request.scope["path"], self.settings.api_key
+        if path in OPEN_PATHS or expected and path.startswith(PAGE):
             return
-        if self._key is None:
-            if not LOCAL_HOSTS.fullmatch(headers.get("host", "")):
+        if expected is None:
+            # A web page that leads a browser here by a name of its own sends that name.
+            if not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
                 raise ApiError(403, "Without an API key this server answers only as localhost or 127.0.0.1.", "Host")
             return
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = digest_bytes(key.strip().encode())
-        if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), expected.encode()):
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
 
-    async def _with_body(self, scope, headers, receive):
-        """Reads the body, as far as it may be, and returns a `receive` that gives it at once."""
-        most = next(
-            (most for path, most in self.max_body_bytes.items() if path and scope["path"].startswith(path)),
-            self.max_body_bytes[""],
-        )
-        too_large = ApiError(413, f"The body of a request to {scope['path']} has at most {most} bytes.")
-        claimed = headers.get("content-length", "0")
-        if not claimed.isdecimal() or len(claimed) > 18 or int(claimed) > most:
+    async def _read_body(self, request):
+        """Reads the body within its limits; returns a `receive` that gives it at once."""
+        # A text may be written as escapes of six bytes a UTF-16 unit.
+        path = request.scope["path"]
+        is_upload = path.startswith(f"{VOICES}/")
+        most = MOST_UPLOAD_BYTES if is_upload else 12 * self.settings.max_characters + 2**16
+        too_large = ApiError(413, f"The body of a request to {path} has at most {most} bytes.")
+        if int(request.headers.get("content-length", 0)) > most:
             raise too_large
-        parts, size, more = [], 0, True
+        body = bytearray()
         try:
-            async with asyncio.timeout(self.body_seconds):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ApiError(400, "The request was broken off.")
-                    parts.append(message.get("body", b""))
-                    size, more = size + len(parts[-1]), message.get("more_body", False)
-                    if size > most:
+            async with asyncio.timeout(self.settings.body_seconds):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
                         raise too_large
         except TimeoutError:
-            raise ApiError(408, f"The body did not arrive within {self.body_seconds:g} s.") from None
-        messages = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+            raise ApiError(408, f"The body did not arrive within {self.settings.body_seconds:g} s.") from None
+        except ClientDisconnect:
+            raise ApiError(400, "The client broke the request off.") from None
+        messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def replay():
-            return messages.pop() if messages else await receive()
+            return messages.pop() if messages else await request.receive()
 
         return replay
-
-    def _log(self, scope, seen):
-        route = getattr(scope.get("route"), "path", None) or ("/ui" if self._is_untouched(scope) else "other")
-        self.metrics.requests.labels(route, seen.status or "none").inc()
-        facts = dict(request_id=scope["state"]["request_id"], method=scope["method"], path=scope["path"][:200])
-        facts |= dict(status=seen.status, bytes=seen.num_bytes, seconds=round(time.monotonic() - seen.began, 4))
-        log.info("request", extra={"told": facts | scope["state"].get("told", {})})
-
-
-class _Seen:
-    """What was sent of an answer; it puts the request's id among the headers."""
-
-    def __init__(self, scope, send):
-        self.status, self.num_bytes, self.began = None, 0, time.monotonic()
-        self._id, self._send = scope["state"]["request_id"], send
-
-    async def send(self, message):
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            own = [(b"x-request-id", self._id.encode("latin-1")), (b"x-content-type-options", b"nosniff")]
-            message = message | {"headers": [*message.get("headers", ()), *own]}
-        self.num_bytes += len(message.get("body", b""))
-        await self._send(message)
-
-
-class JSONLines(logging.Formatter):
-    """A log line as one JSON object: time, level, logger, message, and what the record's `told` holds."""
-
-    def format(self, record):
-        """One line."""
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        fields = {"time": f"{at}.{record.msecs:03.0f}Z", "level": record.levelname.lower(), "logger": record.name}
-        fields |= {"message": record.getMessage()} | getattr(record, "told", {})
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False, default=str)

@@ -1,72 +1,90 @@
-"""The command line of a server, and what can be told from it alone."""
+"""The command line of `myxtts serve`, and the checks that need nothing else."""
 
 import argparse
+import ipaddress
 import os
 from pathlib import Path
 
+from myxtts.cli.arguments import PlainParser
 from myxtts.config.checks import UserError, read_bounded, require
 from myxtts.inference.choices import add_choices
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
+EXAMPLES = """
+examples:
+  myxtts serve --checkpoint runs/mine --voices voices
+  curl http://127.0.0.1:8000/v1/audio/speech -H "Content-Type: application/json" \\
+      -d '{"model": "tts-1", "input": "Good morning.", "voice": "me", "response_format": "wav"}' --output out.wav
+
+A voice is a file NAME.voice, NAME.wav, NAME.flac, NAME.mp3 or NAME.ogg in the folder of --voices, or a speaker that the
+model was trained on. /docs lists the fields of a request.
+"""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `myxtts serve`."""
-    checkpoint = "folder of a training run or of `myxtts convert`, or base, the model in the box"
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `myxtts serve`."""
+    about = "Serve a model over HTTP, as OpenAI's clients expect it."
+    parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
+    checkpoint = "folder of a training run or of `myxtts convert`, or base, the bundled model"
     parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
-    parser.add_argument("--model-name", metavar="NAME", help="what clients call it (default: the folder's name)")
+    parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     place = parser.add_argument_group("where")
-    place.add_argument("--host", default="127.0.0.1", help="address; another than this machine's own needs a key")
+    place.add_argument("--host", default="127.0.0.1", help="listen address; anything but localhost requires an API key")
     place.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    wyoming = "also answer Home Assistant there, by the Wyoming protocol, which knows no keys; usual: 10200"
+    wyoming = "also answer Home Assistant there, by the Wyoming protocol, which has no keys; usual: 10200"
     place.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
-    place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="address for that")
-    page = "also show the page of `myxtts ui` at /ui, with the runs in this folder; a key is its password"
+    place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="listen address for that")
+    page = "also show the page of `myxtts ui` at /ui, with the runs in this folder; the API key is its password"
     place.add_argument("--ui", metavar="FOLDER", help=page)
-    key = f"file whose first line clients must send as their key (or set {KEY_VARIABLE})"
+    key = f"file whose first line is the API key (or set {KEY_VARIABLE})"
     place.add_argument("--api-key-file", metavar="FILE", help=key)
     place.add_argument("--api-key", metavar="KEY", help="the key itself, which others can see in the list of processes")
     voices = parser.add_argument_group("voices")
     voices.add_argument("--voices", metavar="FOLDER", help="a file for each voice; they may come and go")
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
-    voices.add_argument("--language", default="en", help="of texts for which neither request nor voice says it")
+    voices.add_argument("--language", default="en", help="for texts for which neither request nor voice names one")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--queue", type=int, default=32, metavar="N", help="texts that may wait; others are told 429")
-    limits.add_argument("--queue-seconds", type=float, default=120.0, help="how long a text may wait")
-    limits.add_argument("--max-seconds", type=float, default=600.0, help="how long a text may take, with its waiting")
-    limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="of a text")
+    limits.add_argument("--queue", type=int, default=32, metavar="N", help="texts that may wait; more are refused")
+    limits.add_argument("--queue-seconds", type=float, default=120.0, help="waiting time limit of a text")
+    limits.add_argument("--max-seconds", type=float, default=600.0, help="time limit of a text, with its waiting")
+    limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="characters of a text, at most")
     limits.add_argument("--grace-seconds", type=int, default=30, help="at a stop, for what is being spoken")
     model = parser.add_argument_group("model")
-    warm = "what is done before the first text: short traces, all also compiles every shape of batch, for minutes"
+    warm = "warm-up before the first request: short traces the graphs; all also compiles every batch shape (minutes)"
     model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=warm)
     add_choices(model)
+    return parser
 
 
 def check_options(arguments: argparse.Namespace) -> str | None:
-    """Raises `UserError` for what can be seen from the command line; returns the key."""
+    """Raises `UserError` for what can be seen from the command line; returns the API key."""
     if not arguments.checkpoint:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts serve --checkpoint runs/mine")
-    if arguments.allow_uploads and not arguments.voices:
-        raise UserError("--allow-uploads needs --voices FOLDER, where the voices are kept.")
-    if arguments.allow_uploads and not os.access(arguments.voices, os.W_OK):
-        raise UserError(f"--allow-uploads needs a folder that can be written to. {arguments.voices} is not.")
-    require(0 <= (arguments.wyoming_port or 0) <= 65535, "--wyoming-port", "0 to 65535", arguments.wyoming_port)
-    for flag, most in (
-        ("queue", 10_000),
-        ("max_characters", 10**6),
-        ("queue_seconds", 86_400),
-        ("max_seconds", 86_400),
-    ):
-        value, least = getattr(arguments, flag), 0 if flag == "queue" else 1
-        require(least <= value <= most, f"--{flag.replace('_', '-')}", f"{least} to {most}", value)
-    require(0 <= arguments.grace_seconds <= 3600, "--grace-seconds", "0 to 3600", arguments.grace_seconds)
+    if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
+        raise UserError("--allow-uploads needs --voices FOLDER, a folder that can be written to.")
+    limits = {"port": (0, 65535), "wyoming_port": (0, 65535), "queue": (0, 10_000), "max_characters": (1, 10**6)}
+    limits |= {"queue_seconds": (1, 86_400), "max_seconds": (1, 86_400), "grace_seconds": (0, 3600)}
+    for name, (least, most) in limits.items():
+        value, flag = getattr(arguments, name), f"--{name.replace('_', '-')}"
+        require(value is None or least <= value <= most, flag, f"{least} to {most}", value)
     try:
         get_language(arguments.language)
     except ValueError as error:
         raise UserError(f"--language: {error}") from error
-    return _read_key(arguments)
+    key = _read_key(arguments)
+    if not key and not _is_local(arguments.host):
+        risk = f"--host {arguments.host} can be reached from other machines, and without a key everybody could speak"
+        raise UserError(f"{risk} there. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
+    return key
+
+
+def _is_local(host):
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _read_key(arguments):

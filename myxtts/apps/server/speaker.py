@@ -1,18 +1,19 @@
 """The queue of a server: texts wait in it, some are spoken at once, and their audio is handed out as it comes."""
 
+import asyncio
 import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from myxtts.apps.server.errors import ApiError
-from myxtts.apps.server.metrics import Metrics
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.code_engine import MOST_ROWS
@@ -23,26 +24,51 @@ from myxtts.inference.voices import Voice
 logger = logging.getLogger(__name__)
 
 SECONDS_OF_A_TEXT = 5.0
-"""What a text is taken to last before any was spoken, to tell those who find the queue full when to come again."""
+"""Assumed time to speak a text, for `Retry-After`, until texts have been timed."""
+FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
+REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
+
+
+class Metrics:
+    """Figures of one server for Prometheus, in a registry of their own.
+
+    Args:
+        load: Returns the texts that wait, the texts being spoken, and the rows of the model in use.
+    """
+
+    def __init__(self, load: Callable[[], tuple[int, int, int]]):
+        self.registry = CollectorRegistry()
+        own = dict(registry=self.registry)
+        self.requests = Counter("myxtts_requests", "HTTP requests answered", ["path", "status"], **own)
+        self.errors = Counter("myxtts_errors", "Texts that were not spoken to their end, by kind", ["kind"], **own)
+        self.cancelled = Counter("myxtts_cancelled", "Texts whose client went away", **own)
+        self.texts = Counter("myxtts_texts", "Texts spoken to their end", **own)
+        self.codes = Counter("myxtts_codes", "Audio codes sampled; their rate is the speed of the model", **own)
+        self.sound = Counter("myxtts_sound_seconds", "Seconds of audio made", **own)
+        gauges = {"myxtts_waiting_texts": "Texts in the queue", "myxtts_speaking_texts": "Texts being spoken"}
+        gauges |= {"myxtts_rows": "Rows of the model's batch in use"}
+        for index, (name, help_text) in enumerate(gauges.items()):
+            Gauge(name, help_text, **own).set_function(lambda index=index: load()[index])
+        first = "Seconds from a request's arrival to its first audio"
+        self.first_sound = Histogram("myxtts_first_sound_seconds", first, buckets=FIRST_SOUND_SECONDS, **own)
+        factor = "Seconds of speaking, without the queue, per second of audio"
+        self.real_time_factor = Histogram("myxtts_real_time_factor", factor, buckets=REAL_TIME_FACTORS, **own)
 
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to be spoken. `tell` is called in the speaker's thread and must return at once.
+    """A text to be spoken; a coroutine of `loop` receives its audio from `next`."""
 
-    It is given samples `(S,)` float32 at the model's rate, and at last `None`, or the error that ended it.
-    """
-
+    loop: asyncio.AbstractEventLoop
     text: str
     find_voice: Callable[[], Voice]
     """Called in the speaker's thread, as it may have to encode a recording."""
-    tell: Callable[[np.ndarray | Exception | None], None]
     language: str = "en"
     sampling: SamplingConfig | None = None
     seed: int = 0
     speed: float = 1.0
     hurry: bool = True
-    """Whether its first sound is waited for."""
+    """Whether a client waits for its first audio."""
     id: str = ""
     """For the log."""
     arrived: float = field(default_factory=time.monotonic)
@@ -53,19 +79,32 @@ class SpeechJob:
     stream: SpeechStream | None = None
     cancelled: bool = False
     ended: bool = False
+    _audio: asyncio.Queue = field(default_factory=asyncio.Queue)
 
     @property
     def num_codes(self) -> int:
-        """Codes drawn so far."""
+        """Codes sampled so far."""
         return self.stream.num_codes if self.stream else 0
+
+    def put(self, item: np.ndarray | Exception | None) -> None:
+        """Adds samples `(S,)` float32 at the model's rate, at last None or the error that ended it; from any thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
+
+    async def next(self) -> np.ndarray | None:
+        """The next samples; None at the end. Raises the error that ended the speech."""
+        item = await self._audio.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
 
 
 class Speaker:
     """Speaks texts in the order of their arrival, up to `MOST_ROWS` of them at once.
 
-    The engine's thread draws codes; the thread of this object makes audio of what is drawn, first audio first, lets
-    texts that are cancelled or late leave, and lets others join. Sentences ahead of the one that is heard are drawn
-    only in rows that nobody waits for.
+    The engine's thread samples codes; the thread of this object turns them into audio, first audio first, lets texts
+    that are cancelled or late leave, and lets others join. Sentences after the current one of a text are sampled only
+    in rows that no text waits for.
 
     Args:
         max_waiting: Texts that may wait; `submit` refuses more.
@@ -78,14 +117,14 @@ class Speaker:
     def __init__(
         self,
         synthesizer: Synthesizer,
-        metrics: Metrics,
         max_waiting: int = 32,
         queue_seconds: float = 120.0,
         total_seconds: float = 600.0,
         warm: str = "short",
         device: Callable[[], AbstractContextManager] = nullcontext,
     ):
-        self.synthesizer, self.metrics, self.max_waiting = synthesizer, metrics, max_waiting
+        self.synthesizer, self.max_waiting = synthesizer, max_waiting
+        self.metrics: Metrics = Metrics(lambda: self.load)
         self._queue_seconds, self._total_seconds, self._warm, self._device = queue_seconds, total_seconds, warm, device
         self._waiting: deque[SpeechJob] = deque()
         self._running: list[SpeechJob] = []
@@ -113,8 +152,7 @@ class Speaker:
     def load(self) -> tuple[int, int, int]:
         """Texts in the queue, texts being spoken, and rows of the model in use."""
         with self._changed:
-            running = list(self._running)
-            return len(self._waiting), len(running), sum(job.stream.num_rows for job in running)
+            return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
         """Queues a text.
@@ -123,7 +161,7 @@ class Speaker:
             ApiError: The queue is full (429), or the server stops (503).
         """
         with self._changed:
-            if self._refusing or self._ended:
+            if self._refusing:
                 raise _stopping()
             if len(self._waiting) >= self.max_waiting + MOST_ROWS - len(self._running):
                 ahead = (len(self._waiting) + len(self._running)) / MOST_ROWS
@@ -134,7 +172,7 @@ class Speaker:
             self._changed.notify_all()
 
     def cancel(self, job: SpeechJob) -> None:
-        """Says that nobody listens to it any more; it leaves before the next codes. One that has ended may be given."""
+        """Lets a text that nobody listens to leave before the next codes; does nothing to one that has ended."""
         with self._changed:
             job.cancelled = not job.ended
             if job in self._waiting:
@@ -148,12 +186,11 @@ class Speaker:
             self._refusing = True
             left = list(self._waiting)
             self._waiting.clear()
-            self._changed.notify_all()
         for job in left:
-            job.tell(_stopping())
+            job.put(_stopping())
 
     def stop(self) -> None:
-        """Ends the thread after the call of the model that it is in; what is still spoken then is broken off."""
+        """Ends the thread after its current call of the model, and breaks off what is still being spoken."""
         self.refuse_more()
         with self._changed:
             self._ended = True
@@ -166,55 +203,49 @@ class Speaker:
             try:
                 self.synthesizer.warm_up(self._warm, check=False)
                 self._warmed = True
-                while self._work_is_there():
+                while self._wait_for_work():
                     try:
-                        self._turn()
+                        self._drop()
+                        self._admit()
+                        for job in sorted(self._running, key=lambda job: job.first_sound is not None):
+                            self._speak(job)
                     except Exception as error:  # whatever it is, the next texts are to be spoken
-                        logger.exception("A text ended with an error of the server, and all others that were spoken")
-                        for job in list(self._running):
-                            self._end(job, error)
+                        logger.exception("A fault of the server ended all texts that were being spoken")
+                        self._end_all(error)
             finally:
-                self._refusing = True
-                for job in list(self._running):
-                    self._end(job, _stopping())
                 self.refuse_more()
+                self._end_all(_stopping())
 
-    def _work_is_there(self):
-        """Waits until there is audio to make or a text to begin or to end."""
+    def _wait_for_work(self):
+        """Waits until there is audio to make or a text to begin or to end; returns False once it is stopped."""
+
+        def has_work():
+            can_begin = self._waiting and len(self._running) < MOST_ROWS
+            return self._ended or can_begin or any(job.cancelled or job.stream.ready() for job in self._running)
+
         with self._changed:
-            self._changed.wait_for(self._has_work, timeout=1.0 if self._running or self._waiting else None)
+            self._changed.wait_for(has_work, timeout=1.0 if self._running or self._waiting else None)
             return not self._ended
 
-    def _has_work(self):
-        can_begin = self._waiting and len(self._running) < MOST_ROWS
-        return self._ended or can_begin or any(job.cancelled or job.stream.ready() for job in self._running)
-
-    def _turn(self):
-        """Ends and begins texts, and makes the audio of what is drawn: first audio before anything else."""
-        self._drop()
-        self._admit()
-        for job in sorted(self._running, key=lambda job: job.first_sound is not None):
-            self._speak(job)
-        self.metrics.rows.set(sum(job.stream.num_rows for job in self._running))
-
     def _drop(self):
-        """Ends what nobody listens to, and what takes too long."""
+        """Ends texts that nobody listens to, and those that take too long."""
         now = time.monotonic()
-        for job in [job for job in self._running if job.cancelled]:
-            self._end(job)
-        for job in [job for job in self._running if now - job.arrived > self._total_seconds]:
-            self._end(job, ApiError(503, f"It took longer than {self._total_seconds:g} s.", code="timeout"))
+        for job in list(self._running):
+            if job.cancelled:
+                self._end(job)
+            elif now - job.arrived > self._total_seconds:
+                self._end(job, ApiError(503, f"It took longer than {self._total_seconds:g} s.", code="timeout"))
         with self._changed:
             late = [job for job in self._waiting if now - job.arrived > self._queue_seconds]
             for job in late:
                 self._waiting.remove(job)
         for job in late:
-            self.metrics.errors.labels("queue_timeout").inc()
             waited = f"It waited for {self._queue_seconds:g} s and was not begun."
-            job.tell(ApiError(503, waited, code="queue_timeout", retry_after_seconds=math.ceil(self._text_seconds)))
+            retry = math.ceil(self._text_seconds)
+            self._fail(job, ApiError(503, waited, code="queue_timeout", retry_after_seconds=retry))
 
     def _admit(self):
-        """Takes texts out of the queue while there are places; rows that are left go to sentences ahead."""
+        """Takes texts out of the queue while there are places, and gives free rows to the sentences that follow."""
         while len(self._running) < MOST_ROWS:
             with self._changed:
                 if not self._waiting:
@@ -224,12 +255,11 @@ class Speaker:
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
-                options = job.sampling, job.seed, job.speed, False, hurry
-                job.stream = self.synthesizer.stream(job.text, job.find_voice(), job.language, *options)
+                options = dict(sampling=job.sampling, seed=job.seed, speed=job.speed, check=False, hurry=hurry)
+                job.stream = self.synthesizer.stream(job.text, job.find_voice(), job.language, **options)
                 job.stream.open()
             except Exception as error:
-                self._tell_of(job, error)
-                job.tell(error)
+                self._fail(job, error)
                 continue
             with self._changed:
                 self._running.append(job)
@@ -239,57 +269,56 @@ class Speaker:
             if free > 0:
                 job.stream.look_ahead()
                 free -= job.stream.num_rows - before
-        self.metrics.waiting.set(len(self._waiting))
-        self.metrics.speaking.set(len(self._running))
 
     def _speak(self, job):
+        """Makes the audio of the codes that were sampled meanwhile."""
+        if job.cancelled:
+            return
         try:
-            if job.stream.ready() and not job.cancelled:
-                samples = job.stream.more()
-                if len(samples):
-                    self._give(job, samples)
+            samples = job.stream.more() if job.stream.ready() else ()
         except Exception as error:
             self._end(job, error)
             return
-        if job.stream.finished and not job.cancelled:
-            self._end(job, None)
+        if len(samples):
+            if job.first_sound is None:
+                job.first_sound = time.monotonic()
+                self.metrics.first_sound.observe(job.first_sound - job.arrived)
+            job.num_samples += len(samples)
+            self.metrics.sound.inc(len(samples) / self.synthesizer.sample_rate)
+            job.put(samples)
+        if job.stream.finished:
+            self._end(job)
 
-    def _give(self, job, samples):
-        if job.first_sound is None:
-            job.first_sound = time.monotonic()
-            self.metrics.first_sound.observe(job.first_sound - job.arrived)
-        job.num_samples += len(samples)
-        self.metrics.sound.inc(len(samples) / self.synthesizer.sample_rate)
-        job.tell(samples)
+    def _end_all(self, error):
+        for job in list(self._running):
+            self._end(job, error)
 
-    def _end(self, job, outcome=None):
-        """Takes a text out; `outcome` is the error that ended it, if any."""
+    def _end(self, job, error=None):
+        """Takes a text out of those being spoken, with the error that ended it, if any."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)
             job.ended = True
         self.metrics.codes.inc(job.num_codes)
-        self.metrics.speaking.set(len(self._running))
         if job.cancelled:
             self.metrics.cancelled.inc()
-        elif outcome is not None:
-            self._tell_of(job, outcome)
+        elif error is not None:
+            self._fail(job, error)
         else:
             seconds = time.monotonic() - job.begun
             self._text_seconds += 0.1 * (seconds - self._text_seconds)
             self.metrics.texts.inc()
             sound_seconds = job.num_samples / self.synthesizer.sample_rate
             self.metrics.real_time_factor.observe(seconds / max(sound_seconds, 1e-3))
-        job.tell(outcome)
-        if not any(job.stream.num_rows for job in self._running):
-            self.metrics.rows.set(0)
+            job.put(None)
 
-    def _tell_of(self, job, error):
+    def _fail(self, job, error):
         kind = error.code if isinstance(error, ApiError) else type(error).__name__
         self.metrics.errors.labels(kind or "other").inc()
         unexpected = None if isinstance(error, UserError | ApiError) else error
         what = f"A text was not spoken: {type(error).__name__}: {error}"
-        logger.warning(what, exc_info=unexpected, extra={"told": {"request_id": job.id}})
+        logger.warning(what, exc_info=unexpected, extra={"fields": {"request_id": job.id}})
+        job.put(error)
 
 
 def _stopping():

@@ -1,6 +1,5 @@
 """`myxtts ui`: the page to train and speak without a terminal."""
 
-import argparse
 import os
 import secrets
 import sys
@@ -11,25 +10,18 @@ from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.checks import UserError, require
 
 PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
-EXTRA = 'The page needs the packages of the extra "ui". Install them with: pip install "myxtts[ui]"'
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command line of `myxtts ui`."""
-    parser = PlainParser(prog="myxtts ui", description="Train and speak in the browser, on this machine.")
-    parser.add_argument("--runs", metavar="FOLDER", default="runs", help="each run is a folder in it")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help=f"another than this machine's own needs {PASSWORD_VARIABLE}"
-    )
-    parser.add_argument("--port", type=int, default=7860)
-    parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the page")
-    return parser
 
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Serves the page until it is told to stop; runs that it started go on."""
-    arguments = build_parser().parse_args(argv)
+    """Serves the page until it is stopped; runs that it started continue."""
+    parser = PlainParser(prog="myxtts ui", description="Train and speak in the browser, on this machine.")
+    parser.add_argument("--runs", metavar="FOLDER", default="runs", help="each run is a folder in it")
+    host = f"listen address; anything but localhost requires {PASSWORD_VARIABLE}"
+    parser.add_argument("--host", default="127.0.0.1", help=host)
+    parser.add_argument("--port", type=int, default=7860)
+    parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the page")
+    arguments = parser.parse_args(argv)
     password = os.environ.get(PASSWORD_VARIABLE) or None
     require(0 <= arguments.port <= 65535, "--port", "0 to 65535", arguments.port)
     try:
@@ -38,17 +30,15 @@ def main(argv: list[str] | None = None) -> int:
         from myxtts.apps.studio.app import make_page_app
         from myxtts.apps.studio.studio import Studio
     except ModuleNotFoundError as error:
-        raise UserError(f"{EXTRA} ({error.name} is missing.)") from error
+        raise UserError(f'The page needs: pip install "myxtts[ui]" ({error.name} is missing.)') from error
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
-        risk = (
-            f"--host {arguments.host} can be reached from other machines, and without a password everybody could train"
-        )
-        raise UserError(f"{risk} there. Set {PASSWORD_VARIABLE}.")
+        risk = f"--host {arguments.host} can be reached from other machines"
+        raise UserError(f"{risk}, and without a password everybody could train there. Set {PASSWORD_VARIABLE}.")
     home = Path(arguments.runs)
     home.mkdir(parents=True, exist_ok=True)
     token = None if arguments.no_token or password else secrets.token_urlsafe(24)
     app, query = make_page_app(Studio(home), password, token), f"?token={token}" if token else ""
-    print(f"Open http://{arguments.host}:{arguments.port}/{query} (Ctrl-C ends the page; runs go on)", flush=True)
+    print(f"Open http://{arguments.host}:{arguments.port}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
     uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
     return 0
 

@@ -4,7 +4,7 @@ import random
 
 import gradio as gr
 
-from myxtts.apps.studio.parts import Choices, cancel_button, check_words, followed, language_box, log_box, told
+from myxtts.apps.studio.parts import Choices, cancel_button, check_words, language_box, log_box, shows_errors
 from myxtts.apps.studio.studio import Studio, Wish
 from myxtts.config.checks import UserError
 
@@ -50,7 +50,7 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     headers = [said[key] for key in ("model", "model", "times_better", "times_better", "vote_same")]
     counts = gr.Dataframe(studio.votes.counts, headers=headers, label=said["votes"], interactive=False)
     given = [*sides, text, language, recording, speaker, seed, blind]
-    button.click(told(compare), given, [*sounds, heard, verdict], api_name="compare")
+    button.click(shows_errors(compare), given, [*sounds, heard, verdict], api_name="compare")
 
     def vote(heard, better):
         if not heard:
@@ -60,7 +60,7 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
         return None, told_now, studio.votes.counts()
 
     for one, better in zip(votes, (0, 1, None)):
-        voted = told(lambda heard, better=better: vote(heard, better))
+        voted = shows_errors(lambda heard, better=better: vote(heard, better))
         one.click(voted, heard, [heard, verdict, counts], api_name=False)
     _evaluation(studio, said, sides)
 
@@ -76,6 +76,6 @@ def _evaluation(studio, said, sides):
         named = [f"{run}@{which}" for run, which in ((first, first_which), (second, second_which)) if run]
         if not named:
             raise UserError(said["no_run"])
-        yield from followed(said, studio.evaluate(list(dict.fromkeys(named)), sentences))
+        yield from studio.evaluate(list(dict.fromkeys(named)), sentences)
 
-    button.click(told(evaluate), [*sides, sentences], table, api_name="evaluate")
+    button.click(shows_errors(evaluate), [*sides, sentences], table, api_name="evaluate")

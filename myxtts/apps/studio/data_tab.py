@@ -3,7 +3,7 @@
 import gradio as gr
 import pandas as pd
 
-from myxtts.apps.studio.parts import cancel_button, followed, language_box, log_box, told
+from myxtts.apps.studio.parts import cancel_button, language_box, log_box, shows_errors
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
 
@@ -17,23 +17,17 @@ def data_tab(studio: Studio, said: dict[str, str]) -> gr.Textbox:
     language = language_box(said, "data_language")
     with gr.Row():
         with gr.Column():
-            files = gr.File(
-                label=said["drop"], file_count="multiple", type="filepath", height=220, elem_id="data_files"
-            )
+            look = dict(type="filepath", height=220, elem_id="data_files")
+            files = gr.File(label=said["drop"], file_count="multiple", **look)
             is_long = gr.Checkbox(label=said["long"], info=said["long_help"], elem_id="data_long")
-            keep = gr.Button(said["keep"], variant="primary", elem_id="data_keep")
+            keep = gr.Button(said["make_data_set"], variant="primary", elem_id="data_keep")
             cancel_button(said, "data_cancel", lambda name: studio.tasks.cancel(f"data {name}"), name)
         with gr.Column():
-            recording = gr.Audio(
-                sources=["microphone", "upload"],
-                type="filepath",
-                buttons=["download"],
-                label=said["record"],
-                elem_id="data_recording",
-            )
+            look = dict(type="filepath", buttons=["download"], elem_id="data_recording")
+            recording = gr.Audio(sources=["microphone", "upload"], label=said["record"], **look)
             words = gr.Textbox("", label=said["record_text"], elem_id="data_words")
             add = gr.Button(said["add_recording"], elem_id="data_add")
-    folder = gr.Textbox("", label=said["folder"], elem_id="data_folder")
+    folder = gr.Textbox("", label=said["train_data"], elem_id="data_folder")
     check = gr.Button(said["check"], elem_id="data_check")
     report = log_box(said["report"], "data_report", 10)
     with gr.Row():
@@ -47,7 +41,7 @@ def data_tab(studio: Studio, said: dict[str, str]) -> gr.Textbox:
     def make(name, files, is_long, language):
         if not files:
             raise UserError(said["no_files"])
-        for lines in followed(said, studio.make_data_set(name, files, is_long, language)):
+        for lines in studio.make_data_set(name, files, is_long, language):
             yield lines, gr.skip(), gr.skip()
         headers, rows = studio.data.cuts(studio.data.folder(name))
         table = pd.DataFrame(rows, columns=headers) if rows else None
@@ -62,10 +56,14 @@ def data_tab(studio: Studio, said: dict[str, str]) -> gr.Textbox:
         return shown + [gr.Audio(value=None, label=said["clip"])] * (CLIPS - len(shown))
 
     inputs = [folder, language]
-    made = keep.click(told(make), [name, files, is_long, language], [report, folder, cuts], api_name="make_data_set")
-    add.click(told(record), [name, recording, words], [folder, recording, words, report], api_name="add_recording")
-    checked = check.click(told(studio.check_data), inputs, report, api_name="check_data")
-    made = made.success(told(studio.check_data), inputs, report, api_name=False)
+    made = keep.click(
+        shows_errors(make), [name, files, is_long, language], [report, folder, cuts], api_name="make_data_set"
+    )
+    add.click(
+        shows_errors(record), [name, recording, words], [folder, recording, words, report], api_name="add_recording"
+    )
+    checked = check.click(shows_errors(studio.check_data), inputs, report, api_name="check_data")
+    made = made.success(shows_errors(studio.check_data), inputs, report, api_name=False)
     for event in (checked.success, made.success, again.click):
-        event(told(listen), inputs, clips, api_name="clips" if event == checked.success else False)
+        event(shows_errors(listen), inputs, clips, api_name="clips" if event == checked.success else False)
     return folder

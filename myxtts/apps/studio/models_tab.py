@@ -2,7 +2,7 @@
 
 import gradio as gr
 
-from myxtts.apps.studio.parts import Choices, cancel_button, check_words, followed, log_box, told
+from myxtts.apps.studio.parts import Choices, cancel_button, check_words, log_box, shows_errors
 from myxtts.apps.studio.studio import Studio
 
 FORMATS, WEIGHTS = ("onnx",), ("float32", "int8")
@@ -31,9 +31,9 @@ def models_tab(studio: Studio, said: dict[str, str], choices: Choices, tab: gr.T
         log = log_box(said["log"], "import_log", 4)
 
         def convert(source, name):
-            yield from followed(said, studio.convert(source, name))
+            yield from studio.convert(source, name)
 
-        button.click(told(convert), [source, name], log, api_name="import")
+        button.click(shows_errors(convert), [source, name], log, api_name="import")
 
 
 def _export(studio, said, choices):
@@ -48,12 +48,12 @@ def _export(studio, said, choices):
 
     def export(run, file_format, weights):
         check_words(said, run, "-", "-", None)
-        for lines in followed(said, studio.export(run, file_format, weights)):
+        for lines in studio.export(run, file_format, weights):
             yield lines, gr.skip()
         folder = studio.export_folder(run, file_format, weights)
         yield lines, [str(path) for path in sorted(folder.rglob("*")) if path.is_file()]
 
-    button.click(told(export), [run, file_format, weights], [log, files], api_name="export")
+    button.click(shows_errors(export), [run, file_format, weights], [log, files], api_name="export")
 
 
 def _steps(checkpoints):

@@ -3,7 +3,7 @@
 import functools
 import html
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import gradio as gr
 
@@ -12,7 +12,7 @@ from myxtts.config.checks import UserError
 from myxtts.text.languages import LANGUAGES
 
 
-def told(function: Callable) -> Callable:
+def shows_errors(function: Callable) -> Callable:
     """Shows errors in the page until they are read, of functions and of generators: what a user can mend in the
     command's own sentence."""
 
@@ -57,7 +57,7 @@ def language_box(said: dict[str, str], elem_id: str | None = None) -> gr.Dropdow
 def cancel_button(said: dict[str, str], elem_id: str, cancel: Callable[..., None], *given: gr.components.Component):
     """A button that ends a command; `cancel` is given what is in the components."""
     button = gr.Button(said["cancel"], elem_id=elem_id)
-    button.click(told(cancel), list(given), None, api_name=elem_id, queue=False)
+    button.click(shows_errors(cancel), list(given), None, api_name=elem_id, queue=False)
     return button
 
 
@@ -83,20 +83,14 @@ class Choices:
 
     def voice(self, run: gr.Dropdown, name: str) -> tuple[gr.Audio, gr.Dropdown]:
         """A recording, and the speakers that a run was trained on."""
-        sources = ["upload", "microphone"]
-        recording = gr.Audio(
-            sources=sources,
-            type="filepath",
-            buttons=["download"],
-            label=self.said["voice_file"],
-            elem_id=f"{name}_recording",
-        )
+        look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
+        recording = gr.Audio(sources=["upload", "microphone"], label=self.said["voice_file"], **look)
         speaker = gr.Dropdown([], value=None, label=self.said["speaker"], elem_id=f"{name}_speaker")
 
         def speakers(run):
             return gr.Dropdown(self.studio.speakers(run) if run else [], value=None)
 
-        run.change(told(speakers), run, speaker, api_name=f"{name}_speakers")
+        run.change(shows_errors(speakers), run, speaker, api_name=f"{name}_speakers")
         return recording, speaker
 
     def _fresh(self):
@@ -111,9 +105,3 @@ def check_words(said: dict[str, str], run: str | None, text: str, recording: str
         raise UserError(said["no_text"])
     if not (recording or speaker):
         raise UserError(said["no_voice"])
-
-
-def followed(said: dict[str, str], lines: Iterator[str]) -> Iterator[str]:
-    """What a command prints, after a word that it has begun."""
-    yield said["working"]
-    yield from lines

@@ -4,14 +4,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from myxtts.config.checks import UserError
+from myxtts.storage.run_folder import METRICS
 
 OUTPUT_SUFFIX = ".output.txt"
-"""Of the file beside a run's folder with what its process printed."""
+"""Of the file beside a run's folder with the output of its process."""
 MOST_SHOWN_CHARACTERS = 20_000
+POLL_SECONDS = 0.5
+_trainings: dict[Path, subprocess.Popen] = {}
+"""By folder: those that this process started."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -19,83 +26,75 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "myxtts", *arguments]
 
 
-def said(*arguments: str, seconds: float = 600.0) -> str:
-    """Runs a command to its end; returns what it printed.
+def output_of(*arguments: str) -> str:
+    """Runs a command of `myxtts` to its end; returns its standard output.
 
     Raises:
         UserError: It failed; the sentence is the command's own.
     """
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110"}
-    try:
-        done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=seconds, env=environment)
-    except subprocess.TimeoutExpired:
-        raise UserError(f"myxtts {arguments[0]} took longer than {seconds:g} s and was ended.") from None
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=_environment())
     if done.returncode not in (0, 1):
         raise UserError(sentence_of(done.stderr or done.stdout))
     return done.stdout[-MOST_SHOWN_CHARACTERS:]
 
 
-def sentence_of(output: str) -> str:
-    """The error that a command ended with, from what it printed."""
-    lines = [line for line in output.strip().splitlines() if line.strip()]
-    starts = [number for number, line in enumerate(lines) if line.startswith("Error: ")]
-    told = lines[starts[-1] :] if starts else lines[-1:]
-    return "\n".join(told).removeprefix("Error: ") or "The command ended without a word."
+class Tasks:
+    """Commands that take long: each is followed while it runs, can be cancelled, and outlives its page. At most one at
+    a time under each name."""
 
+    def __init__(self):
+        self._running: dict[str, subprocess.Popen] = {}
+        self._cancelled: set[int] = set()
+        self._lock = threading.Lock()
 
-def trainer_of(folder: Path) -> int | None:
-    """Process that trains in a folder now, whoever started it; None where there is none.
+    def follow(self, name: str, *arguments: str) -> Iterator[str]:
+        """Runs a command of `myxtts`; yields its output so far, and at last all of it.
 
-    A run locks its folder for as long as it lives, see `storage.run_folder`; the kernel says who holds the lock.
-    """
-    try:
-        status = folder.stat()
-        locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    for line in locks:
-        fields = line.split()
-        is_near = "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino)
-        if is_near and _has_open(int(fields[-4]), status):
-            return int(fields[-4])
-    return None
+        Raises:
+            UserError: Another one of that name runs, it failed, or it was cancelled.
+        """
+        with tempfile.TemporaryFile() as output:
+            with self._lock:
+                if name in self._running and self._running[name].poll() is None:
+                    raise UserError("The same task is running already. Wait for it, or cancel it.")
+                process = self._running[name] = _start(command(*arguments), output)
+            shown = ""
+            while (code := process.poll()) is None:
+                time.sleep(POLL_SECONDS)
+                if (now := _printed(output)) != shown:
+                    yield (shown := now)
+            if process.pid in self._cancelled:
+                self._cancelled.discard(process.pid)
+                raise UserError(f"myxtts {arguments[0]} was cancelled.")
+            shown = _printed(output)
+            if code not in (0, 1):
+                raise UserError(sentence_of(shown))
+            yield shown
 
+    def cancel(self, name: str) -> None:
+        """Ends a command as Ctrl-C does.
 
-def _has_open(process, status):
-    """Whether a process has the file open: another file system may have one of the same number."""
-    try:
-        return any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{process}/fd").iterdir())
-    except OSError:  # it ended, or is somebody else's
-        return False
-
-
-def process_of(folder: Path) -> int | None:
-    """As `trainer_of`, and one that this process started and that has not come so far as to lock the folder."""
-    process = _started.get(folder.resolve())
-    return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
-
-
-def require_free(folder: Path) -> None:
-    """Raises `UserError` where a run trains already."""
-    if process_of(folder):
-        raise UserError(f"A run trains in {folder} already. Stop it first, or name another folder.")
+        Raises:
+            UserError: None of that name runs.
+        """
+        with self._lock:
+            process = self._running.get(name)
+            if process is None or process.poll() is not None:
+                raise UserError("There is nothing to cancel.")
+            self._cancelled.add(process.pid)
+            os.killpg(process.pid, signal.SIGINT)
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train` in a session of its own, which lives on when the page or its server ends.
+    """Starts `myxtts train`, which lives on when the page or its server ends.
 
     Raises:
         UserError: A run trains there already.
     """
     require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(output_path(folder), "w", encoding="utf-8") as output:
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-        options = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        process = subprocess.Popen(
-            command("train", "--checkpoint-dir", str(folder), *flags), env=environment, **options
-        )
-    _started[folder.resolve()] = process
+    with open(output_path(folder), "wb") as output:
+        _trainings[folder.resolve()] = _start(command("train", "--checkpoint-dir", str(folder), *flags), output)
 
 
 def stop_training(folder: Path) -> None:
@@ -110,37 +109,88 @@ def stop_training(folder: Path) -> None:
     os.kill(process, signal.SIGINT)
 
 
-def memory_of(process: int) -> float | None:
-    """Resident memory of a process in MB; None where the system does not say it."""
+def require_free(folder: Path) -> None:
+    """Raises `UserError` where a run trains already."""
+    if process_of(folder):
+        raise UserError(f"A run trains in {folder} already. Stop it first, or name another folder.")
+
+
+def process_of(folder: Path) -> int | None:
+    """As `trainer_of`, or a process that this one started and that has not locked the folder yet."""
+    process = _trainings.get(folder.resolve())
+    return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
+
+
+def trainer_of(folder: Path) -> int | None:
+    """Process that trains in a folder now, whoever started it; None where there is none.
+
+    A run locks its folder for as long as it lives, see `storage.run_folder`; the kernel lists who holds the lock.
+    """
     try:
-        status = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
+        status = folder.stat()
+        locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS:")), None)
+    for fields in map(str.split, locks):
+        is_near = "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino)
+        if is_near and _has_open(int(fields[-4]), status):
+            return int(fields[-4])
+    return None
+
+
+def _has_open(process, status):
+    """Whether a process has the folder open: a lock's number may be that of a file on another file system."""
+    try:
+        return any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{process}/fd").iterdir())
+    except OSError:  # it ended, or is somebody else's
+        return False
 
 
 def failure(folder: Path) -> str | None:
-    """The sentence that the training which the page started in a folder failed with; None while it did not.
+    """The error that the training which the page started in a folder ended with; None if it did not fail.
 
-    Of one that another server started, whose end nobody saw, the error that it printed last counts.
+    Of one that an earlier server started, whose exit code is unknown, the error that it printed last counts, unless the
+    run went on since.
     """
-    process = _started.get(folder.resolve())
+    process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
     if process is not None and process.poll() in (None, 0):
         return None
-    path, log = output_path(folder), folder / "train.log"
     try:
-        if process is None and log.exists() and log.stat().st_mtime > path.stat().st_mtime:
-            return None  # it was continued since, by somebody else
+        if process is None and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:
+            return None
         output = path.read_text(encoding="utf-8", errors="replace")[-MOST_SHOWN_CHARACTERS:]
     except OSError:
         return None
-    told = any(line.startswith("Error: ") for line in output.splitlines())
-    return sentence_of(output) if told or process is not None else None
+    has_error = any(line.startswith("Error: ") for line in output.splitlines())
+    return sentence_of(output) if has_error or process is not None else None
 
 
 def output_path(folder: Path) -> Path:
-    """Where a training started here prints to."""
+    """The file with the output of a training that was started here."""
     return folder.with_name(folder.name + OUTPUT_SUFFIX)
 
 
-_started: dict[Path, subprocess.Popen] = {}
+def sentence_of(output: str) -> str:
+    """The error that a command ended with, from its output."""
+    lines = [line for line in output.strip().splitlines() if line.strip()]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Error: ")]
+    error = lines[starts[-1] :] if starts else lines[-1:]
+    return "\n".join(error).removeprefix("Error: ") or "The command ended without a word."
+
+
+def _environment():
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
+
+
+def _start(words, output):
+    """Starts a process in a session of its own, which the end of the page's server does not reach."""
+    streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    return subprocess.Popen(words, env=_environment(), start_new_session=True, **streams)
+
+
+def _printed(output) -> str:
+    """The end of the output; a line that was overwritten has its last text."""
+    end = output.seek(0, os.SEEK_END)
+    start = max(0, end - MOST_SHOWN_CHARACTERS)
+    text = os.pread(output.fileno(), MOST_SHOWN_CHARACTERS, start).decode(errors="replace")
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")).strip()

@@ -1,20 +1,19 @@
-"""What a run's folder tells of its training, whoever trains there and whether anybody does."""
+"""The state of a run from its folder, whoever trains there and whether anybody does."""
 
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from myxtts.apps.studio.processes import failure, memory_of, process_of
+import psutil
+
+from myxtts.apps.studio.processes import failure, process_of
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.run_folder import read_metrics
 
-LOG_BYTES = 2**20
-LOG_LINES = 200
-_STEP = re.compile(r"INFO (\w+) step (\d+)/(\d+) \| (.*)")
-_NUMBER = re.compile(r"(\w+) ([-\d.e+]+)(?: \||$)")
-_STEP_TIME = re.compile(r"Avg: ([\d.]+)ms")
-_STALL = re.compile(r"stall ([\d.]+)%")
+LOG_BYTES, LOG_LINES = 2**16, 200
+"""Most of the end of `train.log` that is shown."""
 
 
 @dataclass(frozen=True)
@@ -24,20 +23,17 @@ class RunView:
     folder: Path
     running: bool
     failed: str | None
-    """The sentence that it failed with."""
-    progress: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Step reached and steps asked for, by stage."""
+    """The error that it failed with."""
     losses: list[dict] = field(default_factory=list)
-    """Of each log line: stage, step, loss, and step_ms and stall_percent where they are told."""
+    """Lines of `metrics.jsonl` about training, each with `stage`, `step` and what was measured there."""
     log: str = ""
-    """Its last lines."""
+    """The end of `train.log`."""
     samples: tuple[Path, ...] = ()
     """Spoken sample sentences, newest first."""
     checkpoints: dict[str, list[int]] = field(default_factory=dict)
     """Steps of the checkpoints, by part."""
-
     memory_mb: float | None = None
-    """That its process takes now, of the machine's memory."""
+    """Resident memory of its process."""
 
     @property
     def state(self) -> str:
@@ -45,34 +41,31 @@ class RunView:
         return "training" if self.running else "failed" if self.failed else "not training"
 
     @property
-    def summary(self) -> str:
-        """One line."""
-        return " · ".join([self.state, *self.facts])
-
-    @property
     def facts(self) -> list[str]:
-        """What is known of its progress, in few words each."""
-        parts = [f"{stage} {step}/{total}" for stage, (step, total) in self.progress.items()]
-        last = self.losses[-1] if self.losses else {}
+        """Its progress, in few words each."""
+        last_lines = {one["stage"]: one for one in self.losses}
+        total = lambda line: f"/{line['total_steps']}" if "total_steps" in line else ""
+        parts = [f"{stage} {line['step']}{total(line)}" for stage, line in last_lines.items()]
+        last = {name: value for name, value in self.losses[-1].items() if value is not None} if self.losses else {}
         parts += [f"loss {last['loss']:.4f}"] if "loss" in last else []
-        parts += [f"{last['step_ms']:.0f} ms a step"] if "step_ms" in last else []
-        parts += [f"stall {last['stall_percent']:.0f} %"] if "stall_percent" in last else []
-        parts += [f"memory {self.memory_mb:,.0f} MB"] if self.memory_mb else []
-        return parts
+        parts += [f"{last['avg_ms']:.0f} ms a step"] if "avg_ms" in last else []
+        parts += [f"stall {100 * last['stall']:.0f} %"] if "stall" in last else []
+        return parts + ([f"memory {self.memory_mb:,.0f} MB"] if self.memory_mb else [])
 
 
 def view_run(folder: Path) -> RunView:
-    """Reads a run's folder; one that is not there yet has nothing to tell but a failure."""
-    log = _tail(folder / "train.log")
-    losses = [found for line in log.splitlines() if (found := _logged(line))]
-    progress = {one["stage"]: (one["step"], one["total"]) for one in losses}
-    samples = sorted((folder / "samples").glob("step_*.wav"), key=lambda path: path.name, reverse=True)
-    stores = {part: CheckpointStore(folder / part).steps() for part in STAGES if (folder / part).is_dir()}
-    lines = "\n".join(log.splitlines()[-LOG_LINES:])
+    """Reads a run's folder; one that does not exist yet can only have failed."""
     trainer = process_of(folder)
-    failed = None if trainer else failure(folder)
-    memory_mb = memory_of(trainer) if trainer else None
-    return RunView(folder, trainer is not None, failed, progress, losses, lines, tuple(samples), stores, memory_mb)
+    return RunView(
+        folder,
+        running=trainer is not None,
+        failed=None if trainer else failure(folder),
+        losses=[line for line in read_metrics(folder) if line["kind"] == "training"],
+        log=_tail(folder / "train.log"),
+        samples=tuple(sorted((folder / "samples").glob("step_*.wav"), key=lambda path: path.name, reverse=True)),
+        checkpoints={part: CheckpointStore(folder / part).steps() for part in STAGES if (folder / part).is_dir()},
+        memory_mb=_memory_of(trainer),
+    )
 
 
 def runs_in(folder: Path) -> list[str]:
@@ -81,12 +74,7 @@ def runs_in(folder: Path) -> list[str]:
     return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
-def run_folder(home: Path, name: str) -> Path:
-    """The folder of a run by its name; raises `UserError` for what is no name."""
-    return named_folder(home, name, "run")
-
-
-def named_folder(home: Path, name: str, what: str) -> Path:
+def named_folder(home: Path, name: str, what: str = "run") -> Path:
     """`home / name`.
 
     Args:
@@ -101,31 +89,17 @@ def named_folder(home: Path, name: str, what: str) -> Path:
     return home / name
 
 
-def _logged(line):
-    match = _STEP.search(line)
-    if not match:
-        return None
-    numbers = {name: float(value) for name, value in _NUMBER.findall(match[4]) if _is_number(value)}
-    told = {"stage": match[1], "step": int(match[2]), "total": int(match[3])}
-    told |= {"loss": numbers["loss"]} if "loss" in numbers else {}
-    for name, pattern in (("step_ms", _STEP_TIME), ("stall_percent", _STALL)):
-        if found := pattern.search(match[4]):
-            told[name] = float(found[1])
-    return told
-
-
-def _is_number(text):
+def _memory_of(process):
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return psutil.Process(process).memory_info().rss / 2**20 if process else None
+    except psutil.Error:
+        return None
 
 
 def _tail(path):
     try:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
-            return file.read(LOG_BYTES).decode("utf-8", errors="replace")
+            return "\n".join(file.read(LOG_BYTES).decode("utf-8", errors="replace").splitlines()[-LOG_LINES:])
     except OSError:
         return ""

@@ -1,15 +1,67 @@
-"""The tab in which a model speaks."""
+"""The tab in which a model speaks; audio is played while it is made: PCM in messages, by the browser alone."""
 
+import base64
 import itertools
+import json
+from collections import deque
 
 import gradio as gr
 import numpy as np
 
-from myxtts.apps.studio.parts import Choices, check_words, language_box, told
-from myxtts.apps.studio.player import HUSH, PLAY, Messages
+from myxtts.apps.studio.parts import Choices, check_words, language_box, shows_errors
 from myxtts.apps.studio.studio import Studio, Wish
 
 _numbers = itertools.count()
+REPEATED_PARTS = 8
+"""Gradio may drop an update that another one follows at once, so each update repeats the last parts."""
+
+PLAY = """(message) => {
+  if (!message) return;
+  const told = JSON.parse(message);
+  let player = window.myxtts_player;
+  if (!player || player.speech !== told.speech) {
+    if (player) player.context.close();
+    const context = new AudioContext({sampleRate: told.rate});
+    player = window.myxtts_player = {speech: told.speech, next: 0, at: 0, seconds: 0, context: context};
+  }
+  told.parts.forEach((part, index) => {
+    if (told.first + index < player.next) return;
+    player.next = told.first + index + 1;
+    const pcm = new Int16Array(Uint8Array.from(atob(part), (one) => one.charCodeAt(0)).buffer);
+    const buffer = player.context.createBuffer(1, pcm.length, told.rate);
+    buffer.getChannelData(0).set(Float32Array.from(pcm, (sample) => sample / 32768));
+    const source = player.context.createBufferSource();
+    source.buffer = buffer;
+    source.connect(player.context.destination);
+    player.at = Math.max(player.at, player.context.currentTime + 0.05);
+    source.start(player.at);
+    player.at += buffer.duration;
+    player.seconds += buffer.duration;
+  });
+}"""
+"""A function of the page that plays what the messages hold, each part once."""
+HUSH = "() => { if (window.myxtts_player) { window.myxtts_player.context.close(); window.myxtts_player = null; } }"
+"""One that ends it."""
+
+
+class Messages:
+    """The messages of one speech.
+
+    Args:
+        speech: Its name, different from that of other speeches.
+        sample_rate: In Hz.
+    """
+
+    def __init__(self, speech: str, sample_rate: int):
+        self.speech, self.sample_rate, self._next = speech, sample_rate, 0
+        self._parts: deque[str] = deque(maxlen=REPEATED_PARTS)
+
+    def add(self, samples: np.ndarray) -> str:
+        """The message for the samples that follow, `(S,)` int16."""
+        self._parts.append(base64.b64encode(samples.astype("<i2").tobytes()).decode())
+        self._next += 1
+        first = self._next - len(self._parts)
+        return json.dumps(dict(speech=self.speech, rate=self.sample_rate, first=first, parts=list(self._parts)))
 
 
 def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
@@ -48,7 +100,9 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
         yield said["spoken"].format(len(samples) / rate), gr.skip(), (rate, samples)
 
     given = [streamed, run, text, language, recording, speaker, seed, temperature, speed]
-    speaking = button.click(told(say), given, [state, message, sound], show_progress="minimal", api_name="speak")
+    speaking = button.click(
+        shows_errors(say), given, [state, message, sound], show_progress="minimal", api_name="speak"
+    )
     speaking.failure(lambda: "", None, state, api_name=False)
     message.change(None, message, None, js=PLAY)
     hush.click(lambda: said["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from myxtts.apps.studio import processes
 from myxtts.apps.studio.data_sets import DataSets
-from myxtts.apps.studio.processes import process_of, require_free, said, start_training, stop_training
-from myxtts.apps.studio.run_view import RunView, run_folder, runs_in, view_run
-from myxtts.apps.studio.tasks import Tasks
+from myxtts.apps.studio.run_view import RunView, named_folder, runs_in, view_run
 from myxtts.apps.studio.training_form import RELEASED_SIZE, XTTS_V2, Preset, preset_for, training_flags
 from myxtts.apps.studio.votes import Votes
-from myxtts.audio.files import load_samples
+from myxtts.audio.files import load_samples, to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import load_corpus
@@ -26,23 +25,23 @@ from myxtts.storage.speakers import read_speakers
 
 MOST_CHARACTERS = 4096
 CLIP_RATE = 22_050
-"""Of clips to hear, in Hz: that at which training hears them."""
+"""Sample rate of clips to hear, in Hz: that of training."""
 EXPORTS, EVALUATION = "_exports", "_evaluation"
 """Beside the runs; no run can have such a name."""
 
 
 class Wish(NamedTuple):
-    """What is to be said, and how."""
+    """A text to be spoken, and how."""
 
     run: str
     text: str
     language: str
     recording: str | None = None
-    """A file to take the voice from; without it, of the `speaker`."""
+    """File to take the voice from; without it the voice is the `speaker`'s."""
     speaker: str | None = None
     seed: int = 0
     temperature: float = 0.0
-    """Of the draws; 0 takes the run's own."""
+    """0 takes the run's own."""
     speed: float = 1.0
 
 
@@ -56,7 +55,7 @@ class Studio:
     def __init__(self, home: Path):
         self.home: Path = home
         self.data: DataSets = DataSets(home)
-        self.tasks: Tasks = Tasks()
+        self.tasks: processes.Tasks = processes.Tasks()
         self.votes: Votes = Votes(home)
         self._loading = threading.Lock()
         self._load = functools.lru_cache(2)(_load)
@@ -67,7 +66,7 @@ class Studio:
 
     def training(self) -> list[str]:
         """Names of the runs that train now, whoever started them."""
-        return [name for name in self.runs() if process_of(self.home / name)]
+        return [name for name in self.runs() if processes.process_of(self.home / name)]
 
     def check_data(self, folder: str, language: str) -> str:
         """The doctor's report on a folder of recordings."""
@@ -75,11 +74,10 @@ class Studio:
             raise UserError("Name a folder of recordings on this machine.")
         with tempfile.TemporaryDirectory() as place:
             report = Path(place) / "doctor.csv"
-            flags = ["--language", language, "--report", str(report)]
-            told = said("doctor", *flags_after_subject("data", folder, flags))
-            if "accepted: 0 " in told:  # no data set, perhaps somebody's file: nothing of it is quoted
-                told = re.sub(r" \(first: .*\)", "", told)
-            return told.replace(f"every clip and its reason: {report}", "").strip()
+            found = processes.output_of("doctor", "data", "--language", language, "--report", str(report), "--", folder)
+        if "accepted: 0 " in found:  # no data set, perhaps somebody's file: nothing of it is quoted
+            found = re.sub(r" \(first: .*\)", "", found)
+        return found.replace(f"every clip and its reason: {report}", "").strip()
 
     def random_clips(self, folder: str, language: str, count: int) -> list[tuple[str, tuple[int, np.ndarray]]]:
         """Clips of a data set to hear: text, and sample rate in Hz with 16-bit samples; fewer where it has fewer.
@@ -92,7 +90,7 @@ class Studio:
         return [(clip.text, (CLIP_RATE, _as_pcm16(load_samples(clip.wav_path, CLIP_RATE)))) for clip in chosen]
 
     def make_data_set(self, name: str, files: list[str], is_long: bool, language: str) -> Iterator[str]:
-        """Keeps dropped files as a data set, cutting them first where they are long; yields what is told of it."""
+        """Keeps dropped files as a data set, cutting them first where they are long; yields the command's output."""
         if not is_long:
             yield str(self.data.keep(name, files))
             return
@@ -101,47 +99,49 @@ class Studio:
         yield from self.tasks.follow(f"data {name}", "make-dataset", *flags)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> Preset:
-        """The training form for a run that starts from a model; a run that is there shows its own settings."""
-        folder = run_folder(self.home, name) if name else self.home
-        return preset_for(self.source(source), folder, recipe)
-
-    def source(self, named: str | None) -> str:
-        """What `--init-from` takes for a name in the form: the folder of a run, else the name as it is."""
-        named = (named or "").strip()
-        return str((self.home / named).resolve()) if named in self.runs() else named
+        """The training form for a run that starts from a model; an existing run shows its own settings."""
+        return preset_for(self._source(source), self._folder_or_home(name), recipe)
 
     def flags(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[str]:
         """The flags of `myxtts train` for the form."""
-        folder = run_folder(self.home, name) if name else self.home
-        return training_flags(recipe, folder, values | dict(init_from=self.source(values["init_from"])))
+        values = values | dict(init_from=self._source(values["init_from"]))
+        return training_flags(recipe, self._folder_or_home(name), values)
+
+    def _folder_or_home(self, name):
+        return named_folder(self.home, name) if name else self.home
+
+    def _source(self, named):
+        """The value of `--init-from` for a name in the form: the folder of a run, else the name as it is."""
+        named = (named or "").strip()
+        return str((self.home / named).resolve()) if named in self.runs() else named
 
     def plan(self, flags: list[str]) -> str:
-        """What training with these flags would take."""
+        """The memory that training with these flags would take."""
         is_released = f"--init-from={XTTS_V2}" in flags  # the plan does not fetch it to learn its size
-        return said("plan", *flags, *[f"--model-size={RELEASED_SIZE}"] * is_released)
+        return processes.output_of("plan", *flags, *[f"--model-size={RELEASED_SIZE}"] * is_released)
 
-    def check_free(self, name: str) -> None:
-        """Raises `UserError` where the name is none, or a run of it trains already."""
-        require_free(run_folder(self.home, name))
+    def require_free(self, name: str) -> None:
+        """Raises `UserError` where the name cannot be a run's, or a run of it trains already."""
+        processes.require_free(named_folder(self.home, name))
 
     def start(self, name: str, flags: list[str]) -> None:
         """Starts a run, or resumes it."""
-        start_training(run_folder(self.home, name), flags)
+        processes.start_training(named_folder(self.home, name), flags)
 
     def stop(self, name: str) -> None:
         """Stops a run after its step."""
-        stop_training(run_folder(self.home, name))
+        processes.stop_training(named_folder(self.home, name))
 
     def view(self, name: str) -> RunView:
-        """What there is to see of a run."""
-        return view_run(run_folder(self.home, name))
+        """The present state of a run."""
+        return view_run(named_folder(self.home, name))
 
     def speakers(self, name: str) -> list[str]:
         """Names of the speakers that a run was trained on."""
-        return list(read_speakers(run_folder(self.home, name)))
+        return list(read_speakers(named_folder(self.home, name)))
 
     def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
-        """Sample rate in Hz, and 16-bit samples `(S,)`; of doubtful sentences a second try.
+        """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are tried a second time.
 
         Raises:
             UserError: The model cannot speak this; the message says why.
@@ -152,15 +152,15 @@ class Studio:
 
     def stream(self, wish: Wish) -> Iterator[tuple[int, np.ndarray]]:
         """As `speak`, piece by piece while it is made, with no second try."""
-        synthesizer, *options = self._opened(wish)
+        synthesizer, *options = self._opened(wish, "best")
         for samples in synthesizer.stream(wish.text, *options, check=False):
             yield synthesizer.sample_rate, _as_pcm16(samples)
 
-    def _opened(self, wish, which="best"):
+    def _opened(self, wish, which):
         """The run's `Synthesizer`, and its options up to the speed."""
         if len(wish.text) > MOST_CHARACTERS:
             raise UserError(f"A text has at most {MOST_CHARACTERS} characters here. Received: {len(wish.text)}.")
-        folder = run_folder(self.home, wish.run)
+        folder = named_folder(self.home, wish.run)
         with self._loading:
             synthesizer = self._load(folder, which, _changed(folder))
         from myxtts.inference.voices import stored_voice
@@ -174,8 +174,8 @@ class Studio:
         return synthesizer, voice, wish.language, sampling, int(wish.seed), wish.speed
 
     def export(self, name: str, file_format: str, weights: str) -> Iterator[str]:
-        """Exports a run beside the runs; yields what is told of it."""
-        flags = ["--checkpoint", str(run_folder(self.home, name)), "--format", file_format, "--weights", weights]
+        """Exports a run beside the runs; yields the command's output."""
+        flags = ["--checkpoint", str(named_folder(self.home, name)), "--format", file_format, "--weights", weights]
         folder = self.export_folder(name, file_format, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
         yield from self.tasks.follow("export", "export", *flags, "--output", str(folder))
@@ -185,38 +185,31 @@ class Studio:
         return self.home / EXPORTS / f"{name}-{file_format}-{weights}"
 
     def convert(self, source: str, name: str) -> Iterator[str]:
-        """Makes a run of a released `model.pth`; yields what is told of it."""
-        target = run_folder(self.home, name)
+        """Makes a run of a released `model.pth`; yields the command's output."""
+        target = named_folder(self.home, name)
         if not source.strip():
             raise UserError("Name the model.pth of XTTS v2, or of a fine-tune of it, on this machine.")
-        flags = [f"--from-coqui={source.strip()}", f"--output={target}"]
-        yield from self.tasks.follow("convert", "convert", *flags)
+        yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, sides: list[str], sentences: int) -> Iterator[str]:
-        """Judges models `NAME@best` or `NAME@last` side by side; yields what is told of it, at last the table."""
-        folders = [f"{run_folder(self.home, side.rpartition('@')[0])}@{side.rpartition('@')[2]}" for side in sides]
+        """Evaluates models `NAME@best` or `NAME@last` side by side; yields the command's output, at last the table."""
+        folders = [f"{named_folder(self.home, side.rpartition('@')[0])}@{side.rpartition('@')[2]}" for side in sides]
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
 
 
 def _load(folder, which, changed):
-    # Here, so that the page is there at once: TensorFlow takes seconds, and only speaking needs it.
+    # Here, so that the page opens at once: TensorFlow takes seconds, and only speaking needs it.
     from myxtts.interchange.onnx.engines import load_synthesizer
 
     return load_synthesizer(folder, which)
 
 
 def _as_pcm16(samples: np.ndarray) -> np.ndarray:
-    return np.round(np.clip(samples, -1, 1) * 32767).astype(np.int16)
-
-
-def flags_after_subject(subject: str, value: str, flags: list[str]) -> list[str]:
-    """`data -- FOLDER` with the flags before it, so that no folder is taken for a flag."""
-    return [subject, *flags, "--", value]
+    return np.frombuffer(to_pcm16(samples), "<i2")
 
 
 def _changed(folder):
     """When something that speaks was last written, so that a newer checkpoint is loaded anew."""
-    told = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
-    files = [path.stat().st_mtime_ns for path in told if path.exists()]
-    return max(files, default=0)
+    paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
+    return max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)

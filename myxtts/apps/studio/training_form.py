@@ -1,17 +1,20 @@
-"""Values of the training form: the source of a run chooses a recipe, and flags are what the form changes of it."""
+"""Values of the training form: the source of a run chooses a recipe, and flags are what the form changes of it.
+
+A setting is in the form if its field says `page="main"` or `page="more"`.
+"""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from myxtts.config.config import XTTSConfig
-from myxtts.config.flags import Flag, all_flags
+from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
 from myxtts.config.loading import config_from_dict
 from myxtts.config.recipes import SAMPLE
 from myxtts.config.stages import STAGES
-from myxtts.config.training import TUNABLE, TrainingConfig
+from myxtts.config.training import TUNABLE
 from myxtts.interchange.hub.fetching import folder_here
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointStore
@@ -26,15 +29,10 @@ FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
 LOWER_RATE = 5
 """The rate from random weights over that of `finetune_base.yaml`, for models of other sizes."""
-MAIN = "train_data", "language", "init_from", "model_size", "stage", "batch_size", "epochs", "max_steps", "grad_accum"
-MAIN += ("save_every",)
-MORE = "lr", "tune", "lora_rank", "sample_languages", "val_data", "seed", "keep", "validate_every", "sample_every"
-MORE += "evaluate_every", "recognizer", "best_by", "data_gpu", "model_gpu", "optimizations", "precision", "attention"
-MORE += "gradient_checkpointing", "xla", "tf32", "strict", "accept_licence"
-"""Flags of the form, by their names in Python: those in view, and those among more settings."""
-FLAGS: Mapping[str, Flag] = {name: flag for flag in all_flags() for name in flag.keywords}
-SWITCHES = "yes", "on/off"
-"""Kinds of flags that are check boxes."""
+FLAGS: Mapping[str, Flag] = {
+    flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
+}
+"""Flags of the form, by their names in Python."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Preset:
     recipe: str
     """Name of a recipe, `OWN`, or "" for the defaults."""
     values: dict[str, Any]
-    """Of the form, by the names of `MAIN`, `MORE` and `amharic_g2p`."""
+    """By the names of `FLAGS`."""
     stages: list[list]
     """Rows of the stages that train: name, steps, batch size and peak learning rate."""
 
@@ -59,9 +57,11 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
     Raises:
         UserError: The source or the run is damaged.
     """
-    known = {} if not source else _model_in(source)
+    known = _model_in(source) if source else {}
     if recipe is None:
-        recipe = OWN if (folder / OWN).is_file() else _recipe_for(source, known)
+        recipe = OWN if (folder / OWN).is_file() else ""
+        if source and not recipe:
+            recipe = FINETUNE_RELEASE if known.get("released") else FINETUNE_BASE
     config = config_in(recipe, folder)
     values = values_of(config)
     if recipe != OWN:
@@ -69,7 +69,7 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
         if source and recipe == FINETUNE_BASE and not is_base(source):
             values |= _rates_for(known)
         if known:
-            values |= dict(model_size=known["size"], amharic_g2p="am" in known["g2p"])
+            values |= dict(model_size=known["size"], g2p=",".join(known["g2p"]))
     return Preset(recipe, values, stages_of(config, values))
 
 
@@ -83,9 +83,8 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 def values_of(config: XTTSConfig) -> dict[str, Any]:
     """What the form shows of settings; None where a flag sets several that differ."""
     nested = config.to_dict()
-    values = {name: _value_in(nested, FLAGS[name]) for name in (*MAIN, *MORE)}
-    values["language"] = values["language"] or DEFAULT_LANGUAGE
-    return values | dict(amharic_g2p="am" in (config.data.g2p or ()))
+    values = {name: _value_in(nested, flag.settings[0]) for name, flag in FLAGS.items()}
+    return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
@@ -105,39 +104,25 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
 
 def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list[str]:
     """The flags of `myxtts train` for a form: a recipe, and what differs from it."""
-    has_data = bool((values["train_data"] or "").strip())
+    has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)
     before = values_of(config) | dict(language=config.data.language)
-    flags = [f"--config={folder / OWN if recipe == OWN else recipe}"] if recipe else []
-    for name in (*MAIN, *MORE):
-        flag, value = FLAGS[name], _plain(values.get(name))
-        left_out = name == "language" and not has_data or name == "model_size" and values["init_from"]
-        if left_out or value == _plain(before[name]):
-            continue
-        if flag.kind in SWITCHES:
-            flags += [flag.names[0]] if value else [f"--no-{flag.names[0][2:]}"] * (flag.kind == "on/off")
-        elif value is not None:
-            flags.append(f"{flag.names[0]}={value}")
-    source, sounds = values["init_from"], config.data.g2p or ()
     if source and recipe != OWN:
-        sounds = _model_in(source).get("g2p", ())
-    if values["amharic_g2p"] != ("am" in sounds):
-        kept = [one for one in sounds if one != "am"]
-        flags += [f"--g2p={one}" for one in (["am"] if values["amharic_g2p"] else []) + kept]
+        before["g2p"] = ",".join(_model_in(source).get("g2p", ()))
+    left_out = {"language"} if not has_data else set()
+    left_out |= {"model_size"} if source else set()
+    flags = [f"--config={folder / OWN if recipe == OWN else recipe}"] if recipe else []
+    for name, flag in FLAGS.items():
+        value, long_name = _plain(values.get(name)), flag.names[0]
+        if name in left_out or value == _plain(before[name]):
+            continue
+        if flag.kind is bool:
+            is_switch = flag.field.default is None
+            flags += [long_name] if value else [f"--no-{long_name[2:]}"] * is_switch
+        elif value is not None:
+            flags += [f"{long_name}={one}" for one in (value.split(",") if flag.repeats else [value])]
     return flags
-
-
-def choices_of(name: str) -> tuple | None:
-    """The values that a flag of the form allows; None where there is no list of them."""
-    rules = {one.name: one.metadata.get("rule", {}) for one in fields(TrainingConfig)}
-    return rules.get(FLAGS[name].settings[0].removeprefix("training."), {}).get("one_of")
-
-
-def _recipe_for(source, known):
-    if not source:
-        return ""
-    return FINETUNE_RELEASE if known.get("released", source == XTTS_V2) else FINETUNE_BASE
 
 
 def _model_in(source):
@@ -148,21 +133,20 @@ def _model_in(source):
         return {}
     config, state = read_config(folder), CheckpointStore(folder / "gpt").newest_state() or {}
     released = config.model.size == RELEASED_SIZE or "converted_from" in state
-    stages = [name for name in TUNABLE if CheckpointStore(folder / name).steps()]
+    stages = tuple(name for name in TUNABLE if CheckpointStore(folder / name).steps())
     return dict(size=config.model.size, g2p=config.data.g2p or (), released=released, stages=stages)
 
 
 def _rates_for(known):
-    """What makes `finetune_base.yaml` one for a run: all its stages train on, at a rate that suits its size."""
+    """What makes `finetune_base.yaml` fit another model: all its stages train on, at a rate that suits its size."""
     base, size = config_in(FINETUNE_BASE, Path()).model.size, known.get("size")
-    stages = tuple(known.get("stages", ()))
     rate = STAGES["gpt"].learning_rates[size] / LOWER_RATE if size not in (None, base) else None
-    return dict(tune=",".join(TUNABLE) if stages == TUNABLE else "", lr=rate)
+    return dict(tune=",".join(TUNABLE) if known.get("stages") == TUNABLE else "", lr=rate)
 
 
-def _value_in(nested, flag):
-    section, _, rest = flag.settings[0].partition(".")
-    if section == "stage":
+def _value_in(nested, place):
+    section, _, rest = place.partition(".")
+    if section == EVERY_STAGE:
         found = {json.dumps(nested["training"][name][rest]) for name in STAGES}
         return json.loads(found.pop()) if len(found) == 1 else None
     value = nested[section]

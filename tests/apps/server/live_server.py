@@ -75,18 +75,17 @@ class Live:
 
 
 @contextmanager
-def live_server(synthesizer, run, voices=None, max_waiting=32, queue_seconds=600.0, besides=lambda *_: (), **settings):
+def live_server(synthesizer, run, voices=None, max_waiting=32, queue_seconds=600.0, beside=lambda *_: None, **settings):
     """Runs a server in a thread until the block ends; stops it as a signal does."""
-    from myxtts.apps.server.app import ServerSettings, make_app
-    from myxtts.apps.server.metrics import Metrics
+    from myxtts.apps.server.app import make_app
+    from myxtts.apps.server.gate import ServerSettings
     from myxtts.apps.server.serving import Serving
     from myxtts.apps.server.speaker import Speaker
     from myxtts.apps.server.voices import VoiceBook
 
-    speaker = Speaker(synthesizer, Metrics(), max_waiting, queue_seconds, warm="none")
-    book = VoiceBook(synthesizer, run, voices)
-    app = make_app(speaker, book, ServerSettings("tiny", **settings))
-    serving = Serving(app, speaker, "127.0.0.1", 0, 10, besides(speaker, book))
+    speaker = Speaker(synthesizer, max_waiting, queue_seconds, warm="none")
+    parts = speaker, VoiceBook(synthesizer, run, voices), ServerSettings("tiny", **settings)
+    serving = Serving(make_app(*parts), speaker, "127.0.0.1", 0, 10, beside(*parts))
     thread = threading.Thread(target=serving.run, name="serving")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     thread.start()

@@ -222,7 +222,7 @@ def test_log_line_has_the_id_and_not_the_text(live, caplog):
         live.ask(
             "POST", "/v1/audio/speech", dict(model="tts-1", input="one six.", voice="low"), {"X-Request-ID": "mine-1"}
         )
-        told_of = lambda: {one.told["request_id"]: one.told for one in caplog.records if hasattr(one, "told")}
+        told_of = lambda: {one.fields["request_id"]: one.fields for one in caplog.records if hasattr(one, "fields")}
         live.wait_until(lambda: "mine-1" in told_of())  # what an earlier test cut off may be told in between
     told = told_of()["mine-1"]
     assert told["codes"] > 0 and told["first_sound"] > 0 and not told["cancelled"]

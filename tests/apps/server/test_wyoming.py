@@ -11,26 +11,22 @@ pytest.importorskip("uvicorn", reason="needs the extra server")
 pytest.importorskip("wyoming", reason="needs the extra test")
 
 from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
+from page_browser import free_port  # noqa: E402
 from wyoming.client import AsyncTcpClient  # noqa: E402
 from wyoming.info import Describe, Info  # noqa: E402
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeVoice  # noqa: E402
 
-from myxtts.apps.server.wyoming_protocol import WyomingServer  # noqa: E402
+from myxtts.apps.server.wyoming_protocol import serve_wyoming  # noqa: E402
 from myxtts.audio.files import to_pcm16  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    home, servers = tmp_path_factory.mktemp("wyoming"), []
+    home, port = tmp_path_factory.mktemp("wyoming"), free_port()
     (home / "run").mkdir()
-
-    def besides(speaker, voices):
-        servers.append(WyomingServer(speaker, voices, "en", 400))
-        return [servers[0].serve("127.0.0.1", 0)]
-
-    with live_server(talkative_synthesizer(), home / "run", write_voices(home / "voices"), besides=besides) as live:
-        live.wait_until(lambda: servers[0].port)
-        live.wyoming_port, live.voices = servers[0].port, home / "voices"
+    voices, beside = write_voices(home / "voices"), lambda *parts: serve_wyoming("127.0.0.1", port, *parts)
+    with live_server(talkative_synthesizer(), home / "run", voices, beside=beside, max_characters=400) as live:
+        live.wyoming_port, live.voices = port, voices
         yield live
 
 

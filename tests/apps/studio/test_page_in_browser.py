@@ -61,7 +61,7 @@ def test_recordings_become_a_voice_that_is_heard_compared_and_exported(home, tin
         page.choose("speak_run", "first")
         page.write("speak_text", "one two.")
         page.click("speak_say")
-        page.wait_toast("whose voice")
+        page.wait_toast("No voice")
         page.record("speak_recording", 2)
         page.click("speak_say")
         page.wait_value("speak_state", "s of speech", **patience)

@@ -12,44 +12,45 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from myxtts.apps.studio import tasks
+from myxtts.apps.studio import processes
 from myxtts.apps.studio.data_sets import DataSets
-from myxtts.apps.studio.player import REPEATED_PARTS, Messages
-from myxtts.apps.studio.processes import output_path, sentence_of, start_training, stop_training, trainer_of
-from myxtts.apps.studio.run_view import run_folder, runs_in, view_run
+from myxtts.apps.studio.processes import Tasks, output_path, sentence_of, start_training, stop_training, trainer_of
+from myxtts.apps.studio.run_view import named_folder, runs_in, view_run
 from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.tasks import Tasks
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
 from myxtts.apps.studio.votes import Votes
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
-from myxtts.storage.files import read_json, write_json
+from myxtts.storage.files import append_line, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
 
-LINE = "17:23:43 INFO dvae step {step}/800 | loss {loss} | reconstruction 0.81 | lr 1.3e-03 | Avg: 96.9ms, Std: 10.8ms"
-LINE += " | Throughput: 10.32 steps/sec | Variation: 11.2% | stall 2.0% | buffer 1/1 | 01:12 left"
+
+def write_metrics(folder, *lines):
+    for stage, step, figures in lines:
+        line = {"stage": stage, "total_steps": 800, "step": step, "kind": "training", **figures}
+        append_line(folder / "metrics.jsonl", json.dumps(line))
 
 
-def test_log_of_a_run_tells_losses_times_and_progress(tmp_path):
-    lines = [LINE.format(step=step, loss=loss) for step, loss in ((50, "0.8227"), (100, "0.4361"))]
-    (tmp_path / "train.log").write_text("17:23:33 INFO Stage dvae: steps 1 to 800\n" + "\n".join(lines) + "\n")
+def test_metrics_of_a_run_give_losses_times_and_progress(tmp_path):
+    timing = {"avg_ms": 96.9, "stall": 0.02}
+    (tmp_path / "train.log").write_text("17:23:33 INFO dvae step 700/800 | loss 7.0\n")
+    write_metrics(tmp_path, ("dvae", 50, {"loss": 0.8227, **timing}), ("dvae", 100, {"loss": 0.4361, **timing}))
+    append_line(tmp_path / "metrics.jsonl", '{"stage": "dvae", "step": 100, "kind": "validation", "loss": 9}')
     view = view_run(tmp_path)
-    assert view.progress == {"dvae": (100, 800)} and not view.running and view.failed is None
-    assert [(one["step"], one["loss"], one["step_ms"], one["stall_percent"]) for one in view.losses] == [
-        (50, 0.8227, 96.9, 2.0),
-        (100, 0.4361, 96.9, 2.0),
-    ]
-    assert view.summary == "not training · dvae 100/800 · loss 0.4361 · 97 ms a step · stall 2 %"
+    assert not view.running and view.failed is None and "700/800" in view.log
+    assert [(one["step"], one["loss"]) for one in view.losses] == [(50, 0.8227), (100, 0.4361)]
+    assert (view.state, view.facts) == ("not training", ["dvae 100/800", "loss 0.4361", "97 ms a step", "stall 2 %"])
 
 
-def test_log_line_of_a_loss_that_is_not_a_number_breaks_nothing(tmp_path):
-    (tmp_path / "train.log").write_bytes(b"\xff\xfe\n" + LINE.format(step=50, loss="nan").encode() + b"\nINFO x step")
-    assert view_run(tmp_path).progress == {"dvae": (50, 800)}
+def test_loss_that_is_not_a_number_breaks_nothing(tmp_path):
+    (tmp_path / "train.log").write_bytes(b"\xff\xfe\nINFO x step")
+    write_metrics(tmp_path, ("dvae", 50, {"loss": None}))
+    assert view_run(tmp_path).facts == ["dvae 50/800"]
 
 
 def test_folder_that_is_not_there_tells_nothing(tmp_path):
-    assert view_run(tmp_path / "none").summary == "not training" and runs_in(tmp_path / "none") == []
+    assert view_run(tmp_path / "none").facts == [] and runs_in(tmp_path / "none") == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
@@ -94,9 +95,9 @@ def test_failure_is_known_to_a_server_that_did_not_see_it(tmp_path):
     folder.mkdir()
     output_path(folder).write_text("Stage dvae\nError: The disk is full.\nFree some.\n")
     assert view_run(folder).failed == "The disk is full.\nFree some." and view_run(folder).state == "failed"
-    (folder / "train.log").write_text("")
+    (folder / "metrics.jsonl").write_text("")
     later = output_path(folder).stat().st_mtime + 5
-    os.utime(folder / "train.log", (later, later))
+    os.utime(folder / "metrics.jsonl", (later, later))
     assert view_run(folder).failed is None  # somebody went on by hand
 
 
@@ -139,8 +140,8 @@ def test_votes_are_kept_and_counted_by_pair(tmp_path):
 def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
     # A suite that was started in the background has its children ignore what stops them.
     ready = "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    monkeypatch.setattr(tasks, "command", lambda *given: [sys.executable, "-c", ready + given[0]])
-    monkeypatch.setattr(tasks, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(processes, "command", lambda *given: [sys.executable, "-c", ready + given[0]])
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.02)
     known = Tasks()
     assert list(known.follow("a", "print('10 %\\r20 %'); print('done')"))[-1] == "20 %\ndone"
     with pytest.raises(UserError, match="^It is wrong.$"):
@@ -156,7 +157,10 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
         known.cancel("a")
 
 
+@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
 def test_messages_of_a_speech_hold_every_part_in_order():
+    from myxtts.apps.studio.speak_tab import REPEATED_PARTS, Messages
+
     messages, parts = Messages("1", 24000), [np.arange(n, n + 5, dtype=np.int16) for n in range(20)]
     heard = {}
     for told in [json.loads(messages.add(part)) for part in parts][::REPEATED_PARTS]:  # those between are missed
@@ -201,8 +205,7 @@ def test_run_that_the_page_starts_has_the_steps_and_rates_of_the_recipe(tmp_path
         name = f"from_{source or 'nothing'}"
         preset = studio.preset(name, source)
         form = preset.values | dict(train_data=str(recordings), language=language)
-        asked = {} if source == "released" else dict(amharic_g2p=language == "am")
-        form |= asked | ({} if source else dict(model_size="nano"))
+        form |= {} if source else dict(model_size="nano", g2p="am" if language == "am" else "")
         flags = [*studio.flags(name, preset.recipe, form), "--checkpoint-dir", str(home / name)]
         open_run(config_from_arguments(build_parser().parse_args(flags)))
         config = config_from_dict(read_json(home / name / "config.json"))
@@ -220,15 +223,15 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     (tmp_path / "run").mkdir()
     write_json(tmp_path / "run/config.json", config.to_dict())
     found = Studio(tmp_path).preset("run", None).values
-    shown = (found["train_data"], found["batch_size"], found["model_size"], found["amharic_g2p"])
-    assert shown == ("recordings", 3, "nano", True)
+    shown = (found["train_data"], found["batch_size"], found["model_size"], found["g2p"])
+    assert shown == ("recordings", 3, "nano", "am")
     assert Studio(tmp_path).flags("run", OWN, found | dict(data_gpu=0, keep=2.0))[1:] == [
         "--language=en",
         "--data-gpu=0",
     ]
     base = Studio(tmp_path).preset("new", "base")
     assert [row[:2] for row in base.stages] == [["dvae", 600], ["gpt", 400], ["decoder", 1500]]
-    flags = Studio(tmp_path).flags("new", base.recipe, base.values | dict(amharic_g2p=True, model_size="tiny"))
+    flags = Studio(tmp_path).flags("new", base.recipe, base.values | dict(model_size="tiny"))
     assert flags == ["--config=finetune_base.yaml"]
     released = Studio(tmp_path).preset("new", XTTS_V2)
     assert released.stages == [["gpt", "500 epochs", 3, "5.0e-06"]] and released.values["model_size"] == "big"
@@ -242,7 +245,7 @@ def test_sentence_is_found_in_what_a_command_printed():
 @pytest.mark.parametrize("name", ["", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
 def test_name_of_a_run_is_no_path(tmp_path, name):
     with pytest.raises(UserError, match="A run's name"):
-        run_folder(tmp_path, name)
+        named_folder(tmp_path, name)
 
 
 def test_flags_are_those_of_the_command(tmp_path):
@@ -250,7 +253,7 @@ def test_flags_are_those_of_the_command(tmp_path):
 
     form = Studio(tmp_path).preset("new", "").values
     form |= dict(train_data=" --odd name", language="am", model_size="nano", stage="gpt", batch_size=4, epochs=3)
-    form |= dict(max_steps=20, grad_accum=2, save_every=50, amharic_g2p=True, gradient_checkpointing=True, xla=False)
+    form |= dict(max_steps=20, grad_accum=2, save_every=50, g2p="am", gradient_checkpointing=True, xla=False)
     config = config_from_arguments(build_parser().parse_args(Studio(tmp_path).flags("new", "", form)))
     assert config.data.train_data == "--odd name" and config.data.language == "am" and config.data.g2p == ("am",)
     training = config.training
@@ -273,12 +276,6 @@ def test_plan_and_data_are_told_by_the_commands(tmp_path, tiny_corpus):
         with pytest.raises(UserError) as told:
             studio.check_data(bad, "en")
         assert "Traceback" not in str(told.value)
-
-
-def test_texts_of_both_languages_are_complete():
-    from myxtts.apps.studio.texts import TEXTS
-
-    assert set(TEXTS["en"]) == set(TEXTS["fa"]) and all(all(texts.values()) for texts in TEXTS.values())
 
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
@@ -313,7 +310,7 @@ def test_lock_of_a_file_of_the_same_number_elsewhere_is_not_a_run(tmp_path, monk
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
 def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys, monkeypatch):
     from myxtts.apps.studio.__main__ import main
-    from myxtts.apps.studio.page import build_page
+    from myxtts.apps.studio.app import build_page
 
     for language in ("en", "fa"):
         page = build_page(Studio(tmp_path), language)

@@ -1,0 +1,214 @@
+"""`POST /v1/audio/speech`: the fields of a request, the checks before the first byte, and the audio on its way out."""
+
+import asyncio
+import base64
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from myxtts.apps.server.errors import ApiError, as_api_error
+from myxtts.apps.server.gate import ServerSettings
+from myxtts.apps.server.speaker import Speaker, SpeechJob
+from myxtts.apps.server.voices import VoiceBook
+from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder, StreamResampler
+from myxtts.config.checks import UNPRINTABLE, UserError
+from myxtts.inference.text_front import SpeechError
+from myxtts.text.language_guess import guess_language
+from myxtts.text.languages import get_language
+
+ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+"""Names that clients of OpenAI ask for by default; each means the model that is served."""
+SOUND_RATE = 24_000
+"""Sample rate of all audio that is sent, in Hz: OpenAI's clients expect it of PCM."""
+MEDIA_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm"}
+SEND_SECONDS = 30.0
+"""How long a client may take to read what it was sent."""
+_SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
+
+
+class VoiceId(BaseModel):
+    """A voice as OpenAI's clients name those of their own."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class SpeechRequest(BaseModel):
+    """Body of `POST /v1/audio/speech`: OpenAI's fields, then this server's own."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]
+    input: Annotated[str, Field(min_length=1, description="the text")]
+    voice: Annotated[str, Field(min_length=1, max_length=200)] | VoiceId
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = Field(
+        "mp3", description="pcm: 16 bit, little-endian, mono, 24 000 Hz"
+    )
+    speed: Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False)] = 1.0
+    stream_format: Literal["audio", "sse"] | None = Field(
+        None, description="send the audio while it is made, plain or as server-sent events"
+    )
+    instructions: str | None = Field(None, max_length=10_000, description="accepted, and without effect")
+    user: str | None = Field(None, max_length=200, description="accepted, and without effect")
+    stream: bool | None = Field(None, description="true is stream_format audio")
+    language: str | None = Field(None, max_length=20, description="code; by default the voice's, as far as letters fit")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    temperature: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(lt=2**31)] | None = None
+    top_p: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    repetition_penalty: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the audio is sent while it is made. PCM always is: its bytes are the same."""
+        return bool(self.stream or self.stream_format or self.response_format == "pcm")
+
+
+def make_job(
+    asked: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, **of_job
+) -> SpeechJob:
+    """The job of a request, checked; reads files.
+
+    Args:
+        of_job: `loop` and other fields of `SpeechJob`.
+
+    Raises:
+        ApiError: What is asked for cannot be spoken.
+    """
+    _check_fields(asked, settings)
+    voice, find = voices.find(asked.voice if isinstance(asked.voice, str) else asked.voice.id)
+    language = _settle_language(asked, voice.language or settings.language)
+    given = {name: getattr(asked, name) for name in _SAMPLING if getattr(asked, name) is not None}
+    try:
+        sampling = dataclasses.replace(speaker.synthesizer.config.sampling, **given)
+    except UserError as error:
+        raise ApiError(400, str(error).replace("sampling.", ""), next(iter(given))) from error
+    try:
+        speaker.synthesizer.text_front.pieces(asked.input, language)
+    except SpeechError as error:
+        raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
+    of_job |= dict(sampling=sampling, seed=asked.seed, speed=asked.speed, hurry=asked.is_open)
+    return SpeechJob(text=asked.input, find_voice=find, language=language, **of_job)
+
+
+def _check_fields(asked, settings):
+    """Raises `ApiError` for what is wrong whatever the model and the voice."""
+    if asked.model not in (known := (settings.model, *ALIASES)):
+        raise ApiError(404, f"There is no model {asked.model!r}; use {known[0]}.", "model", "model_not_found")
+    if len(asked.input) > settings.max_characters:
+        rule = f"input has at most {settings.max_characters} characters"
+        raise ApiError(400, f"{rule}. Received: {len(asked.input)}.", "input", "string_above_max_length")
+    formats = OPEN_FORMATS if asked.is_open else SOUND_FORMATS
+    if asked.response_format not in formats:
+        rule = f"response_format must be one of {', '.join(formats)}{' for a stream' if asked.is_open else ''}"
+        raise ApiError(400, f"{rule}. Received: {asked.response_format}.", "response_format", "unsupported_format")
+    if any("\ud800" <= character <= "\udfff" for character in asked.input):
+        raise ApiError(400, "input holds half of a character (a lone surrogate).", "input")
+    if asked.stream is False and asked.stream_format:
+        raise ApiError(400, "stream false contradicts stream_format.", "stream")
+
+
+def _settle_language(asked, usual):
+    if asked.language:
+        try:
+            return get_language(asked.language).code
+        except ValueError as error:
+            raise ApiError(400, str(error), "language") from error
+    language, note = guess_language([asked.input], usual)
+    if note and language == usual:
+        raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
+    return language
+
+
+class SpeechResponse(Response):
+    """Speaks one job and sends its audio, or an error if that comes before the first byte.
+
+    Args:
+        is_open: Send the audio while it is made, without a length; else as a whole.
+        events: Send it as server-sent events, in OpenAI's form.
+    """
+
+    def __init__(self, speaker: Speaker, job: SpeechJob, sound_format: str, is_open: bool, events: bool):
+        self.speaker, self.job, self.events, self.background = speaker, job, events, None
+        self.encoder = SoundEncoder(sound_format, SOUND_RATE, is_open)
+        self.resampler = StreamResampler(speaker.synthesizer.sample_rate, SOUND_RATE)
+
+    async def __call__(self, scope, receive, send):
+        """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
+        speaking = asyncio.create_task(self._speak(scope, receive, send))
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait((speaking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if speaking.done():
+                speaking.result()
+        finally:
+            self.speaker.cancel(self.job)
+            for task in (speaking, leaving):
+                task.cancel()
+            await asyncio.gather(speaking, leaving, return_exceptions=True)
+            scope["state"]["speech"] = self._facts()
+
+    async def _speak(self, scope, receive, send):
+        started = False
+        try:
+            async for content, is_last in self._parts():
+                if not started:
+                    await send(self._start(len(content) if is_last and not self.events else None))
+                    started = True
+                await _send_body(send, content, more=not is_last)
+        except TimeoutError:
+            return  # the client does not read; without an end, the server closes the connection
+        except Exception as error:
+            if not started:
+                await as_api_error(error).response()(scope, receive, send)
+            elif self.events:
+                await _send_body(send, _event(as_api_error(error).body | {"type": "error"}), more=True)
+            # Audio that has begun stays without an end, so that no client takes a part for the whole.
+
+    async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
+        """Bytes to send, and whether they are the last."""
+        self.speaker.submit(self.job)
+        while (samples := await self.job.next()) is not None:
+            if content := self.encoder.add(self.resampler.add(samples)):
+                yield self._audio_event(content) if self.events else content, False
+        content = self.encoder.add(self.resampler.end()) + self.encoder.end()
+        if self.events:
+            used, made = len(self.job.text), self.job.num_codes
+            usage = dict(input_tokens=used, output_tokens=made, total_tokens=used + made)
+            content = self._audio_event(content) + _event({"type": "speech.audio.done", "usage": usage})
+        yield content, True
+
+    def _audio_event(self, content):
+        return _event({"type": "speech.audio.delta", "audio": base64.b64encode(content).decode()})
+
+    def _start(self, num_bytes):
+        kind = "text/event-stream" if self.events else MEDIA_TYPES[self.encoder.sound_format]
+        headers = {"content-type": kind, "cache-control": "no-store", "x-accel-buffering": "no"}
+        headers |= {} if num_bytes is None else {"content-length": str(num_bytes)}
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        return {"type": "http.response.start", "status": 200, "headers": encoded}
+
+    def _facts(self):
+        """Fields for the request's log line; of the text only its length."""
+        job, rate = self.job, self.speaker.synthesizer.sample_rate
+        facts = dict(characters=len(job.text), codes=job.num_codes, cancelled=job.cancelled)
+        facts |= dict(sound_seconds=round(job.num_samples / rate, 3))
+        facts |= dict(first_sound=round(job.first_sound - job.arrived, 4)) if job.first_sound else {}
+        return facts | (dict(queued=round(job.begun - job.arrived, 4)) if job.begun else {})
+
+
+async def _send_body(send, content, more):
+    async with asyncio.timeout(SEND_SECONDS):
+        await send({"type": "http.response.body", "body": content, "more_body": more})
+
+
+async def _until_gone(receive):
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _event(value):
+    return f"data: {json.dumps(value)}\n\n".encode()
