@@ -14,10 +14,8 @@ from myxtts.text import espeak
 from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
-ENTRY_POINTS = "myxtts.g2p"
 ESPEAK = "espeak"
-"""Instead of a language's code: all languages in their own letters that are not named and have no rules."""
-
+"""Stands for all languages in their own letters that are not named and have no rules."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
 """eSpeak NG's name of a language, where it is not the code."""
 
@@ -37,24 +35,17 @@ def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"]
     """
     if alphabet not in ("latin", "ipa"):
         raise ValueError(f'alphabet must be "latin" or "ipa". Received: {alphabet!r}.')
-    return find_g2p(language)(clean_text(text, language), alphabet)
+    return _find_rules(language)(clean_text(text, language), alphabet)
 
 
-def find_g2p(language: str) -> Callable[[str, str], str]:
-    """The rules for the sounds of a language: those of an installed package, else ours. Called with text and alphabet.
-
-    Raises:
-        ValueError: There are none, or the package's cannot be loaded.
-    """
+def _find_rules(language: str) -> Callable[[str, str], str]:
     entry = get_language(language)
-    hook = _hooks().get(entry.code)
-    if hook is not None:
+    if hook := _hooks().get(entry.code):
         try:
             return hook.load()
         except Exception as error:  # somebody else's package
-            raise ValueError(
-                f"The rules {hook.value} for the sounds of {entry.name} cannot be loaded: {error}."
-            ) from None
+            rules = f"The rules {hook.value} for the sounds of {entry.name}"
+            raise ValueError(f"{rules} cannot be loaded: {error}.") from None
     if entry.phonemize is None:
         known = ", ".join(sorted({*(code for code, one in LANGUAGES.items() if one.phonemize), *_hooks()}))
         raise ValueError(f"There are no rules for the sounds of {language!r}. Languages that have them: {known}.")
@@ -62,24 +53,27 @@ def find_g2p(language: str) -> Callable[[str, str], str]:
 
 
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
-    """Codes of languages to be written as they sound, or `ESPEAK`, sorted; raises as `find_g2p` where one cannot be."""
+    """Codes of languages to be written as they sound, or `ESPEAK`, sorted.
+
+    Raises:
+        ValueError: There are no rules for one of them, or they cannot be loaded.
+    """
     codes = set()
     for language in languages:
         if language == ESPEAK:
             espeak.require_espeak()
+            codes.add(ESPEAK)
         else:
-            find_g2p(language)
-        codes.add(language if language == ESPEAK else get_language(language).code)
+            _find_rules(language)
+            codes.add(get_language(language).code)
     return tuple(sorted(codes))
 
 
 def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """A text as its tokens spell it: cleaned, or as it sounds where `g2p`, from `g2p_codes`, says so."""
-    entry = get_language(language)
-    if entry.code in g2p:
+    """A text as its tokens spell it: cleaned, or as it sounds where `g2p`, from `g2p_codes`, names the language."""
+    if get_language(language).code in g2p:
         return text_to_phonemes(text, language)
-    cleaned = clean_text(text, language)
-    voice = espeak_voice(language, g2p)
+    cleaned, voice = clean_text(text, language), espeak_voice(language, g2p)
     return espeak.text_to_ipa(cleaned, voice) if voice else cleaned
 
 
@@ -87,10 +81,10 @@ def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
     """eSpeak NG's name of a language whose text it reads, where `g2p`, from `g2p_codes`, leaves the language to it."""
     entry = get_language(language)
     # What is romanized is not in the language's own letters.
-    is_left = entry.phonemize is None and entry.code not in _hooks() and entry.romanize is None
-    return _ESPEAK_VOICES.get(entry.code, entry.code) if ESPEAK in g2p and entry.code not in g2p and is_left else None
+    has_rules = entry.phonemize or entry.romanize or entry.code in _hooks() or entry.code in g2p
+    return None if has_rules or ESPEAK not in g2p else _ESPEAK_VOICES.get(entry.code, entry.code)
 
 
 @cache
 def _hooks():
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    return {entry.name: entry for entry in entry_points(group="myxtts.g2p")}

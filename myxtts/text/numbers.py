@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from myxtts.text.extras import import_extra
-
-_ANY_DIGIT = re.compile(r"\d")
 # In the second, the unescaped dot is the reference's: it also joins what any one character separates, which only
 # matters for where the next match starts.
 _THOUSANDS = {",": re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b"), ".": re.compile(r"\b\d{1,3}(.\d{3})*(,\d+)?\b")}
@@ -27,18 +24,13 @@ _CURRENCIES = tuple(
     (currency, re.compile(rf"{sign}[0-9.,]*[0-9]|(?<![0-9.,])[0-9.,]*+(?<=[0-9]){sign}"))
     for currency, sign in (("GBP", "£"), ("USD", r"\$"), ("EUR", "€"))
 )
-
-# How num2words refuses: a language or currency it does not have (NotImplementedError, or TypeError where a converter
-# takes no currency), a number beyond its tables (OverflowError and decimal.InvalidOperation, which are
-# ArithmeticErrors; KeyError and IndexError, which are LookupErrors; RecursionError for large whole floats in
-# Hungarian and ordinals from 10^15 on in Spanish), not a number (ValueError).
+# num2words refuses a language or currency that it lacks (NotImplementedError, TypeError), a number beyond its tables
+# (ArithmeticError, LookupError, RecursionError), and what is no number (ValueError).
 _REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError)
-
 # Longer digit runs are no quantities but codes; Python itself refuses to read very long ones as integers.
 _MAX_CARDINAL_DIGITS = 36
 # Decimals and amounts of money are read from floats, which hold no more digits than these.
 _MAX_FLOAT_DIGITS = 15
-
 # Converters of num2words keep the number they work on in themselves.
 _num2words_lock = threading.Lock()
 
@@ -67,21 +59,15 @@ class Num2Words:
         return re.compile(f"(?<![0-9])([0-9]++)(?:{self.ordinal_endings or '(?!)'})")
 
     def __call__(self, text: str) -> str:
-        if not _ANY_DIGIT.search(text):
-            return text
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)
-        text = self._expand_currencies(text)
-        if self.reads_decimals:
-            text = _DECIMAL.sub(lambda match: self._read_decimal(match.group()), text)
-        text = self._ordinal_pattern.sub(lambda match: self._read_ordinal(match.group(1)), text)
-        return _INTEGER.sub(lambda match: self._read_cardinal(match.group()), text)
-
-    def _expand_currencies(self, text: str) -> str:
         # As in the reference, the first amount that cannot be read leaves this and later currencies as is.
         with suppress(*_REFUSALS):
             for currency, pattern in _CURRENCIES:
                 text = pattern.sub(lambda match: self._read_amount(match.group(), currency), text)
-        return text
+        if self.reads_decimals:
+            text = _DECIMAL.sub(lambda match: self._read_decimal(match.group()), text)
+        text = self._ordinal_pattern.sub(lambda match: self._read_ordinal(match.group(1)), text)
+        return _INTEGER.sub(lambda match: self._read_cardinal(match.group()), text)
 
     def _read_amount(self, written: str, currency: str) -> str:
         amount = _to_float(_NOT_AMOUNT.sub("", written.replace(",", ".")))
@@ -122,10 +108,10 @@ def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwar
     """Calls num2words (`to` is `"cardinal"`, `"ordinal"` or `"currency"`) and lower-cases what it returns.
 
     Raises:
-        ImportError: num2words is not installed.
         NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError: It has no word for it.
     """
-    num2words = import_extra("num2words", "num2words", "Numbers in text").num2words
+    from num2words import num2words  # 0.1 s, which texts without digits do not need
+
     with _num2words_lock:
         return num2words(number, lang=code, to=to, **kwargs).lower()
 
@@ -168,8 +154,6 @@ class SpelledNumbers:
     """Endings that are not set apart from digits."""
 
     def __call__(self, text: str) -> str:
-        if not _INTEGER.search(text):
-            return text
         thousands, amount, ordinal, digit_then_letter = self._patterns
         text = thousands.sub(lambda match: match.group().replace(",", ""), text)
         if self.decimal_slash:
@@ -194,10 +178,11 @@ class SpelledNumbers:
         )
         return tuple(map(re.compile, patterns))
 
+    def _has_words_for(self, digits: str) -> bool:
+        return len(digits) <= _MAX_SPELLED_DIGITS and int(digits) <= self.max_integer
+
     def _read_integer(self, digits: str) -> str:
-        if len(digits) <= _MAX_SPELLED_DIGITS and int(digits) <= self.max_integer:
-            return self.cardinal(int(digits))
-        return self._read_digits(digits)
+        return self.cardinal(int(digits)) if self._has_words_for(digits) else self._read_digits(digits)
 
     def _read_digits(self, digits: str) -> str:
         return " ".join(self.cardinal(int(digit)) for digit in digits)
@@ -217,7 +202,7 @@ class SpelledNumbers:
 
     def _read_ordinal(self, match: re.Match) -> str:
         digits, *kept_ending = match.groups(default="")
-        if len(digits) > _MAX_SPELLED_DIGITS or int(digits) > self.max_integer:
+        if not self._has_words_for(digits):
             return self._read_integer(digits) + match[0][len(digits) :]
         return self.to_ordinal(self.cardinal(int(digits)), int(digits)) + "".join(kept_ending)
 

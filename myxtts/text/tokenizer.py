@@ -13,10 +13,10 @@ from tokenizers.trainers import BpeTrainer
 
 from myxtts.config.checks import counted
 from myxtts.storage.files import write_text
+from myxtts.text.cleaners import TYPOGRAPHIC_VARIANTS, plain_letter, replace_unknown
 from myxtts.text.g2p import g2p_codes, written
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
-from myxtts.text.substitutes import TYPOGRAPHIC_VARIANTS, plain_letter, replace_unknown
 from myxtts.text.vocabulary import SPACE, START, STOP, UNKNOWN, Vocabulary
 
 Corpus = Iterable[tuple[str, str]]
@@ -45,15 +45,12 @@ class XTTSTokenizer:
         tokens, special_tokens = vocabulary.tokens, vocabulary.special_tokens
         self.num_tokens: int = vocabulary.next_id
         """Rows of the model's text table: the largest id plus one (ids may have holes)."""
-        self.languages: tuple[str, ...] = tuple(
-            code for code in sorted(LANGUAGES) if LANGUAGES[code].tag in special_tokens
-        )
+        self.languages: tuple[str, ...] = tuple(code for code, one in LANGUAGES.items() if one.tag in special_tokens)
         self.start_id, self.stop_id, self.unk_id = tokens[START], tokens[STOP], tokens[UNKNOWN]
         """Ids that the model puts before and after a text, and that of characters without a token."""
-        self._vocabulary = vocabulary
+        self._vocabulary, self._characters = vocabulary, vocabulary.characters
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
         self._pieces = {token_id: token for token, token_id in tokens.items()}
-        self._characters = vocabulary.characters
         self._special_in_text = re.compile("|".join(map(re.escape, special_tokens)))
 
     @classmethod
@@ -136,7 +133,7 @@ class XTTSTokenizer:
         if language.code not in self.languages and not allow_missing_tag:
             known = f"It has: {', '.join(self.languages)}. Add {language.name} with XTTSTokenizer.extend."
             raise ValueError(f"The vocabulary has no language tag {language.tag}. {known}")
-        return self._encode_cleaned(self._clean(text, language), language.tag)
+        return self._encode_cleaned(self._clean(text, language), language)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turns ids back into cleaned text, language tag included; `[STOP]`, `[UNK]` and unused ids are left out."""
@@ -146,7 +143,7 @@ class XTTSTokenizer:
     def check(
         self, text: str, language: str, max_tokens: int | None = None, *, allow_unknown: bool = False
     ) -> str | None:
-        """Tells why a text cannot be used as it is; None when it can.
+        """Returns why a text cannot be used as it is; None when it can.
 
         The reasons: an unsupported language, nothing to say, characters that the vocabulary does not have, or too
         many tokens.
@@ -162,28 +159,30 @@ class XTTSTokenizer:
         if language.code not in self.languages:
             return f"the vocabulary has no language tag {language.tag}, only: {', '.join(self.languages)}"
         cleaned = self._clean(text, language)
-        if not any(character.isalnum() for character in cleaned):
+        if not any(map(str.isalnum, cleaned)):
             return "no text: no letter or digit in it"
-        if not allow_unknown and (unknown := self._name_unknown(cleaned, language)):
-            return unknown
+        if not allow_unknown and (unknown := self._unknown(cleaned, language)):
+            return _name_all(unknown)
         if not any(character.isalnum() and character in self._characters for character in cleaned):
             return "no text: the vocabulary has no letter or digit of it"
-        num_tokens = len(self._encode_cleaned(cleaned, language.tag))
+        num_tokens = len(self._encode_cleaned(cleaned, language))
         if max_tokens is not None and num_tokens > max_tokens:
             return f"text too long: {num_tokens} tokens, at most {max_tokens}"
         return None
 
-    def unknown_characters(self, text: str, language: str) -> str | None:
-        """Names the characters of a text, cleaned, that the vocabulary does not have; None where it has them all."""
+    def unknown_characters(self, text: str, language: str) -> str:
+        """Names the characters of a text, cleaned, that the vocabulary does not have; empty where it has them all."""
         language = get_language(language)
-        return self._name_unknown(self._clean(text, language), language)
+        unknown = self._unknown(self._clean(text, language), language)
+        return _name_all(unknown) if unknown else ""
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """A text as written whose letters that the vocabulary lacks are without their marks, where it has those.
+        """A text as written in which letters lose their marks where the vocabulary has only the plain ones.
 
         For speaking: `naïve` is understood as `naive`, and not as `nave`. It is no way to train.
         """
-        unknown = set(self._unknown(self._clean(text, get_language(language)), get_language(language)))
+        language = get_language(language)
+        unknown = set(self._unknown(self._clean(text, language), language))
 
         def known(character):
             plain = plain_letter(character)
@@ -194,13 +193,12 @@ class XTTSTokenizer:
 
     def unspoken_share(self, text: str, language: str) -> float:
         """Share of a text's letters and digits that the vocabulary has in no form."""
-        language = get_language(language)
-        cleaned = self._clean(self.with_known_letters(text, language.code), language)
-        letters = [one for one in replace_unknown(cleaned, language, self._characters) if one.isalnum()]
+        cleaned = self._clean(self.with_known_letters(text, language), get_language(language))
+        letters = [one for one in replace_unknown(cleaned, get_language(language), self._characters) if one.isalnum()]
         return sum(one not in self._characters for one in letters) / max(1, len(letters))
 
-    def _encode_cleaned(self, cleaned: str, tag: str) -> list[int]:
-        return self._tokenizer.encode((tag + cleaned).replace(" ", SPACE)).ids
+    def _encode_cleaned(self, cleaned: str, language: Language) -> list[int]:
+        return self._tokenizer.encode((language.tag + cleaned).replace(" ", SPACE)).ids
 
     def _clean(self, text: str, language: Language) -> str:
         cleaned = written(text, language.code, self.g2p)
@@ -213,24 +211,19 @@ class XTTSTokenizer:
         # Substitutes that leave part of the text unknown help nobody: its ids stay the reference's.
         return replaced if self._characters.issuperset(replaced) else cleaned
 
-    def _name_unknown(self, cleaned: str, language: Language) -> str | None:
+    def _unknown(self, cleaned: str, language: Language) -> list[str]:
         if self._characters.issuperset(cleaned):
-            return None
-        unknown = self._unknown(cleaned, language)
-        names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
-        return f"{counted(len(unknown), 'character')} not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
-
-    def _unknown(self, cleaned, language):
+            return []
         return sorted(set(replace_unknown(cleaned, language, self._characters)) - self._characters)
 
 
-def _clean_corpus(
-    texts_with_languages: Corpus, languages: Iterable[str], g2p: tuple[str, ...]
-) -> tuple[list[str], list[str]]:
+def _name_all(unknown: list[str]) -> str:
+    names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
+    return f"{counted(len(unknown), 'character')} not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
+
+
+def _clean_corpus(texts: Corpus, languages: Iterable[str], g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Cleaned texts, and the tags of their languages and of `languages` in the order of their codes."""
-    codes = {get_language(code).code for code in languages}
-    texts = []
-    for text, language in texts_with_languages:
-        codes.add(get_language(language).code)
-        texts.append(written(text, language, g2p))
-    return texts, [LANGUAGES[code].tag for code in sorted(codes)]
+    pairs = list(texts)
+    codes = {get_language(code).code for code in (*languages, *(language for _, language in pairs))}
+    return [written(text, language, g2p) for text, language in pairs], [LANGUAGES[code].tag for code in sorted(codes)]

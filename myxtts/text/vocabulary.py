@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +25,12 @@ _MAX_FILE_BYTES = 32 * 2**20
 _MAX_TOKEN_ID = 500_000
 _MAX_SPECIAL_TOKENS = 1000
 _MAX_SPECIAL_CHARACTERS = 100
-# Parts of the format that XTTS vocabularies leave empty; each of them would change the ids.
-_UNUSED_PARTS = "normalizer post_processor truncation padding"
-_UNUSED_MODEL_PARTS = "dropout continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges"
+# What XTTS vocabularies have in the other parts of the format; anything else would change the ids.
+_UNUSED = """
+normalizer post_processor truncation padding model.dropout model.continuing_subword_prefix model.end_of_word_suffix
+model.fuse_unk model.byte_fallback model.ignore_merges
+""".split()
+_FIXED = {"model.type": "BPE", "pre_tokenizer": {"type": "Whitespace"}, "model.unk_token": UNKNOWN}
 
 
 @dataclass(frozen=True)
@@ -66,27 +68,25 @@ class Vocabulary:
         return json.dumps(document, ensure_ascii=False, indent=1)
 
     def extend(self, counts: dict[str, int], tags: list[str], num_merges: int) -> Self:
-        """Adds `tags` and characters that it lacks and at most `num_merges` merges with a new character in them.
+        """Adds missing `tags` and characters, and at most `num_merges` merges with a new character in them.
 
-        `counts` says how often each word occurs. Old ids stay. A vocabulary without merges spells each word, and
-        goes on doing so.
+        `counts` has how often each word occurs. Old ids stay. A vocabulary without merges spells each word, and gets
+        none.
         """
-        num_merges = num_merges if self.merges else 0
-        tags = [tag for tag in tags if tag not in self.tokens]
         new_characters = set().union(*counts) - self.characters
         tokens, ids = dict(self.tokens), itertools.count(self.next_id)
-        for token in tags + sorted(new_characters):
-            tokens[token] = next(ids)
+        tags = [tag for tag in tags if tag not in tokens]
+        tokens |= {token: next(ids) for token in (*tags, *sorted(new_characters))}
         model = BPE(vocab=tokens, merges=self.merges, unk_token=UNKNOWN)
-        words = (
+        words = [
             ([token.value for token in model.tokenize(word)], count)
             for word, count in sorted(counts.items())
             if not new_characters.isdisjoint(word)
-        )
-        merges = learn_merges(words, new_characters, num_merges)
-        for left, right in merges:
-            if left + right not in tokens:
-                tokens[left + right] = next(ids)
+        ]
+        merges = learn_merges(words, new_characters, num_merges if self.merges else 0)
+        for token in map("".join, merges):
+            if token not in tokens:
+                tokens[token] = next(ids)
         return type(self)(tokens, self.merges + merges, self.special_tokens + tuple(tags))
 
     @classmethod
@@ -97,12 +97,10 @@ class Vocabulary:
             FileNotFoundError: There is no such file.
             UserError: It is not an XTTS vocabulary; the message says what is wrong.
         """
-        path = Path(path)
         try:
-            text = read_bounded(path, _MAX_FILE_BYTES)
+            text = read_bounded(Path(path), _MAX_FILE_BYTES)
         except FileNotFoundError:
-            problem = f"Vocabulary file not found: {path}. It is the JSON file of a trained tokenizer."
-            raise FileNotFoundError(problem) from None
+            raise FileNotFoundError(f"Vocabulary file not found: {path}.") from None
         except ValueError as error:
             raise UserError(f"Vocabulary file {path} {error}.") from None
         return cls.parse(text, str(path))
@@ -120,15 +118,12 @@ class Vocabulary:
                 raise UserError(f"Vocabulary {source} is not an XTTS tokenizer file: {fault}.")
 
         require(isinstance(document, dict) and isinstance(document.get("model"), dict), 'it has no "model"')
-        model = document["model"]
-        require(model.get("type", "BPE") == "BPE", f'the model type must be "BPE", not {brief(model.get("type"))}')
-        for part in _UNUSED_PARTS.split():
-            require(not document.get(part), f'"{part}" must be empty')
-        for part in _UNUSED_MODEL_PARTS.split():
-            require(not model.get(part), f'"model.{part}" must be empty')
-        require(document.get("pre_tokenizer") == {"type": "Whitespace"}, 'the pre-tokenizer must be "Whitespace"')
-        require(model.get("unk_token") == UNKNOWN, f'the unknown token must be "{UNKNOWN}"')
-
+        model = {"type": "BPE"} | document["model"]
+        parts = document | {f"model.{name}": value for name, value in model.items()}
+        for name in _UNUSED:
+            require(not parts.get(name), f'"{name}" must be empty')
+        for name, value in _FIXED.items():
+            require(parts.get(name) == value, f'"{name}" must be {json.dumps(value)}')
         tokens, merges, added = model.get("vocab"), model.get("merges"), document.get("added_tokens")
         complete = isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list)
         require(complete, '"model.vocab", "model.merges" or "added_tokens" is missing')
@@ -149,36 +144,34 @@ class Vocabulary:
         require(len(set(tokens.values())) == len(tokens), "two tokens have the same id")
         for token in (STOP, UNKNOWN, SPACE, START):
             require(token in special_tokens, f"the control token {token} is missing")
-
         pairs = []
         for merge in merges:
-            merge_parts = merge.split(" ") if isinstance(merge, str) else merge
-            pair = tuple(merge_parts) if isinstance(merge_parts, list) else ()
-            known = len(pair) == 2 and all(isinstance(part, str) and part in tokens for part in pair)
-            known = known and "".join(pair) in tokens
+            parts = merge.split(" ") if isinstance(merge, str) else merge
+            pair = tuple(parts) if isinstance(parts, list) else ()
+            known = len(pair) == 2 and all(isinstance(part, str) for part in pair)
+            known = known and tokens.keys() >= {*pair, "".join(pair)}
             require(known, f"the merge {brief(merge)} does not join two tokens into a third")
             pairs.append(pair)
         return cls(tokens, pairs, tuple(special_tokens))
 
 
-def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from `words`, each as its present tokens and how often it occurs.
+def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
+    """Learns at most `limit` BPE merges from `words`, each as its present tokens, which are merged, and its count.
 
     Each merge has a new character in it. One without could also apply to text of the languages the vocabulary already
     has, and change its ids. Most frequent pairs come first, ties in code point order; pairs seen once are not merged.
     """
-    pieces = [(list(word), count) for word, count in words]
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
 
     def count_pairs(index: int, sign: int) -> None:
-        word, count = pieces[index]
+        word, count = words[index]
         for pair in zip(word, word[1:]):
             if not new_characters.isdisjoint(pair[0] + pair[1]):
                 frequency[pair] += sign * count
                 places[pair].add(index)
 
-    for index in range(len(pieces)):
+    for index in range(len(words)):
         count_pairs(index, +1)
     merges: list[tuple[str, str]] = []
     while len(merges) < limit and frequency:
@@ -188,7 +181,7 @@ def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str
         merges.append(best)
         for index in sorted(places.pop(best)):
             count_pairs(index, -1)
-            _merge_pair(pieces[index][0], best)
+            _merge_pair(words[index][0], best)
             count_pairs(index, +1)
         frequency = +frequency
     return merges
@@ -197,6 +190,6 @@ def learn_merges(words: Iterable[tuple[list[str], int]], new_characters: set[str
 def _merge_pair(word: list[str], pair: tuple[str, str]) -> None:
     index = 0
     while index < len(word) - 1:
-        if word[index] == pair[0] and word[index + 1] == pair[1]:
-            word[index : index + 2] = [pair[0] + pair[1]]
+        if (word[index], word[index + 1]) == pair:
+            word[index : index + 2] = ["".join(pair)]
         index += 1

@@ -1,8 +1,10 @@
-"""What a language is, everything that its file in this package states, and what such a file is written with."""
+"""`Language`, and what the modules of this package are written with."""
 
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Literal
 
 from myxtts.text.numbers import Num2Words, SpelledNumbers
@@ -13,7 +15,7 @@ class Language:
     """One language that the text front end reads aloud. Fields without a default must be stated."""
 
     code: str
-    """ISO 639-1 code, which is also the name of the file."""
+    """ISO 639-1 code."""
     name: str
     """English name."""
     char_limit: int
@@ -23,7 +25,7 @@ class Language:
     normalize: Callable[[str], str] = str
     """Brings the text as written to the script's plain letters and ASCII digits, before it is lower-cased."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
-    """Writes the numbers of a lower-case text in words. Raises an ImportError if it lacks num2words."""
+    """Writes the numbers of a lower-case text in words."""
     abbreviations: dict[str, str]
     """Abbreviations, lower-case and without their final stop, and what they are read as, in order of replacement."""
     abbreviation_stop: Literal["always", "optional", "never"] = "always"
@@ -33,7 +35,7 @@ class Language:
     symbol_readings: dict[str, str]
     """Words for symbols that a vocabulary lacks, used only then; already romanized if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
-    """Writes the cleaned text in Latin letters. Raises an ImportError that names the optional package it lacks."""
+    """Writes the cleaned text in Latin letters; raises as `import_extra`."""
     romanizes_as_written: bool = False
     """Whether `romanize` takes the text as written and is all the cleaning there is."""
     ordinal_stop: bool = False
@@ -50,6 +52,11 @@ class Language:
     def __post_init__(self):
         object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it is called, in lower case."""
+        return self.name.lower(), *self.other_names
+
 
 def table(entries: str) -> dict[str, str]:
     """Reads a table written as `"mr mister, dhr de heer"`: entries end at commas or lines, keys at their first space.
@@ -64,3 +71,17 @@ def table(entries: str) -> dict[str, str]:
             raise ValueError(f"{key!r} {'occurs twice' if value else 'has no words'} in the table {entries!r}.")
         words[key] = value
     return words
+
+
+def import_extra(module: str, purpose: str) -> ModuleType:
+    """Imports a package of the extra `languages`: `import_extra("hangul_romanize", "Korean text")`.
+
+    Raises:
+        ImportError: It is not installed; the message has the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0].replace("_", "-")
+        install = f'pip install {package} (for all languages, in the repository: pip install -e ".[languages]")'
+        raise ImportError(f"{purpose} needs the package {package}. Install it with: {install}") from error

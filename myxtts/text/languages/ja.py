@@ -4,8 +4,7 @@ import threading
 from functools import cache
 from typing import Any
 
-from myxtts.text.extras import import_extra
-from myxtts.text.languages.base import Language, Num2Words, table
+from myxtts.text.languages.base import Language, Num2Words, import_extra, table
 
 # MeCab's tagger, which cutlet holds, is not safe to share between threads.
 _cutlet_lock = threading.Lock()
@@ -22,8 +21,8 @@ def japanese_to_romaji(text: str) -> str:
 
 @cache
 def _cutlet() -> Any:
-    import_extra("unidic_lite", "unidic-lite", "Japanese text")
-    return import_extra("cutlet", "cutlet", "Japanese text").Cutlet()
+    import_extra("unidic_lite", "Japanese text")
+    return import_extra("cutlet", "Japanese text").Cutlet()
 
 
 LANGUAGE = Language(

@@ -4,8 +4,7 @@ import re
 from functools import cache
 from typing import Any
 
-from myxtts.text.extras import import_extra
-from myxtts.text.languages.base import Language, Num2Words, table
+from myxtts.text.languages.base import Language, Num2Words, import_extra, table
 
 _HANGUL = re.compile("[가-힣]")
 
@@ -20,8 +19,8 @@ def hangul_to_latin(text: str) -> str:
 
 @cache
 def _transliter() -> Any:
-    hangul_romanize = import_extra("hangul_romanize", "hangul-romanize", "Korean text")
-    rule = import_extra("hangul_romanize.rule", "hangul-romanize", "Korean text")
+    hangul_romanize = import_extra("hangul_romanize", "Korean text")
+    rule = import_extra("hangul_romanize.rule", "Korean text")
     return hangul_romanize.Transliter(rule.academic)
 
 

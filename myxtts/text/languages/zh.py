@@ -9,8 +9,7 @@ import re
 import string
 from collections.abc import Callable
 
-from myxtts.text.extras import import_extra
-from myxtts.text.languages.base import Language, table
+from myxtts.text.languages.base import Language, import_extra, table
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _DIGITS = "零一二三四五六七八九"
@@ -110,7 +109,7 @@ def chinese_to_pinyin(text: str) -> str:
 
     你好 is `"ni3hao3"`. Of several readings of a character the first is taken. Needs pypinyin.
     """
-    pypinyin = import_extra("pypinyin", "pypinyin", "Chinese text")
+    pypinyin = import_extra("pypinyin", "Chinese text")
     syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)
     return "".join(readings[0] for readings in syllables)
 

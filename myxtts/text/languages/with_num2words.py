@@ -1,0 +1,142 @@
+"""Languages whose numbers num2words reads as they are written, in the order of their codes."""
+
+from myxtts.text.languages.base import Language, Num2Words, table
+
+# Arabic-Indic digits, decimal and thousands separators, percent sign. The thousands separator of ASCII is the dot here.
+_ARABIC_DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪", "01234567890123456789,.%")
+
+ARABIC = Language(
+    code="ar",
+    name="Arabic",
+    other_names=("ara", "arb", "العربية"),
+    scripts=("ARABIC",),
+    char_limit=166,
+    normalize=lambda text: text.translate(_ARABIC_DIGITS),
+    expand_numbers=Num2Words("ar", ordinal_endings="ون|ين|ث|ر|ى"),  # money in riyals, as in the reference
+    abbreviations={},
+    symbols=table("& و, @ على, % في المئة, # رقم, $ دولار, £ جنيه, ° درجة"),
+    symbol_readings=table("€ يورو, + زائد, = يساوي"),
+)
+GERMAN = Language(
+    code="de",
+    name="German",
+    other_names=("deu", "ger", "deutsch"),
+    char_limit=253,
+    expand_numbers=Num2Words("de", ordinal_endings=r"st|nd|rd|th|º|ª|\.(?=\s|$)", cents_joint=" und "),
+    abbreviations=table("fr frau, dr doktor, st sankt, co firma, jr junior"),
+    symbols=table("& und, @ at, % prozent, # raute, $ dollar, £ pfund, ° grad"),
+    symbol_readings=table("€ euro, + plus, = gleich"),
+    ordinal_stop=True,
+)
+ENGLISH = Language(
+    code="en",
+    name="English",
+    other_names=("eng",),
+    char_limit=250,
+    expand_numbers=Num2Words("en", ordinal_endings="st|nd|rd|th", thousands=","),
+    abbreviations=table(
+        "mrs misess, mr mister, dr doctor, st saint, co company, jr junior, maj major, gen general, "
+        "drs doctors, rev reverend, lt lieutenant, hon honorable, sgt sergeant, capt captain, esq esquire, "
+        "ltd limited, col colonel, ft fort"
+    ),
+    symbols=table("& and, @ at, % percent, # hash, $ dollar, £ pound, ° degree"),
+    symbol_readings=table("€ euro, + plus, = equals"),
+)
+SPANISH = Language(
+    code="es",
+    name="Spanish",
+    other_names=("spa", "castilian", "español"),
+    char_limit=239,
+    expand_numbers=Num2Words("es", ordinal_endings="º|ª|er|o|a|os|as", cents_joint=" con "),
+    abbreviations=table("sra señora, sr señor, dr doctor, dra doctora, st santo, co compañía, jr junior, ltd limitada"),
+    symbols=table("& y, @ arroba, % por ciento, # numeral, $ dolar, £ libra, ° grados"),
+    symbol_readings=table("€ euros, + más, = igual a"),
+)
+FRENCH = Language(
+    code="fr",
+    name="French",
+    other_names=("fra", "fre", "français"),
+    char_limit=273,
+    expand_numbers=Num2Words("fr", ordinal_endings="º|ª|er|re|e|ème", cents_joint=" et "),
+    abbreviations=table("mme madame, mr monsieur, dr docteur, st saint, co compagnie, jr junior, ltd limitée"),
+    symbols=table("& et, @ arobase, % pour cent, # dièse, $ dollar, £ livre, ° degrés"),
+    symbol_readings=table("€ euros, + plus, = égale"),
+)
+HUNGARIAN = Language(
+    code="hu",
+    name="Hungarian",
+    other_names=("hun", "magyar"),
+    char_limit=224,
+    expand_numbers=Num2Words("hu", ordinal_endings=r"\.|adik|edik|odik|ödik|ödike|ik"),
+    abbreviations=table("dr doktor, b bácsi, nőv nővér"),
+    symbols=table("& és, @ kukac, % százalék, # kettőskereszt, $ dollár, £ font, ° fok"),
+    symbol_readings=table("€ euro, + plusz, = egyenlő"),
+    ordinal_stop=True,
+)
+ITALIAN = Language(
+    code="it",
+    name="Italian",
+    other_names=("ita", "italiano"),
+    char_limit=213,
+    expand_numbers=Num2Words("it", ordinal_endings="º|°|ª|o|a|i|e", cents_joint=" e "),
+    abbreviations=table("sig signore, dr dottore, st santo, co compagnia, jr junior, ltd limitata"),
+    symbols=table("& e, @ chiocciola, % per cento, # cancelletto, $ dollaro, £ sterlina, ° gradi"),
+    symbol_readings=table("€ euro, + più, = uguale a"),
+)
+DUTCH = Language(
+    code="nl",
+    name="Dutch",
+    other_names=("nld", "dut", "nederlands"),
+    char_limit=251,
+    expand_numbers=Num2Words("nl", ordinal_endings="de|ste|e"),
+    abbreviations=table("dhr de heer, mevr mevrouw, dr dokter, jhr jonkheer"),
+    symbols=table("& en, @ bij, % procent, # hekje, $ dollar, £ pond, ° graden"),
+    symbol_readings=table("€ euro, + plus, = is"),
+)
+POLISH = Language(
+    code="pl",
+    name="Polish",
+    other_names=("pol", "polski"),
+    char_limit=224,
+    expand_numbers=Num2Words("pl", ordinal_endings="º|ª|st|nd|rd|th"),
+    abbreviations=table("p pani, m pan, dr doktor, sw święty, jr junior"),
+    symbols=table("& i, @ małpa, % procent, # krzyżyk, $ dolar, £ funt, ° stopnie"),
+    symbol_readings=table("€ euro, + plus, = równa się"),
+    ordinal_stop=True,
+)
+PORTUGUESE = Language(
+    code="pt",
+    name="Portuguese",
+    other_names=("por", "português"),
+    char_limit=203,
+    expand_numbers=Num2Words("pt", ordinal_endings="º|ª|o|a|os|as", cents_joint=" e "),
+    abbreviations=table(
+        "sra senhora, sr senhor, dr doutor, dra doutora, st santo, co companhia, jr júnior, ltd limitada"
+    ),
+    symbols=table("& e, @ arroba, % por cento, # cardinal, $ dólar, £ libra, ° graus"),
+    symbol_readings=table("€ euros, + mais, = igual a"),
+)
+RUSSIAN = Language(
+    code="ru",
+    name="Russian",
+    other_names=("rus", "русский"),
+    scripts=("CYRILLIC",),
+    char_limit=182,
+    expand_numbers=Num2Words("ru", ordinal_endings="-й|-я|-е|-ое|-ье|-го", thousands=","),
+    abbreviations=table("г-жа госпожа, г-н господин, д-р доктор"),
+    abbreviation_stop="never",
+    symbols=table("& и, @ собака, % процентов, # номер, $ доллар, £ фунт, ° градус"),
+    symbol_readings=table("€ евро, + плюс, = равно"),
+)
+TURKISH = Language(
+    code="tr",
+    name="Turkish",
+    other_names=("tur", "türkçe"),
+    char_limit=226,
+    normalize=lambda text: text.replace("İ", "i"),  # before lower(), which makes two characters of it
+    expand_numbers=Num2Words("tr", ordinal_endings=r"\.|inci|nci|uncu|üncü", reads_decimals=False),
+    abbreviations=table("b bay, byk büyük, dr doktor"),
+    symbols=table("& ve, @ at, % yüzde, # diyez, $ dolar, £ sterlin, ° derece"),
+    symbol_readings=table("€ euro, + artı, = eşittir"),
+    ordinal_stop=True,
+)
