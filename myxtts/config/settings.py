@@ -28,6 +28,7 @@ def setting(
     alone: Any = None,
     off: str = "",
     rival: str = "",
+    page: str = "",
     **rule,
 ) -> Any:
     """A field of a settings class; the docstring under it is its help everywhere.
@@ -44,11 +45,12 @@ def setting(
         alone: Value of the flag when none follows it.
         off: Flag that turns it off.
         rival: Name that it shares with flags which exclude it.
+        page: Where the page shows it, `main` or `more`; "" leaves it out.
         rule: Any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection, or a function that
             returns one). None always passes.
     """
     metadata = dict(of_run=of_run, hint=hint, flag=flag, group=group, metavar=metavar)
-    metadata |= dict(alone=alone, off=off, rival=rival, rule=rule)
+    metadata |= dict(alone=alone, off=off, rival=rival, page=page, rule=rule)
     value = {"default": default} if factory is None else {"default_factory": factory}
     return dataclasses.field(**value, metadata=metadata)
 
