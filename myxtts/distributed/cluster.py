@@ -16,7 +16,7 @@ from myxtts.devices.device_plan import DeviceError, DevicePlan
 from myxtts.devices.kinds import runs_on_cpu, short_name
 
 HEARTBEAT_MS = 60_000
-"""Silence after which TensorFlow itself aborts collective operations: longer than our own checks, which name the worker."""
+"""Silence after which TensorFlow aborts collective operations: longer than our own checks, which name the worker."""
 _JOB = "/job:worker/replica:0/task:"
 
 
@@ -61,7 +61,11 @@ class Cluster:
             ) from error
 
     def write(self, key: str, value: str) -> None:
-        """Stores a value under a new key for all workers. Raises ConnectionError: worker 0 is gone, or the key exists."""
+        """Stores a value under a new key for all workers.
+
+        Raises:
+            ConnectionError: Worker 0 is gone, or the key exists.
+        """
         try:
             context().set_config_key_value(key, value)
         except tf.errors.OpError as error:
@@ -101,7 +105,9 @@ def _make_strategy(addresses, index, plan):
     kind = "CPU" if runs_on_cpu(plan.model_device) else "GPU"
     # Without `timeout_seconds`: TensorFlow starts a thread for each operation that sleeps until its limit, and some
     # minutes of training are more threads than a machine has.
-    options = tf.distribute.experimental.CommunicationOptions(implementation=kinds.RING if kind == "CPU" else kinds.NCCL)
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=kinds.RING if kind == "CPU" else kinds.NCCL
+    )
     cluster = tf.train.ClusterSpec({"worker": list(addresses)})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, task_type="worker", task_id=index, rpc_layer="grpc"
