@@ -130,7 +130,7 @@ def test_different_data_are_an_error_on_all():
             workers.close()
 
     first, second = together(2, work)
-    assert first == second and "has recordings cd, and worker 0" in first[0] and first[1] == "Copy them."
+    assert first == second and "has cd, and worker 0" in first[0] and first[1] == "Copy them."
 
 
 def test_sums_are_measured_and_extended_to_the_gradients_of_each_size(monkeypatch):

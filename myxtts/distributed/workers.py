@@ -160,7 +160,7 @@ class Workers:
             self.gather()
             self._closed.set()
             if self.is_chief:
-                self._tell_end(0, "has finished", 0)  # ends the listening threads
+                self._tell_end()  # ends the listening threads
             self._listener.join(LOST_SECONDS)
 
     def see_off(self, seconds: float = LOST_SECONDS) -> None:
@@ -184,7 +184,8 @@ class Workers:
 
     def _listen(self):
         with suppress(ConnectionError):  # the health check names who is gone
-            self._end(*json.loads(self._cluster.read(_END)))
+            if end := json.loads(self._cluster.read(_END)):  # empty: worker 0 has finished
+                self._end(*end)
 
     def _tell_end(self, *end):
         with suppress(ConnectionError):  # another worker said it first, or the chief is gone
