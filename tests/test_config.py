@@ -15,6 +15,7 @@ from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.config.optimizations import requested_switches
+from myxtts.config.recipes import RECIPES
 from myxtts.config.sampling import SamplingConfig
 from myxtts.config.settings import REMOVED, merge, run_settings
 from myxtts.config.sizes import MODEL_SIZES
@@ -372,3 +373,28 @@ def test_merge_changes_neither_side():
 def test_stage_fills_in_every_field():
     stage, open_ones = XTTSConfig().stage("gpt"), ("max_steps", "crop_seconds", "lora_alpha")
     assert all(getattr(stage, one.name) is not None for one in fields(stage) if one.name not in open_ones)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (lambda: DataConfig(batch_size=2.5), "data.batch_size"),
+        (lambda: DataConfig(data_gpu="0"), "data.data_gpu"),
+        (lambda: ModelConfig(layers=True), "model.layers"),
+    ],
+)
+def test_types_are_checked_from_python_as_in_yaml(settings, name):
+    with pytest.raises(ConfigError, match=name):
+        settings()
+
+
+def test_paths_and_whole_numbers_are_taken_from_python(tmp_path):
+    config = DataConfig(train_data=tmp_path, model_start_delay=2)
+    assert (config.train_data, config.model_start_delay) == (str(tmp_path), 2.0)
+
+
+def test_a_copied_recipe_includes_what_its_original_does(tmp_path):
+    original = RECIPES / "finetune_xtts_v2_lora.yaml"
+    copy = tmp_path / "mine.yaml"
+    copy.write_text(original.read_text())
+    assert read_yaml(copy) == read_yaml(original)

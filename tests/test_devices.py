@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from stand_in_machine import stand_in_machine
 
+from myxtts.__main__ import main
 from myxtts.devices import configuration as devices
 from myxtts.devices.configuration import DeviceError, early_gpu_configuration, plan_devices
 from myxtts.devices.gpu_monitor import GPU
@@ -229,6 +230,18 @@ def test_speaking_honors_the_accelerator_of_the_environment(monkeypatch):
     monkeypatch.setenv("MYXTTS_ACCELERATOR", "cuda")
     with pytest.raises(DeviceError, match="MYXTTS_ACCELERATOR=cuda demands a GPU"):
         devices.configure_for_speech()
+
+
+@pytest.mark.parametrize(
+    "command", [["evaluate", "base", "--quick"], ["export", "--checkpoint", "base"], ["say", "--text", "Hi."]]
+)
+def test_every_command_that_speaks_refuses_an_accelerator_that_is_not_there(command, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(devices, "_applied", None)
+    monkeypatch.setenv("MYXTTS_ACCELERATOR", "cuda")
+    options = ["--output", str(tmp_path / ("out.wav" if command[0] == "say" else "out"))]
+    options += ["--format", "onnx"] if command[0] == "export" else []
+    assert main([*command, *options]) == 2
+    assert "MYXTTS_ACCELERATOR=cuda" in capsys.readouterr().err
 
 
 def test_accelerator_and_virtual_devices_come_from_the_environment(machine):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pytest
+import soundfile
 import tensorflow as tf
 from tiny import tiny_run_config, write_run
 
@@ -111,6 +112,20 @@ def test_shards_made_in_any_order_hold_what_one_holds_and_are_not_made_twice(run
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
     with pytest.raises(UserError, match="--shards must be 3"):
         prepare(home, tmp_path, 2, "/CPU:0")
+
+
+def test_a_clip_whose_audio_changed_makes_its_shard_stale(run, shards, tmp_path, tiny_corpus):
+    corpus, home = shutil.copytree(tiny_corpus, tmp_path / "corpus"), run.training.checkpoint_dir
+    lines = []
+    for _ in range(2):
+        prepare(home, tmp_path / "shards", 2, "/CPU:0", None, str(corpus), lines.append)
+        wav = sorted(corpus.rglob("*.wav"))[0]
+        samples, rate = soundfile.read(wav)
+        soundfile.write(wav, 0.5 * samples, rate)
+    made = [line for line in lines if line.startswith("Shard")]
+    assert len(made) == 3, "both, then the one with the quieter clip"
+    before, after = clips_of(shards), clips_of(tmp_path / "shards")
+    assert [name for name in before if before[name] != after[name]] == [wav.stem]
 
 
 def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):

@@ -43,10 +43,12 @@ def main(argv: list[str] | None = None) -> int:
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
+    from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.hub.fetching import local_folder
     from myxtts.interchange.onnx.exporting import export_model
     from myxtts.utils.commons import setup_logging
 
+    configure_for_speech()
     folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     setup_logging()
     output = Path(arguments.output)

@@ -4,15 +4,13 @@ import itertools
 import os
 from dataclasses import fields
 from pathlib import Path
-from types import NoneType
-from typing import get_args, get_origin
 
 import yaml
 
 from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, read_bounded
 from myxtts.config.config import XTTSConfig
-from myxtts.config.recipes import recipe_names
-from myxtts.config.settings import REMOVED, merge, nearest
+from myxtts.config.recipes import RECIPES, recipe_names
+from myxtts.config.settings import REMOVED, merge, nearest, typed_value
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TrainingConfig
 
@@ -61,44 +59,12 @@ def _typed(cls, values, where):
     for name, value in _mapping(values, where).items():
         setting = f"{where}.{printable(name)}"
         if name in kinds:
-            typed[name] = _value(kinds[name], value, setting)
+            typed[name] = typed_value(kinds[name], value, setting)
         elif setting not in REMOVED:
             raise ConfigError(f"{setting} is not a setting.{nearest(name, kinds)}")
         elif value != REMOVED[setting][0]:
             raise ConfigError(f"{setting} is no setting any more. {REMOVED[setting][1]} Received: {brief(value)}.")
     return typed
-
-
-_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
-
-def _value(kind, value, where):
-    if NoneType in get_args(kind):
-        if value is None:
-            return None
-        kind = next(part for part in get_args(kind) if part is not NoneType)
-    if get_origin(kind) is tuple:
-        parts = get_args(kind)
-        repeated = parts[-1] is Ellipsis
-        if not isinstance(value, (list, tuple)) or not (repeated or len(value) == len(parts)):
-            what = "texts" if parts[0] is str else "numbers" if repeated else f"{len(parts)} numbers"
-            raise ConfigError(f"{where} must be a list of {what}. Received: {brief(value)}.")
-        return tuple(_value(parts[0], item, where) for item in value)
-    if kind is float and isinstance(value, str):
-        # YAML 1.1 reads 1e-3, without a point, as text.
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    is_of_kind = isinstance(value, (int, float) if kind is float else kind)
-    if kind is str and is_of_kind and UNPRINTABLE.search(value):
-        raise ConfigError(f"{where} must be text without control or direction characters. Received: {brief(value)}.")
-    if not is_of_kind or isinstance(value, bool) != (kind is bool):
-        raise ConfigError(f"{where} must be {_TYPE_NAMES[kind]}. Received: {brief(value)}.")
-    try:
-        return float(value) if kind is float else value
-    except OverflowError:
-        raise ConfigError(f"{where} must be at most 1e308. Received: {brief(value)}.") from None
 
 
 class _BoundedLoader(yaml.SafeLoader):
@@ -149,5 +115,7 @@ def _read_yaml(path, root, above, files):
     for name in included:
         if UNPRINTABLE.search(name) or not Path(os.path.realpath(path.parent / name)).is_relative_to(root):
             raise ConfigError(f"include: in {path} must be in {root} or below. Received: {brief(name)}. Copy it there.")
-        merged = merge(merged, _read_yaml(path.parent / name, root, (*above, resolved), files))
+        # A copy of a recipe includes the recipe that its original includes.
+        place = path.parent / name if (path.parent / name).exists() or name not in recipe_names() else RECIPES / name
+        merged = merge(merged, _read_yaml(place, root, (*above, resolved), files))
     return merge(merged, values)

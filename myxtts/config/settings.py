@@ -3,10 +3,12 @@
 import dataclasses
 import difflib
 import operator
+import os
 from collections.abc import Callable, Collection
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin
 
-from myxtts.config.checks import ConfigError, brief, require
+from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, require
 
 MAX_NUMBER = 10**9
 """Greatest absolute value of a setting that states no `at_most`: no run is so long, and no model or batch so large."""
@@ -74,6 +76,43 @@ def _rule_in_words(at_least=None, above=None, at_most=None, below=None, one_of=N
     return f"from {at_least} to {upper.removeprefix('at most ')}" if upper else f"{at_least} or more"
 
 
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def typed_value(kind: Any, value: Any, name: str) -> Any:
+    """A value of the declared type of a setting, `name` in messages; lists become tuples, and whole numbers floats.
+
+    Raises:
+        ConfigError: It is of another type.
+    """
+    if NoneType in get_args(kind):
+        if value is None:
+            return None
+        kind = next(part for part in get_args(kind) if part is not NoneType)
+    if get_origin(kind) is tuple:
+        parts = get_args(kind)
+        repeated = parts[-1] is Ellipsis
+        if not isinstance(value, (list, tuple)) or not (repeated or len(value) == len(parts)):
+            what = "texts" if parts[0] is str else "numbers" if repeated else f"{len(parts)} numbers"
+            raise ConfigError(f"{name} must be a list of {what}. Received: {brief(value)}.")
+        return tuple(typed_value(parts[0], item, name) for item in value)
+    if kind is float and isinstance(value, str):
+        # YAML 1.1 reads 1e-3, without a point, as text.
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    is_of_kind = isinstance(value, (int, float) if kind is float else kind)
+    if kind is str and is_of_kind and UNPRINTABLE.search(value):
+        raise ConfigError(f"{name} must be text without control or direction characters. Received: {brief(value)}.")
+    if not is_of_kind or isinstance(value, bool) != (kind is bool):
+        raise ConfigError(f"{name} must be {_TYPE_NAMES[kind]}. Received: {brief(value)}.")
+    try:
+        return float(value) if kind is float else value
+    except OverflowError:
+        raise ConfigError(f"{name} must be at most 1e308. Received: {brief(value)}.") from None
+
+
 class Settings:
     """Base of the settings classes: dataclasses with fields made by `setting`, and `section`, their place in YAML.
 
@@ -95,9 +134,12 @@ class Settings:
     def __post_init__(self):
         for one in dataclasses.fields(self):
             value, rule = getattr(self, one.name), dict(one.metadata.get("rule", {}))
-            values = value if isinstance(value, tuple) else (value,)
             flag = one.metadata.get("flag", "").partition(",")[0]
             name = f"{self.section}.{one.name}" + (f" ({flag})" if flag else "")
+            if one.default_factory is dataclasses.MISSING and get_origin(one.type) is not dict:  # not a section
+                value = typed_value(one.type, os.fspath(value) if isinstance(value, os.PathLike) else value, name)
+                super().__setattr__(one.name, value)
+            values = value if isinstance(value, tuple) else (value,)
             if callable(rule.get("one_of")):
                 rule["one_of"] = rule["one_of"]()
             if rule and value is not None:

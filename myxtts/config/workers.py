@@ -41,16 +41,6 @@ def check_workers(addresses: tuple[str, ...], index: int) -> None:
     require(0 <= index < max(1, count), name, rule, index)
 
 
-def meeting_address(addresses: tuple[str, ...]) -> tuple[str, int]:
-    """Where worker 0 waits for the others: on the first port after its own that no worker of its host has."""
-    host, port = host_and_port(addresses[0])
-    taken = {other for name, other in map(host_and_port, addresses) if name == host}
-    while port in taken:
-        port += 1
-    require(port <= LARGEST_PORT, _SETTING, f"below {LARGEST_PORT}: one port more is needed", addresses[0])
-    return host, port
-
-
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
     """Addresses and index from the variable `TF_CONFIG`, as Kubeflow's TFJob and others set it; None without it.
 

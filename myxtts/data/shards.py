@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +74,7 @@ def write_shard(
     dvae: str,
     clips: Iterable[tuple[str, np.ndarray, np.ndarray]],
     left_out: Sequence[tuple[str, str]] = (),
+    audio: Mapping[str, str] | None = None,
 ) -> int:
     """Writes one shard, whole or not at all; returns how many clips it holds.
 
@@ -81,6 +82,7 @@ def write_shard(
         dvae: Digest of the weights that made the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each.
         left_out: Id and reason of clips that cannot be used.
+        audio: Digest of each clip's audio file by id, also of those left out; a shard is stale when one changes.
     """
     name, index, offset = shard_name(number, shards), [], 0
     for suffix in (".tfrecord", ".json"):
@@ -96,7 +98,7 @@ def write_shard(
             index.append(PreparedClip(clip_id, len(samples), *records))
         writer.close()  # before its content is waited for
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
-    write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out})
+    write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out, "audio": audio or {}})
     return len(index)
 
 

@@ -1,48 +1,126 @@
-"""TensorFlow's strategy over several workers."""
+"""This process as one of several in TensorFlow's runtime: strategy, messages, health checks.
 
-import logging
+Messages go through the key-value store of TensorFlow's coordination service, which runs in worker 0. Without a public
+interface, store and health checks are those of `tensorflow.python.eager.context` (TensorFlow 2.21).
+"""
+
+import re
 
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+from tensorflow.python.eager.context import context
 
+from myxtts.config.checks import UserError
 from myxtts.devices.device_plan import DeviceError, DevicePlan
 from myxtts.devices.kinds import runs_on_cpu, short_name
 
-logger = logging.getLogger(__name__)
+HEARTBEAT_MS = 60_000
+"""Silence after which TensorFlow aborts collective operations: longer than our own checks, which name the worker."""
+_JOB = "/job:worker/replica:0/task:"
 
 
-def make_strategy(addresses: tuple[str, ...], index: int, plan: DevicePlan) -> tf.distribute.Strategy:
-    """`MultiWorkerMirroredStrategy` on the model devices of this worker's plan and those of the others.
+class Cluster:
+    """The connection to the other workers, made once per process before TensorFlow's runtime starts.
 
-    NCCL carries the gradients between GPUs, a ring over gRPC between CPUs. Blocks until every worker calls it; starts
-    TensorFlow's runtime, so that it must come before anything else does. Its operations wait for ever for a worker that
-    hangs; see `Workers.watch`.
+    Waits until all workers have called it.
+
+    Args:
+        addresses: `host:port` of every worker, the same on all.
+        index: Which of them this is.
+        plan: Devices of this worker.
+        timeout_seconds: Waiting time limit.
 
     Raises:
-        DeviceError: TensorFlow takes other devices, or its runtime has been started before.
+        UserError: A worker does not come or cannot be reached, or the port is taken.
+        DeviceError: TensorFlow's runtime is initialized already, or uses other devices than the plan.
     """
+
+    def __init__(self, addresses: tuple[str, ...], index: int, plan: DevicePlan, timeout_seconds: float):
+        context().configure_coordination_service(
+            "standalone",
+            service_leader=f"{_JOB}0",
+            cluster_register_timeout_in_ms=int(1000 * timeout_seconds),
+            heartbeat_timeout_in_ms=HEARTBEAT_MS,
+            coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=len(addresses))],
+        )
+        context().coordination_service.cluster_register_with_barrier = True
+        try:
+            self.strategy: tf.distribute.Strategy = _make_strategy(addresses, index, plan)
+        except RuntimeError as error:
+            rule = "Workers must be connected before TensorFlow's devices are initialized"
+            raise DeviceError(f"{rule}: call myxtts.train first in a process. TensorFlow: {error}.") from error
+        except tf.errors.OpError as error:
+            late = re.findall(rf"^{_JOB}(\d+)", error.message.partition("timed out task names:")[2], re.MULTILINE)
+            named = "".join(f" Worker {number} ({addresses[int(number)]}) is missing." for number in late)
+            hint = "Start each with the same --workers and its own --worker-index, on ports that are free and reachable"
+            told = error.message.splitlines()[0]
+            raise UserError(
+                f"Worker {index} ({addresses[index]}) could not connect to all {len(addresses)} workers within "
+                f"{timeout_seconds:.0f} s (training.worker_timeout_seconds).{named} {hint}. TensorFlow: {told}"
+            ) from error
+
+    def write(self, key: str, value: str) -> None:
+        """Stores a value under a new key for all workers.
+
+        Raises:
+            ConnectionError: Worker 0 is gone, or the key exists.
+        """
+        try:
+            context().set_config_key_value(key, value)
+        except tf.errors.OpError as error:
+            raise ConnectionError(error.message) from error
+
+    def read(self, key: str, seconds: float = 0.0) -> str | None:
+        """A stored value, once a worker has written it; None after so many seconds, 0 for no limit.
+
+        Raises:
+            ConnectionError: Worker 0 is gone.
+        """
+        try:
+            return context().get_config_key_value(key, int(1000 * seconds))
+        except tf.errors.DeadlineExceededError:
+            return None
+        except tf.errors.OpError as error:
+            raise ConnectionError(error.message) from error
+
+    def delete(self, key: str) -> None:
+        """Removes a key and all that begin with it and `/`."""
+        context().delete_config_key_value(key)
+
+    def failure(self, index: int, seconds: float) -> str | None:
+        """What is wrong with a worker, which has so many seconds to answer; None where it answers."""
+        try:
+            context().check_collective_ops_peer_health(f"{_JOB}{index}", timeout_in_ms=int(1000 * seconds))
+        except tf.errors.DeadlineExceededError:
+            return f"has not answered for {seconds:.0f} s"
+        except tf.errors.OpError:
+            return "is gone, killed or its machine lost"
+        return None
+
+
+def _make_strategy(addresses, index, plan):
+    """`MultiWorkerMirroredStrategy` on the model devices of all workers: NCCL between GPUs, a ring between CPUs."""
     kinds = tf.distribute.experimental.CommunicationImplementation
-    implementation = kinds.RING if runs_on_cpu(plan.model_device) else kinds.NCCL
-    # Without `timeout_seconds`: for each operation TensorFlow starts a thread that sleeps for so long, and some minutes
-    # of training are more threads than a machine has.
-    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+    kind = "CPU" if runs_on_cpu(plan.model_device) else "GPU"
+    # Without `timeout_seconds`: TensorFlow starts a thread for each operation that sleeps until its limit, and some
+    # minutes of training are more threads than a machine has.
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=kinds.RING if kind == "CPU" else kinds.NCCL
+    )
     cluster = tf.train.ClusterSpec({"worker": list(addresses)})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, task_type="worker", task_id=index, rpc_layer="grpc"
     )
 
     def model_devices(extended, resolver, worker_device):
-        kind = "CPU" if runs_on_cpu(plan.model_device) else "GPU"
         return tuple(f"{worker_device}/device:{name.strip('/')}" for name in plan.model_devices), kind
 
-    # Left to itself it takes every GPU of a worker, the data GPU included, or the first CPU device.
+    # By default it takes every GPU of a worker, the data GPU included, or the first CPU device.
     choose = CollectiveAllReduceExtended._initialize_local_devices
     CollectiveAllReduceExtended._initialize_local_devices = model_devices
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    except RuntimeError as error:
-        rule = "Workers must be joined before TensorFlow's devices are initialized"
-        raise DeviceError(f"{rule}: call myxtts.train first thing in a process. TensorFlow says: {error}.") from error
     finally:
         CollectiveAllReduceExtended._initialize_local_devices = choose
     taken = tuple(short_name(device) for device in strategy.extended.worker_devices)

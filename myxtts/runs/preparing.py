@@ -16,6 +16,7 @@ from myxtts.data.dataset import clip_limits
 from myxtts.data.doctor import inspect_corpus
 from myxtts.data.pipeline import SampleCache
 from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, shard_of, write_shard
+from myxtts.storage.files import digest_file
 from myxtts.storage.locks import claimed
 from myxtts.storage.provenance import read_config
 from myxtts.training.resuming.foundations import load_foundations
@@ -66,16 +67,16 @@ def prepare(
     require(most <= MAX_SHARD_CLIPS, "--shards", f"so many that none has more than {MAX_SHARD_CLIPS} clips", shards)
 
     def is_made(number):
-        """Whether the shard's index lists what the data set has for it today."""
+        """Whether the shard was made from the audio that the data set has for it today."""
         index = read_index(output, number, shards, dvae)
-        known = index and {row[0] for row in (*index["clips"], *index["left_out"])}
-        return index is not None and known == {utterance.id for utterance in clips[number]}
+        return index is not None and index.get("audio") == _digests(clips[number])
 
     def make(number):
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
         inspection = inspect_corpus(part, clip_limits(config), workers=data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
-        count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out)
+        audio = _digests(clips[number])
+        count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out, audio)
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
 
     waiting = [number for number in clips if not is_made(number)]
@@ -86,6 +87,17 @@ def prepare(
         tell(f"{len(missing)} of {shards} shards are still to be made, first {missing[0]}.")
     else:
         tell(f"All {shards} shards are there. Train with --prepared {output}")
+
+
+def _digests(utterances):
+    """Digest of each clip's audio file by id; "" for a file that cannot be read."""
+    found = {}
+    for utterance in utterances:
+        try:
+            found[utterance.id] = digest_file(utterance.wav_path)
+        except OSError:
+            found[utterance.id] = ""
+    return found
 
 
 def _config(checkpoint, train_data):

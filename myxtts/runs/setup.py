@@ -15,8 +15,7 @@ from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.distributed.meeting import join_workers
-from myxtts.distributed.workers import leaving_together
+from myxtts.distributed.workers import join_workers, leaving_together
 from myxtts.interchange.hub.fetching import is_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore

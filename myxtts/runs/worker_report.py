@@ -7,8 +7,7 @@ from myxtts.config.model import ModelConfig
 from myxtts.config.sizes import MODEL_SIZES
 from myxtts.data.corpora import load_corpus
 from myxtts.devices.configuration import early_gpu_configuration
-from myxtts.distributed.meeting import join_workers
-from myxtts.distributed.workers import leaving_together
+from myxtts.distributed.workers import join_workers, leaving_together
 from myxtts.memory.estimates import count_gpt
 from myxtts.storage.files import new_hasher
 

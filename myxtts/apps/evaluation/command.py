@@ -70,6 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         rows_to_speak,
         subjects,
     )
+    from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.hearing.measuring import Tools
     from myxtts.interchange.hub.fetching import local_folder
@@ -77,6 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     from myxtts.utils.commons import get_device_context, setup_logging
 
     setup_logging()
+    configure_for_speech()
     output = Path(arguments.output)
     check_output(output)
     local = lambda folder: local_folder(folder, arguments.accept_licence)
