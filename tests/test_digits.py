@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from myxtts.audio.encoding import write_audio
-from utilities.benchmarks.digit_recognizer import NO_WORD, DigitRecognizer, damaged, power_spectrum, spoilt
+from utilities.benchmarks.digit_recognizer import DigitRecognizer
 from utilities.benchmarks.digits import HELD_OUT_INDICES, Clip, Row, Scores, figures, table_line, training_folder
 
 RATE = 22050
@@ -45,19 +45,6 @@ def test_weights_are_kept_and_used_again(tones, tmp_path):
     again = DigitRecognizer.load_or_train(tones / "nowhere", path, range(4))
     for one, other in zip(first.network.get_weights(), again.network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_folder_without_recordings_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=tmp_path.name):
-        DigitRecognizer.train(tmp_path, range(3))
-
-
-def test_damage_keeps_spectra_in_the_window():
-    rng, spectra = np.random.default_rng(0), [power_spectrum(tone(digit, digit), RATE) for digit in range(4)]
-    for _ in range(60):
-        damaged_one = spoilt(spectra[0], spectra, rng)
-        assert 0 < len(damaged_one) <= 80 and np.isfinite(damaged_one).all()
-    assert NO_WORD == 10 and len(list(damaged([tone(1, 1)], RATE))) == 13
 
 
 def test_training_folder_leaves_out_what_is_scored(tmp_path):

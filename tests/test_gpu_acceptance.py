@@ -83,11 +83,6 @@ def test_overlap_is_judged_only_where_there_is_data_work_to_hide():
     assert [row.found for row in judge(found, False) if "unreliable, as it is above its ceiling" in row.found]
 
 
-def test_single_case_leaves_the_pair_out():
-    flags = ["--data-gpu", "0", "--model-gpu=1", "--virtual-devices", "2", "--model-size", "nano"]
-    assert gpu_acceptance._without_pair(flags) == ["--model-size", "nano"]
-
-
 @pytest.mark.parametrize(
     "argv, words",
     [
@@ -98,10 +93,6 @@ def test_single_case_leaves_the_pair_out():
 )
 def test_wrong_flags_are_a_sentence(capsys, argv, words):
     assert words in sentence_of(capsys, main, *argv)
-
-
-def test_failing_process_leaves_its_last_line():
-    assert "--minutes must be above 0" in gpu_acceptance._run(["utilities/gpu_acceptance.py", "--minutes", "0"], 60)
 
 
 @on_logical_devices

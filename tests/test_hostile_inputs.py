@@ -77,12 +77,3 @@ def test_generated_input_is_read_or_refused_in_bounded_time(name, tmp_path):
     finally:
         logging.disable(logging.NOTSET)
     assert count >= 30 and not found
-
-
-def test_fault_of_a_parser_is_found(monkeypatch, tmp_path):
-    def broken(folder):
-        raise KeyError("of no file")
-
-    monkeypatch.setitem(PARSERS, "text", (PARSERS["text"][0], broken))
-    found, _ = faults_of("text", 3, tmp_path)
-    assert len(found) == 3 and found[0].startswith("KeyError at test_hostile_inputs.py")

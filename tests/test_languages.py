@@ -15,7 +15,6 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED_PACKAGES = {"ja": ("cutlet", "unidic_lite"), "zh": ("pypinyin",), "ko": ("hangul_romanize",)}
-REQUIRED = {"code", "name", "char_limit", "expand_numbers", "abbreviations", "symbols", "symbol_readings"}
 # An ordinal of each language that has rules for them, cleaned.
 ORDINALS = {
     "am": ("1ኛ ቀን", "አንደኛ ቀን"),
@@ -95,26 +94,10 @@ def test_every_table_of_a_language_works(language):
     assert tokenizer.encode("one", code)[0] == 4
 
 
-def test_languages_with_rules_for_ordinals_are_those_of_the_table():
-    rules = {code: language.expand_numbers for code, language in LANGUAGES.items()}
-    endings = {
-        code: getattr(rule, "ordinal_endings", getattr(rule, "ordinal_ending", "")) for code, rule in rules.items()
-    }
-    assert {code for code in endings if endings[code]} == set(ORDINALS)
-
-
 @pytest.mark.parametrize("language", ORDINALS, indirect=True)
 def test_ordinals_are_read(language):
     text, words = ORDINALS[language.code]
     assert clean_text(text, language.code) == words
-
-
-@pytest.mark.parametrize("field", sorted(REQUIRED))
-def test_a_language_without_a_required_table_cannot_be_made(field):
-    fields = fields_of_made_up()
-    del fields[field]
-    with pytest.raises(TypeError, match=f"missing 1 required keyword-only argument: '{field}'"):
-        Language(**fields)
 
 
 def test_a_language_registered_by_one_call_is_cleaned_split_and_tokenized(made_up):

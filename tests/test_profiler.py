@@ -13,10 +13,9 @@ from tiny import tiny_run_config
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from myxtts.devices import gpu_monitor  # noqa: E402
 from myxtts.devices.device_plan import plan_devices  # noqa: E402
 from myxtts.devices.gpu_monitor import GPUReport  # noqa: E402
-from utilities.dual_gpu_bottleneck_profiler import GPUMonitor, Profile, judge, main  # noqa: E402
+from utilities.dual_gpu_bottleneck_profiler import Profile, judge, main  # noqa: E402
 
 PAIR = plan_devices(data_gpu=0, model_gpu=1, num_gpus=2)
 ONE = plan_devices(num_gpus=1)
@@ -52,23 +51,10 @@ def profile_of(measured, whole, plan=PAIR):
 
 def test_balanced_pipeline_has_no_bottleneck_and_says_so():
     profile = profile_of(phases(), pipeline())
-    assert profile.verdicts == []
-    text = profile.describe()
-    for words in (
-        "TIMING BREAKDOWN:",
-        "GPU UTILIZATION:",
-        "BOTTLENECK ANALYSIS:",
-        "RECOMMENDATIONS:",
-        "NO MAJOR BOTTLENECKS DETECTED",
-        "Pipeline appears well-balanced",
-        "GPU utilization: not available (this run uses no GPU)",
-    ):
-        assert words in text
-    sections = [
-        text.index(f"{name}:")
-        for name in ("TIMING BREAKDOWN", "GPU UTILIZATION", "BOTTLENECK ANALYSIS", "RECOMMENDATIONS")
-    ]
-    assert sections == sorted(sections)
+    assert profile.verdicts == [] and "NO MAJOR BOTTLENECKS DETECTED" in profile.describe()
+    sections = ("TIMING BREAKDOWN:", "GPU UTILIZATION:", "BOTTLENECK ANALYSIS:", "RECOMMENDATIONS:")
+    places = [profile.describe().index(section) for section in sections]
+    assert places == sorted(places)
 
 
 def test_phases_add_up_and_give_ceiling_and_efficiency():
@@ -137,10 +123,6 @@ def test_busy_counts_each_device_within_the_measured_time():
     assert profile.model_busy == pytest.approx(1.7 / 2)
 
 
-def test_monitor_is_the_packages_own():
-    assert GPUMonitor is gpu_monitor.GPUMonitor
-
-
 @on_logical_devices
 def profiled(folder, corpus):
     config = tiny_run_config(corpus, folder / "run", model={"layers": 1}, data={"num_buckets": 1})
@@ -148,22 +130,9 @@ def profiled(folder, corpus):
     settings.write_text(json.dumps(config.to_dict()))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        code = main(
-            [
-                "--config",
-                str(settings),
-                "--train-data",
-                str(corpus),
-                "--virtual-devices",
-                "2",
-                "--num-steps",
-                "6",
-                "--json",
-                str(folder / "profile.json"),
-                "--plot",
-                str(folder / "timeline.png"),
-            ]
-        )
+        argv = ["--config", settings, "--train-data", corpus, "--virtual-devices", 2, "--num-steps", 6]
+        argv += ["--json", folder / "profile.json", "--plot", folder / "timeline.png"]
+        code = main([str(word) for word in argv])
     return code, out.getvalue(), (folder / "run").exists()
 
 

@@ -69,13 +69,13 @@ def made(planted, tmp_path_factory):
     return folder
 
 
-def test_text_reaches_the_speech_it_belongs_to(planted, made):
+def test_text_reaches_the_speech_it_belongs_to_and_no_cut_lies_in_speech(planted, made):
     assert right_share(planted, made / "set") >= 0.98
-
-
-def test_no_cut_lies_in_speech(planted, made):
     for start, end, _ in clip_bounds(made / "set"):
         assert all(not a < cut < b for cut in (start, end) for a, b in planted.spoken)
+    record = json.loads(next((made / "set" / "sources").glob("*.json")).read_text())
+    told = re.search(r"the subtitles are ([\d.]+) s late", record["notes"][0])
+    assert float(told[1]) == pytest.approx(1.4, abs=0.05)
 
 
 def test_every_sample_is_in_one_row_of_segments(planted, made):
@@ -145,12 +145,6 @@ def test_speech_is_at_the_loudness_asked_for(made):
     row = next(row for row in record["rows"] if row["clip"])
     samples, _ = soundfile.read(made / "set" / row["clip"])
     assert len(samples) == row["end"] - row["start"] and 0 < np.abs(samples).max() < 0.9 and gain > 0
-
-
-def test_offset_of_subtitles_is_told(made):
-    record = json.loads(next((made / "set" / "sources").glob("*.json")).read_text())
-    told = re.search(r"the subtitles are ([\d.]+) s late", record["notes"][0])
-    assert float(told[1]) == pytest.approx(1.4, abs=0.05)
 
 
 def test_transcript_is_found_by_a_recognizer_and_needs_one(planted, tmp_path, capsys):

@@ -2,9 +2,7 @@
 
 import logging
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -20,8 +18,6 @@ from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.text.tokenizer import XTTSTokenizer
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_one_of_those_that_begin_in_a_folder_at_the_same_moment_gets_it(tmp_path):
@@ -79,17 +75,3 @@ def test_two_that_speak_with_one_model_at_once_write_what_one_alone_writes(model
     assert {path.name for path in tmp_path.iterdir()} == {"alone.wav", "both.wav"}
     assert (tmp_path / "both.wav").read_bytes() == (tmp_path / "alone.wav").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in model.rglob("*")} == before
-
-
-def test_times_are_taken_from_a_clock_that_nobody_sets():
-    """A clock that jumps a day hurts nothing that does not look at it."""
-    # What compares the clocks of several machines looks at them.
-    sources = [path for path in (ROOT / "myxtts").rglob("*.py") if path.name != "worker_report.py"]
-    wall_clock = [
-        f"{path.name}: {call}"
-        for path in sources
-        for call in ("time.time(", "time.time_ns(", "datetime.now(", "datetime.utcnow(", "time.localtime(")
-        if call in path.read_text(encoding="utf-8")
-    ]
-    assert sources and not wall_clock
-    assert time.get_clock_info("perf_counter").monotonic and time.get_clock_info("monotonic").monotonic

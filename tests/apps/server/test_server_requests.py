@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra server")
 
 from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
-from malformed_requests import requests, send  # noqa: E402
 
 GOOD = dict(model="tts-1", input="one.", voice="low", response_format="pcm")
 VOICES = ["../low", "voices/low", "/etc/passwd", "low.wav", "..", ".", "low\x00", "C:\\low", "~", "", " low", "a" * 201]
@@ -33,6 +32,10 @@ BODIES = {
     "another encoding": json.dumps(GOOD).encode("cp037"),
     "broken UTF-8": b'{"input": "\xff\xfe"}',
     "a form": b"input=one&voice=low",
+    "random bytes": bytes(range(256)) * 40,
+    "no model": json.dumps({"input": "one.", "voice": "low"}).encode(),
+    "no input": json.dumps({"model": "tts-1", "voice": "low"}).encode(),
+    "no voice": json.dumps({"model": "tts-1", "input": "one."}).encode(),
 }
 
 
@@ -69,24 +72,22 @@ def test_field_that_is_wrong(live, name, value):
     assert error["param"].split(".")[0] == name
 
 
-@pytest.mark.parametrize("name", ["model", "input", "voice"])
-def test_field_that_is_missing(live, name):
-    body = {key: value for key, value in GOOD.items() if key != name}
-    assert refused(live.ask("POST", "/v1/audio/speech", body))["param"] == name
-
-
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_body_that_is_no_request(live, body):
     refused(live.ask("POST", "/v1/audio/speech", body))
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
-def test_body_of_another_type_is_refused_as_a_page_elsewhere_may_send_it(live, kind):
-    refused(live.ask("POST", "/v1/audio/speech", GOOD, {"Content-Type": kind}), 400, 415)
-
-
-def test_foreign_host_name_is_refused(live):
-    refused(live.ask("POST", "/v1/audio/speech", GOOD, {"Host": "evil.example"}), 403)
+@pytest.mark.parametrize(
+    "header, value, status",
+    [
+        ("Content-Type", "text/plain", 400),  # as a form on a foreign page may send it
+        ("Content-Type", "application/x-www-form-urlencoded", 400),
+        ("Content-Type", "multipart/form-data; boundary=x", 400),
+        ("Host", "evil.example", 403),
+    ],
+)
+def test_request_that_a_foreign_page_could_send_is_refused(live, header, value, status):
+    refused(live.ask("POST", "/v1/audio/speech", GOOD, {header: value}), status)
 
 
 @pytest.mark.parametrize(
@@ -113,31 +114,14 @@ def raw(live, head, body=b"", seconds=10):
         return connection.recv(4096)
 
 
-def test_body_that_is_too_large_is_not_read(live):
+def test_bodies_too_large_or_too_slow_and_bytes_of_other_protocols_are_refused(live):
     head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert b" 408 " in raw(live, head + b"Content-Length: 100\r\n\r\n", b'{"model":')
+    for other in (b"\x16\x03\x01\x02\x00\x01\x00" * 4, b"SPEAK"):
+        assert b" 400 " in raw(live, other + b"\r\n\r\n")
     assert b" 413 " in raw(live, head + b"Content-Length: 999999999999\r\n\r\n")
     assert b" 413 " in raw(live, head + b"Transfer-Encoding: chunked\r\n\r\n", b"20000\r\n" + b" " * 0x20000 + b"\r\n")
     assert b" 400 " in raw(live, head + b"Content-Length: -5\r\n\r\n")
-
-
-def test_body_that_does_not_come_is_not_waited_for(live):
-    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    assert b" 408 " in raw(live, head + b"Content-Length: 100\r\n\r\n", b'{"model":')
-
-
-@pytest.mark.parametrize(
-    "head",
-    [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 4 + b"\r\n\r\n", b"SPEAK\r\n\r\n"],
-    ids=["TLS", "no HTTP"],
-)
-def test_bytes_that_are_no_http(live, head):
-    assert b" 400 " in raw(live, head)
-
-
-def test_drawn_requests_are_refused(live):
-    for kind, data in requests(42, GOOD):
-        status, _ = send(live.port, data, 10)
-        assert status.startswith("4"), (kind, data[:300])
 
 
 def test_nothing_of_it_is_left(live):

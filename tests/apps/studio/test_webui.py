@@ -14,7 +14,7 @@ import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.data_sets import DataSets
-from myxtts.apps.studio.processes import Tasks, output_path, sentence_of, start_training, stop_training, trainer_of
+from myxtts.apps.studio.processes import Tasks, output_path, start_training, stop_training, trainer_of
 from myxtts.apps.studio.run_view import named_folder, runs_in, view_run
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
@@ -47,10 +47,6 @@ def test_loss_that_is_not_a_number_breaks_nothing(tmp_path):
     (tmp_path / "train.log").write_bytes(b"\xff\xfe\nINFO x step")
     write_metrics(tmp_path, ("dvae", 50, {"loss": None}))
     assert view_run(tmp_path).facts == ["dvae 50/800"]
-
-
-def test_folder_that_is_not_there_tells_nothing(tmp_path):
-    assert view_run(tmp_path / "none").facts == [] and runs_in(tmp_path / "none") == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
@@ -237,11 +233,6 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     assert released.stages == [["gpt", "500 epochs", 3, "5.0e-06"]] and released.values["model_size"] == "big"
 
 
-def test_sentence_is_found_in_what_a_command_printed():
-    assert sentence_of("INFO a\nError: It is wrong.\nTry again.\n") == "It is wrong.\nTry again."
-    assert sentence_of("Segmentation fault\n") == "Segmentation fault" and sentence_of("")
-
-
 @pytest.mark.parametrize("name", ["", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
 def test_name_of_a_run_is_no_path(tmp_path, name):
     with pytest.raises(UserError, match="A run's name"):
@@ -260,12 +251,6 @@ def test_flags_are_those_of_the_command(tmp_path):
     assert (config.model.size, training.stage, config.data.batch_size) == ("nano", "gpt", 4)
     assert (training.epochs, training.gpt.max_steps, training.gradient_accumulation) == (3, 20, 2)
     assert training.checkpoint_every_steps == 50 and training.gradient_checkpointing and not training.xla
-
-
-def test_language_of_recordings_goes_with_recordings(tmp_path):
-    form = Studio(tmp_path).preset("new", "").values
-    flags = Studio(tmp_path).flags("new", "", form | dict(train_data=" ", language="am"))
-    assert not [flag for flag in flags if flag.startswith(("--train-data", "--language"))]
 
 
 def test_plan_and_data_are_told_by_the_commands(tmp_path, tiny_corpus):
