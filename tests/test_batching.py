@@ -13,7 +13,7 @@ from test_trainer import Recorder, dvae_trainer, open_run
 from myxtts.cli import train
 from myxtts.devices.device_plan import plan_devices
 from myxtts.training.loop import batching
-from myxtts.training.loop.batching import Batching, OutOfMemory, fit_batch_size, noise_waves
+from myxtts.training.loop.batching import Batching, OutOfMemory, fit_batch_size
 from myxtts.training.loop.replicas import Replicas
 from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
@@ -204,18 +204,6 @@ def test_trials_on_a_cpu_stay_in_the_memory_budget(
     trainer.config.training.memory_budget_mb = 10
     with pytest.raises(OutOfMemory, match="not even 1 clip at once.*--memory-budget"):
         fit_batch_size(trainer, dataset)
-
-
-def test_trial_batch_is_as_long_as_any_of_the_data_set(tiny_corpus, tmp_path):
-    dataset = open_run(tiny_corpus, tmp_path, data={"num_buckets": 3})
-    for stage in ("dvae", "gpt"):
-        batch, loader = noise_waves(dataset, stage, 3), dataset.train_loader(stage)
-        real = [loader(position) for position in range(2 * loader.order.batches_per_epoch)]
-        assert batch.wav.shape == (3, max(one.wav.shape[1] for one in real))
-        assert batch.text.shape == (3, max(one.text.shape[1] for one in real))
-        assert batch.conditioning.shape == (3, real[0].conditioning.shape[1])
-        for field, like in zip(batch, real[0]):
-            assert field.dtype == like.dtype
 
 
 @on_logical_devices

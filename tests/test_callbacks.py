@@ -54,15 +54,6 @@ def test_log_line_holds_the_words_of_the_contract():
     assert losses_text({"skipped_steps": 3}) == "skipped 3"
 
 
-def test_losses_that_had_no_turn_are_not_in_the_line(capsys):
-    progress = ConsoleProgress()
-    progress.on_start(start_of())
-    figures = {"loss": 0.0, "discriminator/loss": 0.0, "mel": 0.5, "adversarial": 0.0, "gradient_norm": 0.0}
-    progress.on_log(1, figures, {})
-    line = "step 1/100 | loss 0.0000 | mel 0.5000 | gradient_norm 0.0000"
-    assert line in capsys.readouterr().out
-
-
 def test_console_without_a_terminal_prints_plain_lines(capsys):
     progress = ConsoleProgress()
     progress.on_start(start_of())
@@ -93,15 +84,6 @@ def test_high_variation_is_warned_of_with_advice_where_steps_wait_for_data(capsy
     assert "High timing variation - possible bottleneck!" in capsys.readouterr().out
     progress.on_log(10, LOSSES, {**TIMING, "variation": 0.31, "stall": 0.04})
     assert "High timing variation" not in capsys.readouterr().out, "a CPU's steps vary with what else runs"
-
-
-def test_run_that_was_too_short_to_time_still_ends_with_a_report(capsys):
-    progress = ConsoleProgress()
-    progress.on_start(start_of(total_steps=2))
-    progress.on_log(2, LOSSES, {})
-    progress.on_end(end_of(timing={}))
-    said = capsys.readouterr().out
-    assert "FINAL REPORT" in said and "Throughput" not in said
 
 
 def test_report_tells_of_accumulation_compiled_programs_and_loss_scale_where_there_are_any(capsys):

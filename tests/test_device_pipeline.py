@@ -8,12 +8,10 @@ import threading
 import time
 import traceback
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from myxtts.training.loop import device_pipeline
-from myxtts.training.loop.device_pipeline import DevicePipeline, PipelineStuck, SynchronousPipeline, copy_to
+from myxtts.training.loop.device_pipeline import DevicePipeline, PipelineStuck, SynchronousPipeline
 
 PRODUCER = "myxtts-data-device"
 
@@ -91,30 +89,6 @@ def test_producer_works_ahead_as_far_as_the_buffer_and_no_further(capacity):
         assert len(started) == capacity + 2
 
 
-def test_next_batch_is_prepared_while_the_consumer_works_on_this_one():
-    prepared = [threading.Event() for _ in range(4)]
-
-    def prepare(batch, position):
-        prepared[position].set()
-        return batch
-
-    with DevicePipeline(range(4), prepare, unchanged) as pipeline:
-        for batch in pipeline:  # the loop goes no further before the next one is there
-            assert all(one.wait(5.0) for one in prepared[: batch + 2])
-
-
-def test_synchronous_pipeline_prepares_when_it_is_asked():
-    events = []
-    pipeline = SynchronousPipeline(
-        range(3), lambda batch, position: events.append(f"prepare {position}") or batch, unchanged
-    )
-    with pipeline:
-        for batch in pipeline:
-            events.append(f"train {batch}")
-    assert events == [f"{what} {index}" for index in range(3) for what in ("prepare", "train")]
-    assert not pipeline.fill() and not producers()
-
-
 def test_waiting_for_data_is_counted_and_work_of_the_consumer_is_not(monkeypatch):
     now, looks = [0.0], threading.Semaphore(0)
 
@@ -153,14 +127,6 @@ def test_training_waits_for_the_filled_buffer():
         room.set()
         waiting.join(5.0)
         assert not waiting.is_alive() and pipeline.fill() == 2
-
-
-def test_head_start_is_waited_and_short_data_ends_it(monkeypatch):
-    with DevicePipeline(range(1), kept, unchanged, capacity=4) as pipeline:
-        waited = []
-        monkeypatch.setattr(pipeline._stop, "wait", waited.append)
-        pipeline.wait_until_filled(0.2)
-        assert waited == [0.2] and list(pipeline) == [0]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +244,7 @@ def consume(kind, at, draw):
     return seen
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(12))
 def test_every_stop_ends_the_producer(seed):
     """Stops of a random kind at a random batch, with random speeds on both sides and a random buffer."""
     draw = random.Random(seed)
@@ -296,26 +262,3 @@ def test_pipeline_that_is_let_go_ends_its_producer():
     assert next(pipeline) == 0 and producers()
     del pipeline
     until(lambda: not producers())
-
-
-def test_error_inside_tf_data_comes_out_of_the_pipeline():
-    def broken(position):
-        if position == 2:
-            raise Broken("clip 2 has vanished")
-        return np.float32(position)
-
-    dataset = tf.data.Dataset.range(5).map(lambda at: tf.numpy_function(broken, [at], tf.float32))
-    with DevicePipeline(dataset, kept, unchanged) as pipeline:
-        assert float(next(pipeline)) == 0.0 and float(next(pipeline)) == 1.0
-        with pytest.raises(tf.errors.OpError, match="clip 2 has vanished"):
-            next(pipeline)
-
-
-def test_copy_keeps_the_kind_and_the_values_of_a_batch():
-    from myxtts.data.batch import DVAEBatch
-
-    batch = DVAEBatch(tf.range(2), tf.ones((2, 4, 3)), tf.constant([4, 1]))
-    copied = copy_to(batch, "/CPU:0")
-    assert isinstance(copied, DVAEBatch)
-    for one, other in zip(batch, copied):
-        np.testing.assert_array_equal(one, other)

@@ -111,14 +111,6 @@ def test_isolated_trainer_is_a_trainer_with_three_buffers_and_step_times(runs):
     assert len(isolated["step times"]) == STEPS - 3 and min(isolated["step times"]) > 0
 
 
-def test_synchronous_pipeline_gives_the_same_batches(runs):
-    asynchronous, synchronous = runs["isolated"]["pipelines"]
-    assert len(asynchronous) == len(synchronous) == 4
-    for one, other in zip(asynchronous, synchronous):
-        for left, right in zip(one, other):
-            np.testing.assert_array_equal(left, right)
-
-
 def test_signatures_are_those_of_the_contract():
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
