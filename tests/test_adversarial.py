@@ -121,24 +121,16 @@ def test_hinge_losses_equal_torch(reference, discriminators, sounds):
 
 
 def test_each_clip_has_its_own_losses(discriminators, sounds):
+    def losses(real, made, rates):
+        of_made = discriminators(made)
+        spectral = LogMelDistance()(real, made, rates), stft_distance(real, made, rates)
+        return [least_squares_real(of_made), feature_distance(discriminators(real), of_made), *spectral]
+
     real, make = sounds
     made = make()
-    rates = SOURCE_RATES
     for row in range(CLIPS):
-        one, other, rate = real[row : row + 1], made[row : row + 1], rates[row : row + 1]
-        together = [
-            least_squares_real(discriminators(made)),
-            feature_distance(discriminators(real), discriminators(made)),
-            LogMelDistance()(real, made, rates),
-            stft_distance(real, made, rates),
-        ]
-        alone = [
-            least_squares_real(discriminators(other)),
-            feature_distance(discriminators(one), discriminators(other)),
-            LogMelDistance()(one, other, rate),
-            stft_distance(one, other, rate),
-        ]
-        for whole, part in zip(together, alone):
+        alone = losses(*(array[row : row + 1] for array in (real, made, SOURCE_RATES)))
+        for whole, part in zip(losses(real, made, SOURCE_RATES), alone):
             assert float(whole[row]) == pytest.approx(float(part[0]), rel=1e-4)
 
 

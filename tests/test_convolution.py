@@ -62,21 +62,6 @@ def test_convolutions_pass_the_layer_check(make_layer, shape):
     check_layer(make_layer, np.random.default_rng(0).standard_normal(shape).astype("float32"))
 
 
-def test_even_kernel_without_padding_is_refused():
-    with pytest.raises(ValueError, match="kernel_size must be odd.*kernel_size=4"):
-        Conv1D(4, 4)
-
-
-def test_stride_with_dilation_is_refused():
-    with pytest.raises(ValueError, match="stride=2, dilation=3"):
-        Conv1D(4, 3, stride=2, dilation=3)
-
-
-def test_transposed_conv_that_cannot_keep_the_ratio_is_refused():
-    with pytest.raises(ValueError, match="kernel_size=3, stride=2"):
-        ConvTranspose1D(4, 3, 2)
-
-
 @pytest.mark.parametrize("length", [6, 7])
 @pytest.mark.parametrize("kind, rank", [(Conv1D, 1), (Conv2D, 2)])
 def test_gradient_of_a_strided_convolution_of_one_tap_is_right_and_avoids_the_operation_that_writes_past_its_buffer(

@@ -154,45 +154,22 @@ def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
                 release.set()
 
 
-def read(fails_at):
-    for index in range(100):
-        if index == fails_at:
-            raise Broken("unreadable clip")
-        yield index
-
-
-def prepare_until(fails_at):
-    def prepare(batch, position):
-        if position == fails_at:
-            raise Broken("features failed")
-        return batch
-
-    return prepare
-
-
-def transfer_until(fails_at):
-    def transfer(batch):
-        if batch == fails_at:
-            raise Broken("copy failed")
-        return batch
-
-    return transfer
-
-
 @pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
-@pytest.mark.parametrize(
-    "where, words", [("read", "unreadable clip"), ("prepare", "features failed"), ("transfer", "copy failed")]
-)
-def test_error_of_the_producer_comes_out_after_the_batches_before_it(make, where, words):
-    at = {"read": None, "prepare": None, "transfer": None, where: 3}
-    with make(read(at["read"]), prepare_until(at["prepare"]), transfer_until(at["transfer"]), 2) as pipeline:
+@pytest.mark.parametrize("where", ["read", "prepare", "transfer"])
+def test_error_of_the_producer_comes_out_after_the_batches_before_it(make, where):
+    def passing(here, batch):
+        if (here, batch) == (where, 3):
+            raise Broken(where)
+        return batch
+
+    reader = (passing("read", index) for index in range(100))
+    with make(reader, lambda b, _: passing("prepare", b), lambda b: passing("transfer", b), 2) as pipeline:
         assert [next(pipeline) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(Broken, match=words) as error:
+        with pytest.raises(Broken, match=where) as error:
             next(pipeline)
         if make is DevicePipeline:
             assert next(pipeline, "over") == "over"
-    frames = [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
-    assert where in frames, f"the traceback must lead to where it happened: {frames}"
+    assert "passing" in [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
 
 
 def test_close_may_come_first_or_twice_and_ends_the_batches():

@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from layer_check import check_layer
 
@@ -53,8 +52,3 @@ def test_each_clip_of_a_batch_is_spoken_with_its_own_speaker():
 def test_full_size_lengths_follow_the_reference():
     generator = HifiganGenerator()
     assert [generator.num_samples(n) for n in (40, 32)] == [44544, 35584]
-
-
-def test_width_that_cannot_be_halved_per_stage_is_refused():
-    with pytest.raises(ValueError, match="multiple of 16.*Received: 100"):
-        HifiganGenerator(channels=100)

@@ -115,15 +115,8 @@ def test_signatures_are_those_of_the_contract():
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
     parameters = inspect.signature(MemoryIsolatedDualGPUTrainer).parameters
-    assert list(parameters)[:7] == [
-        "config",
-        "data_gpu_id",
-        "model_gpu_id",
-        "data_gpu_memory_limit",
-        "model_gpu_memory_limit",
-        "model",
-        "resume_checkpoint",
-    ]
+    names = "config data_gpu_id model_gpu_id data_gpu_memory_limit model_gpu_memory_limit model resume_checkpoint"
+    assert list(parameters)[:7] == names.split()
     assert (parameters["data_gpu_memory_limit"].default, parameters["model_gpu_memory_limit"].default) == (8192, 16384)
     optimize = inspect.signature(MemoryIsolatedDualGPUTrainer.optimize_dataset_for_dual_gpu).parameters
     assert optimize["prefetch_buffer_size"].default == 4
