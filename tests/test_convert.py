@@ -209,16 +209,8 @@ def test_conversion_takes_little_memory_and_no_tensorflow(tmp_path):
         "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; "
         "print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read())[1]); sys.exit(code)"
     )
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "convert",
-        "--from-coqui",
-        release / "model.pth",
-        "--output",
-        tmp_path / "out",
-    ]
+    files = ["--from-coqui", release / "model.pth", "--output", tmp_path / "out"]
+    command = [sys.executable, "-c", code, "convert", *files]
     ran = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     peak_bytes = 1024 * int(ran.stdout.splitlines()[-1])
     size_bytes = (release / "model.pth").stat().st_size

@@ -71,14 +71,8 @@ def test_teacher_forcing_worked_example():
     for name, values in expected.items():
         np.testing.assert_array_equal(to_numpy(getattr(streams, name)).astype(int), values, err_msg=name)
     # The reference hides the key of the text's [STOP] in training.
-    hidden = teacher_forcing(
-        CONFIG,
-        np.array([[5, 6, 7]], "int32"),
-        np.array([3], "int32"),
-        np.array([[1]], "int32"),
-        np.array([1], "int32"),
-        bug_compatible=True,
-    )
+    given = (np.array(one, "int32") for one in ([[5, 6, 7]], [3], [[1]], [1]))
+    hidden = teacher_forcing(CONFIG, *given, bug_compatible=True)
     np.testing.assert_array_equal(to_numpy(hidden.key_mask)[0, :5], [True, True, True, True, False])
 
 

@@ -157,8 +157,3 @@ def test_assembled_model_takes_a_part_from_the_last_model_that_has_it():
     model = XTTS.assemble(config, frozen, trained)
     assert (model.parts, model.dvae, model.gpt) == (("dvae", "gpt"), frozen.dvae, trained.gpt)
     assert model.mel_stats is frozen.mel_stats
-
-
-def test_model_with_an_unknown_part_is_refused():
-    with pytest.raises(ValueError, match="vocoder"):
-        XTTS(tiny_model_config(), parts=("vocoder",))

@@ -6,7 +6,6 @@ import pytest
 from layer_check import check_layer
 
 from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
-from myxtts.config.model import SPEAKER_NUM_MELS
 from myxtts.models.speaker_encoder import AttentiveStatisticsPooling, ResidualBlock, SpeakerEncoder, SqueezeExcitation
 
 TINY = {"widths": (32, 32), "num_blocks": (1, 2), "embedding_width": 12, "attention_width": 4}
@@ -40,10 +39,6 @@ def test_embedding_is_a_unit_vector_that_loudness_hardly_moves():
     loud, quiet = (keras.ops.convert_to_numpy(encoder(WAV_TO_MEL(gain * wav)))[0] for gain in (0.5, 0.05))
     np.testing.assert_allclose([np.linalg.norm(loud), np.linalg.norm(quiet)], 1.0, rtol=1e-5)
     assert loud @ quiet > 0.999
-
-
-def test_encoder_is_built_for_the_bands_of_its_front_end():
-    assert SPEAKER_MEL.num_mels == SPEAKER_NUM_MELS
 
 
 def test_clip_alone_and_in_a_batch_gives_the_same_embedding():

@@ -225,16 +225,6 @@ def test_step_traced_for_examples_is_the_same_graph_whichever_batch_comes_first(
     assert graphs[0] == graphs[1] == graphs[2]
 
 
-def test_weight_without_a_gradient_is_named():
-    class Blind(Quadratic):
-        def loss_sums(self, batch, seed=None):
-            return {"square": tf.reduce_sum((self.weights["layer/kernel"].value - batch) ** 2)}, {}
-
-    step = train_step_of(Blind(), strategy(), StageConfig(learning_rate=0.1))
-    with pytest.raises(ValueError, match="do not depend on layer/bias"):
-        step([BATCH], 0.1, (0, 0))
-
-
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("precision, tolerance", [("mixed_float16", 0.02), ("mixed_bfloat16", 0.05)])
 def test_step_in_mixed_precision_stays_near_float32(precision, tolerance):
