@@ -222,14 +222,8 @@ def test_batch_of_replicas_is_split_on_each_of_them():
 
 
 def test_batch_size_auto_is_read_from_the_command_line():
-    config = train.config_from_arguments(
-        train.build_parser().parse_args(
-            ["--train-data", "x", "--batch-size", "auto", "--memory-budget", "500", "--grad-accum", "2"]
-        )
-    )
+    words = "--train-data x --batch-size auto --memory-budget 500 --grad-accum 2".split()
+    config = train.config_from_arguments(train.build_parser().parse_args(words))
     assert config.training.automatic_batch_size and config.training.memory_budget_mb == 500
-    assert (config.data.batch_size, config.stage("gpt").batch_size, config.training.gradient_accumulation) == (
-        16,
-        16,
-        2,
-    )
+    assert config.data.batch_size == config.stage("gpt").batch_size == 16
+    assert config.training.gradient_accumulation == 2

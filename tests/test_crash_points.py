@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from conversion_crashes import crash_conversion, digests
 from crash_points import crash_everywhere
-from released_model import write_release
 
 from myxtts.audio.encoding import write_audio
 from myxtts.data import sample_corpus
@@ -202,11 +201,6 @@ def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(tmp_path, m
         write(tmp_path / number / name, len(number) + (number == "new"))
     old, new = (tmp_path / "old" / name).read_bytes() if is_there else None, (tmp_path / "new" / name).read_bytes()
     crash_everywhere(monkeypatch, make, lambda path: write(path, 4), check, folder=lambda path: path.parent)
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    return write_release(tmp_path_factory.mktemp("released"))
 
 
 @pytest.mark.parametrize("direction, every", [("in", 31), ("out", 11)])

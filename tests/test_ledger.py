@@ -131,15 +131,7 @@ def test_tf32_is_allowed_but_where_it_is_switched_off(tf32, allowed):
         tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
-SENSITIVE = {
-    "Softmax",
-    "LogSoftmax",
-    "Rsqrt",
-    "ArgMin",
-    "SparseSoftmaxCrossEntropyWithLogits",
-    "Mean",
-    "SquaredDifference",
-}
+SENSITIVE = set("Softmax LogSoftmax Rsqrt ArgMin SparseSoftmaxCrossEntropyWithLogits Mean SquaredDifference".split())
 """Operations of softmax, norms, codebook search and losses."""
 
 

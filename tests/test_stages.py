@@ -211,18 +211,6 @@ def test_codebook_report_worked_example(dvae_stage):
     assert report["codebook_perplexity"] == pytest.approx(4.0)
 
 
-def test_preparation_makes_what_the_model_takes(dvae_model):
-    wave = wave_batch([(0, 0)] * 3)
-    dvae = DVAEPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave)
-    assert dvae.mel.shape == (3, 48, 80) and dvae.mel.dtype == tf.float32
-    # Frames of each clip: ceil(samples / 256).
-    np.testing.assert_array_equal(dvae.mel_lengths, [48, 32, 48])
-    gpt = GPTPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave)
-    assert gpt.conditioning_mel.shape == (3, 1 + 6000 // 256, 80)
-    # All but the last code, which sees one more frame: that of the centered window at the end.
-    np.testing.assert_array_equal(gpt.codes[:, :-1], dvae_model.dvae.encode(dvae.mel)[:, :-1])
-
-
 @pytest.mark.parametrize("stage", ["dvae", "gpt"])
 def test_augmentation_depends_on_position_and_spares_validation(dvae_model, stage):
     wave = wave_batch([(0, 0)] * 3)
