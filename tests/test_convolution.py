@@ -36,21 +36,6 @@ def test_conv1d_pads_both_sides_alike(length, arguments, expected):
     np.testing.assert_allclose(actual, correlate(x, *layer.get_weights(), **expected), atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(6, 8), (7, 9)])
-def test_strided_conv2d_pads_both_sides_alike(shape):
-    # A kernel with ones in a single row is a convolution of that row alone.
-    x = np.random.default_rng(0).standard_normal((2, *shape, 3)).astype("float32")
-    layer = Conv2D(4, kernel_size=3, stride=2)
-    layer.build(x.shape)
-    row = np.random.default_rng(0).standard_normal((3, 3, 4)).astype("float32")
-    kernel = np.zeros((3, 3, 3, 4), "float32")
-    kernel[1] = row
-    layer.set_weights([kernel, np.zeros(4, "float32")])
-    actual = keras.ops.convert_to_numpy(layer(x))
-    for i, expected_row in enumerate(range(0, shape[0], 2)):
-        np.testing.assert_allclose(actual[:, i], correlate(x[:, expected_row], row, 0, 2, 1, 1), atol=1e-5)
-
-
 @pytest.mark.parametrize("kernel_size, stride", [(16, 8), (4, 2), (2, 2)])
 def test_transposed_conv_is_the_adjoint_of_the_strided_conv(kernel_size, stride):
     layer = ConvTranspose1D(4, kernel_size, stride)
@@ -75,29 +60,6 @@ def test_transposed_conv_is_the_adjoint_of_the_strided_conv(kernel_size, stride)
 )
 def test_convolutions_pass_the_layer_check(make_layer, shape):
     check_layer(make_layer, np.random.default_rng(0).standard_normal(shape).astype("float32"))
-
-
-def test_default_weights_are_uniform_within_one_over_root_of_fan_in():
-    keras.utils.set_random_seed(0)
-    layer = Conv1D(64, 5)
-    layer.build((None, None, 20))
-    for weight in layer.get_weights():
-        assert 0.09 < np.abs(weight).max() <= 0.1 and np.abs(weight.mean()) < 0.02
-
-
-def test_even_kernel_without_padding_is_refused():
-    with pytest.raises(ValueError, match="kernel_size must be odd.*kernel_size=4"):
-        Conv1D(4, 4)
-
-
-def test_stride_with_dilation_is_refused():
-    with pytest.raises(ValueError, match="stride=2, dilation=3"):
-        Conv1D(4, 3, stride=2, dilation=3)
-
-
-def test_transposed_conv_that_cannot_keep_the_ratio_is_refused():
-    with pytest.raises(ValueError, match="kernel_size=3, stride=2"):
-        ConvTranspose1D(4, 3, 2)
 
 
 @pytest.mark.parametrize("length", [6, 7])

@@ -7,19 +7,15 @@ import resource
 import shutil
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from crash_points import crash_everywhere
 from tiny import tiny_run_config
 
-from myxtts.audio.encoding import write_audio
 from myxtts.devices.configuration import plan_devices
 from myxtts.runs.run import Run
-from myxtts.runs.samples import SampleSpeaker
-from myxtts.storage.files import remove_leftovers, write_whole
+from myxtts.storage.files import remove_leftovers
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
 from myxtts.training.watching.callbacks import EventFile
 
@@ -118,52 +114,6 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
         assert sorted(figures(cut)) == [*range(len(figures(cut)) - 1), 9]
         shutil.rmtree(cut)
     assert told > 20
-
-
-def test_sample_is_whole_or_not_there_after_a_crash_anywhere_and_the_run_goes_on(folders, monkeypatch):
-    speech = SimpleNamespace(samples=np.full(300, 0.1, np.float32), sample_rate=22050, mel=np.zeros((3, 80)))
-    synthesizer = SimpleNamespace(
-        voice=lambda samples: None,
-        batch=lambda texts, *_, **__: [speech] * len(texts),
-        attention=lambda *_: np.ones((1, 2)),
-    )
-    clips = [SimpleNamespace(id=f"a/{i}", speaker="a", language="en", num_samples=9, wav_path=None) for i in range(2)]
-    dataset = SimpleNamespace(validation=clips, train=clips, texts={clip.id: "one" for clip in clips})
-    config = tiny_run_config(training={"num_samples": 2})
-    monkeypatch.setattr("myxtts.runs.samples.load_samples", lambda *_: np.full(3000, 0.1, np.float32))
-    monkeypatch.setattr("myxtts.runs.samples.mel_of", lambda samples: np.zeros((3, 80)))
-
-    def draw(path, *_):  # as drawing takes long
-        with write_whole(path) as temporary:
-            temporary.write_bytes(b"a picture")
-
-    monkeypatch.setattr("myxtts.runs.samples.draw_sounds", draw)
-    shown = []
-    monkeypatch.setattr(EventFile, "write", lambda self, step, write: shown.append(step))
-
-    def make():
-        folder = folders()
-        write_audio(folder / "expected.wav", speech.samples, speech.sample_rate)
-        write_audio(folder / "recording.wav", np.full(3000, 0.1, np.float32), 24000)
-        return folder
-
-    def act(folder):
-        shown.clear()
-        SampleSpeaker(dataset, lambda: synthesizer, "/CPU:0", folder / "samples", folder, config).on_sample(5)
-        return "went on"
-
-    def check(folder, outcome):
-        assert not isinstance(outcome, OSError), "training would have ended"
-        whole = {".wav": (folder / "expected.wav").read_bytes(), ".png": b"a picture"}
-        remove_leftovers(folder / "samples")
-        found = {path.name: path for path in (folder / "samples").glob("*")}
-        expected = {f"step_000005_a_{i}{suffix}": content for i in range(2) for suffix, content in whole.items()}
-        expected |= {f"recording_a_{i}.wav": (folder / "recording.wav").read_bytes() for i in range(2)}
-        assert found.keys() <= expected.keys()
-        assert all(path.read_bytes() == expected[name] for name, path in found.items())
-        assert outcome != "went on" or len(found) == 6 or not shown
-
-    assert crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder) > 15
 
 
 def test_recordings_of_speakers_are_the_old_or_the_new_ones_after_a_crash_anywhere(folders, monkeypatch):

@@ -8,12 +8,10 @@ import threading
 import time
 import traceback
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from myxtts.training.loop import device_pipeline
-from myxtts.training.loop.device_pipeline import DevicePipeline, PipelineStuck, SynchronousPipeline, copy_to
+from myxtts.training.loop.device_pipeline import DevicePipeline, PipelineStuck, SynchronousPipeline
 
 PRODUCER = "myxtts-data-device"
 
@@ -91,30 +89,6 @@ def test_producer_works_ahead_as_far_as_the_buffer_and_no_further(capacity):
         assert len(started) == capacity + 2
 
 
-def test_next_batch_is_prepared_while_the_consumer_works_on_this_one():
-    prepared = [threading.Event() for _ in range(4)]
-
-    def prepare(batch, position):
-        prepared[position].set()
-        return batch
-
-    with DevicePipeline(range(4), prepare, unchanged) as pipeline:
-        for batch in pipeline:  # the loop goes no further before the next one is there
-            assert all(one.wait(5.0) for one in prepared[: batch + 2])
-
-
-def test_synchronous_pipeline_prepares_when_it_is_asked():
-    events = []
-    pipeline = SynchronousPipeline(
-        range(3), lambda batch, position: events.append(f"prepare {position}") or batch, unchanged
-    )
-    with pipeline:
-        for batch in pipeline:
-            events.append(f"train {batch}")
-    assert events == [f"{what} {index}" for index in range(3) for what in ("prepare", "train")]
-    assert not pipeline.fill() and not producers()
-
-
 def test_waiting_for_data_is_counted_and_work_of_the_consumer_is_not(monkeypatch):
     now, looks = [0.0], threading.Semaphore(0)
 
@@ -155,14 +129,6 @@ def test_training_waits_for_the_filled_buffer():
         assert not waiting.is_alive() and pipeline.fill() == 2
 
 
-def test_head_start_is_waited_and_short_data_ends_it(monkeypatch):
-    with DevicePipeline(range(1), kept, unchanged, capacity=4) as pipeline:
-        waited = []
-        monkeypatch.setattr(pipeline._stop, "wait", waited.append)
-        pipeline.wait_until_filled(0.2)
-        assert waited == [0.2] and list(pipeline) == [0]
-
-
 @pytest.mark.parametrize(
     "stage",
     ["reading a batch on the host", "preparing a batch on the data device", "copying a batch to the model device"],
@@ -188,45 +154,22 @@ def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
                 release.set()
 
 
-def read(fails_at):
-    for index in range(100):
-        if index == fails_at:
-            raise Broken("unreadable clip")
-        yield index
-
-
-def prepare_until(fails_at):
-    def prepare(batch, position):
-        if position == fails_at:
-            raise Broken("features failed")
-        return batch
-
-    return prepare
-
-
-def transfer_until(fails_at):
-    def transfer(batch):
-        if batch == fails_at:
-            raise Broken("copy failed")
-        return batch
-
-    return transfer
-
-
 @pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
-@pytest.mark.parametrize(
-    "where, words", [("read", "unreadable clip"), ("prepare", "features failed"), ("transfer", "copy failed")]
-)
-def test_error_of_the_producer_comes_out_after_the_batches_before_it(make, where, words):
-    at = {"read": None, "prepare": None, "transfer": None, where: 3}
-    with make(read(at["read"]), prepare_until(at["prepare"]), transfer_until(at["transfer"]), 2) as pipeline:
+@pytest.mark.parametrize("where", ["read", "prepare", "transfer"])
+def test_error_of_the_producer_comes_out_after_the_batches_before_it(make, where):
+    def passing(here, batch):
+        if (here, batch) == (where, 3):
+            raise Broken(where)
+        return batch
+
+    reader = (passing("read", index) for index in range(100))
+    with make(reader, lambda b, _: passing("prepare", b), lambda b: passing("transfer", b), 2) as pipeline:
         assert [next(pipeline) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(Broken, match=words) as error:
+        with pytest.raises(Broken, match=where) as error:
             next(pipeline)
         if make is DevicePipeline:
             assert next(pipeline, "over") == "over"
-    frames = [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
-    assert where in frames, f"the traceback must lead to where it happened: {frames}"
+    assert "passing" in [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
 
 
 def test_close_may_come_first_or_twice_and_ends_the_batches():
@@ -278,7 +221,7 @@ def consume(kind, at, draw):
     return seen
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(12))
 def test_every_stop_ends_the_producer(seed):
     """Stops of a random kind at a random batch, with random speeds on both sides and a random buffer."""
     draw = random.Random(seed)
@@ -296,26 +239,3 @@ def test_pipeline_that_is_let_go_ends_its_producer():
     assert next(pipeline) == 0 and producers()
     del pipeline
     until(lambda: not producers())
-
-
-def test_error_inside_tf_data_comes_out_of_the_pipeline():
-    def broken(position):
-        if position == 2:
-            raise Broken("clip 2 has vanished")
-        return np.float32(position)
-
-    dataset = tf.data.Dataset.range(5).map(lambda at: tf.numpy_function(broken, [at], tf.float32))
-    with DevicePipeline(dataset, kept, unchanged) as pipeline:
-        assert float(next(pipeline)) == 0.0 and float(next(pipeline)) == 1.0
-        with pytest.raises(tf.errors.OpError, match="clip 2 has vanished"):
-            next(pipeline)
-
-
-def test_copy_keeps_the_kind_and_the_values_of_a_batch():
-    from myxtts.data.batch import DVAEBatch
-
-    batch = DVAEBatch(tf.range(2), tf.ones((2, 4, 3)), tf.constant([4, 1]))
-    copied = copy_to(batch, "/CPU:0")
-    assert isinstance(copied, DVAEBatch)
-    for one, other in zip(batch, copied):
-        np.testing.assert_array_equal(one, other)

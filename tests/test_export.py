@@ -26,13 +26,12 @@ from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.interchange.onnx import checks
-from myxtts.interchange.onnx.builder import Builder, quantized
+from myxtts.interchange.onnx.builder import Builder
 from myxtts.interchange.onnx.engines import choose_engine, make_steps
 from myxtts.interchange.onnx.exporting import settings
 from myxtts.interchange.onnx.sound import build_decoder
-from myxtts.interchange.onnx.speak import Speaker, Vocabulary, gumbel_noise, read_wav, resampled
+from myxtts.interchange.onnx.speak import Speaker, Vocabulary, read_wav
 from myxtts.interchange.onnx.steps import OnnxSteps
-from myxtts.models import sampling
 from myxtts.models.xtts import XTTS
 from myxtts.storage.speakers import read_speaker, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -147,13 +146,6 @@ def test_eight_bits_are_smaller_and_draw_nearly_the_same(export, exported, monke
     assert sizes[0] < 0.8 * sizes[1]
 
 
-def test_matrix_of_eight_bits_is_the_matrix_to_half_a_step():
-    kernel = np.random.default_rng(0).standard_normal((70, 5)).astype("float32")
-    values, scales = quantized(kernel)
-    restored = ((values.astype("float32") - 128) * scales[..., None]).reshape(5, -1)[:, :70].T
-    assert np.abs(restored - kernel).max() <= scales.max() / 2 + 1e-6
-
-
 def test_hifigan_goes_as_well():
     keras.utils.set_random_seed(0)
     model = XTTS(tiny_model_config(decoder_type="hifigan"), parts=("decoder",))
@@ -215,11 +207,6 @@ def test_a_package_that_is_missing_is_one_sentence(run, tmp_path, capsys, monkey
     assert 'pip install "myxtts[onnx]"' in capsys.readouterr().err
 
 
-def test_noise_is_that_of_the_model():
-    expected = sampling.gumbel_noise(3, 2**40, 5, 2, 19)
-    np.testing.assert_array_equal(expected, np.concatenate([gumbel_noise(3, 2**40, n, 19) for n in (5, 6)]))
-
-
 def test_ids_are_those_of_the_tokenizers_package(tmp_path):
     texts = ["naïve café, 3 times!", "می‌خواهم بروم.", "ሰላም ለዓለም።", "नमस्ते दुनिया।", "你好 世界", "a_b c-d ..."]
     tokenizer = XTTSTokenizer.train([(text, "en") for text in texts for _ in range(3)], 300, ["fa", "am", "hi"])
@@ -228,13 +215,6 @@ def test_ids_are_those_of_the_tokenizers_package(tmp_path):
     for text in [*texts, "unseen ☃ letters ﷺ", "[en]x[SPACE]y[STOP]", "  two  blanks "]:
         for form in (text, text.replace(" ", "[SPACE]")):
             assert vocabulary.raw_ids(form) == reference.encode(form).ids
-
-
-def test_resampling_keeps_a_tone():
-    time = np.arange(8000) / 22050
-    found = resampled(np.sin(2 * np.pi * 1000 * time), 22050, 16000)[300:5000]
-    expected = np.sin(2 * np.pi * 1000 * np.arange(len(found) + 300) / 16000)[300:]
-    assert np.abs(found - expected).max() < 1e-3
 
 
 @pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32"])

@@ -54,13 +54,9 @@ def test_grown_vocabulary_keeps_every_old_logit(source):
 
 def test_smaller_vocabulary_is_refused(source):
     folder, _, config = source
+    arrays = CheckpointStore(folder / "gpt").read(4, ["model"])[0]["model"]
     with pytest.raises(CheckpointError, match="Leave --vocabulary out"):
-        with_rows(
-            CheckpointStore(folder / "gpt").read(4, ["model"])[0]["model"],
-            "gpt",
-            config.model.num_text_tokens - 1,
-            seed=0,
-        )
+        with_rows(arrays, "gpt", config.model.num_text_tokens - 1, seed=0)
 
 
 def test_lora_starts_as_the_plain_model_and_merges_exactly():

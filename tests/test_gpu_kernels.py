@@ -136,12 +136,3 @@ def test_speaking_has_kernels(decoder):
         functions += [*voices, synthesizer._to_mel, steps._read, steps._draws[False]._function]
         functions += [steps._move._function, steps._join._function]
     assert not kernels_lacking([function.get_concrete_function().graph for function in functions])
-
-
-def test_kernel_that_is_lacking_is_found():
-    @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([3], tf.float32)])
-    def with_text(text, numbers):
-        return tf.strings.length(text), tf.reduce_sum(numbers)
-
-    found = kernels_lacking([with_text.get_concrete_function().graph])
-    assert {kind for kind, _ in found} == {"StringLength"}

@@ -16,7 +16,7 @@ from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.loop.updates import WeightAverages
 from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
-from myxtts.training.watching.ledger import LedgerDifference, count_clusters, count_products
+from myxtts.training.watching.ledger import LedgerDifference, count_products
 
 FLOAT32 = XTTS
 """The real class, when a test has put another in its place."""
@@ -88,19 +88,6 @@ def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch
     assert not (tmp_path / "dvae").exists() or not list((tmp_path / "dvae").glob("step_*"))
 
 
-@tf.function
-def product(x):
-    return tf.matmul(x, x)
-
-
-def test_products_and_clusters_are_counted_in_called_functions_too():
-    compiled = tf.function(lambda x: tf.matmul(x, x), jit_compile=True)
-    whole = tf.function(lambda x: product(x) + tf.cast(compiled(tf.cast(x, tf.bfloat16)), tf.float32))
-    graph = whole.get_concrete_function(tf.TensorSpec((2, 2))).graph
-    assert count_products(graph) == {"float32": 1, "bfloat16": 1}
-    assert count_clusters(graph) == 1
-
-
 @pytest.mark.parametrize(
     "requested, capability, flags, chosen",
     [
@@ -144,15 +131,7 @@ def test_tf32_is_allowed_but_where_it_is_switched_off(tf32, allowed):
         tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
-SENSITIVE = {
-    "Softmax",
-    "LogSoftmax",
-    "Rsqrt",
-    "ArgMin",
-    "SparseSoftmaxCrossEntropyWithLogits",
-    "Mean",
-    "SquaredDifference",
-}
+SENSITIVE = set("Softmax LogSoftmax Rsqrt ArgMin SparseSoftmaxCrossEntropyWithLogits Mean SquaredDifference".split())
 """Operations of softmax, norms, codebook search and losses."""
 
 
@@ -185,10 +164,3 @@ def test_determinism_is_asked_of_tensorflow_and_seen():
     finally:
         config.disable_op_determinism()
     assert not optimizations.is_deterministic()
-
-
-def test_attention_that_was_measured_before_is_not_measured_again(monkeypatch):
-    monkeypatch.delattr(optimizations, "choose_attention")
-    before = {"attention": "memory-efficient"}
-    settled = settle_switches(TrainingConfig(attention="auto"), tiny_run_config().model, "/CPU:0", before=before)
-    assert settled.attention == settled.applied()["attention"] == "memory-efficient"

@@ -50,9 +50,7 @@ def test_without_patience_there_is_one_warning_and_no_stop():
         LEARNS + [(1.6, 2.3)] * 20,  # a plateau: the training loss is not below what it was at the best
         LEARNS + [(1.4, 2.2)] * 20,  # no worse than the best
         LEARNS + [(1.4, float("nan"))] * 20,
-        (LEARNS + OVERTRAINS[:1])
-        + [(1.0, 2.1), (0.9, 2.2)]
-        + [(0.8, 2.0), (0.7, 2.1)],  # each time a new best in between
+        LEARNS + OVERTRAINS[:1] + [(1.0, 2.1), (0.9, 2.2), (0.8, 2.0), (0.7, 2.1)],  # new bests in between
     ],
 )
 def test_other_courses_are_not_overtraining(pairs):

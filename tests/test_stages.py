@@ -89,13 +89,6 @@ def test_padding_that_is_not_finite_does_not_reach_the_loss():
     assert float(masked_squared_error(logits, tf.zeros((1, 2, 3)), mask)) == 0.0
 
 
-def test_masked_squared_error_equals_numpy():
-    predicted, target = RANDOM.standard_normal((2, 2, 4, 3)).astype("float32")
-    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 0]], bool)
-    expected = ((predicted - target) ** 2)[mask].sum()
-    assert float(masked_squared_error(predicted, target, mask)) == pytest.approx(expected, rel=1e-5)
-
-
 def test_conditioning_clip_is_left_out_of_the_loss_in_every_row():
     mask = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool)
     spans = np.array([[1, 3], [0, 2], [0, 0]], "int32")
@@ -178,19 +171,6 @@ def test_loss_is_one_mean_over_all_tokens(stage, gpt_objective, dvae_objective):
         assert value == pytest.approx(sums[name] / counts[name], rel=1e-5)
 
 
-def test_dvae_loss_equals_numpy(dvae_objective):
-    batch = dvae_batch()
-    output = {name: value.numpy() for name, value in dvae_objective.dvae(batch.mel).items()}
-    squares, commitments = [], []
-    for row, length in enumerate(batch.mel_lengths.numpy()):
-        codes = int(np.ceil(length / 4))
-        squares.append((output["reconstruction"][row, :length] - batch.mel[row, :length].numpy()) ** 2)
-        commitments.append((output["vectors"][row, :codes] - output["quantized"][row, :codes]) ** 2)
-    losses = losses_of(dvae_objective, batch)
-    assert losses["reconstruction"] == pytest.approx(np.concatenate(squares).mean(), rel=1e-5)
-    assert losses["commitment"] == pytest.approx(np.concatenate(commitments).mean(), rel=1e-5)
-
-
 def test_dvae_padding_gets_no_gradient_and_no_codes(dvae_objective):
     batch = dvae_batch()
     with tf.GradientTape() as tape:
@@ -229,18 +209,6 @@ def test_codebook_report_worked_example(dvae_stage):
     report = dvae_stage.report()
     assert report["codebook_use"] == pytest.approx(4 / 16)
     assert report["codebook_perplexity"] == pytest.approx(4.0)
-
-
-def test_preparation_makes_what_the_model_takes(dvae_model):
-    wave = wave_batch([(0, 0)] * 3)
-    dvae = DVAEPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave)
-    assert dvae.mel.shape == (3, 48, 80) and dvae.mel.dtype == tf.float32
-    # Frames of each clip: ceil(samples / 256).
-    np.testing.assert_array_equal(dvae.mel_lengths, [48, 32, 48])
-    gpt = GPTPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave)
-    assert gpt.conditioning_mel.shape == (3, 1 + 6000 // 256, 80)
-    # All but the last code, which sees one more frame: that of the centered window at the end.
-    np.testing.assert_array_equal(gpt.codes[:, :-1], dvae_model.dvae.encode(dvae.mel)[:, :-1])
 
 
 @pytest.mark.parametrize("stage", ["dvae", "gpt"])

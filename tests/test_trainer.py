@@ -119,32 +119,6 @@ def test_trainer_calls_its_callbacks_when_they_are_due(gpt_run, dvae_run):
     assert dvae_run[2].calls == [("start", 0, 6), ("end", 6)]
 
 
-def test_train_step_is_traced_once_for_one_shape(gpt_run):
-    assert gpt_run[1].train_step.traces == 1
-
-
-@pytest.mark.parametrize("stage", ["dvae", "gpt"])
-def test_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_corpus, tmp_path, dvae_run, gpt_run, stage):
-    sections = {"dvae": {"dvae": {"max_steps": 6, "crop_seconds": 0.4}}, "gpt": {"gpt": {"max_steps": 6}}}[stage]
-    _, whole, unbroken = dvae_run if stage == "dvae" else gpt_run
-    losses, validation = {}, {}
-    for stop_after in (3, None):
-        dataset = open_run(tiny_corpus, tmp_path, **sections)
-        trainer = (
-            dvae_trainer(dataset)
-            if stage == "dvae"
-            else XTTSTrainer(dataset.config, foundations={"dvae": dvae_run[1].model})
-        )
-        recorder = Recorder(trainer, stop_after)
-        trainer.train(dataset, [recorder])
-        losses.update(recorder.losses)
-        validation.update(recorder.validation)
-    assert recorder.calls[0] == ("start", 3, 6)
-    assert losses == unbroken.losses
-    assert validation == unbroken.validation
-    assert (trainer.state.history, trainer.state.best) == (whole.state.history, whole.state.best)
-
-
 def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
     _, trainer, recorder = gpt_run
     assert trainer.store.steps()[-2:] == [4, 6]
@@ -267,18 +241,6 @@ def test_epochs_give_the_number_of_steps_where_no_maximum_is_set(dvae_run, tiny_
     )
     trainer = XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
     assert trainer.total_steps(batches_per_epoch=5) == 17
-
-
-def test_two_stages_start_from_the_same_weights_whatever_ran_before(gpt_run, dvae_run, tmp_path):
-    dataset = gpt_run[0]
-    weights = []
-    for number in range(2):
-        np.random.default_rng().random(3)
-        config = tiny_run_config(None, tmp_path / str(number), model={"num_text_tokens": 30})
-        weights.append(XTTSTrainer(config, foundations={"dvae": dvae_run[1].model}).model.gpt.get_weights())
-    for one, other in zip(*weights):
-        np.testing.assert_array_equal(one, other)
-    assert dataset.config.training.seed == 7
 
 
 def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):

@@ -126,13 +126,6 @@ def test_updates_take_turns_as_in_numpy(accumulation):
     assert figures["loss"] == figures["generator/loss"] and bool(figures["finite"])
 
 
-def test_one_function_holds_both_updates():
-    _, step = pair_step(one_device())
-    for number in range(3):
-        step([tf.constant(ROWS)], 0.05, (0, number))
-    assert step.traces == 1
-
-
 @pytest.mark.parametrize("precision, accumulation", [("float32", 1), ("float32", 2), ("mixed_float16", 1)])
 def test_interrupted_pair_continues_bit_for_bit(precision, accumulation):
     batches = list(tf.split(tf.constant(ROWS), accumulation))
@@ -159,13 +152,6 @@ def test_interrupted_pair_continues_bit_for_bit(precision, accumulation):
         np.testing.assert_array_equal(one, other)
     for name, variable in step.state_variables().items():
         np.testing.assert_array_equal(variable.numpy(), again.state_variables()[name].numpy(), err_msg=name)
-
-
-def test_state_of_each_update_is_kept_under_its_name():
-    _, step = pair_step(one_device())
-    names = set(step.state_variables())
-    assert {"generator/loss_scale", "discriminator/loss_scale", "generator/optimizer/0000"} <= names
-    assert len(names) == sum(len(rule.state_variables()) for rule in step.rules)
 
 
 def test_update_that_is_not_finite_is_skipped_alone():

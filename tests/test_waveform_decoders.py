@@ -45,17 +45,6 @@ def test_window_with_its_context_gives_the_samples_of_the_whole(decoder):
         np.testing.assert_allclose(inner, whole[:, first * hop : last * hop], atol=1e-5)
 
 
-def test_context_is_no_longer_than_needed(decoder):
-    frames, speaker = normal(1, 90, WIDTH), normal(1, SPEAKER, seed=1)
-    changed = frames.copy()
-    changed[:, 45] += 10.0
-    difference = decoder.frames_to_samples(changed, speaker) - decoder.frames_to_samples(frames, speaker)
-    touched = np.flatnonzero(np.abs(difference).reshape(90, -1).max(axis=1))
-    # A frame is in the history of those after it, and ahead of those before it.
-    assert 0 <= decoder.lookahead_frames - (45 - touched[0]) <= 1
-    assert 0 <= decoder.history_frames - (touched[-1] - 45) <= 1
-
-
 def test_frames_that_are_not_present_count_as_cut_off(decoder):
     frames, speaker = normal(2, 50, WIDTH), normal(2, SPEAKER, seed=1)
     present = np.zeros((2, 50), bool)
@@ -65,12 +54,6 @@ def test_frames_that_are_not_present_count_as_cut_off(decoder):
     cut = decoder.frames_to_samples(frames[:1, 11:37], speaker[:1]).numpy()
     np.testing.assert_allclose(masked[:1, 11 * hop : 37 * hop], cut, atol=1e-5)
     np.testing.assert_allclose(masked[1:], decoder.frames_to_samples(frames[1:], speaker[1:]), atol=1e-5)
-
-
-def test_speaker_vector_changes_the_sound(decoder):
-    frames = np.repeat(normal(1, 20, WIDTH), 2, axis=0)
-    wav = decoder.frames_to_samples(frames, normal(2, SPEAKER, seed=1)).numpy()
-    assert np.abs(wav[0] - wav[1]).max() > 1e-3
 
 
 def test_istft_passes_the_layer_checks():
