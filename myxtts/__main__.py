@@ -1,4 +1,4 @@
-"""The `myxtts` command: one subcommand per file of `cli`, and those of the apps."""
+"""The `myxtts` command: the subcommands in `cli` and those of the apps."""
 
 import importlib
 import signal
@@ -11,19 +11,19 @@ import myxtts.cli  # noqa: F401  keeps TensorFlow's start-up messages quiet
 from myxtts.devices.process_end import run_to_exit
 
 COMMANDS = {
-    "train": ("myxtts.cli.train", "train a model (the same as train_main.py)"),
-    "launch": ("myxtts.cli.launch", "start several workers on this machine that train one model"),
-    "prepare": ("myxtts.cli.prepare", "encode the clips of a training set into shards, once for all workers"),
-    "convert": ("myxtts.cli.convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
-    "say": ("myxtts.cli.say", "speak a text in the voice of a recording"),
-    "export": ("myxtts.cli.export", "write a trained model as files that speak without this project"),
-    "evaluate": ("myxtts.apps.evaluation.command", "judge how well models speak, side by side"),
-    "push": ("myxtts.cli.push", "upload a model to the Hugging Face hub, with a model card"),
-    "serve": ("myxtts.apps.server.__main__", "serve a model over HTTP, as OpenAI's clients expect it"),
-    "ui": ("myxtts.apps.studio.__main__", "train and speak in the browser"),
-    "make-dataset": ("myxtts.apps.datasets.command", "cut long recordings into a training set, with texts and checks"),
-    "plan": ("myxtts.cli.plan", "predict the memory of training, and the largest batch for a GPU"),
-    "doctor": ("myxtts.cli.doctor", "check the machine, or a data set, before training"),
+    "train": ("myxtts.cli.train:main", "train a model (the same as train_main.py)"),
+    "launch": ("myxtts.cli.scaling:launch", "start several workers on this machine that train one model"),
+    "prepare": ("myxtts.cli.scaling:prepare", "encode the clips of a training set into shards, once for all workers"),
+    "convert": ("myxtts.cli.models:convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
+    "say": ("myxtts.cli.say:main", "speak a text in the voice of a recording"),
+    "export": ("myxtts.cli.models:export", "write a trained model as files that speak without this project"),
+    "evaluate": ("myxtts.apps.evaluation.command:main", "judge how well models speak, side by side"),
+    "push": ("myxtts.cli.models:push", "upload a model to the Hugging Face hub, with a model card"),
+    "serve": ("myxtts.apps.server.__main__:main", "serve a model over HTTP, as OpenAI's clients expect it"),
+    "ui": ("myxtts.apps.studio.__main__:main", "train and speak in the browser"),
+    "make-dataset": ("myxtts.apps.datasets.command:main", "cut long recordings into a checked training set"),
+    "plan": ("myxtts.cli.plan:main", "predict the memory of training, and the largest batch for a GPU"),
+    "doctor": ("myxtts.cli.doctor:main", "check the machine, or a data set, before training"),
 }
 
 HEARD_SECONDS = 1.0
@@ -52,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
         # Commands that can end better have handlers of their own.
         signal.signal(signal.SIGTERM, _end)
     try:
-        return importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
+        module, _, function = COMMANDS[argv[0]][0].partition(":")
+        return getattr(importlib.import_module(module), function)(argv[1:])
     finally:
         if CAN_REPEAT:
             signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -72,7 +72,7 @@ def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_asked_for
     read, told = language_of("سلام", "--speaker", "fr_f2")
     assert read == "fa" and "it is read as fa (Persian), not as fr" in told and "fr_f2 speaks" not in told
     read, told = language_of("Hello.")
-    assert read == "en" and "The model in the box speaks English, as en_" in told
+    assert read == "en" and "The bundled model speaks English, as en_" in told
 
 
 def test_lines_of_a_list_are_read_in_the_languages_of_their_speakers():

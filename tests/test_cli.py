@@ -269,7 +269,7 @@ def test_terminated_command_leaves_nothing_half_written(tmp_path):
         "        temporary.write_bytes(b'half')\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         "        time.sleep(10)\n"
-        "entry.COMMANDS['write'] = ('__main__', 'writes')\n"
+        "entry.COMMANDS['write'] = ('__main__:main', 'writes')\n"
         "sys.exit(entry.main(['write']))\n"
     )
     output = tmp_path / "output"
@@ -288,7 +288,7 @@ def main(arguments):
     ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGTERM))()
     print("lost", flush=True)
     time.sleep(100)
-entry.COMMANDS["sleep"] = ("__main__", "sleeps")
+entry.COMMANDS["sleep"] = ("__main__:main", "sleeps")
 sys.exit(entry.main(["sleep"]))
 """
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)

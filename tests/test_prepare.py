@@ -13,7 +13,7 @@ import tensorflow as tf
 from tiny import tiny_run_config, write_run
 
 from myxtts.audio.files import AudioError
-from myxtts.cli.prepare import main
+from myxtts.cli.scaling import prepare as main
 from myxtts.config.checks import UserError
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.shards import PreparedClips, shard_name, write_shard

@@ -68,6 +68,15 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
         return action.help if hidden else super()._get_help_string(action)
 
 
+def add_model(parser: argparse.ArgumentParser, more: str = "", default: str | None = None) -> None:
+    """Adds the flags that name a model; `more` continues the help of `--checkpoint`."""
+    model = f"folder of a training run or an imported model, or hf://owner/name{more}"
+    parser.add_argument("--checkpoint", metavar="FOLDER", default=default, help=model)
+    licence = "accept the licence of a model from the hub without a question"
+    parser.add_argument("--accept-licence", action="store_true", help=licence)
+    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to use")
+
+
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     """Adds flags of settings, under their headings; one that is not given is None."""
     groups, rivals = {}, {}

@@ -2,11 +2,16 @@
 
 import argparse
 import dataclasses
+import io
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
-from myxtts.cli.arguments import PlainParser
+from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, read_bounded, require
 from myxtts.inference.choices import add_choices
@@ -16,10 +21,7 @@ MAX_TEXT_BYTES = 16 * 2**20
 """Of a text file: some thousand pages."""
 SHORT_TEXT = 400
 """Characters up to which making graphs of all that is computed takes longer than they save."""
-MIN_SPEED, MAX_SPEED = 0.25, 4.0
 PROGRESS_SECONDS = 10.0
-SOUND_RATES = (8000, 96000)
-"""Lowest and highest `--sample-rate`, in Hz."""
 EXAMPLES = """
 examples:
   myxtts say --text "Good morning." --output hello.wav
@@ -29,63 +31,59 @@ examples:
   myxtts say --checkpoint runs/mine --reference-audio me.wav --batch lines.txt --output-folder spoken --format ogg
 
 A batch file has a line `id|text|voice|language` for each file to be written; voice (a recording, a .voice file or a
-speaker of the model) and language may be left out. Started again, it goes on where it stopped.
+speaker of the model) and language may be left out. Started again, it continues where it stopped.
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts say`."""
-    parser = PlainParser(
-        prog="myxtts say", description="Speak a text in the voice of a recording.", epilog=EXAMPLES, add_help=True
-    )
-    checkpoint = "folder of a training run or of `myxtts convert`, hf://owner/name[@revision], or base, the model in"
-    checkpoint = f"{checkpoint} the box, which speaks in a voice of its own if none is given"
-    parser.add_argument("--checkpoint", metavar="FOLDER", default=BASE_NAME, help=checkpoint)
-    parser.add_argument("--accept-licence", action="store_true", help="of a model of the hub, without being asked")
-    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
-    g2p = "write text as it sounds: am, espeak, or none (default: as in training)"
-    text = parser.add_argument_group("what is said (without any of these: standard input)")
-    text.add_argument("--text", help="the text")
-    text.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
-    text.add_argument("--batch", metavar="FILE", help="a file with a line for each text; see below")
+    description = "Speak a text in the voice of a recording."
+    parser = PlainParser(prog="myxtts say", description=description, epilog=EXAMPLES)
+    add_model(parser, "; base speaks in a voice of its own if none is given", default=BASE_NAME)
+    text = parser.add_argument_group("text (default: standard input)")
+    one = text.add_mutually_exclusive_group()
+    one.add_argument("--text", help="the text")
+    one.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
+    one.add_argument("--batch", metavar="FILE", help="a file with a line for each text; see below")
     text.add_argument("--language", help="of the text (default: that of --speaker where it is known, else en)")
+    g2p = "write text as it sounds: am, espeak, or none (default: as in training)"
     text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=g2p)
-    voice = parser.add_argument_group("who says it")
-    voice.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
-    voice.add_argument("--speaker", metavar="NAME", help="a speaker of the training, or of an imported model")
+    voice = parser.add_argument_group("voice")
+    one = voice.add_mutually_exclusive_group()
+    one.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
+    one.add_argument("--speaker", metavar="NAME", help="a speaker of the training, or of an imported model")
+    one.add_argument("--voice", metavar="FILE.voice", help="a voice that --save-voice wrote")
     voice.add_argument("--list-speakers", action="store_true", help="only list the names for --speaker")
-    voice.add_argument("--voice", metavar="FILE.voice", help="a voice that --save-voice wrote")
-    voice.add_argument("--save-voice", metavar="FILE.voice", help="keep the voice, to be had sooner next time")
-    _add_output(parser.add_argument_group("where it goes"))
-    _add_sound(parser.add_argument_group("how it is said"))
+    voice.add_argument("--save-voice", metavar="FILE.voice", help="save the voice, so that it loads faster next time")
+    _add_output(parser.add_argument_group("output"))
+    _add_speech(parser.add_argument_group("speech"))
     return parser
 
 
 def _add_output(output):
     output.add_argument("--output", metavar="FILE", default="out.wav", help="wav, flac, mp3 or ogg file to write")
     output.add_argument("--stream", action="store_true", help="write the sound to standard output while it is made")
-    output.add_argument(
-        "--stream-format", choices=("wav", "pcm"), default="wav", help="a WAV of open length, or 16-bit PCM alone"
-    )
+    formats = "a WAV of open length, or 16-bit PCM alone"
+    output.add_argument("--stream-format", choices=("wav", "pcm"), default="wav", help=formats)
     output.add_argument("--output-folder", metavar="FOLDER", default="spoken", help="for the files of --batch")
     output.add_argument("--format", choices=("wav", "flac", "mp3", "ogg"), default="wav", help="of those files")
     output.add_argument("--subtitles", metavar="FILE.srt", help="also write what is said when")
     output.add_argument("--sample-rate", type=int, metavar="HZ", help="of the sound (default: the model's)")
 
 
-def _add_sound(sound):
-    sound.add_argument("--speed", type=float, default=1.0, help="faster or slower at the same pitch")
-    sound.add_argument("--seed", type=int, default=0, help="of the draws")
+def _add_speech(speech):
+    speech.add_argument("--speed", type=float, default=1.0, help="faster or slower at the same pitch")
+    speech.add_argument("--seed", type=int, default=0, help="of the draws")
     retries = "draw a sentence anew, so often, that loops, babbles, breaks off or does not end; not with --stream"
-    sound.add_argument("--retries", type=int, default=1, metavar="N", help=retries)
-    listen = "what listens to each sentence: a folder with Whisper, or a command with {wav} in it; not with --stream"
-    sound.add_argument("--recognizer", metavar="FOLDER|COMMAND", help=listen)
-    drawn = "(default: the model's own)"
-    sound.add_argument("--temperature", type=float, help=f"0 takes the best code every time {drawn}")
-    sound.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {drawn}")
-    sound.add_argument("--top-p", type=float, help=f"draw among the best codes that reach this probability {drawn}")
-    sound.add_argument("--repetition-penalty", type=float, help=f"1 turns it off {drawn}")
-    add_choices(sound)
+    speech.add_argument("--retries", type=int, default=1, metavar="N", help=retries)
+    recognizer = "recognizer that checks each sentence: a folder with Whisper, or a command with {wav} in it; not with "
+    speech.add_argument("--recognizer", metavar="FOLDER|COMMAND", help=f"{recognizer}--stream")
+    own = "(default: the model's own)"
+    speech.add_argument("--temperature", type=float, help=f"0 takes the best code every time {own}")
+    speech.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {own}")
+    speech.add_argument("--top-p", type=float, help=f"draw among the best codes that reach this probability {own}")
+    speech.add_argument("--repetition-penalty", type=float, help=f"1 turns it off {own}")
+    add_choices(speech)
 
 
 @exits_with_sentence
@@ -97,20 +95,16 @@ def main(argv: list[str] | None = None) -> int:
 
     arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
-        return list_speakers(arguments.checkpoint)
-    if arguments.stream:
-        from myxtts.cli.say_stream import standard_output_for_sound
-
-        with standard_output_for_sound() as sound:
-            return _say(arguments, sound)
-    return _say(arguments)
+        return _list_speakers(arguments.checkpoint)
+    with standard_output_for_sound() if arguments.stream else nullcontext() as sound:
+        return _say(arguments, sound)
 
 
-def _say(arguments, sound=None):
+def _say(arguments, sound):
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
-    from myxtts.cli import say_batch, say_stream
+    from myxtts.cli import say_batch
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.interchange.onnx.engines import load_synthesizer
@@ -129,71 +123,73 @@ def _say(arguments, sound=None):
         sampling = synthesizer.config.sampling
         asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
         options = dict(sampling=dataclasses.replace(sampling, **asked), seed=arguments.seed, speed=arguments.speed)
-        asked = arguments.language
+        names_language = arguments.language is not None
         _settle_language(arguments, text, synthesizer.tokenizer.languages)
-        if lines and not asked:
+        if lines and not names_language:
             lines = say_batch.in_languages_of_voices(lines, arguments)
         if text is not None:
-            synthesizer.text_front.pieces(text, arguments.language)  # refused here, before a voice is told of
+            synthesizer.text_front.pieces(text, arguments.language)  # refused here, before a voice is made
         voice = _voice(arguments, synthesizer)
-        if lines:
-            check = dict(retries=arguments.retries, listener=_listener(arguments))
-            return say_batch.say_lines(lines, synthesizer, voice, arguments, options, check)
         if sound is not None:
             stream = synthesizer.stream(text, voice, arguments.language, **options)
             rate = arguments.sample_rate or synthesizer.sample_rate
-            status = say_stream.play(stream, sound, synthesizer.sample_rate, rate, arguments.stream_format)
+            play(stream, sound, synthesizer.sample_rate, rate, arguments.stream_format)
             if stream.pieces:
-                print(_trust(stream).capitalize(), file=sys.stderr)
-            return status
+                print(_confidence(stream).capitalize(), file=sys.stderr)
+            return 0
         check = dict(retries=arguments.retries, listener=_listener(arguments))
-        speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=_Progress())
+        if lines:
+            return say_batch.say_lines(lines, synthesizer, voice, arguments, options, check)
+        speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=_progress())
     if arguments.sample_rate:
         speech = speech.resampled(arguments.sample_rate)
     speech.save(arguments.output)
     if arguments.subtitles:
         speech.save_subtitles(arguments.subtitles)
     codes = counted(len(speech.codes), "code")
-    print(f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {_trust(speech)}")
+    print(
+        f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {_confidence(speech)}"
+    )
     return 0
 
 
 def _settle_language(arguments, text, languages):
-    """Gives `--language` its value, and tells of it where nobody has named it."""
+    """Gives `--language` its value, and prints how it was chosen where nobody has named it."""
     from myxtts.storage.speakers import find_speaker
     from myxtts.text.language_guess import guess_language
     from myxtts.text.languages import get_language
 
-    own, told, speaker = None, "", arguments.speaker
+    own, note, speaker = None, "", arguments.speaker
     if speaker and not arguments.language:
         own = find_speaker(arguments.checkpoint, speaker).language
     arguments.language = arguments.language or own or "en"
     if text is not None:
-        arguments.language, told = guess_language([text], arguments.language, languages)
-    if own and not told:
+        arguments.language, note = guess_language([text], arguments.language, languages)
+    if own and not note:
         language = get_language(own)
-        told = f"The text is read as {language.code} ({language.name}), which {printable(speaker)} speaks"
-        told = f"{told}; --language chooses another language."
-    if told:
-        print(told, file=sys.stderr)
+        note = f"The text is read as {language.code} ({language.name}), which {printable(speaker)} speaks"
+        note = f"{note}; --language chooses another language."
+    if note:
+        print(note, file=sys.stderr)
 
 
-class _Progress:
-    """Tells every few seconds how far the speaking of a long text is."""
+def _progress():
+    """A function that prints every few seconds how far the speaking of a long text is."""
+    printed = time.monotonic()
 
-    def __init__(self):
-        self._told = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if done < total and time.monotonic() - self._told >= PROGRESS_SECONDS:
-            self._told = time.monotonic()
+    def progress(done, total):
+        nonlocal printed
+        if done < total and time.monotonic() - printed >= PROGRESS_SECONDS:
+            printed = time.monotonic()
             print(f"Spoken: {done} of {total} parts of the text", file=sys.stderr, flush=True)
 
+    return progress
 
-def _trust(spoken):
-    """Tells of the sentences in doubt, and returns the confidence of all and its reason."""
-    for said, why in spoken.doubts.items():
-        print(f"Listen to this one, {'; '.join(why)}: {printable(said)}", file=sys.stderr)
+
+def _confidence(spoken):
+    """Prints the flagged sentences, and returns the confidence of all and its reason."""
+    for sentence, why in spoken.doubts.items():
+        print(f"Listen to this one, {'; '.join(why)}: {printable(sentence)}", file=sys.stderr)
     return f"confidence {spoken.confidence:.2f}" + (f" ({spoken.reason})" if spoken.reason else "")
 
 
@@ -205,32 +201,26 @@ def _check(arguments):
 
     if not arguments.checkpoint:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts say --checkpoint runs/mine …")
-    _at_most_one(arguments, "text", "text_file", "batch")
     is_elsewhere = is_base(arguments.checkpoint) or is_hub_name(arguments.checkpoint)
     if not is_elsewhere:
         require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     if arguments.list_speakers:
         return
-    _at_most_one(arguments, "reference_audio", "speaker", "voice")
     given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch
     if not given and not is_base(arguments.checkpoint):
-        rule = "Say whose voice it is: give --reference-audio FILE, --voice FILE.voice or --speaker NAME."
         names = [] if is_elsewhere else [*read_speakers(arguments.checkpoint)]
-        known = (
-            f"Try --speaker {names[0]}. {some_names(names)}" if names else "--list-speakers lists those of the model."
-        )
-        raise UserError(f"{rule} {known}")
-    if arguments.batch or arguments.stream:
-        _at_most_one(arguments, "batch", "stream", "subtitles")
-    require(MIN_SPEED <= arguments.speed <= MAX_SPEED, "--speed", f"{MIN_SPEED} to {MAX_SPEED}", arguments.speed)
+        known = f"Try --speaker {names[0]}. {some_names(names)}" if names else "--list-speakers lists the model's."
+        raise UserError(f"No voice: give --reference-audio FILE, --voice FILE.voice or --speaker NAME. {known}")
+    for one, other in (("batch", "stream"), ("batch", "subtitles"), ("stream", "subtitles"), ("recognizer", "stream")):
+        if getattr(arguments, one) and getattr(arguments, other):
+            raise UserError(f"--{one} is not allowed with --{other}: give one of them.")
+    require(0.25 <= arguments.speed <= 4.0, "--speed", "0.25 to 4.0", arguments.speed)
     require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:
-        low, high = SOUND_RATES
-        require(low <= rate <= high, "--sample-rate", f"{low} to {high} Hz", rate, "Try 24000, 44100 or 48000.")
+        require(8000 <= rate <= 96000, "--sample-rate", "8000 to 96000 Hz", rate, "Try 24000, 44100 or 48000.")
     if arguments.recognizer is not None:
         from myxtts.hearing.recognizers import check_recognizer
 
-        _at_most_one(arguments, "recognizer", "stream")
         check_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
     require_output("--save-voice", arguments.save_voice)
@@ -244,7 +234,7 @@ def _check(arguments):
 
 
 def _listener(arguments):
-    """What the self-check asks, or None."""
+    """The recognizer for the self-check, or None."""
     if arguments.recognizer is None:
         return None
     from myxtts.hearing.recognizers import Listening, open_recognizer
@@ -252,18 +242,12 @@ def _listener(arguments):
     return Listening(open_recognizer(arguments.recognizer))
 
 
-def _at_most_one(arguments, *names):
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) not in (None, False)]
-    if len(given) > 1:
-        raise UserError(f"{given[0]} is not allowed with {given[1]}: give one of them.")
-
-
-def _text(arguments) -> str:
+def _text(arguments):
     if arguments.text is not None:
         return arguments.text
     is_file = arguments.text_file not in (None, "-")
     if arguments.text_file is None and sys.stdin.isatty():
-        raise UserError('There is nothing to say: give --text "…", --text-file FILE, or a text on standard input.')
+        raise UserError('No text: give --text "…", --text-file FILE, or a text on standard input.')
     try:
         if is_file:
             return read_bounded(Path(arguments.text_file), MAX_TEXT_BYTES)
@@ -275,6 +259,7 @@ def _text(arguments) -> str:
 
 
 def _voice(arguments, synthesizer):
+    """The voice of the command line; None where each line of a batch names its own."""
     from myxtts.inference.voices import stored_voice
     from myxtts.storage.base_model import default_speaker
     from myxtts.text.languages import get_language
@@ -283,13 +268,12 @@ def _voice(arguments, synthesizer):
     if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
         language = get_language(arguments.language)
         arguments.speaker = default_speaker(arguments.checkpoint, language.code)
-        told = f"The model in the box speaks {language.name}, as {arguments.speaker}"
-        told = f"{told}; --list-speakers names its other voices."
-        print(told, file=sys.stderr)
+        note = f"The bundled model speaks {language.name}, as {arguments.speaker}"
+        print(f"{note}; --list-speakers names its other voices.", file=sys.stderr)
     if arguments.speaker:
         voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
     if voice is None:
-        return None  # each line of a batch names its own
+        return None
     voice = synthesizer.as_voice(voice)
     if arguments.save_voice:
         voice.save(arguments.save_voice)
@@ -297,7 +281,7 @@ def _voice(arguments, synthesizer):
     return voice
 
 
-def list_speakers(folder: str) -> int:
+def _list_speakers(folder):
     """Prints the names of the voices that come with a model, a line each."""
     from myxtts.storage.speakers import read_speakers
 
@@ -307,3 +291,43 @@ def list_speakers(folder: str) -> int:
     for name, speaker in speakers.items():
         print(printable(name) + (f"\t{speaker.language}" if speaker.language else ""))
     return 0
+
+
+@contextmanager
+def standard_output_for_sound() -> Iterator[BinaryIO]:
+    """Yields standard output for bytes; whatever else is written to it meanwhile goes to standard error."""
+    sys.stdout.flush()
+    try:
+        number = sys.stdout.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        number = 1
+    with os.fdopen(os.dup(number), "wb", buffering=0) as sound:
+        os.dup2(2, number)
+        try:
+            yield sound
+        finally:
+            sys.stdout.flush()
+            os.dup2(sound.fileno(), number)
+
+
+def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
+    """Writes a stream of samples as 16-bit PCM, after a WAV header where asked; ends when nobody listens any more."""
+    from myxtts.audio.encoding import resampled, wav_header
+    from myxtts.audio.files import to_pcm16
+
+    started, first_seconds, num_samples = time.monotonic(), None, 0
+    try:
+        if sound_format == "wav":
+            sound.write(wav_header(to_rate))
+        for samples in resampled(stream, from_rate, to_rate):
+            if first_seconds is None:
+                first_seconds = time.monotonic() - started
+            num_samples += len(samples)
+            sound.write(to_pcm16(samples))
+    except BrokenPipeError:
+        print("The listener is gone; the rest was not spoken.", file=sys.stderr)
+        return
+    finally:
+        stream.close()
+    spoken = f"Spoke {num_samples / to_rate:.2f} s at {to_rate} Hz"
+    print(f"{spoken}; the first sound came after {first_seconds:.2f} s", file=sys.stderr)

@@ -77,88 +77,65 @@ def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
 
 
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Speaks what is not spoken yet, after all lines were looked at; `check` has options of the self-check."""
+    """Speaks what is not spoken yet, once all lines have been checked; `check` has options of the self-check."""
     folder = Path(arguments.output_folder)
     folder.mkdir(parents=True, exist_ok=True)
-    voices = _Voices(synthesizer, voice, arguments)
-    requests = []
-    for line in lines:
-        language = line.language or arguments.language
-        try:
-            synthesizer.text_front.pieces(line.text, language)
-            requests.append((line, voices[line.voice], language))
-        except (UserError, OSError) as error:
-            raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
-    spoken = _Spoken(folder, arguments, options)
-    waiting = [request for request in requests if not spoken.has(request[0], voices)]
+    requests = _requests(lines, synthesizer, voice, arguments)
+    file = folder / SPOKEN_FILE
+    digests = read_json(file) if file.is_file() else {}
+    if not isinstance(digests, dict):
+        raise UserError(f"{file} is damaged: it does not say what was spoken. Remove it to speak all anew.")
+    which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
+    which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
+    settings = repr((which, sorted(options.items(), key=str)))
+    path_of = lambda line: folder / f"{line.id}.{arguments.format}"
+    wanted = {}
+    for line, own, _ in requests:
+        wanted[line.id] = digest_bytes(repr((line.text, line.language, settings)).encode() + own.latents.tobytes())
+    is_spoken = lambda line: digests.get(line.id) == wanted[line.id] and path_of(line).is_file()
+    waiting = [request for request in requests if not is_spoken(request[0])]
     if done := len(requests) - len(waiting):
         print(f"{done} of {len(requests)} texts are spoken already, in {printable(str(folder))}", flush=True)
     started = time.monotonic()
     for start in range(0, len(waiting), TOGETHER):
-        some = waiting[start : start + TOGETHER]
-        columns = ([line.text for line, *_ in some], [one[1] for one in some], [one[2] for one in some])
-        for (line, *_), speech in zip(some, synthesizer.batch(*columns, **options, **check)):
+        some, voices, languages = zip(*waiting[start : start + TOGETHER])
+        speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
+        for line, speech in zip(some, speeches):
             speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
-            speech.save(spoken.path(line))
-            spoken.note(line, voices)
+            speech.save(path_of(line))
+            digests[line.id] = wanted[line.id]
             done += 1
             doubts = "".join(f"; listen to it, {'; '.join(why)}" for why in speech.doubts.values())
-            print(f"[{done}/{len(requests)}] {spoken.path(line).name}: {speech.seconds:.2f} s{doubts}", flush=True)
-        spoken.save()
+            print(f"[{done}/{len(requests)}] {path_of(line).name}: {speech.seconds:.2f} s{doubts}", flush=True)
+        write_json(file, digests)
     print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0
 
 
-class _Voices(dict):
-    """Voices by what a line calls them, each made once."""
+def _requests(lines, synthesizer, voice, arguments):
+    """Line, voice and language of each text; raises `UserError` for the first line that cannot be spoken."""
+    from myxtts.inference.voices import stored_voice
+    from myxtts.storage.speakers import read_speakers
 
-    def __init__(self, synthesizer, voice, arguments):
-        super().__init__()
-        self.synthesizer, self.voice, self.checkpoint = synthesizer, voice, arguments.checkpoint
-        self.folder = Path(arguments.batch).parent
-
-    def __missing__(self, name: str):
-        from myxtts.inference.voices import stored_voice
-        from myxtts.storage.speakers import read_speakers
-
-        if not name:
-            voice = self.voice
-            if voice is None:
+    voices, requests, speakers = {}, [], read_speakers(arguments.checkpoint)
+    if voice is not None:
+        voices[""] = voice
+    for line in lines:
+        name, language = line.voice, line.language or arguments.language
+        try:
+            synthesizer.text_front.pieces(line.text, language)
+            if name in voices:
+                pass  # made for a line before
+            elif not name:
                 raise UserError("It names no voice. Give one in its third column, or --reference-audio for all.")
-        elif name in read_speakers(self.checkpoint):
-            voice = self.synthesizer.as_voice(stored_voice(self.checkpoint, name, self.synthesizer.voice))
-        elif (path := self.folder / name).is_file():
-            voice = self.synthesizer.as_voice(path)
-        else:
-            raise UserError(f"Its voice is neither a file beside the list nor a speaker of the model: {name}.")
-        self[name] = voice
-        return voice
-
-
-class _Spoken:
-    """What was spoken from what, in the output folder."""
-
-    def __init__(self, folder, arguments, options):
-        self.folder, self.suffix, self.file = folder, f".{arguments.format}", folder / SPOKEN_FILE
-        which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
-        which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
-        self.settings = repr((which, sorted(options.items(), key=str)))
-        self.digests = read_json(self.file) if self.file.is_file() else {}
-        if not isinstance(self.digests, dict):
-            raise UserError(f"{self.file} is damaged: it does not say what was spoken. Remove it to speak all anew.")
-
-    def path(self, line: Line) -> Path:
-        return self.folder / f"{line.id}{self.suffix}"
-
-    def has(self, line: Line, voices: _Voices) -> bool:
-        return self.digests.get(line.id) == self._digest(line, voices) and self.path(line).is_file()
-
-    def note(self, line: Line, voices: _Voices) -> None:
-        self.digests[line.id] = self._digest(line, voices)
-
-    def save(self) -> None:
-        write_json(self.file, self.digests)
-
-    def _digest(self, line, voices):
-        latents = voices[line.voice].latents.tobytes()
-        return digest_bytes(repr((line.text, line.language, self.settings)).encode() + latents)
+            elif name in speakers:
+                stored = stored_voice(arguments.checkpoint, name, synthesizer.voice)
+                voices[name] = synthesizer.as_voice(stored)
+            elif (path := Path(arguments.batch).parent / name).is_file():
+                voices[name] = synthesizer.as_voice(path)
+            else:
+                raise UserError(f"Its voice is neither a file beside the list nor a speaker of the model: {name}.")
+        except (UserError, OSError) as error:
+            raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
+        requests.append((line, voices[name], language))
+    return requests
