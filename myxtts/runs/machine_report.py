@@ -69,7 +69,7 @@ def _gpus():
         listed = [asdict(gpu) for gpu in list_gpus()]
         with nvml() as pynvml:
             driver = pynvml.nvmlSystemGetDriverVersion()
-        return {"listed": listed, "driver": driver if isinstance(driver, str) else driver.decode(), "reason": None}
+        return {"listed": listed, "driver": driver, "reason": None}
     except NVMLUnavailable as error:
         return {"listed": None, "driver": None, "reason": str(error)}
 
