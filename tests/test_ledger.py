@@ -8,7 +8,7 @@ from tiny import tiny_run_config
 
 from myxtts.config.config import TrainingConfig
 from myxtts.config.optimizations import PRESETS, SWITCHES, requested_switches
-from myxtts.devices import precision
+from myxtts.devices import kinds
 from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
 from myxtts.training.loop import optimizations
@@ -106,9 +106,9 @@ def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch
     ],
 )
 def test_precision_is_what_the_hardware_can(monkeypatch, requested, capability, flags, chosen):
-    monkeypatch.setattr(precision, "_compute_capability", lambda: capability)
-    monkeypatch.setattr(precision, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
-    policy, reason = precision.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
+    monkeypatch.setattr(kinds, "_compute_capability", lambda: capability)
+    monkeypatch.setattr(kinds, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
+    policy, reason = kinds.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
     assert policy == chosen and reason
 
 

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +16,17 @@ from myxtts.devices import machine
 from myxtts.runs import machine_report
 
 GB = 2**30
-MEMINFO = f"MemTotal: {16 * 2**20} kB\nMemFree: 1 kB\nMemAvailable: {12 * 2**20} kB\n"
+
+
+@pytest.fixture(autouse=True)
+def memory_of_16_gb(monkeypatch):
+    """psutil reports 16 GB, 12 of them available."""
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GB, available=12 * GB))
 
 
 def fake_root(folder, files):
-    """A file system of `{path: text}` with a `/proc/meminfo` of 16 GB, 12 of them available."""
-    for path, text in {"proc/meminfo": MEMINFO, **files}.items():
+    """A file system of `{path: text}`."""
+    for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return folder
@@ -76,12 +82,6 @@ def test_limit_beyond_the_machine_is_none(tmp_path):
         },
     )
     assert machine.read_memory(root).limit is None
-
-
-def test_memory_is_unknown_where_the_system_does_not_tell(tmp_path):
-    memory = machine.read_memory(tmp_path)
-    assert memory.total is None and memory.usable is None
-    assert machine_report.gigabytes(memory.usable) == "unknown"
 
 
 def test_disk_is_read_and_nothing_left_there(tmp_path):

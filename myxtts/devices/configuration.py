@@ -62,7 +62,7 @@ def count_gpus() -> int:
     NVML answers without TensorFlow; where it cannot (no NVIDIA driver), TensorFlow is imported and asked.
     """
     gpus = _nvml_gpus()
-    return _tensorflow_gpu_count() if gpus is None else len(gpus)
+    return len(_physical_gpus() if gpus is None else gpus)
 
 
 def early_gpu_configuration(
@@ -95,8 +95,8 @@ def early_gpu_configuration(
         if asked == request:
             return plan
         if plan.is_dual and not plan.virtual:
-            way_out = "and its GPUs cannot be changed any more. Start a new process for another pair."
-            raise DeviceError(f"This process is already configured ({plan.describe()}), {way_out}")
+            hint = "Start a new process for another pair."
+            raise DeviceError(f"This process is already configured ({plan.describe()}). {hint}")
     plan = _plan_for_this_machine(request)
     apply_plan(plan)
     _applied = request, plan
@@ -110,7 +110,7 @@ def _plan_for_this_machine(request):
     elif gpus is not None and (request["data_gpu"], request["model_gpu"], request["model_gpus"]) != (None, None, ()):
         num_gpus = len(gpus)  # without importing TensorFlow: CUDA_VISIBLE_DEVICES can still be set
     else:
-        num_gpus = _tensorflow_gpu_count()
+        num_gpus = len(_physical_gpus())
     known = gpus if gpus is not None and len(gpus) == num_gpus else None
     ids, memory_mb = known and [gpu.id for gpu in known], known and [gpu.memory_mb for gpu in known]
     plan = plan_devices(**request, num_gpus=num_gpus, gpu_ids=ids, gpu_memory_mb=memory_mb)
@@ -121,7 +121,7 @@ def _plan_for_this_machine(request):
 
 
 def apply_plan(plan: DevicePlan) -> None:
-    """Tells the environment and TensorFlow what the plan says, and prints each step once it is done.
+    """Applies the plan to the environment and TensorFlow, and prints each step once it is done.
 
     TensorFlow's runtime is not started. In Multi-GPU Mode soft placement goes off, so that a missing device is an
     error instead of a CPU, and the device policy is `silent`: a tensor from another device is copied.
@@ -175,8 +175,10 @@ def configure_for_speech() -> None:
 def _require_build(tf, accelerator):
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if accelerator in built_with and not built_with[accelerator]():
-        demand = f"{ACCELERATOR_VARIABLES[0]}={accelerator} demands a TensorFlow built with {accelerator}"
-        raise DeviceError(f"{demand}, and this one is not. Install one, or set the variable to auto or cpu.")
+        hint = "Install one, or set the variable to auto or cpu."
+        raise DeviceError(
+            f"{ACCELERATOR_VARIABLES[0]}={accelerator} needs a TensorFlow built with {accelerator}. {hint}"
+        )
 
 
 def _narrow_environment(plan):
@@ -194,10 +196,11 @@ def _narrow_environment(plan):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.visible_ids)
         return True
     if list(plan.visible) != sorted(plan.visible):
-        rule = f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before TensorFlow is"
-        variables = f"CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} CUDA_DEVICE_ORDER=PCI_BUS_ID"
-        way_out = f"Call early_gpu_configuration first, or start with {variables} and count GPUs from 0."
-        raise DeviceError(f"{rule} imported, and {_importers_of_tensorflow()}. {way_out}")
+        raise DeviceError(
+            f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES to be set before TensorFlow is "
+            f"imported, and {_importers_of_tensorflow()}. Call early_gpu_configuration first, or start with "
+            f"CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} CUDA_DEVICE_ORDER=PCI_BUS_ID and count GPUs from 0."
+        )
     return False
 
 
@@ -205,10 +208,9 @@ def _configure_gpus(tf, plan, narrowed):
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
-        rule = f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()})."
-        libraries = "that this TensorFlow has its CUDA libraries (pip install 'tensorflow[and-cuda]')"
-        way_out = f"Check CUDA_VISIBLE_DEVICES, {libraries}, and that it supports these GPUs."
-        raise DeviceError(f"{rule} It sees {len(physical)}. {way_out}")
+        hint = "Check CUDA_VISIBLE_DEVICES and the CUDA libraries (pip install 'tensorflow[and-cuda]')."
+        plan_needs = f"TensorFlow must see {expected} GPU(s) for this plan ({plan.describe()})."
+        raise DeviceError(f"{plan_needs} It sees {len(physical)}. {hint}")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     if plan.is_dual:
@@ -222,8 +224,11 @@ def _configure_gpus(tf, plan, narrowed):
         parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
         tf.config.set_logical_device_configuration(gpu, parts)
     for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.is_dual else ():
-        kind, amount = ("limit", f": {limit} MB") if limited else ("growth", "")
-        print(f"Configured memory {kind} for {role} GPU{amount}")
+        print(
+            f"Configured memory limit for {role} GPU: {limit} MB"
+            if limited
+            else f"Configured memory growth for {role} GPU"
+        )
 
 
 def _gpu_names(plan):
@@ -270,10 +275,10 @@ def _nvml_gpus():
         return None
 
 
-def _tensorflow_gpu_count():
+def _physical_gpus():
     import tensorflow as tf
 
-    return len(tf.config.list_physical_devices("GPU"))
+    return tf.config.list_physical_devices("GPU")
 
 
 def _virtual_devices_variable():

@@ -8,8 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import takewhile
+from dataclasses import asdict, dataclass, replace
 from types import ModuleType
 
 BYTES_PER_MB = 2**20
@@ -29,18 +28,28 @@ class GPU:
     memory_mb: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class GPUUsage:
     """What one GPU did between `start` and `report`: percent of time busy, MB in use. `None` is "not reported"."""
 
     id: str
     name: str
-    num_samples: int
-    mean_utilization: float | None
-    max_utilization: float | None
-    mean_memory_mb: float
-    max_memory_mb: float
-    total_memory_mb: float
+    num_samples: int = 0
+    mean_utilization: float | None = None
+    max_utilization: float | None = None
+    mean_memory_mb: float = 0.0
+    max_memory_mb: float = 0.0
+    total_memory_mb: float = 0.0
+
+    def add(self, utilization: float | None, used_mb: float, total_mb: float) -> None:
+        """Updates means and maxima with one sample. A GPU reports utilization in all samples or in none."""
+        self.num_samples += 1
+        self.mean_memory_mb += (used_mb - self.mean_memory_mb) / self.num_samples
+        self.max_memory_mb, self.total_memory_mb = max(self.max_memory_mb, used_mb), total_mb
+        if utilization is not None:
+            mean = self.mean_utilization or 0.0
+            self.mean_utilization = mean + (utilization - mean) / self.num_samples
+            self.max_utilization = max(self.max_utilization or 0.0, float(utilization))
 
     def describe(self) -> str:
         """One line: who it is, how busy it was and how full."""
@@ -130,14 +139,19 @@ def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
     with nvml() as pynvml:
         handles, uuids = _all_gpus(pynvml)
         entries = map(str, range(len(handles))) if visible is None else visible.split(",")
-        found = ((entry.strip(), _find(pynvml, entry.strip(), handles, uuids)) for entry in entries)
-        return tuple(_gpu(pynvml, *gpu) for gpu in takewhile(lambda gpu: gpu[1] is not None, found))
+        found = []
+        for entry in map(str.strip, entries):
+            if (handle := _find(pynvml, entry, handles, uuids)) is None:
+                break
+            total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+            found.append(GPU(entry, pynvml.nvmlDeviceGetName(handle), total // BYTES_PER_MB))
+        return tuple(found)
 
 
 def _all_gpus(pynvml):
     """NVML handles and UUIDs of the machine's GPUs."""
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    return handles, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    return handles, [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
 
 
 def _find(pynvml, entry, handles, uuids):
@@ -151,40 +165,6 @@ def _find(pynvml, entry, handles, uuids):
             return None
     matches = [handle for handle, uuid in zip(handles, uuids) if uuid.startswith(entry)] if entry else []
     return matches[0] if len(matches) == 1 else None
-
-
-def _gpu(pynvml, gpu_id, handle):
-    name, memory = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
-    return GPU(gpu_id, _text(name), memory.total // BYTES_PER_MB)
-
-
-def _text(value):
-    # Releases of nvidia-ml-py before 11.5 return bytes.
-    return value.decode() if isinstance(value, bytes) else value
-
-
-class _Running:
-    """Running sums of one GPU: constant memory, however long the run."""
-
-    def __init__(self, gpu_id, name):
-        self.id, self.name = gpu_id, name
-        self.num_samples = self.num_utilizations = self.utilization_sum = self.memory_sum = 0
-        self.max_utilization = self.max_memory = self.total_memory = 0
-
-    def add(self, utilization, used_bytes, total_bytes):
-        self.num_samples += 1
-        self.memory_sum += used_bytes
-        self.max_memory, self.total_memory = max(self.max_memory, used_bytes), total_bytes
-        if utilization is not None:
-            self.num_utilizations += 1
-            self.utilization_sum += utilization
-            self.max_utilization = max(self.max_utilization, utilization)
-
-    def usage(self):
-        count = self.num_utilizations
-        busy = (self.utilization_sum / count, float(self.max_utilization)) if count else (None, None)
-        memory = (self.memory_sum / self.num_samples, self.max_memory, self.total_memory)
-        return GPUUsage(self.id, self.name, self.num_samples, *busy, *(amount / BYTES_PER_MB for amount in memory))
 
 
 class GPUMonitor:
@@ -204,14 +184,14 @@ class GPUMonitor:
         self.indices = None if indices is None else tuple(str(index) for index in indices)
         self.interval_seconds = interval_seconds
         self._lock, self._stop, self._thread = threading.Lock(), threading.Event(), None
-        self._running, self._reason = (), "the monitor was not started"
+        self._usages, self._reason = (), "the monitor was not started"
 
     def start(self) -> "GPUMonitor":
         """Starts sampling; earlier figures are dropped. Returns the monitor."""
         if self._thread is not None:
             raise RuntimeError("GPUMonitor is already running. Call stop() before the next start().")
-        self._running, self._reason = self._watch_list()
-        if self._running:
+        self._usages, self._reason = self._watch_list()
+        if self._usages:
             self._stop.clear()
             ready = threading.Event()
             self._thread = threading.Thread(None, self._sample_until_stopped, "gpu-monitor", (ready,), daemon=True)
@@ -230,7 +210,7 @@ class GPUMonitor:
     def report(self) -> GPUReport:
         """The `GPUReport` since `start`, while sampling or after it."""
         with self._lock:
-            usages = tuple(running.usage() for running in self._running if running.num_samples)
+            usages = tuple(replace(usage) for usage in self._usages if usage.num_samples)
             reason = None if usages else self._reason or "no sample was taken"
         return GPUReport(usages, reason)
 
@@ -241,7 +221,7 @@ class GPUMonitor:
         self.stop()
 
     def _watch_list(self):
-        """Empty running sums of the GPUs to watch, and why there are none (`None` where there are some)."""
+        """A `GPUUsage` of each GPU to watch, and why there are none (`None` where there are some)."""
         if self.indices == ():
             return (), "this run uses no GPU"
         try:
@@ -250,19 +230,19 @@ class GPUMonitor:
             return (), str(error)
         if self.indices is not None and len(gpus) < len(self.indices):
             return (), f"NVML knows no GPU {self.indices[len(gpus)]}"
-        return tuple(_Running(gpu.id, gpu.name) for gpu in gpus), None if gpus else "this process may use no GPU"
+        return tuple(GPUUsage(gpu.id, gpu.name) for gpu in gpus), None if gpus else "this process may use no GPU"
 
     def _sample_until_stopped(self, ready):
         try:
             with nvml() as pynvml:
                 handles, uuids = _all_gpus(pynvml)
-                watched = [_find(pynvml, running.id, handles, uuids) for running in self._running]
+                watched = [_find(pynvml, usage.id, handles, uuids) for usage in self._usages]
                 stopped = False
                 while not stopped:
                     samples = [_sample(pynvml, handle) for handle in watched]
                     with self._lock:
-                        for running, sample in zip(self._running, samples):
-                            running.add(*sample)
+                        for usage, sample in zip(self._usages, samples):
+                            usage.add(*sample)
                     ready.set()
                     stopped = self._stop.wait(self.interval_seconds)
         except NVMLUnavailable as error:
@@ -272,10 +252,10 @@ class GPUMonitor:
 
 
 def _sample(pynvml, handle):
-    """Busy percent (or `None`), bytes used, bytes in all."""
+    """Busy percent (or `None`), MB used, MB in all."""
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     try:
         utilization = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
     except pynvml.NVMLError_NotSupported:  # a MIG slice reports memory only
         utilization = None
-    return utilization, memory.used, memory.total
+    return utilization, memory.used / BYTES_PER_MB, memory.total / BYTES_PER_MB

@@ -1,8 +1,16 @@
-"""Which kind of device a name means, and which device is used unless something else is said."""
+"""Which kind of device a name means, the default device, and the number formats that a device computes products in."""
 
 import re
 
 from myxtts.config.checks import UserError
+from myxtts.devices.machine import read_processor
+
+BFLOAT16_CAPABILITY = (8, 0)
+"""CUDA compute capability from which tensor cores take bfloat16 (Ampere)."""
+FLOAT16_CAPABILITY = (7, 0)
+"""CUDA compute capability from which there are tensor cores, for float16 (Volta)."""
+BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Names of the instructions in /proc/cpuinfo: Intel, AMD; Arm."""
 
 
 def default_device() -> str:
@@ -37,3 +45,46 @@ def short_name(device: str) -> str:
     """`/job:localhost/replica:0/task:0/device:GPU:1` as `/GPU:1`."""
     match = re.search(r"(?:device:|/|^)((?:CPU|GPU):\d+)$", device, re.IGNORECASE)
     return f"/{match[1]}" if match else device
+
+
+def choose_precision(requested: str, device: str) -> tuple[str, str]:
+    """The dtype policy to train under on `device` when `requested` is asked for, and why, in words.
+
+    `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. On a
+    GPU that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, maybe slowly.
+    """
+    if runs_on_cpu(device):
+        has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
+        hardware = f"this CPU has {'' if has_bfloat16 else 'no '}bfloat16 instructions"
+        return ("mixed_bfloat16" if has_bfloat16 else "float32") if requested == "auto" else requested, hardware
+    capability = _compute_capability()
+    if capability is None:
+        return "float32" if requested == "auto" else requested, "TensorFlow does not tell what this GPU can compute"
+    hardware = f"compute capability {capability[0]}.{capability[1]}"
+    if requested == "auto":
+        if capability >= BFLOAT16_CAPABILITY:
+            return "mixed_bfloat16", f"{hardware} has bfloat16"
+        if capability >= FLOAT16_CAPABILITY:
+            return "mixed_float16", f"{hardware} has float16 tensor cores and no bfloat16"
+        return "float32", f"{hardware} has no tensor cores"
+    if requested == "mixed_bfloat16" and capability < BFLOAT16_CAPABILITY:
+        return "float32", f"{hardware} has no bfloat16; --precision auto takes what it has"
+    return requested, hardware
+
+
+def rounds_to_tf32(device: str) -> bool:
+    """Whether matrix products of float32 on `device` are rounded to TF32's 10 bits just now, seen on one of them."""
+    import tensorflow as tf
+
+    with tf.device(device):
+        product = tf.linalg.matmul(tf.fill((256, 256), 1.0 + 2.0**-13), tf.eye(256))
+    return bool(tf.reduce_all(product == 1.0))
+
+
+def _compute_capability():
+    """The lowest CUDA compute capability among the visible GPUs, or None where TensorFlow tells none."""
+    import tensorflow as tf
+
+    details = map(tf.config.experimental.get_device_details, tf.config.get_visible_devices("GPU"))
+    found = [detail.get("compute_capability") for detail in details]
+    return min(found) if found and None not in found else None

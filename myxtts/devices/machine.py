@@ -8,10 +8,13 @@ import os
 import platform
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from myxtts.storage.files import AnyPath
 
@@ -42,16 +45,17 @@ class Memory:
     `limit` is the container's, None for none; `used_of_limit` leaves out caches that can be dropped.
     """
 
-    total: int | None
-    available: int | None
+    total: int
+    available: int
     limit: int | None
     used_of_limit: int | None
 
     @property
-    def usable(self) -> int | None:
+    def usable(self) -> int:
         """Bytes that this process can still take: the smaller of what is available and what the limit leaves."""
-        left = None if self.limit is None else max(0, self.limit - (self.used_of_limit or 0))
-        return min((room for room in (self.available, left) if room is not None), default=None)
+        if self.limit is None:
+            return self.available
+        return min(self.available, max(0, self.limit - (self.used_of_limit or 0)))
 
 
 @dataclass(frozen=True)
@@ -68,22 +72,54 @@ class DiskSpeed:
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
-    """The CPU and what this process may use of it."""
-    told = _fields(root / "proc/cpuinfo")
-    name = told.get("model name") or platform.processor() or platform.machine()
-    flags = frozenset((told.get("flags") or told.get("Features") or "").split())
+    """The processor as this process may use it."""
+    lines = (line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in lines}
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return Processor(name, len(affinity(0)) if affinity else os.cpu_count(), _cpu_quota(root), flags)
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
     """Main memory and the limit that this process works under."""
-    amounts = {key: int(value.split()[0]) * 1024 for key, value in _fields(root / "proc/meminfo").items() if value}
-    total, available = amounts.get("MemTotal"), amounts.get("MemAvailable")
-    limit, used = _memory_limit(root)
-    if limit is not None and total is not None and limit >= total:
+    machine, (limit, used) = psutil.virtual_memory(), _memory_limit(root)
+    if limit is not None and limit >= machine.total:
         limit, used = None, None  # version 1 says "none" by a number beyond any machine
-    return Memory(total, available, limit, used)
+    return Memory(machine.total, machine.available, limit, used)
+
+
+def resident_bytes() -> int:
+    """Main memory that this process holds now, in bytes."""
+    return psutil.Process().memory_info().rss
+
+
+def peak_resident_bytes() -> int:
+    """Most main memory that this process has held at one time, in bytes (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+class PeakMemory:
+    """A `with` block that samples every 5 ms how much main memory this process holds.
+
+    After the block, `peak` is the largest sample in bytes.
+    """
+
+    def __enter__(self):
+        self.peak, self._ended = resident_bytes(), threading.Event()
+        self._sampler = threading.Thread(target=self._sample, name="myxtts-memory", daemon=True)
+        self._sampler.start()
+        return self
+
+    def _sample(self):
+        while not self._ended.wait(0.005):
+            self.peak = max(self.peak, resident_bytes())
+
+    def __exit__(self, *exception):
+        self._ended.set()
+        self._sampler.join()
+        self.peak = max(self.peak, resident_bytes())
 
 
 def probe_disk(folder: AnyPath, size: int = PROBE_BYTES) -> DiskSpeed:
@@ -130,22 +166,17 @@ def _uncached_speed(paths):
     return total / seconds, note
 
 
-def _control_groups(root):
-    """`{controller: folder}` of this process, version 1; version 2 under the empty name."""
-    groups = (line.split(":", 2)[1:] for line in _lines(root / "proc/self/cgroup"))
-    return {name: path.strip("/") for names, path in groups for name in names.removeprefix("name=").split(",")}
-
-
 def _limiting_files(root, controller, *names):
     """Texts of `names` in the control group of this process and in all above it, the innermost first.
 
-    A container may show its own group at the mount's root and name it by its path outside.
+    `controller` is empty for version 2. A container may show its own group at the mount's root and name it by its path
+    outside.
     """
-    groups = _control_groups(root)
-    own = controller in groups
-    mount = root / "sys/fs/cgroup" / (controller if own else "")
-    folder = mount / groups.get(controller if own else "", "")
-    for place in (folder, *(parent for parent in folder.parents if parent == mount or mount in parent.parents)):
+    lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
+    folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}
+    mount = root / "sys/fs/cgroup" / (controller if controller in folders else "")
+    folder = mount / folders.get(controller, "")
+    for place in (folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))):
         texts = [_text(place / name) for name in names]
         if texts[0] is not None:
             yield texts
@@ -173,15 +204,6 @@ def _cpu_quota(root):
     # No limit is -1 in version 1, "max" in version 2.
     quotas = [int(quota) / int(period) for quota, period in pairs if quota != "max" and int(quota) > 0]
     return min(quotas, default=None)
-
-
-def _fields(path):
-    """`{key: value}` of a /proc file's lines `key: value`; of several processors, the first one's."""
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(_lines(path)))}
-
-
-def _lines(path):
-    return (_text(path) or "").splitlines()
 
 
 def _text(path):

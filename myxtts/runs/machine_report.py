@@ -69,7 +69,7 @@ def _gpus():
         listed = [asdict(gpu) for gpu in list_gpus()]
         with nvml() as pynvml:
             driver = pynvml.nvmlSystemGetDriverVersion()
-        return {"listed": listed, "driver": driver if isinstance(driver, str) else driver.decode(), "reason": None}
+        return {"listed": listed, "driver": driver, "reason": None}
     except NVMLUnavailable as error:
         return {"listed": None, "driver": None, "reason": str(error)}
 
@@ -91,7 +91,7 @@ def _tensorflow_build(device):
 def _automatic(config, plan, found, measures):
     """What `--precision auto` and `--attention auto` choose on the training device, why, and the largest batch that the
     memory planner lets in. The attention is measured, for some seconds, if `measures`."""
-    from myxtts.devices.precision import choose_precision
+    from myxtts.devices.kinds import choose_precision
 
     policy, reason = choose_precision("auto", plan.model_device)
     chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
@@ -112,7 +112,7 @@ def _automatic(config, plan, found, measures):
 
 def _training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
     """Steps per second of the GPT stage on this machine, on clips of `CLIP_SECONDS` of noise."""
-    from myxtts.devices.precision import choose_precision
+    from myxtts.devices.kinds import choose_precision
     from myxtts.training.watching.measurement import measure_training
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):

@@ -12,7 +12,6 @@ and none is opened through a link that leads elsewhere.
 
 import json
 import logging
-import operator
 import os
 import re
 import shutil
@@ -62,15 +61,15 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     damaged = CheckpointError(f"{path} is damaged: it is not the list of files that it should be.")
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise damaged
-    ours = f"this version of MyXTTS reads format {FORMAT}. Use the version that wrote it"
-    if manifest.keys() == {"files"}:
-        raise CheckpointVersionError(f"{folder} was written before checkpoints had a format number; {ours}.")
     entries = manifest["files"]
     # Before the format: a flipped bit in the number must not pass for another version.
     if manifest.get("blake2b") != _manifest_digest(manifest.get("format"), entries):
         raise damaged
     if (number := manifest["format"]) != FORMAT:
-        raise CheckpointVersionError(f"{folder} has checkpoint format {number}; {ours}, or a newer one.")
+        hint = "Use the version that wrote it, or a newer one."
+        raise CheckpointVersionError(
+            f"{folder} has checkpoint format {number}; this version of MyXTTS reads format {FORMAT}. {hint}"
+        )
     for name, entry in entries.items():
         if not _PLAIN_NAME.fullmatch(name):
             raise CheckpointError(f"{path} names {name!r}, which cannot be a checkpoint's file; nothing was opened.")
@@ -145,22 +144,14 @@ class CheckpointStore:
         state = self.newest_state()
         if state is None:
             return None
-        best = state["best_step"] if "best_step" in state else self._listed_best()
-        return next((step for step in self.steps() if step == best), None)
-
-    def _listed_best(self):
-        """What `best.json` says, which older checkpoints rely on."""
-        path = self.folder / "best.json"
-        try:
-            return operator.index(read_json(path)["step"]) if path.exists() else None
-        except (LookupError, TypeError, ValueError) as error:
-            logger.warning("%s cannot be used, so the newest checkpoint counts as the best: %s", path, error)
-            return None
+        return next((step for step in self.steps() if step == state.get("best_step")), None)
 
     def _list_best(self):
-        best = self.best_step()
-        if best is not None and best != self._listed_best():
-            write_json(self.folder / "best.json", {"step": best})
+        best, path = self.best_step(), self.folder / "best.json"
+        with suppress(CheckpointError):
+            if best is None or read_json(path) == {"step": best}:
+                return
+        write_json(path, {"step": best})
 
     def write(
         self,
@@ -254,14 +245,13 @@ class CheckpointStore:
 
     def has_sound(self) -> bool:
         """Whether there is a whole checkpoint, be it of another format. Changes nothing."""
-        for step in reversed(self.steps()):
-            try:
-                self.verify(step)
-            except CheckpointVersionError:
+        for step in self.steps():
+            with suppress(CheckpointError):
+                try:
+                    self.verify(step)
+                except CheckpointVersionError:
+                    pass
                 return True
-            except CheckpointError:
-                continue
-            return True
         return False
 
     def _tidy(self):

@@ -77,8 +77,7 @@ class CheckpointWriter:
         for number in range(1, SAVE_TRIES):
             if not isinstance(self._error, OSError):
                 break
-            tried = f"Trying again in {LAST_TRY_PAUSE_SECONDS:.0f} s; try {number} of {SAVE_TRIES}."
-            logger.error("%s %s", self._describe(self._error), tried)
+            logger.error("%s That was try %d of %d.", self._describe(self._error), number, SAVE_TRIES)
             time.sleep(LAST_TRY_PAUSE_SECONDS)
             self._error = None
             self._run()

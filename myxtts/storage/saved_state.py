@@ -52,16 +52,17 @@ _WAY_OUT = "Take another checkpoint, or start anew with --reset-training."
 _KINDS = {
     "step": (_is_count, "a step"),
     "best_step": (lambda value: value is None or _is_count(value), "a step or null"),
-    "finished": (lambda value: isinstance(value, bool), "true or false"),
-    "averaged": (lambda value: isinstance(value, bool), "true or false"),
     "position": (_is_count, "a number of batches"),
     "bad_steps_in_row": (_is_count, "a number of steps"),
     "history": (_is_history, "a list of losses by name"),
     "best": (_is_best, "a loss and a step, or null"),
     "data": (lambda value: value is None or isinstance(value, str), "text or null"),
     "parts": (lambda value: isinstance(value, dict) and all(isinstance(x, dict) for x in value.values()), "mappings"),
-} | {name: (lambda value: isinstance(value, dict), "a mapping") for name in ("lineage", "config", "versions")}
-_KINDS |= {name: (lambda value: isinstance(value, dict), "a mapping") for name in ("order", "switches")}
+    **dict.fromkeys(("finished", "averaged"), (lambda value: isinstance(value, bool), "true or false")),
+    **dict.fromkeys(
+        ("lineage", "config", "versions", "order", "switches"), (lambda value: isinstance(value, dict), "a mapping")
+    ),
+}
 """Test and words for each value of a state that is read again; others are only kept."""
 
 

@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bench_extra import Worker, append_table  # noqa: E402
 
-from myxtts.devices.memory_use import peak_resident_bytes, resident_bytes  # noqa: E402
+from myxtts.devices.machine import peak_resident_bytes, resident_bytes  # noqa: E402
 
 CASES = {
     "none": {},

@@ -16,8 +16,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.data.batch import WaveBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.kinds import runs_on_cpu
-from myxtts.devices.machine import read_memory
-from myxtts.devices.memory_use import PeakMemory, resident_bytes
+from myxtts.devices.machine import PeakMemory, read_memory, resident_bytes
 from myxtts.training.loop.replicas import Replicas
 from myxtts.training.loop.step import TrainStep
 
@@ -158,9 +157,7 @@ def _memory_budget(megabytes, device):
         return math.inf
     if megabytes is not None:
         return megabytes * MB
-    usable = read_memory().usable
-    require(usable is not None, "--memory-budget", "given, since this system does not report free memory", None)
-    return FREE_SHARE * usable
+    return FREE_SHARE * read_memory().usable
 
 
 def measured_trial(trainer: "StageTrainer", dataset: SpeechDataset) -> Trial:
@@ -207,7 +204,7 @@ def _largest_that_fits(effective, replicas, budget, trial):
         except tf.errors.ResourceExhaustedError as error:
             reason = f"{size} does not fit: {error.message.splitlines()[0]}"
             break
-        taken = peak - base if peak is not None else 0
+        taken = peak - base
         if taken > budget:
             reason = f"{size} takes {taken / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
             break

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from myxtts.config.checks import ConfigError, counted
-from myxtts.devices.precision import rounds_to_tf32
+from myxtts.devices.kinds import rounds_to_tf32
 from myxtts.models.layers.attention import ATTENTION_SCOPES
 from myxtts.training.loop.optimizations import RECOMPUTED, is_deterministic, on_or_off
 from myxtts.utils.commons import LINE_WIDTH
