@@ -13,12 +13,10 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.inference.advancing import Steps, TensorflowSteps
-from myxtts.inference.attention import text_attention
 from myxtts.inference.choices import DECODERS
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
-from myxtts.inference.second_reading import SecondReading
-from myxtts.inference.self_check import Listener
+from myxtts.inference.self_check import Listener, SecondReading
 from myxtts.inference.speech import Speech, silence
 from myxtts.inference.text_front import SpeechError, TextFront  # noqa: F401  callers catch the error
 from myxtts.inference.text_stream import Manner, Sentence, SpeechStream
@@ -253,7 +251,7 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
-        """How what was spoken follows its text, `(C, L)`: where each code looks among the tokens; see `text_attention`.
+        """How what was spoken follows its text, `(C, L)`: where each code looks among the tokens; see `Reading`.
 
         Args:
             speech: Of this model, in the voice and language given. The texts of several pieces come one after another.
@@ -263,7 +261,8 @@ class Synthesizer:
         latents, found = self.as_voice(voice).latents, []
         for piece in speech.pieces:
             ids = self.text_front.ids(piece.text, language)
-            found.append(text_attention(self.model.gpt, latents, ids, piece.codes))
+            codes, nothing = piece.codes, np.zeros((0, len(ids) + 2), np.float32)
+            found.append(self.read_again(latents, ids, codes).attention if len(codes) else nothing)
         return block_diag(*found)
 
     def warm_up(self, which: str = "short", check: bool = True) -> None:
