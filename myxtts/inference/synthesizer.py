@@ -12,7 +12,7 @@ import tensorflow as tf
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
-from myxtts.inference.advancing import Steps, TensorflowSteps
+from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.choices import DECODERS
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
@@ -42,14 +42,13 @@ AnyVoice = Voice | Recording | list[Recording]
 class Synthesizer:
     """Speaks with a model that has a trained `gpt`, and `speaker` and `decoder`, which make the sound, or a `dvae`.
 
-    `voice` turns recordings into a `Voice`; `engine` draws the codes. Any number of threads may speak at once: what
-    they ask for is drawn together.
+    `voice` turns recordings into a `Voice`; `engine` draws the codes, with TensorFlow unless its `steps` are replaced.
+    Any number of threads may speak at once: what they ask for is drawn together.
 
     Args:
         decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
         compiled: As in `TensorflowSteps`.
         remember_voices: As in `VoiceEncoder`.
-        steps: What draws the codes instead of TensorFlow; see `interchange.onnx.engines`.
         traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
             save; without, only the drawing of codes is one.
         rates: How long texts take, by language; for others there is a rule of thumb.
@@ -63,7 +62,6 @@ class Synthesizer:
         decoder: str | None = None,
         compiled: bool | None = None,
         remember_voices: int = 0,
-        steps: Steps | None = None,
         traced: bool = True,
         rates: dict[str, SpeechRate] | None = None,
     ):
@@ -72,7 +70,7 @@ class Synthesizer:
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
         self.voice = VoiceEncoder(model, config, remember_voices, traced)
-        self.engine = CodeEngine(steps or TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
+        self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.folder: Path | None = None
         """Where the model was loaded from, for a voice of its own."""
@@ -92,23 +90,15 @@ class Synthesizer:
         return LatentDecoder(self.model, traced) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        which: str = "best",
-        only_speech: bool = False,
-        make_steps: Callable[[XTTS], Steps | None] | None = None,
-        **options,
-    ) -> Self:
+    def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
         """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`. `options` are those of the class.
 
         Args:
             only_speech: Leave out what can be done without, of a model with a waveform decoder: the mel of a `Speech`.
-            make_steps: Makes `steps` for the model.
         """
         model, tokenizer, config = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         options = {"remember_voices": REMEMBERED_VOICES, "rates": read_rates(folder), **options}
-        synthesizer = cls(model, tokenizer, config, steps=make_steps and make_steps(model), **options)
+        synthesizer = cls(model, tokenizer, config, **options)
         synthesizer.folder = Path(folder)
         if "decoder" not in synthesizer.model.parts:
             logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
