@@ -1,7 +1,7 @@
 """What reads prompts, draws codes and rearranges rows for the engine, in TensorFlow; and what goes in and out."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -57,33 +57,6 @@ def state_signature(gpt: GPT, config: ModelConfig) -> RowState:
     return RowState(caches, caches, *numbers, tf.TensorSpec(scores, tf.bool))
 
 
-class Steps(Protocol):
-    """What an engine computes with: `TensorflowSteps`, or the steps in ONNX Runtime of `interchange`."""
-
-    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
-
-    def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
-
-    def join(self, state: RowState, other: RowState) -> RowState:
-        """The rows of both, which have caches of one size."""
-
-    def draw(self, state: RowState, request: Request) -> tuple[Any, Any, Any, RowState]:
-        """Draws up to `steps` codes for each row, fewer when all rows have stopped.
-
-        Returns:
-            Codes `(MOST_CODES, B)` int32, from a row's stop or limit on the stop code; the states that predict them and
-            what comes next, `(MOST_CODES + 1, B, width)`; how many steps were taken; and the new state.
-        """
-
-    def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """Whether a batch is to be filled up to this number of rows, a power of two, for which XLA has compiled."""
-
-    def compile(self, num_rows: int, cache_size: int) -> None:
-        """Compiles the draws for one shape of batch, where there is anything to compile; takes seconds."""
-
-
 class Graph:
     """A function that is traced once, at its first call, for every shape that its signature allows.
 
@@ -101,7 +74,9 @@ class Graph:
 
 
 class TensorflowSteps:
-    """`Steps` as graphs, each traced once for all shapes; XLA compiles the draws for each shape anew.
+    """Steps of the engine as graphs, each traced once for all shapes; XLA compiles the draws for each shape anew.
+
+    `interchange.onnx.steps.OnnxSteps` has the same methods on arrays.
 
     Args:
         compiled: Whether XLA compiles the draws: always, never, or (None) for the shapes given to `compile`.
@@ -134,22 +109,27 @@ class TensorflowSteps:
             self._read = tf.function(self._read_prompts, input_signature=[latents, text, mask], autograph=False)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """See `Steps`."""
+        """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """See `Steps`."""
+        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move(state, tf.constant(rows), *numbers)
 
     def join(self, state: RowState, other: RowState) -> RowState:
-        """See `Steps`."""
+        """The rows of both, which have caches of one size."""
         return self._join(state, other)
 
     def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
-        """See `Steps`."""
+        """Draws up to `steps` codes for each row, fewer when all rows have stopped.
+
+        Returns:
+            Codes `(MOST_CODES, B)` int32, from a row's stop or limit on the stop code; the states that predict them and
+            what comes next, `(MOST_CODES + 1, B, width)`; how many steps were taken; and the new state.
+        """
         shape = tuple(request.key_mask.shape)
         xla = self.is_compiled(*shape)
         with tf.device(self._device):
@@ -159,11 +139,11 @@ class TensorflowSteps:
         return drawn
 
     def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """See `Steps`."""
+        """Whether a batch is to be filled up to this number of rows, a power of two, for which XLA has compiled."""
         return (num_rows, cache_size) in self.shapes if self.compiled is None else self.compiled
 
     def compile(self, num_rows: int, cache_size: int) -> None:
-        """See `Steps`."""
+        """Compiles the draws for one shape of batch, where there is anything to compile; takes seconds."""
         if self.compiled is False:
             return
         config, scores = self.config, (num_rows, self.config.num_audio_tokens)

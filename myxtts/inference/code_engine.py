@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from myxtts.config.config import ModelConfig, SamplingConfig
-from myxtts.inference.advancing import MOST_CODES, Request, RowState, Steps
+from myxtts.inference.advancing import MOST_CODES, Request, RowState, TensorflowSteps
 from myxtts.models.sampling import SamplingValues, gumbel_noise
 
 logger = logging.getLogger(__name__)
@@ -99,13 +99,13 @@ class CodeEngine:
     may open streams and wait for them. The thread ends when there is nothing to draw.
 
     Args:
-        steps: What reads prompts and draws codes.
+        steps: What reads prompts and draws codes; `OnnxSteps` serves as well. May be replaced while nothing is drawn.
 
     Attributes:
         changed: Notified after each draw; whoever holds it keeps the next draw from beginning.
     """
 
-    def __init__(self, steps: Steps, config: ModelConfig):
+    def __init__(self, steps: TensorflowSteps, config: ModelConfig):
         self.steps, self.config = steps, config
         self.changed = threading.Condition()
         self._thread: threading.Thread | None = None
