@@ -124,8 +124,7 @@ class Sentence:
         """What was said, and what the self-check says of it."""
         codes = np.array(self.stream.codes, np.int32)
         said = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
-        verdict = self.verdict
-        return SpokenPiece(*said, *(verdict and (verdict.doubts, verdict.confidence, verdict.reason) or ()))
+        return SpokenPiece(*said, *(self.verdict or ()))
 
     def cancel(self) -> None:
         """Frees its row before the next codes."""
