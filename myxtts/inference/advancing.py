@@ -49,14 +49,6 @@ class Request(NamedTuple):
     """Scalar int32: codes to draw, at most `MOST_CODES`."""
 
 
-def state_signature(gpt: GPT, config: ModelConfig) -> RowState:
-    """`RowState` of any number of rows and any size of cache."""
-    cache = tf.TensorSpec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype)
-    caches, scores = (cache,) * config.layers, [None, config.num_audio_tokens]
-    numbers = (tf.TensorSpec(scores, tf.float32), tf.TensorSpec([None, config.width], tf.float32))
-    return RowState(caches, caches, *numbers, tf.TensorSpec(scores, tf.bool))
-
-
 class Graph:
     """A function that is traced once, at its first call, for every shape that its signature allows.
 
@@ -90,14 +82,19 @@ class TensorflowSteps:
     def __init__(self, gpt: GPT, config: ModelConfig, compiled: bool | None = None, traced: bool = True):
         self.gpt, self.config, self.compiled, self.num_traces = gpt, config, compiled, 0
         self.shapes: set[tuple[int, int]] = set()
-        state, number = state_signature(gpt, config), tf.TensorSpec([], tf.int32)
+        scores = tf.TensorSpec([None, config.num_audio_tokens], tf.float32)
+        cache = tf.TensorSpec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype)
+        caches, hidden = (cache,) * config.layers, tf.TensorSpec([None, config.width], tf.float32)
+        state = RowState(caches, caches, scores, hidden, tf.TensorSpec(scores.shape, tf.bool))
+        number = tf.TensorSpec([], tf.int32)
         numbers = tf.TensorSpec([None], tf.int32)
         column = tf.TensorSpec([None, 1], tf.float32)
         sampling = SamplingValues(column, tf.TensorSpec([None, 1], tf.int32), column, column)
         noise = tf.TensorSpec([None, MOST_CODES, config.num_audio_tokens], tf.float32)
         mask = tf.TensorSpec([None, None], tf.bool)
         request = Request(mask, number, numbers, numbers, sampling, noise, number)
-        self._draws = {xla: Graph(self._draw, [state, request], xla) for xla in (False, True)}
+        self._signature = [state, request]
+        self._draws = {xla: Graph(self._draw, self._signature, xla) for xla in (False, True)}
         self._move = Graph(self._moved, [state, numbers, number, number, number, number])
         self._join = Graph(self._joined, [state, state])
         self._read = self._read_prompts
@@ -146,15 +143,13 @@ class TensorflowSteps:
         """Compiles the draws for one shape of batch, where there is anything to compile; takes seconds."""
         if self.compiled is False:
             return
-        config, scores = self.config, (num_rows, self.config.num_audio_tokens)
-        cache = tf.zeros((num_rows, config.heads, cache_size, config.width // config.heads), self.gpt.compute_dtype)
-        caches, hidden = (cache,) * config.layers, tf.zeros((num_rows, config.width))
-        state = RowState(caches, caches, tf.zeros(scores), hidden, tf.zeros(scores, tf.bool))
-        none, ones = tf.zeros(num_rows, tf.int32), tf.ones((num_rows, 1))
-        values = SamplingValues(ones, tf.ones((num_rows, 1), tf.int32), ones, ones)
-        noise, nothing = tf.zeros((num_rows, MOST_CODES, scores[1])), tf.zeros((num_rows, cache_size), tf.bool)
-        request = Request(nothing, tf.constant(0), none, none, values, noise, tf.constant(0))
-        self._draws[True](state, request)
+
+        def zeros(spec):
+            # The first size that a signature leaves open is the number of rows, the second the cache's.
+            sizes = iter((num_rows, cache_size))
+            return tf.zeros([next(sizes) if size is None else size for size in spec.shape], spec.dtype)
+
+        self._draws[True](*tf.nest.map_structure(zeros, self._signature))
         self.shapes.add((num_rows, cache_size))
 
     def _read_prompts(self, latents, text, text_mask):

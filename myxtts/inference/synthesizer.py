@@ -179,7 +179,7 @@ class Synthesizer:
                 parts, end = [], 0
                 for sentence in text:
                     if done % MOST_AHEAD == 0:
-                        with self.engine.together():
+                        with self.engine.changed:
                             for following in sentences[done : done + MOST_AHEAD]:
                                 following.open()
                     sentence.keep_the_best(retries, listener)
