@@ -138,7 +138,7 @@ def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = 
 
 def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
     """The model with its trained weights, as a Keras model; arguments and errors as in `load`."""
-    from myxtts.inference.presets import load_preset
+    from myxtts.inference.loading import load_preset
     from myxtts.interchange.hub.fetching import local_folder
 
     return load_preset(local_folder(folder, accept_licence), which)
@@ -150,7 +150,7 @@ def save_to_preset(model: "XTTS", folder: str | os.PathLike) -> None:
     Raises:
         UserError: The model's tokenizer is not known, or the folder holds something already.
     """
-    from myxtts.inference.presets import save_preset
+    from myxtts.inference.loading import save_preset
 
     save_preset(model, folder)
 

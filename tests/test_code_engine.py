@@ -261,7 +261,7 @@ def test_streams_opened_together_are_one_batch(engine, monkeypatch):
     monkeypatch.setattr(
         engine.steps, "draw", lambda state, request: sizes.append(len(request.index)) or draw(state, request)
     )
-    with engine.together():
+    with engine.changed:
         streams = [engine.open(ids, voice_latents(0), SAMPLED, 3, n) for n, ids in enumerate(TEXTS)]
     engine.finish(streams)
     assert sizes[0] == len(TEXTS)

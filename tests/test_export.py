@@ -27,7 +27,7 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.interchange.onnx import checks
 from myxtts.interchange.onnx.builder import Builder
-from myxtts.interchange.onnx.engines import choose_engine, make_steps
+from myxtts.interchange.onnx.engines import choose_engine, load_synthesizer
 from myxtts.interchange.onnx.exporting import settings
 from myxtts.interchange.onnx.sound import build_decoder
 from myxtts.interchange.onnx.speak import Speaker, Vocabulary, read_wav
@@ -253,9 +253,11 @@ def test_engine_that_is_not_there_is_one_sentence(run, capsys):
     assert main(words) == 2 and "--engine must be one of tensorflow, onnx" in capsys.readouterr().err
 
 
-def test_onnx_engine_speaks_and_streams(synthesizer, run):
-    steps = make_steps(synthesizer.model, "onnx")
-    onnx = Synthesizer(synthesizer.model, synthesizer.tokenizer, synthesizer.config, steps=steps)
+def test_onnx_engine_speaks_and_streams(synthesizer, run, monkeypatch):
+    fresh = Synthesizer(synthesizer.model, synthesizer.tokenizer, synthesizer.config)
+    monkeypatch.setattr(Synthesizer, "load", lambda *given: fresh)
+    onnx = load_synthesizer(run, engine="onnx")
+    assert isinstance(onnx.engine.steps, OnnxSteps)
     onnx.to_waveform = synthesizer.to_waveform  # traced already
     latents, vector = read_speaker(run, "emma")
     speech = onnx.speak("one two", Voice(latents, vector), "en", seed=3)

@@ -13,7 +13,7 @@ from small_hub import SmallHub
 from tiny import tiny_run_config
 
 from myxtts.cli import models, say
-from myxtts.inference import presets
+from myxtts.inference import loading
 from myxtts.interchange.hub import fetching as hub
 from myxtts.interchange.hub.fetching import HubError, local_folder
 from myxtts.interchange.hub.uploading import model_card, push_model, without_places
@@ -165,7 +165,7 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     model = XTTS.from_preset(NAME, accept_licence=True)
     folder = Path(model.origin)
     server.repositories["emma/voice"] = {"gpt/step_00000009/manifest.json": b"of an earlier model", "mine.txt": b""}
-    monkeypatch.setattr(presets, "load_preset", lambda *given: model if given == (str(folder), "best") else None)
+    monkeypatch.setattr(loading, "load_preset", lambda *given: model if given == (str(folder), "best") else None)
     assert models.push([str(folder), "hf://emma/voice", "--licence", "cc-by-4.0"]) == 0
     assert f"Wrote {server.url}/emma/voice" in capsys.readouterr().out
     there = server.repositories["emma/voice"]

@@ -19,7 +19,7 @@ class Speaker:
 
     def batch(self, texts, voices, languages, seed):
         self.heard = list(zip(texts, voices, languages))
-        pieces = [SpokenPiece(text, 0.0, 0.1, np.zeros(2, np.int32), True, ("too short",)) for text in texts]
+        pieces = [SpokenPiece(text, 0.0, 0.1, np.zeros(2, np.int32), True, doubts=("too short",)) for text in texts]
         return [Speech(np.zeros(2205, np.float32), 22050, (piece,)) for piece in pieces]
 
 

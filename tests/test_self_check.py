@@ -11,8 +11,7 @@ from myxtts.data.pipeline import Clip
 from myxtts.hearing.recognizers import Listening
 from myxtts.inference import synthesizer as speaking
 from myxtts.inference.code_engine import mark_text
-from myxtts.inference.second_reading import Reading, SecondReading
-from myxtts.inference.self_check import CODE_SECONDS, Verdict, judge
+from myxtts.inference.self_check import CODE_SECONDS, Reading, SecondReading, Verdict, judge
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, read_rates, rule_of_thumb

@@ -1,7 +1,6 @@
 """Sound while it is drawn: the same as the whole, early, without gaps, cancelled when nobody listens."""
 
 import logging
-import threading
 import time
 
 import keras
@@ -180,23 +179,6 @@ def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, vo
 def test_what_cannot_be_spoken_is_an_error_of_the_call(synthesizer, voice):
     with pytest.raises(SpeechError, match="no text"):
         synthesizer.stream("?!", voice)
-
-
-def test_streams_of_two_threads_get_their_own_sound(synthesizer, voice):
-    texts = ["one two three.", "six five four three."]
-    expected = [synthesizer.speak(text, voice, "en", SAMPLED, seed=2).samples for text in texts]
-    found = {}
-
-    def listen(number):
-        found[number] = np.concatenate(list(synthesizer.stream(texts[number], voice, "en", SAMPLED, seed=2)))
-
-    threads = [threading.Thread(target=listen, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    for number in range(2):
-        np.testing.assert_allclose(found[number], expected[number], atol=1e-6)
 
 
 def test_griffin_lim_streams_sentence_by_sentence(tokenizer, monkeypatch):

@@ -94,15 +94,6 @@ def test_speech_depends_on_its_seed_alone(synthesizer, voice):
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_row_of_a_batch_does_not_depend_on_its_neighbors(synthesizer, voice):
-    texts, voices = ["one", "two three four"], [voice, synthesizer.voice(voiced(0.7, 300, 3))]
-    together = synthesizer.batch(texts, voices, ["en", "en"], GREEDY, max_codes=10)
-    for text, who, speech in zip(texts, voices, together):
-        alone = synthesizer.batch([text], [who], ["en"], GREEDY, max_codes=10)[0]
-        np.testing.assert_array_equal(alone.codes, speech.codes)
-
-
-@pytest.mark.usefixtures("without_griffin_lim")
 def test_cut_speech_says_so(synthesizer, voice, biased, caplog):
     biased(synthesizer.config.model.stop_audio_token, -1e9)
     with caplog.at_level(logging.WARNING, "myxtts.inference"):
@@ -150,13 +141,6 @@ def test_text_that_cannot_be_spoken_is_one_sentence(synthesizer, voice, text, la
     with pytest.raises(SpeechError) as error:
         synthesizer.speak(text, voice, language)
     assert words in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.usefixtures("without_griffin_lim")
-def test_unknown_characters_are_left_out_with_a_warning(synthesizer, voice, caplog):
-    with caplog.at_level(logging.WARNING, "myxtts.inference"):
-        speech = synthesizer.speak("one ض two", voice, "en")
-    assert len(speech.samples) and "ARABIC LETTER DAD" in caplog.text
 
 
 @pytest.mark.usefixtures("without_griffin_lim")

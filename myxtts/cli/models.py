@@ -169,7 +169,7 @@ def push(argv: Sequence[str] | None = None) -> int:
         print(model_card(repository, read_config(folder), folder, arguments.licence), end="")
         return 0
     import_hub()  # before the model is read
-    from myxtts.inference.presets import load_preset
+    from myxtts.inference.loading import load_preset
 
     model = load_preset(arguments.folder, arguments.which)
     print(f"Wrote {model.push_to_hub(arguments.target, arguments.private, arguments.licence)}")

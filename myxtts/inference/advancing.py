@@ -1,7 +1,7 @@
 """What reads prompts, draws codes and rearranges rows for the engine, in TensorFlow; and what goes in and out."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -49,41 +49,6 @@ class Request(NamedTuple):
     """Scalar int32: codes to draw, at most `MOST_CODES`."""
 
 
-def state_signature(gpt: GPT, config: ModelConfig) -> RowState:
-    """`RowState` of any number of rows and any size of cache."""
-    cache = tf.TensorSpec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype)
-    caches, scores = (cache,) * config.layers, [None, config.num_audio_tokens]
-    numbers = (tf.TensorSpec(scores, tf.float32), tf.TensorSpec([None, config.width], tf.float32))
-    return RowState(caches, caches, *numbers, tf.TensorSpec(scores, tf.bool))
-
-
-class Steps(Protocol):
-    """What an engine computes with: `TensorflowSteps`, or the steps in ONNX Runtime of `interchange`."""
-
-    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
-
-    def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
-
-    def join(self, state: RowState, other: RowState) -> RowState:
-        """The rows of both, which have caches of one size."""
-
-    def draw(self, state: RowState, request: Request) -> tuple[Any, Any, Any, RowState]:
-        """Draws up to `steps` codes for each row, fewer when all rows have stopped.
-
-        Returns:
-            Codes `(MOST_CODES, B)` int32, from a row's stop or limit on the stop code; the states that predict them and
-            what comes next, `(MOST_CODES + 1, B, width)`; how many steps were taken; and the new state.
-        """
-
-    def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """Whether a batch is to be filled up to this number of rows, a power of two, for which XLA has compiled."""
-
-    def compile(self, num_rows: int, cache_size: int) -> None:
-        """Compiles the draws for one shape of batch, where there is anything to compile; takes seconds."""
-
-
 class Graph:
     """A function that is traced once, at its first call, for every shape that its signature allows.
 
@@ -101,7 +66,9 @@ class Graph:
 
 
 class TensorflowSteps:
-    """`Steps` as graphs, each traced once for all shapes; XLA compiles the draws for each shape anew.
+    """Steps of the engine as graphs, each traced once for all shapes; XLA compiles the draws for each shape anew.
+
+    `interchange.onnx.steps.OnnxSteps` has the same methods on arrays.
 
     Args:
         compiled: Whether XLA compiles the draws: always, never, or (None) for the shapes given to `compile`.
@@ -115,14 +82,19 @@ class TensorflowSteps:
     def __init__(self, gpt: GPT, config: ModelConfig, compiled: bool | None = None, traced: bool = True):
         self.gpt, self.config, self.compiled, self.num_traces = gpt, config, compiled, 0
         self.shapes: set[tuple[int, int]] = set()
-        state, number = state_signature(gpt, config), tf.TensorSpec([], tf.int32)
+        scores = tf.TensorSpec([None, config.num_audio_tokens], tf.float32)
+        cache = tf.TensorSpec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype)
+        caches, hidden = (cache,) * config.layers, tf.TensorSpec([None, config.width], tf.float32)
+        state = RowState(caches, caches, scores, hidden, tf.TensorSpec(scores.shape, tf.bool))
+        number = tf.TensorSpec([], tf.int32)
         numbers = tf.TensorSpec([None], tf.int32)
         column = tf.TensorSpec([None, 1], tf.float32)
         sampling = SamplingValues(column, tf.TensorSpec([None, 1], tf.int32), column, column)
         noise = tf.TensorSpec([None, MOST_CODES, config.num_audio_tokens], tf.float32)
         mask = tf.TensorSpec([None, None], tf.bool)
         request = Request(mask, number, numbers, numbers, sampling, noise, number)
-        self._draws = {xla: Graph(self._draw, [state, request], xla) for xla in (False, True)}
+        self._signature = [state, request]
+        self._draws = {xla: Graph(self._draw, self._signature, xla) for xla in (False, True)}
         self._move = Graph(self._moved, [state, numbers, number, number, number, number])
         self._join = Graph(self._joined, [state, state])
         self._read = self._read_prompts
@@ -134,22 +106,27 @@ class TensorflowSteps:
             self._read = tf.function(self._read_prompts, input_signature=[latents, text, mask], autograph=False)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """See `Steps`."""
+        """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """See `Steps`."""
+        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move(state, tf.constant(rows), *numbers)
 
     def join(self, state: RowState, other: RowState) -> RowState:
-        """See `Steps`."""
+        """The rows of both, which have caches of one size."""
         return self._join(state, other)
 
     def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
-        """See `Steps`."""
+        """Draws up to `steps` codes for each row, fewer when all rows have stopped.
+
+        Returns:
+            Codes `(MOST_CODES, B)` int32, from a row's stop or limit on the stop code; the states that predict them and
+            what comes next, `(MOST_CODES + 1, B, width)`; how many steps were taken; and the new state.
+        """
         shape = tuple(request.key_mask.shape)
         xla = self.is_compiled(*shape)
         with tf.device(self._device):
@@ -159,22 +136,20 @@ class TensorflowSteps:
         return drawn
 
     def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """See `Steps`."""
+        """Whether a batch is to be filled up to this number of rows, a power of two, for which XLA has compiled."""
         return (num_rows, cache_size) in self.shapes if self.compiled is None else self.compiled
 
     def compile(self, num_rows: int, cache_size: int) -> None:
-        """See `Steps`."""
+        """Compiles the draws for one shape of batch, where there is anything to compile; takes seconds."""
         if self.compiled is False:
             return
-        config, scores = self.config, (num_rows, self.config.num_audio_tokens)
-        cache = tf.zeros((num_rows, config.heads, cache_size, config.width // config.heads), self.gpt.compute_dtype)
-        caches, hidden = (cache,) * config.layers, tf.zeros((num_rows, config.width))
-        state = RowState(caches, caches, tf.zeros(scores), hidden, tf.zeros(scores, tf.bool))
-        none, ones = tf.zeros(num_rows, tf.int32), tf.ones((num_rows, 1))
-        values = SamplingValues(ones, tf.ones((num_rows, 1), tf.int32), ones, ones)
-        noise, nothing = tf.zeros((num_rows, MOST_CODES, scores[1])), tf.zeros((num_rows, cache_size), tf.bool)
-        request = Request(nothing, tf.constant(0), none, none, values, noise, tf.constant(0))
-        self._draws[True](state, request)
+
+        def zeros(spec):
+            # The first size that a signature leaves open is the number of rows, the second the cache's.
+            sizes = iter((num_rows, cache_size))
+            return tf.zeros([next(sizes) if size is None else size for size in spec.shape], spec.dtype)
+
+        self._draws[True](*tf.nest.map_structure(zeros, self._signature))
         self.shapes.add((num_rows, cache_size))
 
     def _read_prompts(self, latents, text, text_mask):

@@ -3,14 +3,13 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from myxtts.config.config import ModelConfig, SamplingConfig
-from myxtts.inference.advancing import MOST_CODES, Request, RowState, Steps
+from myxtts.inference.advancing import MOST_CODES, Request, RowState, TensorflowSteps
 from myxtts.models.sampling import SamplingValues, gumbel_noise
 
 logger = logging.getLogger(__name__)
@@ -99,13 +98,14 @@ class CodeEngine:
     may open streams and wait for them. The thread ends when there is nothing to draw.
 
     Args:
-        steps: What reads prompts and draws codes.
+        steps: What reads prompts and draws codes; `OnnxSteps` serves as well. May be replaced while nothing is drawn.
 
     Attributes:
-        changed: Notified after each draw; whoever holds it keeps the next draw from beginning.
+        changed: Notified after each draw. Whoever holds it keeps the next draw from beginning: streams opened meanwhile
+            are first drawn together, so that batches are reproducible.
     """
 
-    def __init__(self, steps: Steps, config: ModelConfig):
+    def __init__(self, steps: TensorflowSteps, config: ModelConfig):
         self.steps, self.config = steps, config
         self.changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -143,12 +143,6 @@ class CodeEngine:
             stream.ids, stream.voice_latents, stream.sampling, stream.seed, sentence, stream.max_codes, stream.hurry
         )
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Streams opened in the block are first drawn when all of them are there, so that batches are reproducible."""
-        with self.changed:
-            yield
-
     def wait(self, ready: Callable[[], bool]) -> None:
         """Returns once `ready()` holds, which is asked after each draw."""
         with self.changed:
@@ -179,29 +173,22 @@ class CodeEngine:
                 self.steps.compile(1 << bits, size)
 
     def _run(self):
-        while self._has_work():
+        while True:
+            with self.changed:
+                if not self.changed.wait_for(lambda: self._waiting or self._rows, IDLE_SECONDS):
+                    self._thread = None
+                    return
             try:
                 self._advance()
             except BaseException as error:  # those who wait for the codes raise it
-                self._fail(error)
+                with self.changed:
+                    for stream in (*self._rows, *self._waiting):
+                        stream.error = error
+                        stream.cancel()
+                    self._waiting.clear()
+                self._clear()
             with self.changed:
                 self.changed.notify_all()
-
-    def _has_work(self):
-        """Waits for work for a moment; else the thread ends."""
-        with self.changed:
-            has_work = self.changed.wait_for(lambda: self._waiting or self._rows, IDLE_SECONDS)
-            if not has_work:
-                self._thread = None
-            return bool(has_work)
-
-    def _fail(self, error):
-        with self.changed:
-            for stream in (*self._rows, *self._waiting):
-                stream.error = error
-                stream.cancel()
-            self._waiting.clear()
-        self._clear()
 
     def _clear(self):
         self._rows, self._state, self._mask, self._filled = [], None, np.zeros((0, 0), bool), 0

@@ -1,15 +1,20 @@
-"""A folder of a training run, or of `myxtts convert` -> model, tokenizer and configuration."""
+"""Reads models from folders of training runs and of `myxtts convert`, and writes presets."""
 
+from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
+from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.memory.claims import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.files import write_json, write_whole_folder
 from myxtts.storage.provenance import MEL_STATS, chosen_step, read_config, vocabulary_path
+from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -78,3 +83,37 @@ def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
 
 def _training(part, folder):
     return f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
+
+
+def load_preset(folder: str | PathLike, which: str = "best") -> XTTS:
+    """The model in a folder, see `load_model`, with the tokenizer and settings that belong to it as `preset`."""
+    model, tokenizer, config = load_model(folder, which)
+    model.preset, model.origin = (tokenizer, config), str(folder)
+    return model
+
+
+def save_preset(model: XTTS, folder: str | PathLike) -> None:
+    """Writes settings, vocabulary and the weights of each part, whole or not at all.
+
+    Raises:
+        UserError: The model has no `preset`, or the folder holds something already.
+    """
+    folder = Path(folder)
+    if model.preset is None:
+        raise UserError(
+            "save_to_preset also writes the tokenizer, and this model has none. "
+            "Train the model with XTTSTrainer(config, model=model), or set model.preset = (tokenizer, config)."
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"save_to_preset must be given a folder that is empty or not there. Received: {folder}.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer, config = model.preset
+    rates = read_rates(model.origin) if model.origin else {}
+    config = replace(config, model=model.config)
+    with write_whole_folder(folder) as new:
+        tokenizer.save(new / "vocab.json")
+        write_json(new / "config.json", config.to_dict())
+        for part in model.parts:
+            weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
+            copies = {SPEECH_RATES: write_rates(rates)} if part == "gpt" and rates else {}
+            CheckpointStore(new / part).write(0, {"model": weights}, {"finished": True}, best=True, copies=copies)

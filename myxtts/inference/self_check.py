@@ -1,40 +1,48 @@
 """Signs that a sentence went wrong: a model may loop, babble, skip, break off or not end.
 
 Each check gives a score: 1 where nothing speaks against the sentence, 0.5 where it is as likely wrong as right, 0 for
-nonsense. Between the two values beside each check it falls linearly, and goes on falling so beyond the second. They
-were set on half of a planted set, see docs/benchmarks.md.
+nonsense. The values at which a score is 1 and 0.5 were set on half of a planted set, see docs/benchmarks.md.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.inference.second_reading import Reading
+from myxtts.inference.code_engine import mark_text
+from myxtts.models.gpt import GPT
 from myxtts.text.speech_rates import SpeechRate
 
+NUM_TAGS = 1
+"""Ids at the beginning of a text that name its language, and stay where the text is left out."""
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Codes (1.5 s) and turns from which a repetition is no held sound or pause, and the longest period looked for."""
 DOUBT = 0.5
 """A check whose score is below has something to say."""
-GAIN, SURPRISE, STOP, TAIL_SECONDS, UNREAD_SHARE, WRONG_SHARE, UNSPOKEN_SHARE = (
-    (0.3, 0.13),
-    (0.6, 1.4),
-    (-1.5, -4.0),
-    (0.5, 0.75),
-    (0.1, 0.25),
-    (0.1, 0.35),
-    (0.0, 0.1),
-)
-"""Where the score of a check is 1, and where it is 0.5."""
 BEYOND_BAND = 1.0, 1.05
-"""The same of a duration, as a multiple of the longest usual one, or of the shortest one over it."""
+"""Where the score of a duration is 1 and 0.5, as a multiple of the longest usual one or of the shortest one over it."""
 LEAST_SHARPNESS, LEAST_EVENNESS = 0.5, 0.5
 """Of attention that follows the text at all. In a model that was not trained to it says nothing."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Samples `(S,)`, their rate in Hz, text and language -> share of the text's characters that is not understood."""
+
+
+class Reading(NamedTuple):
+    """Of a sentence with C codes and L text tokens, marks included."""
+
+    attention: np.ndarray
+    """`(C, L)`, a distribution over start, text and stop for each code: the first head of the block that goes through
+    the text most evenly. Guided attention trains that head of the middle block; in a model trained without it, another
+    block may follow the text better."""
+    gain: float
+    """By how many nats a code is likelier with the text than without it, on average."""
+    surprise: float
+    """By how many nats codes and stop are less likely than the GPT expects of its own draws, on average."""
+    stop: float
+    """Logarithm of the probability to stop where the sentence ends."""
 
 
 class Verdict(NamedTuple):
@@ -78,10 +86,10 @@ def judge(
         found += _as_read(reading, stopped)
     if unspoken_share:
         lacking = f"{100 * unspoken_share:.0f} % of its letters are not in the vocabulary"
-        found.append((_score(unspoken_share, UNSPOKEN_SHARE), lacking))
+        found.append((_score(unspoken_share, 0.0, 0.1), lacking))
     if wrong_share is not None:
         heard = f"{100 * wrong_share:.0f} % of its characters are understood otherwise"
-        found.append((_score(wrong_share, WRONG_SHARE), heard))
+        found.append((_score(wrong_share, 0.1, 0.35), heard))
     confidence, reason = min(found)
     doubts = tuple(phrase for score, phrase in found if score < DOUBT)
     return Verdict(round(confidence, 2), reason if confidence < 1 else "", doubts)
@@ -90,22 +98,22 @@ def judge(
 def _duration(text, seconds, rate):
     least, most = rate.band(text)
     beyond = max(seconds / most, least / seconds)
-    return _score(beyond, BEYOND_BAND), f"it lasts {seconds:.1f} s, where {least:.1f} to {most:.1f} s are usual"
+    return _score(beyond, *BEYOND_BAND), f"it lasts {seconds:.1f} s, where {least:.1f} to {most:.1f} s are usual"
 
 
 def _as_read(reading, stopped):
-    yield _score(reading.gain, GAIN), "its sounds hardly depend on the text"
-    yield _score(reading.surprise, SURPRISE), "its sounds are not what the model expects"
+    yield _score(reading.gain, 0.3, 0.13), "its sounds hardly depend on the text"
+    yield _score(reading.surprise, 0.6, 1.4), "its sounds are not what the model expects"
     if stopped:
-        yield _score(reading.stop, STOP), "it breaks off"
+        yield _score(reading.stop, -1.5, -4.0), "it breaks off"
     tokens = reading.attention.shape[1]
     if not follows_text(reading.attention):
         return
     place = furthest_place(reading.attention)
     tail = (np.count_nonzero(place == place[-1]) - 1) * CODE_SECONDS
-    yield _score(tail, TAIL_SECONDS), f"it goes on for {tail:.1f} s after its text"
+    yield _score(tail, 0.5, 0.75), f"it goes on for {tail:.1f} s after its text"
     unread = (tokens - 1 - place[-1]) / tokens if place[-1] < tokens - 3 else 0.0
-    yield _score(unread, UNREAD_SHARE), f"{100 * unread:.0f} % of its text is not read at the end"
+    yield _score(unread, 0.1, 0.25), f"{100 * unread:.0f} % of its text is not read at the end"
 
 
 def follows_text(attention: np.ndarray) -> bool:
@@ -123,8 +131,8 @@ def furthest_place(attention: np.ndarray) -> np.ndarray:
     return np.maximum.accumulate(np.median([top[:-2], top[1:-1], top[2:]], axis=0)).astype(int)
 
 
-def _score(value, full_and_half):
-    full, half = full_and_half
+def _score(value, full, half):
+    """1 up to `full`, 0.5 at `half`, linear in between and beyond, and at least 0."""
     return float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1))
 
 
@@ -137,3 +145,43 @@ def longest_loop(codes: np.ndarray) -> int:
         stretches = ends[1::2] - ends[::2] + period
         longest = max(longest, *(length for length in stretches if length >= LOOP_TURNS * period), 0)
     return int(longest)
+
+
+class SecondReading:
+    """Makes the `Reading` of sentences; `traced` is as in `Synthesizer`."""
+
+    def __init__(self, gpt: GPT, traced: bool = True):
+        self.gpt, self._read = gpt, self._pass
+        if traced:
+            latents = tf.TensorSpec([1, None, gpt.config.width], tf.float32)
+            tokens = tf.TensorSpec([1, None], tf.int32)
+            self._read = tf.function(self._pass, input_signature=[latents, tokens, tokens], autograph=False)
+
+    def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
+        """Reads one sentence: its voice `(1, num_latents, width)`, text ids without marks, codes `(C,)`, C above 0."""
+        config = self.gpt.config
+        audio = np.array([[*codes, config.stop_audio_token]], np.int32)
+        text, nothing = (np.array([mark_text(part, config)], np.int32) for part in (ids, ids[:NUM_TAGS]))
+        logs, entropy, attention = self._read(latents, text, audio)
+        without, _, _ = self._read(latents, nothing, audio)
+        logs = logs.numpy()
+        followed = max(attention.numpy()[:, :-1], key=_evenness)
+        gain, surprise = (logs - without.numpy())[:-1].mean(), -(logs + entropy.numpy()).mean()
+        return Reading(followed, float(gain), float(surprise), float(logs[-1]))
+
+    def _pass(self, latents, text, audio):
+        """Log-probabilities of codes and stop `(C + 1,)`, entropies `(C + 1,)`, attention of blocks `(N, C + 1, L)`."""
+        gpt, seen = self.gpt, {}
+        before = tf.concat([[[gpt.config.start_audio_token]], audio[:, :-1]], axis=1)
+        hidden = gpt.hidden(latents, text, before, see_input=seen.__setitem__)[:, tf.shape(text)[1] :]
+        logs = tf.nn.log_softmax(tf.cast(gpt.audio_head(hidden), tf.float32))[0]
+        mask = tf.ones_like(text, tf.bool)
+        attention = tf.concat([gpt.text_attention(number, x, mask) for number, x in seen.items()], axis=0)
+        return tf.gather(logs, audio[0], batch_dims=1), -tf.reduce_sum(tf.exp(logs) * logs, axis=-1), attention
+
+
+def _evenness(attention):
+    """Correlation of time with the mean position of the attention `(C, L)` in the text."""
+    place, time = attention @ np.arange(attention.shape[1]), np.arange(len(attention))
+    spread = place.std() * time.std()
+    return ((place - place.mean()) * (time - time.mean())).mean() / spread if spread > 1e-9 else 0.0

@@ -31,12 +31,12 @@ class SpokenPiece:
     """`(C,)` int32, without the stop code."""
     stopped: bool
     """False when it ran into the limit of codes instead of ending by itself: its end is missing."""
-    doubts: tuple[str, ...] = ()
-    """What speaks against it, see `self_check.judge`; none where it seems right."""
     confidence: float = 1.0
     """0 to 1: how little speaks against it; below 0.5 there are doubts."""
     reason: str = ""
     """What lowers the confidence most."""
+    doubts: tuple[str, ...] = ()
+    """What speaks against it, see `self_check.judge`; none where it seems right."""
 
 
 class Spoken:

@@ -12,13 +12,11 @@ import tensorflow as tf
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
-from myxtts.inference.advancing import Steps, TensorflowSteps
-from myxtts.inference.attention import text_attention
+from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.choices import DECODERS
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
-from myxtts.inference.second_reading import SecondReading
-from myxtts.inference.self_check import Listener
+from myxtts.inference.self_check import Listener, SecondReading
 from myxtts.inference.speech import Speech, silence
 from myxtts.inference.text_front import SpeechError, TextFront  # noqa: F401  callers catch the error
 from myxtts.inference.text_stream import Manner, Sentence, SpeechStream
@@ -44,14 +42,13 @@ AnyVoice = Voice | Recording | list[Recording]
 class Synthesizer:
     """Speaks with a model that has a trained `gpt`, and `speaker` and `decoder`, which make the sound, or a `dvae`.
 
-    `voice` turns recordings into a `Voice`; `engine` draws the codes. Any number of threads may speak at once: what
-    they ask for is drawn together.
+    `voice` turns recordings into a `Voice`; `engine` draws the codes, with TensorFlow unless its `steps` are replaced.
+    Any number of threads may speak at once: what they ask for is drawn together.
 
     Args:
         decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
         compiled: As in `TensorflowSteps`.
         remember_voices: As in `VoiceEncoder`.
-        steps: What draws the codes instead of TensorFlow; see `interchange.onnx.engines`.
         traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
             save; without, only the drawing of codes is one.
         rates: How long texts take, by language; for others there is a rule of thumb.
@@ -65,7 +62,6 @@ class Synthesizer:
         decoder: str | None = None,
         compiled: bool | None = None,
         remember_voices: int = 0,
-        steps: Steps | None = None,
         traced: bool = True,
         rates: dict[str, SpeechRate] | None = None,
     ):
@@ -74,7 +70,7 @@ class Synthesizer:
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
         self.voice = VoiceEncoder(model, config, remember_voices, traced)
-        self.engine = CodeEngine(steps or TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
+        self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.folder: Path | None = None
         """Where the model was loaded from, for a voice of its own."""
@@ -94,23 +90,15 @@ class Synthesizer:
         return LatentDecoder(self.model, traced) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        which: str = "best",
-        only_speech: bool = False,
-        make_steps: Callable[[XTTS], Steps | None] | None = None,
-        **options,
-    ) -> Self:
+    def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
         """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`. `options` are those of the class.
 
         Args:
             only_speech: Leave out what can be done without, of a model with a waveform decoder: the mel of a `Speech`.
-            make_steps: Makes `steps` for the model.
         """
         model, tokenizer, config = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         options = {"remember_voices": REMEMBERED_VOICES, "rates": read_rates(folder), **options}
-        synthesizer = cls(model, tokenizer, config, steps=make_steps and make_steps(model), **options)
+        synthesizer = cls(model, tokenizer, config, **options)
         synthesizer.folder = Path(folder)
         if "decoder" not in synthesizer.model.parts:
             logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
@@ -191,7 +179,7 @@ class Synthesizer:
                 parts, end = [], 0
                 for sentence in text:
                     if done % MOST_AHEAD == 0:
-                        with self.engine.together():
+                        with self.engine.changed:
                             for following in sentences[done : done + MOST_AHEAD]:
                                 following.open()
                     sentence.keep_the_best(retries, listener)
@@ -253,7 +241,7 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
-        """How what was spoken follows its text, `(C, L)`: where each code looks among the tokens; see `text_attention`.
+        """How what was spoken follows its text, `(C, L)`: where each code looks among the tokens; see `Reading`.
 
         Args:
             speech: Of this model, in the voice and language given. The texts of several pieces come one after another.
@@ -263,7 +251,8 @@ class Synthesizer:
         latents, found = self.as_voice(voice).latents, []
         for piece in speech.pieces:
             ids = self.text_front.ids(piece.text, language)
-            found.append(text_attention(self.model.gpt, latents, ids, piece.codes))
+            codes, nothing = piece.codes, np.zeros((0, len(ids) + 2), np.float32)
+            found.append(self.read_again(latents, ids, codes).attention if len(codes) else nothing)
         return block_diag(*found)
 
     def warm_up(self, which: str = "short", check: bool = True) -> None:

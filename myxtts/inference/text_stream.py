@@ -50,18 +50,14 @@ class Sentence:
         """What the self-check says, once it was checked."""
         self.start_seconds, self.end_seconds = 0.0, 0.0
         self._sound: Sound | None = None
-        self._begins, self._known = True, 0
+        self.is_heard, self._known = False, 0
+        """Whether its audio has begun, and how many of its codes `more` has seen."""
 
     def open(self, hurry: bool = False) -> None:
         """Queues its codes in the engine; `hurry` says that somebody waits for the first of them."""
         ids = self.synthesizer.text_front.ids(self.piece.text, self.manner.language)
         voice, _, sampling, seed, _, max_codes = self.manner
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, self.number, max_codes, hurry)
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether its audio has begun."""
-        return not self._begins
 
     def ready(self) -> bool:
         """Whether there is anything new for `more`."""
@@ -74,8 +70,8 @@ class Sentence:
             self._sound = self._begin()
         samples, ended = self._follow(self._sound)
         if len(samples):
-            samples = faded(samples, self.synthesizer.sample_rate, self._begins, ended)
-            self._begins = False
+            samples = faded(samples, self.synthesizer.sample_rate, not self.is_heard, ended)
+            self.is_heard = True
         return samples, ended
 
     def whole(self) -> np.ndarray:
@@ -124,8 +120,7 @@ class Sentence:
         """What was said, and what the self-check says of it."""
         codes = np.array(self.stream.codes, np.int32)
         said = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
-        verdict = self.verdict
-        return SpokenPiece(*said, *(verdict and (verdict.doubts, verdict.confidence, verdict.reason) or ()))
+        return SpokenPiece(*said, *(self.verdict or ()))
 
     def cancel(self) -> None:
         """Frees its row before the next codes."""

@@ -66,7 +66,7 @@ def push_model(model: Any, target: str, private: bool = False, licence: str | No
     """
     if not is_hub_name(target):
         raise HubError(f"A model must be pushed to hf://owner/name. Received: {target}.")
-    from myxtts.inference.presets import save_preset  # brings TensorFlow, which a card does without
+    from myxtts.inference.loading import save_preset  # brings TensorFlow, which a card does without
 
     (repository, branch), hub = parse_hub_name(target), import_hub()
     with tempfile.TemporaryDirectory() as temporary:

@@ -2,18 +2,15 @@
 
 import importlib.util
 import logging
-from functools import partial
 from pathlib import Path
 
 import psutil
 import tensorflow as tf
 
 from myxtts.config.checks import require
-from myxtts.inference.advancing import Steps
 from myxtts.inference.choices import ENGINES
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.interchange.onnx.steps import OnnxSteps
-from myxtts.models.xtts import XTTS
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +28,8 @@ def choose_engine(weight_bytes: int) -> str:
     return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"
 
 
-def make_steps(model: XTTS, engine: str | None = None) -> Steps | None:
-    """The engine of a model in ONNX Runtime; None for TensorFlow.
+def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
+    """Opens a model to speak with the engine asked for; `options` are those of `Synthesizer.load`.
 
     Args:
         engine: One of `ENGINES`, or None for the one of `choose_engine`.
@@ -40,13 +37,11 @@ def make_steps(model: XTTS, engine: str | None = None) -> Steps | None:
     Raises:
         UserError: There is no such engine, or a package is missing.
     """
+    require(engine in (None, *ENGINES), "--engine", f"one of {', '.join(ENGINES)}", engine)
+    synthesizer = Synthesizer.load(folder, which, **options)
+    model = synthesizer.model
     engine = engine or choose_engine(4 * model.gpt.count_params())
-    require(engine in ENGINES, "--engine", f"one of {', '.join(ENGINES)}", engine)
     logger.info("Engine: %s", engine)
-    weights = ENGINES[engine]
-    return OnnxSteps(model.gpt, model.config, weights) if weights else None
-
-
-def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
-    """Opens a model to speak with the engine asked for, or the fastest; `options` are those of `Synthesizer.load`."""
-    return Synthesizer.load(folder, which, make_steps=partial(make_steps, engine=engine), **options)
+    if weights := ENGINES[engine]:
+        synthesizer.engine.steps = OnnxSteps(model.gpt, model.config, weights)
+    return synthesizer

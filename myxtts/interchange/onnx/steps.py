@@ -10,7 +10,7 @@ from myxtts.models.gpt import GPT
 
 
 class OnnxSteps:
-    """`Steps` on arrays, with the GPT as it was when this was made.
+    """The methods of `TensorflowSteps` on arrays, with the GPT as it was when this was made.
 
     Here the keys of a `RowState` are `(B, heads, D, S)`, as the graph takes them, and new rows of the cache are written
     into its arrays: a state that was drawn from is used up.
@@ -67,7 +67,7 @@ class OnnxSteps:
         """Does nothing."""
 
     def draw(self, state: RowState, request: Request) -> tuple[np.ndarray, np.ndarray, int, RowState]:
-        """See `Steps`."""
+        """See `TensorflowSteps`."""
         sampling = request.sampling._asdict()
         config, stop = self.config, self.config.stop_audio_token
         rows, position = len(request.key_mask), int(request.position)
