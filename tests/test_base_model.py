@@ -138,7 +138,7 @@ def test_a_run_from_it_reads_sounds_and_not_letters(capsys, tmp_path):
 def test_voice_must_be_named_for_other_models(capsys, tmp_path):
     shutil.copytree(BASE_FOLDER, tmp_path / "copy")
     sentence = sentence_of(capsys, say.main, "--checkpoint", tmp_path / "copy", "--text", "Hello.")
-    assert "Say whose voice it is" in sentence and "Try --speaker am_Gene. Speakers: am_Gene, am_" in sentence
+    assert "--reference-audio FILE" in sentence and "Try --speaker am_Gene. Speakers: am_Gene, am_" in sentence
     assert sentence.endswith(", … (--list-speakers shows all).")
     sentence = sentence_of(capsys, say.main, "--speaker", "bob", "--text", "Hello.")
     assert "12 voices. Received: bob. Speakers: am_Gene, am_" in sentence

@@ -167,5 +167,5 @@ def test_ways_of_keras_work_or_say_what_to_use_instead(tmp_path):
     ]:
         with pytest.raises(NotImplementedError, match=instead):
             call()
-    with pytest.raises(UserError, match="none is known for this model"):
+    with pytest.raises(UserError, match="this model has none"):
         model.save_to_preset(tmp_path / "preset")

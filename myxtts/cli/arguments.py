@@ -99,13 +99,12 @@ def _options(flag):
     options = dict(default=None if flag.settings else flag.field.default)
     if metadata["metavar"]:
         options["metavar"] = metadata["metavar"]
-    known = metadata["rule"].get("one_of")
     if flag.takes_list:
         options["type"] = _value("numbers such as 1,2,3" if flag.kind is int else "names such as a,b", flag.plain)
     elif flag.names == ("--batch-size",):
         options["type"] = _value("a number of clips, or auto", lambda text: text if text == AUTOMATIC else int(text))
-    elif known is not None:
-        options["choices"] = [*(known() if callable(known) else known)]
+    elif flag.choices:
+        options["choices"] = flag.choices
     elif flag.kind is not str:
         options["type"] = flag.kind
     if flag.repeats:

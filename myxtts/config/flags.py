@@ -71,6 +71,12 @@ class Flag:
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     @property
+    def choices(self) -> list[str]:
+        """Its values where they are few, else empty."""
+        known = self.field.metadata["rule"].get("one_of", ())
+        return [] if self.takes_list else [*(known() if callable(known) else known)]
+
+    @property
     def kind(self) -> type:
         """Type of its value, or of each value where it takes several."""
         kind = self.field.type

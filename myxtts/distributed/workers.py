@@ -4,7 +4,6 @@ TensorFlow's collectives carry gradients. What is no tensor, such as a request t
 `Cluster`. Worker 0 is the chief, which alone writes.
 """
 
-import hashlib
 import importlib.metadata
 import json
 import logging
@@ -21,6 +20,7 @@ from typing import Any
 import myxtts
 from myxtts.config.checks import UserError, printable
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.storage.files import new_hasher
 
 CHECK_SECONDS = 2.0
 """Between two health checks."""
@@ -240,7 +240,7 @@ def join_workers(
 
 def code_digest() -> str:
     """Identifies the package's code: its version and content."""
-    hasher, root = hashlib.blake2b(digest_size=6), Path(myxtts.__file__).parent
+    hasher, root = new_hasher(6), Path(myxtts.__file__).parent
     for path in sorted(root.rglob("*.py")):
         hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return f"{myxtts.__version__} ({hasher.hexdigest()})"

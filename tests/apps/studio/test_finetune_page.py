@@ -83,4 +83,4 @@ def test_translation_and_readme_show_the_same_commands():
     without = lambda command: [one for one in command if one != "--accept-licence"]
     assert without(page[3]) in readme and page[6] in readme
     flags = {word for command in readme for word in command if word.startswith("--")}
-    assert flags <= {word for command in page for word in command} | {"--stream", "--voices", "--format", "--weights"}
+    assert flags <= {word for command in page for word in command} | {"--quick", "--voices", "--format", "--weights"}
