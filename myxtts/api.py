@@ -72,18 +72,14 @@ def open_run(
     _require_size_of_source(named.get("model_size"), config.training.init_from)
     memory = dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
     options = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
-    options |= dict(download=download_ljspeech, **memory)
-    if device_plan == "auto":
-        from myxtts.runs.device_choice import quickest_devices
-
-        config, options = quickest_devices(config, options)
-    run = Run.open(config, callbacks, **options)
-    if not quiet and config.training.worker_index == 0:
+    run = Run.open(config, callbacks, device_plan, download=download_ljspeech, **options, **memory)
+    if config.training.worker_index == 0:
         from myxtts.runs.console import RunConsole
         from myxtts.utils.commons import setup_logging
 
-        setup_logging()
-        run.callbacks.insert(0, RunConsole(run))
+        if not quiet:
+            setup_logging()
+        run.callbacks.insert(0, RunConsole(run, quiet))
     return run
 
 

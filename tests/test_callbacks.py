@@ -22,9 +22,14 @@ TIMING = {
     "steps_per_second": 7.997,
     "variation": 0.08,
     "stall": 0.015,
+    "reading": 0.2,
+    "preparing": 0.5,
+    "copying": 0.01,
     "buffer": 2.6,
     "buffer_capacity": 3,
+    "host_mb": 812.4,
 }
+GPUS = {"data_gpu_mb": 1024.0, "model_gpu_mb": 9000.0, "model_gpu_percent": 83.0}
 LOSSES = {"loss": 3.1234, "text": 1.2, "codes": 3.1, "gradient_norm": 0.5, "learning_rate": 1e-3, "skipped_steps": 0}
 
 
@@ -67,7 +72,8 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
         "Placement audit",
         "Batch size: 16",
         "step 10/100",
-        "stall 1.5% | buffer 3/3 | 00:11 left",
+        "stall 1.5% | buffer 3/3",
+        "00:11 left | Host memory: 812MB",
         "gpt validation at step 10: codes 2.5000 (best so far)",
         "FINAL REPORT",
         "Traces of the train step: 2",
@@ -102,14 +108,48 @@ def test_compare_logs_reads_what_the_console_shows(capsys, compare_logs, tmp_pat
     for stage in ("dvae", "gpt"):
         progress = ConsoleProgress()
         progress.on_start(start_of(stage))
-        progress.on_log(100, {**LOSSES, "loss": 9.0 if stage == "dvae" else 3.1234}, TIMING)
-        progress.on_end(end_of(stage))
-    log = tmp_path / "train.log"
-    log.write_text(capsys.readouterr().out)
-    run = compare_logs.read_log(log)
+        progress.on_log(100, {**LOSSES, "loss": 9.0 if stage == "dvae" else 3.1234}, TIMING | GPUS)
+        progress.on_end(end_of(stage, TIMING | GPUS))
+    log, said = tmp_path / "train.log", capsys.readouterr().out
+    steps, report = said.split("FINAL REPORT")[:2]
+    assert max(map(len, steps.splitlines())) <= 80
     expected = dict(batch_size=16, steps=100, loss=3.1234, mean_step_ms=125.0, std_step_ms=10.0)
-    expected |= dict(variation_percent=8.0, stall_percent=1.5)
-    assert {name: run[name] for name in expected} == expected
+    expected |= dict(variation_percent=8.0, stall_percent=1.5, host_memory_mb=812, data_memory_mb=1024)
+    expected |= dict(model_memory_mb=9000, model_utilization_percent=83, data_utilization_percent=None)
+    for text in (said, said.rpartition("FINAL REPORT")[0]):
+        log.write_text(text)
+        run = compare_logs.read_log(log)
+        assert {name: run[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "stall, phases, bound",
+    [
+        (0.04, {"reading": 0.9}, "computing"),
+        (0.3, {"reading": 0.6}, "reading"),
+        (0.3, {}, "preparing"),
+        (0.3, {"copying": 0.7}, "copying"),
+    ],
+)
+def test_run_says_after_a_minute_and_at_its_end_what_bounds_it(capsys, monkeypatch, stall, phases, bound):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress, timing = ConsoleProgress(), TIMING | phases | {"stall": stall}
+    progress.on_start(start_of())
+    for seconds, said in ((59.0, 0), (2.0, 1), (100.0, 0)):
+        now[0] += seconds
+        progress.on_log(10, LOSSES, timing)
+        assert capsys.readouterr().out.count(f"Bound by {bound}: ") == said
+    progress.on_end(end_of(timing=timing))
+    assert f"\n  Bound by {bound}: " in capsys.readouterr().out
+
+
+def test_quiet_console_prints_nothing_and_logs_every_line(capsys, caplog):
+    progress = ConsoleProgress(quiet=True)
+    with caplog.at_level("INFO", "myxtts.console"):
+        progress.on_start(start_of())
+        progress.on_log(10, LOSSES, TIMING)
+    assert capsys.readouterr().out == "" and "gpt step 10/100 | loss 3.1234" in caplog.text
 
 
 def test_tensorboard_holds_losses_timing_validation_and_settings(tmp_path):
@@ -127,3 +167,4 @@ def test_tensorboard_holds_losses_timing_validation_and_settings(tmp_path):
     settings = next(value for (tag, _), value in found.items() if tag == "settings").decode()
     assert settings.startswith("```\n") and '"checkpoint_dir": "./checkpoints"' in settings
     assert found["timing/avg_ms", 10] == pytest.approx(125.04) and ("timing/avg_ms", 20) not in found
+    assert found["timing/host_mb", 10] == pytest.approx(812.4)

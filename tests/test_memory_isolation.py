@@ -111,6 +111,26 @@ def test_isolated_trainer_is_a_trainer_with_three_buffers_and_step_times(runs):
     assert len(isolated["step times"]) == STEPS - 3 and min(isolated["step times"]) > 0
 
 
+@pytest.mark.parametrize(
+    "mode, batch_size, asked, depth",
+    [
+        ("isolated", 16, 50, 4),
+        ("isolated", 4, 50, 8),
+        ("isolated", 64, 50, 2),
+        ("isolated", 16, 9, 9),
+        ("dual", 16, 50, 50),
+    ],
+)
+def test_isolated_mode_prefetches_by_the_batch_size_where_nobody_says_how_many(mode, batch_size, asked, depth):
+    from myxtts.training.stage_trainer import StageTrainer
+
+    config = tiny_run_config(None, data={"pipeline_buffer_size": asked, "batch_size": batch_size})
+    trainer = StageTrainer.__new__(StageTrainer)
+    trainer.config, trainer.stage, trainer.data_device = config, SimpleNamespace(name="gpt"), "/CPU:0"
+    trainer.plan = SimpleNamespace(mode=mode)
+    assert trainer.stream(SimpleNamespace(stream=lambda *arguments: arguments), 0, 1)[-1] == depth
+
+
 def test_signatures_are_those_of_the_contract():
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 

@@ -10,6 +10,7 @@ import pytest
 from crash_points import crash_everywhere
 from tiny import tiny_run_config, untraced  # noqa: F401  others take it from here
 
+import myxtts
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.configuration import plan_devices
 from myxtts.runs.opening import check_same_model, open_run
@@ -157,6 +158,24 @@ def test_reset_run_says_what_it_set_aside_and_trains_from_the_first_step(tiny_co
     assert CheckpointStore(tmp_path / "before_reset/dvae").steps() == [2]
     assert {"config.json", "vocab.json"} <= {path.name for path in (tmp_path / "before_reset").iterdir()}
     assert CheckpointStore(tmp_path / "dvae").steps() == [1]
+
+
+def test_log_has_each_line_from_the_devices_on_with_the_recipe_though_nothing_is_printed(
+    tiny_corpus, tmp_path, capsys, devices_as_before
+):
+    config = dvae_config(tiny_corpus, tmp_path, 1, precision="float32")
+    config.data.g2p = ("am",)
+    myxtts.train(config, quiet=True)
+    assert "step 1/1" not in capsys.readouterr().out
+    lines = [line.partition(" INFO ")[2] for line in (tmp_path / "train.log").read_text().splitlines()]
+    assert lines[0] == "Devices: single: data and model on /CPU:0" and lines.count(lines[0]) == 1
+    (settings,) = [line for line in lines if line.startswith("Settings other than the defaults: ")]
+    assert {"data.g2p ['am']", "training.seed 7", "training.dvae.max_steps 1"} <= set(
+        settings.split(": ")[1].split(", ")
+    )
+    assert any(line.startswith("dvae step 1/1 | loss") and " | Host memory: " in line for line in lines)
+    figures = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert figures["kind"] == "training" and figures["host_mb"] > 100
 
 
 def test_second_run_in_the_folder_is_refused_and_the_log_is_kept(tiny_corpus, tmp_path):

@@ -245,7 +245,7 @@ def test_epochs_give_the_number_of_steps_where_no_maximum_is_set(dvae_run, tiny_
 
 def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
     class Pipeline:
-        wait_seconds, capacity = 0.0, 4
+        wait_seconds, capacity, phase_seconds = 0.0, 4, dict.fromkeys(("reading", "preparing", "copying"), 0.0)
 
         def fill(self):
             return 3
@@ -258,13 +258,14 @@ def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
     for seconds, waited in ((9.0, 5.0), (1.0, 0.25), (3.0, 0.75)):
         now[0] += seconds
         pipeline.wait_seconds += waited
+        pipeline.phase_seconds = {name: value + seconds / 2 for name, value in pipeline.phase_seconds.items()}
         clock.tick()
         with clock.paused():
             now[0] += 100.0
     report = clock.report()
     assert (report["avg_ms"], report["std_ms"]) == (2000.0, 1000.0)
     assert report["steps_per_second"] == 0.5 and report["variation"] == 0.5
-    assert report["stall"] == pytest.approx(1.0 / 4.0)
+    assert (report["stall"], report["reading"]) == (1.0 / 4.0, 0.5)
     assert (report["buffer"], report["buffer_capacity"]) == (3.0, 4)
     now[0] += 1.0
     clock.tick()

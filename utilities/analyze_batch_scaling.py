@@ -18,7 +18,9 @@ ENOUGH = 0.95
 """A batch size within 5 % of the best throughput is as good as the best, and smaller is better for memory."""
 
 COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
-    ("batch_size", "batch", "{:.0f}"),
+    ("batch", "batch", "{}"),
+    ("accumulation", "accumulated", "{:.0f}"),
+    ("batch_size", "clips a step", "{:.0f}"),
     ("mean_step_ms", "step ms", "{:.1f}"),
     ("std_step_ms", "std ms", "{:.1f}"),
     ("variation_percent", "variation %", "{:.1f}"),
@@ -33,10 +35,11 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 
 
 def read_runs(paths):
-    """Reads the logs, sorted by batch size; a size that the log does not state is taken from `…batch_16….log`.
+    """Reads the logs, sorted by clips of a step; a size that the log does not state is taken from `…batch_16….log`.
 
-    Each run has `efficiency_percent`: samples/s against those of the smallest batch size times the ratio of the sizes.
-    100 means that a larger batch costs no more time per step.
+    Each run has `batch`, clips at once, `accumulation` of which make a step of `batch_size`; and
+    `efficiency_percent`: samples/s against those of the smallest step times the ratio of the sizes. 100 means that a
+    larger step costs no more time.
 
     Raises:
         LogError: A log cannot be read, or states no batch size anywhere.
@@ -52,8 +55,9 @@ def read_runs(paths):
             run["batch_size"] = int(named[1])
             if run["steps_per_second"] is not None:
                 run["samples_per_second"] = run["batch_size"] * run["steps_per_second"]
+        run["batch"] = run["batch_size"] // run["accumulation"]
         runs.append(run)
-    runs.sort(key=lambda run: run["batch_size"])
+    runs.sort(key=lambda run: (run["batch_size"], run["batch"]))
     measured = [run for run in runs if run["samples_per_second"]]
     for run in runs:
         run["efficiency_percent"] = None
@@ -64,30 +68,33 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """The smallest run within `ENOUGH` of the best throughput, and the best; `None, None` when none has figures."""
+    """The fewest clips at once within `ENOUGH` of the best throughput, and the best; `None, None` without figures."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None
     best = max(measured, key=lambda run: run["samples_per_second"])
-    return next(run for run in measured if run["samples_per_second"] >= ENOUGH * best["samples_per_second"]), best
+    good = [run for run in measured if run["samples_per_second"] >= ENOUGH * best["samples_per_second"]]
+    return min(good, key=lambda run: run["batch"]), best
 
 
 def report(runs):
     """The table and the recommendation as text."""
     rows = [
-        [shown(run[name], form) for name, _, form in COLUMNS] + ["out of memory" if run["out_of_memory"] else ""]
+        [shown(run[name], form) for name, _, form in COLUMNS]
+        + [f"{run['path']}{': out of memory' * run['out_of_memory']}"]
         for run in runs
     ]
-    lines = [*table([title for _, title, _ in COLUMNS] + [""], rows), ""]
+    lines = [*table([title for _, title, _ in COLUMNS] + ["log"], rows), ""]
     chosen, best = recommended(runs)
     if chosen is None:
-        smaller = max(1, runs[0]["batch_size"] // 2)
+        smaller = max(1, min(run["batch"] for run in runs) // 2)
         return "\n".join([*lines, f"No run got as far as a training step. Try --batch-size {smaller}."])
     less = "" if chosen is best else f", within {100 * (1 - ENOUGH):.0f} % of the best at less memory"
-    lines.append(f"Best throughput: batch size {best['batch_size']}, {best['samples_per_second']:.1f} samples/s.")
-    lines.append(f"Recommended: --batch-size {chosen['batch_size']}{less}.")
-    if failed := [str(run["batch_size"]) for run in runs if run["out_of_memory"]]:
-        lines.append(f"Out of memory at batch size {', '.join(failed)}: reach it with --grad-accum.")
+    lines.append(f"Best throughput: {best['path']}, {best['samples_per_second']:.1f} samples/s.")
+    parts = f" --grad-accum {chosen['accumulation']}" if chosen["accumulation"] > 1 else ""
+    lines.append(f"Recommended: --batch-size {chosen['batch']}{parts} ({chosen['path']}){less}.")
+    if failed := sorted({run["batch"] for run in runs if run["out_of_memory"]}):
+        lines.append(f"Out of memory at batch size {', '.join(map(str, failed))}: reach it with --grad-accum.")
     return "\n".join(lines)
 
 
@@ -103,8 +110,9 @@ def main(arguments=None):
         return 2
     if options.json:
         chosen, best = recommended(runs)
-        found = {"runs": list(map(json_ready, runs)), "recommended_batch_size": chosen and chosen["batch_size"]}
-        print(json.dumps(found | {"best_batch_size": best and best["batch_size"]}, indent=2))
+        found = {"runs": list(map(json_ready, runs)), "recommended_batch_size": chosen and chosen["batch"]}
+        found |= {"recommended_accumulation": chosen and chosen["accumulation"]}
+        print(json.dumps(found | {"best_batch_size": best and best["batch"]}, indent=2))
     else:
         print(report(runs))
     return 0

@@ -27,6 +27,7 @@ FIGURES = (  # name, title, format, whether more is better (None: neither), how 
     ("data_utilization_percent", "Data GPU utilization, %", "{:.0f}", True, rf"GPU util:[^|\n]*\bdata *{NUMBER} *%"),
     ("model_utilization_percent", "Model GPU utilization, %", "{:.0f}", True, rf"GPU util:[^|\n]*\bmodel *{NUMBER} *%"),
     ("data_memory_mb", "Data GPU memory, MB", "{:.0f}", False, rf"GPU memory:[^|\n]*\bdata *{NUMBER} *MB"),
+    ("host_memory_mb", "Host memory, MB", "{:.0f}", False, rf"Host memory: *{NUMBER} *MB"),
     ("model_memory_mb", "Model GPU memory, MB", "{:.0f}", False, rf"GPU memory:[^|\n]*\bmodel *{NUMBER} *MB"),
     ("loss", "Last loss", "{:.4f}", None, rf"(?:^|\||\bINFO) *loss:? +{NUMBER}"),  # not "validation loss"
 )
@@ -50,8 +51,8 @@ def read_log(path, allow_out_of_memory=False):
         allow_out_of_memory: Whether a run that ended for lack of memory before its first figures is a result too.
 
     Returns:
-        A dictionary with `path`, `source`, `out_of_memory` and the names of `FIGURES`; None where the log does not
-        state one. Percentages are 0 to 100, memory is in MB.
+        A dictionary with `path`, `source`, `out_of_memory`, `accumulation` (batches of a step) and the names of
+        `FIGURES`; None where the log does not state one. Percentages are 0 to 100, memory is in MB.
 
     Raises:
         LogError: The file cannot be read, is empty, or holds no figures.
@@ -102,10 +103,11 @@ def _read_run(path, lines):
     steps = [_figures(line) for line in lines[:final] if STEP.search(line)]
     report = _figures("\n".join(lines[final:]))
     run = dict.fromkeys(("path", "source", *(name for name, *_ in FIGURES)))
-    run |= {"path": str(path), "out_of_memory": any(OUT_OF_MEMORY.search(line) for line in lines)}
+    run |= {"path": str(path), "accumulation": 1, "out_of_memory": any(OUT_OF_MEMORY.search(line) for line in lines)}
     run |= _summarize(steps) | report
     if batch := BATCH_SIZE.search("\n".join(lines)):
-        run["batch_size"] = int(batch[1]) * int(batch[2] or 1)  # clips of a step
+        run["accumulation"] = int(batch[2] or 1)
+        run["batch_size"] = int(batch[1]) * run["accumulation"]  # clips of a step
     if numbers := STEP.findall("\n".join(lines[:final])):
         run["steps"] = int(numbers[-1])
     mean = run["mean_step_ms"]
@@ -141,7 +143,7 @@ def _summarize(steps):
             summary["variation_percent"] = 100 * summary["std_step_ms"] / center
     if means and summary["mean_step_ms"] > 0 and len(means) == len(columns["steps_per_second"]):
         summary["steps_per_second"] = 1000 / summary["mean_step_ms"]  # a mean of rates would count fast lines twice
-    for name in ("data_memory_mb", "model_memory_mb"):
+    for name in ("data_memory_mb", "host_memory_mb", "model_memory_mb"):
         if columns[name]:
             summary[name] = max(columns[name])
     if columns["loss"]:

@@ -1,5 +1,6 @@
 """What a setting must hold, the sentence for one that does not, and files and texts from elsewhere read with care."""
 
+import logging
 import re
 import stat
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import BinaryIO
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal might obey or cannot show: controls, lone surrogates, line separators and marks of direction."""
+console_log = logging.getLogger("myxtts.console")
+"""Takes what a command has printed itself: for a run's log file, and not once more for the terminal."""
 
 
 class UserError(ValueError):
@@ -18,6 +21,12 @@ class UserError(ValueError):
 
 class ConfigError(UserError):
     """A setting that breaks a rule; the message names the setting, the rule, the value and the way out."""
+
+
+def say(text: str) -> None:
+    """Prints a text, and hands it to the log of the run."""
+    print(text, flush=True)
+    console_log.info("%s", text)
 
 
 def printable(text: str) -> str:

@@ -5,14 +5,14 @@ import json
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from myxtts.config.checks import ConfigError, UserError, require  # noqa: F401  users import the errors from here
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
 from myxtts.config.sampling import SamplingConfig
-from myxtts.config.settings import Settings
+from myxtts.config.settings import Settings, flat, run_settings
 from myxtts.config.stages import StageConfig, settle_stage_config
 from myxtts.config.training import TrainingConfig
 
@@ -81,3 +81,8 @@ class XTTSConfig(Settings):
         values = dataclasses.asdict(self)
         values["training"] |= values["training"].pop("stages")
         return values
+
+    def recipe(self) -> dict[str, Any]:
+        """The settings that change what is learned or how it speaks, by dotted name, as JSON values."""
+        of_run, values = run_settings(XTTSConfig), flat(json.loads(json.dumps(self.to_dict())))
+        return {name: value for name, value in values.items() if name not in of_run}

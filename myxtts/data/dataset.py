@@ -111,13 +111,15 @@ class SpeechDataset:
         order = SequentialOrder(lengths, tokens, self.config.stage(stage).batch_size)
         return self._loader(self.validation, order, stage, training=False)
 
-    def stream(self, stage: str, device: str, start: int = 0, stop: int | None = None) -> Iterator[WaveBatch]:
-        """Training batches `start` to `stop`, read by tf.data; the elements live on `device`.
+    def stream(
+        self, stage: str, device: str, start: int = 0, stop: int | None = None, buffer_size: int | None = None
+    ) -> Iterator[WaveBatch]:
+        """Training batches `start` to `stop`, read by tf.data; the elements live on `device`, where so many are ready.
 
         A worker reads its own rows of each batch. A recording that cannot be read any more raises `AudioError` or
         `OSError` in the middle.
         """
-        num_workers, buffer_size = self.config.data.num_workers, self.config.data.pipeline_buffer_size
+        num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training
         loader.share = training.worker_index, max(1, len(training.workers))
         return stream_batches(loader, device, start, stop, num_workers, buffer_size)

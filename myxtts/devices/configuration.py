@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, say
 from myxtts.devices.device_plan import (
     ACCELERATOR_VARIABLES,
     DATA_GPU_MEMORY_MB,
@@ -131,8 +131,8 @@ def apply_plan(plan: DevicePlan) -> None:
             runtime was initialized before.
     """
     if plan.is_dual:
-        print(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
-        print(f"Model Training GPU: {listed(plan.model_gpus)}")
+        say(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
+        say(f"Model Training GPU: {listed(plan.model_gpus)}")
     narrowed = _narrow_environment(plan)
     import tensorflow as tf
 
@@ -147,8 +147,8 @@ def apply_plan(plan: DevicePlan) -> None:
     if plan.is_dual:
         tf.config.set_soft_device_placement(False)
         tf.config.experimental.set_device_policy("silent")
-        print("Multi-GPU configuration completed successfully")
-    print(f"Devices: {plan.describe()}", *(f"Note: {note}" for note in plan.notes), sep="\n")
+        say("Multi-GPU configuration completed successfully")
+    say("\n".join([f"Devices: {plan.describe()}", *(f"Note: {note}" for note in plan.notes)]))
 
 
 def configure_for_speech() -> None:
@@ -214,7 +214,7 @@ def _configure_gpus(tf, plan, narrowed):
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     if plan.is_dual:
-        print(f"Set visible devices: {_gpu_names(plan)}")
+        say(f"Set visible devices: {_gpu_names(plan)}")
     limited = plan.data_memory_mb is not None
     for index, gpu in zip(plan.visible, chosen):
         if not limited:
@@ -224,11 +224,7 @@ def _configure_gpus(tf, plan, narrowed):
         parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
         tf.config.set_logical_device_configuration(gpu, parts)
     for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.is_dual else ():
-        print(
-            f"Configured memory limit for {role} GPU: {limit} MB"
-            if limited
-            else f"Configured memory growth for {role} GPU"
-        )
+        say(f"Configured memory {f'limit for {role} GPU: {limit} MB' if limited else f'growth for {role} GPU'}")
 
 
 def _gpu_names(plan):
@@ -240,7 +236,7 @@ def _configure_virtual_devices(tf, plan):
     # A process that already has enough of them (a notebook, a test run) keeps them: they are all alike.
     if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    print(f"Set visible devices: {_gpu_names(plan)} (virtual)")
+    say(f"Set visible devices: {_gpu_names(plan)} (virtual)")
 
 
 @contextmanager

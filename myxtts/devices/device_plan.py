@@ -69,7 +69,7 @@ class DevicePlan:
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """What each GPU of `visible_ids` does, `data` or `model`: the labels of `GPUReport.log_fields`."""
+        """What each GPU of `visible_ids` does, `data` or `model`: the labels of `GPUReport.figures`."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:

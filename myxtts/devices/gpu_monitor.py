@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from types import ModuleType
 
 BYTES_PER_MB = 2**20
@@ -51,13 +52,6 @@ class GPUUsage:
             self.mean_utilization = mean + (utilization - mean) / self.num_samples
             self.max_utilization = max(self.max_utilization or 0.0, float(utilization))
 
-    def describe(self) -> str:
-        """One line: who it is, how busy it was and how full."""
-        mean, greatest = self.mean_utilization, self.max_utilization
-        busy = "not reported" if mean is None else f"mean {mean:.0f}%, max {greatest:.0f}%"
-        memory = f"mean {self.mean_memory_mb:.0f}MB, max {self.max_memory_mb:.0f}MB of {self.total_memory_mb:.0f}MB"
-        return f"GPU {self.id} ({self.name}): utilization {busy}; memory {memory}"
-
 
 @dataclass(frozen=True)
 class GPUReport:
@@ -66,40 +60,34 @@ class GPUReport:
     gpus: tuple[GPUUsage, ...]
     unavailable_reason: str | None = None
 
-    @property
-    def is_available(self) -> bool:
-        return self.unavailable_reason is None
-
     def as_dict(self) -> dict:
         """The report as JSON types."""
         gpus = [asdict(usage) for usage in self.gpus]
-        return {"available": self.is_available, "reason": self.unavailable_reason, "gpus": gpus}
+        return {"available": bool(gpus), "reason": self.unavailable_reason, "gpus": gpus}
 
     def describe(self) -> str:
-        """One line per GPU, or one line that says why there is none."""
-        if not self.is_available:
-            return f"GPU utilization: not available ({self.unavailable_reason})"
-        return "\n".join(usage.describe() for usage in self.gpus)
+        """One line per GPU: how busy it was and how full; or one line that says why there is none."""
+        lines = []
+        for gpu in self.gpus:
+            mean, greatest = gpu.mean_utilization, gpu.max_utilization
+            busy = "not reported" if mean is None else f"mean {mean:.0f}%, max {greatest:.0f}%"
+            memory = f"mean {gpu.mean_memory_mb:.0f}MB, max {gpu.max_memory_mb:.0f}MB of {gpu.total_memory_mb:.0f}MB"
+            lines.append(f"GPU {gpu.id} ({gpu.name}): utilization {busy}; memory {memory}")
+        return "\n".join(lines) or f"GPU utilization: not available ({self.unavailable_reason})"
 
-    def log_fields(self, roles: Sequence[str]) -> str:
-        """The GPU part of a training log line, which `utilities/compare_logs.py` reads back.
+    def figures(self, roles: Sequence[str]) -> dict[str, float]:
+        """`data_gpu_mb`, `data_gpu_percent` and so on, where known.
 
-        Args:
-            roles: A role per watched GPU, in order: `("data", "model")`. GPUs of one role are shown together, mean
-                utilization and greatest memory.
-
-        Returns:
-            `GPU util: data 55%, model 83% | GPU memory: data 1024MB, model 9000MB`, or `GPU: not available`.
+        `roles` has one for each watched GPU, in order: `("data", "model")`. Of GPUs of one role it is the mean
+        utilization and the greatest memory.
         """
-        if not self.is_available:
-            return "GPU: not available"
-        utilization, memory = [], []
-        for role in dict.fromkeys(roles):
-            usages = [usage for own, usage in zip(roles, self.gpus, strict=True) if own == role]
-            busy = [usage.mean_utilization for usage in usages if usage.mean_utilization is not None]
-            utilization.append(f"{role} {sum(busy) / len(busy):.0f}%" if busy else f"{role} n/a")
-            memory.append(f"{role} {max(usage.max_memory_mb for usage in usages):.0f}MB")
-        return f"GPU util: {', '.join(utilization)} | GPU memory: {', '.join(memory)}"
+        found = {}
+        for role in dict.fromkeys(roles) if self.gpus else ():
+            own = [usage for one, usage in zip(roles, self.gpus, strict=True) if one == role]
+            busy = [usage.mean_utilization for usage in own if usage.mean_utilization is not None]
+            found[f"{role}_gpu_mb"] = max(usage.max_memory_mb for usage in own)
+            found |= {f"{role}_gpu_percent": fmean(busy)} if busy else {}
+        return found
 
 
 @contextmanager
@@ -135,26 +123,26 @@ def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
     Raises:
         NVMLUnavailable: NVML cannot be read.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible_devices is None else visible_devices
     with nvml() as pynvml:
-        handles, uuids = _all_gpus(pynvml)
-        entries = map(str, range(len(handles))) if visible is None else visible.split(",")
         found = []
-        for entry in map(str.strip, entries):
-            if (handle := _find(pynvml, entry, handles, uuids)) is None:
-                break
+        for entry, handle in _visible(pynvml, visible_devices):
             total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
             found.append(GPU(entry, pynvml.nvmlDeviceGetName(handle), total // BYTES_PER_MB))
         return tuple(found)
 
 
-def _all_gpus(pynvml):
-    """NVML handles and UUIDs of the machine's GPUs."""
+def _visible(pynvml, visible):
+    """Entries of `CUDA_VISIBLE_DEVICES` and the NVML handles that they name; see `list_gpus`."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    return handles, [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    entries = map(str, range(len(handles))) if visible is None else visible.split(",")
+    for entry in map(str.strip, entries):
+        if (handle := _find(pynvml, entry, handles)) is None:
+            return
+        yield entry, handle
 
 
-def _find(pynvml, entry, handles, uuids):
+def _find(pynvml, entry, handles):
     """The NVML handle that one `CUDA_VISIBLE_DEVICES` entry names, or `None`."""
     if entry.isdecimal():
         return handles[int(entry)] if int(entry) < len(handles) else None
@@ -163,15 +151,15 @@ def _find(pynvml, entry, handles, uuids):
             return pynvml.nvmlDeviceGetHandleByUUID(entry)
         except pynvml.NVMLError:
             return None
-    matches = [handle for handle, uuid in zip(handles, uuids) if uuid.startswith(entry)] if entry else []
+    matches = [one for one in handles if entry and pynvml.nvmlDeviceGetUUID(one).startswith(entry)]
     return matches[0] if len(matches) == 1 else None
 
 
 class GPUMonitor:
-    """Samples GPU utilization and memory in a background thread.
+    """Samples GPU utilization and memory in a background thread, as a context manager or from `start` to `stop`.
 
-    Usable as a context manager, and again after `stop`. The thread ends with `stop` (which waits for it) or when a GPU
-    can no longer be read; on a machine without GPU or NVML none is started and `report` says why.
+    The thread also ends when a GPU can no longer be read; on a machine without GPU or NVML none is started and
+    `report` says why.
 
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
@@ -179,17 +167,13 @@ class GPUMonitor:
     """
 
     def __init__(self, indices: Sequence[int | str] | None = None, interval_seconds: float = 0.5):
-        if interval_seconds <= 0:
-            raise ValueError(f"interval_seconds must be more than 0. Received: {interval_seconds}. The default is 0.5.")
-        self.indices = None if indices is None else tuple(str(index) for index in indices)
-        self.interval_seconds = interval_seconds
+        self.visible, self.interval_seconds = None if indices is None else ",".join(map(str, indices)), interval_seconds
         self._lock, self._stop, self._thread = threading.Lock(), threading.Event(), None
         self._usages, self._reason = (), "the monitor was not started"
 
     def start(self) -> "GPUMonitor":
         """Starts sampling; earlier figures are dropped. Returns the monitor."""
-        if self._thread is not None:
-            raise RuntimeError("GPUMonitor is already running. Call stop() before the next start().")
+        self.stop()
         self._usages, self._reason = self._watch_list()
         if self._usages:
             self._stop.clear()
@@ -211,8 +195,7 @@ class GPUMonitor:
         """The `GPUReport` since `start`, while sampling or after it."""
         with self._lock:
             usages = tuple(replace(usage) for usage in self._usages if usage.num_samples)
-            reason = None if usages else self._reason or "no sample was taken"
-        return GPUReport(usages, reason)
+        return GPUReport(usages, None if usages else self._reason or "no sample was taken")
 
     def __enter__(self):
         return self.start()
@@ -222,29 +205,29 @@ class GPUMonitor:
 
     def _watch_list(self):
         """A `GPUUsage` of each GPU to watch, and why there are none (`None` where there are some)."""
-        if self.indices == ():
+        if self.visible == "":
             return (), "this run uses no GPU"
         try:
-            gpus = list_gpus(None if self.indices is None else ",".join(self.indices))
+            gpus = list_gpus(self.visible)
         except NVMLUnavailable as error:
             return (), str(error)
-        if self.indices is not None and len(gpus) < len(self.indices):
-            return (), f"NVML knows no GPU {self.indices[len(gpus)]}"
+        asked = [] if self.visible is None else self.visible.split(",")
+        if len(gpus) < len(asked):
+            return (), f"NVML knows no GPU {asked[len(gpus)]}"
         return tuple(GPUUsage(gpu.id, gpu.name) for gpu in gpus), None if gpus else "this process may use no GPU"
 
     def _sample_until_stopped(self, ready):
         try:
             with nvml() as pynvml:
-                handles, uuids = _all_gpus(pynvml)
-                watched = [_find(pynvml, usage.id, handles, uuids) for usage in self._usages]
-                stopped = False
-                while not stopped:
+                watched = [handle for _, handle in _visible(pynvml, ",".join(usage.id for usage in self._usages))]
+                while True:
                     samples = [_sample(pynvml, handle) for handle in watched]
                     with self._lock:
                         for usage, sample in zip(self._usages, samples):
                             usage.add(*sample)
                     ready.set()
-                    stopped = self._stop.wait(self.interval_seconds)
+                    if self._stop.wait(self.interval_seconds):
+                        return
         except NVMLUnavailable as error:
             self._reason = str(error)  # ends the sampling, not the training; the report keeps what it has
         finally:

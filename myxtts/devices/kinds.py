@@ -36,6 +36,20 @@ def device_named(name: str) -> str:
     return f"/{wanted.upper()}"
 
 
+def existing_device(name: str, setting: str) -> str:
+    """The short name of a device of TensorFlow's, whose runtime this starts.
+
+    Raises:
+        UserError: There is no such device; the message names the `setting`.
+    """
+    import tensorflow as tf
+
+    there, wanted = [short_name(one.name) for one in tf.config.list_logical_devices()], short_name(name.upper())
+    if wanted not in there:
+        raise UserError(f"{setting} must be one of {', '.join(there)}. Received: {name}.")
+    return wanted
+
+
 def runs_on_cpu(device: str | None = None) -> bool:
     """Whether `device`, or else the default device of this process, is a CPU; the name may be short or in full."""
     return short_name(device or default_device()).upper().startswith("/CPU:")

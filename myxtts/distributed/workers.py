@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import myxtts
-from myxtts.config.checks import UserError, printable
+from myxtts.config.checks import UserError, printable, say
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.storage.files import new_hasher
 
@@ -224,7 +224,7 @@ def join_workers(
         return _current
     from myxtts.distributed.cluster import Cluster
 
-    print(f"Worker {index} of {len(addresses)}: waiting for the others, worker 0 at {addresses[0]}", flush=True)
+    say(f"Worker {index} of {len(addresses)}: waiting for the others, worker 0 at {addresses[0]}")
     _current = workers = Workers(addresses, index, Cluster(addresses, index, plan, timeout_seconds))
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
     devices = [name.strip("/").split(":")[0] for name in plan.model_devices]

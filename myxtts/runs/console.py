@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from myxtts.config.checks import UNPRINTABLE, counted, printable
 from myxtts.config.config import XTTSConfig
+from myxtts.config.model import ModelConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
@@ -20,23 +21,24 @@ from myxtts.runs.agenda import StageWork, describe_works, listed
 from myxtts.runs.progress import clip_progress
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.training.stages.classes import STAGE_CLASSES
-from myxtts.training.watching.callbacks import ConsoleProgress, console_log
+from myxtts.training.watching.callbacks import ConsoleProgress
 from myxtts.utils.commons import folded_on_terminal
 
 
 class RunConsole(ConsoleProgress, RunListener):
     """Prints what happens to the run that has it among its `callbacks`, and the progress of each stage."""
 
-    def __init__(self, run: Run):
-        super().__init__(run.monitor, run.plan.gpu_roles)
+    def __init__(self, run: Run, quiet: bool = False):
+        super().__init__(quiet)
         self.run: Run = run
         self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._trains = 0.0, {}, []
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
-        console_log.info("Devices: %s", plan.describe())  # printed when they were configured, before there was a log
-        buffer_size, models = config.data.pipeline_buffer_size, ", ".join(plan.model_devices)
+        stage = "gpt" if config.training.stage == "all" else config.training.stage
+        buffer_size, models = prefetch_depth(config, plan, stage), ", ".join(plan.model_devices)
         if plan.is_dual:
             self._say(f"Intelligent GPU Pipeline: Multi-GPU Mode\nData Processing GPU: {plan.data_gpu}")
         else:
@@ -50,6 +52,8 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say(f"Creating model on device: {models}")
 
     def on_inspection(self, done: int, total: int):
+        if self.quiet:
+            return
         if self._clip_bar is None:
             self._clip_bar = self._inspection.enter_context(clip_progress("checking recordings"))
         self._clip_bar(done, total)
@@ -59,6 +63,9 @@ class RunConsole(ConsoleProgress, RunListener):
         counts = f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}"
         speakers = len({clip.speaker for clip in dataset.train})
         self._say(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
+        usual = XTTSConfig(model=ModelConfig(size=dataset.config.model.size)).recipe()
+        changed = (f"{name} {value}" for name, value in dataset.config.recipe().items() if value != usual[name])
+        self._say(f"Settings other than the defaults: {printable(', '.join(changed))}")
 
     def on_agenda(self, works: Sequence[StageWork]):
         self._trains = [work.stage for work in works if work.trains]

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, say
 from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, count_gpus
@@ -66,13 +66,13 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     ways = candidates(virtual or count_gpus())
     if len(ways) == 1:
-        print("Device plan auto: there is one device to train on, so there is nothing to choose.")
+        say("Device plan auto: there is one device to train on, so there is nothing to choose.")
         return _with_devices(config, options, ways[0])
     note = " on virtual devices, whose speed says nothing about GPUs" if virtual else ""
     names = ", ".join(way.name for way in ways)
-    print(f"Device plan auto: measuring {MEASURED_STEPS} steps of {names}{note}...", flush=True)
+    say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {names}{note}...")
     best, lines = choose([measure(way, config, options) for way in ways])
-    print("\n".join(lines), flush=True)
+    say("\n".join(lines))
     return _with_devices(config, options, best)
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Speech
     from myxtts.runs.figures import Picture
+
+MOST_EARLY_LINES = 10**5
+"""That are kept for a run's log before its folder is known."""
 
 
 class RunListener:
@@ -85,11 +89,24 @@ class Run:
         """Whether the last `train` trained all that was asked for, rather than being stopped."""
         self._stop = threading.Event()
         self._dataset, self._synthesizer = None, None
+        self._early = MemoryHandler(MOST_EARLY_LINES)
+        """Keeps what was said before the run's log could be written."""
 
     @classmethod
-    def open(cls, config: XTTSConfig, callbacks: Sequence = (), download=False, **devices) -> "Run":
-        """A run on the devices and recordings that the configuration asks for; arguments as in `setup.set_up`."""
-        return cls(*set_up(config, download, **devices), callbacks)
+    def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
+        """A run on the devices and recordings that the configuration asks for.
+
+        With the `device_plan` `auto` the quickest devices are chosen; `options` are as in `setup.set_up`.
+        """
+        early = MemoryHandler(MOST_EARLY_LINES)
+        with _logging_to(early):
+            if device_plan == "auto":
+                from myxtts.runs.device_choice import quickest_devices
+
+                config, options = quickest_devices(config, options)
+            run = cls(*set_up(config, **options), callbacks)
+        run._early = early
+        return run
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
@@ -155,7 +172,9 @@ class Run:
             with leaving_together(workers), ExitStack() as stack:
                 if workers.is_chief:  # who alone writes
                     stack.enter_context(own_run_folder(self.folder))
-                    stack.enter_context(_logs_to(self.folder / "train.log"))
+                    stack.enter_context(_logging_to(log := _log_file(self.folder / "train.log")))
+                    self._early.setTarget(log)
+                    self._early.flush()
                 self.finished = self._train(guard, workers)
                 workers.close()
                 return self.finished
@@ -201,6 +220,7 @@ class Run:
         self.trainer, writers = open_stage(self.config, stage, self.plan, dataset, fresh)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
+        self.trainer.watch.monitor = self.monitor
         callbacks = [*self.callbacks, *writers] if workers.is_chief else []
         with guard(self.trainer):
             self.trainer.train(dataset, callbacks)
@@ -225,17 +245,25 @@ class _LogFile(logging.FileHandler):
             self._failed = True
             logging.getLogger(LOGGER_NAME).error("%s cannot be written to: %s", self.baseFilename, sys.exc_info()[1])
 
+    def close(self):
+        with suppress(OSError):  # what is left in its buffer
+            super().close()
 
-@contextmanager
-def _logs_to(path) -> Iterator[None]:
-    """Inside, the package's log goes to a file as well."""
-    logger = logging.getLogger(LOGGER_NAME)
+
+def _log_file(path):
     try:
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
-        logger.error("%s cannot be written to: %s", path, error.strerror)
+        logging.getLogger(LOGGER_NAME).error("%s cannot be written to: %s", path, error.strerror)
         handler = logging.NullHandler()
     handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
+    return handler
+
+
+@contextmanager
+def _logging_to(handler) -> Iterator[None]:
+    """Inside, the package's log goes to a handler as well."""
+    logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))
     logger.addHandler(handler)
@@ -244,5 +272,4 @@ def _logs_to(path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-        with suppress(OSError):  # what is left in its buffer; see `_LogFile`
-            handler.close()
+        handler.close()

@@ -3,14 +3,12 @@
 Nothing here imports TensorFlow before the devices are configured.
 """
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, say
 from myxtts.config.config import XTTSConfig
-from myxtts.config.settings import flat, run_settings
 from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
 from myxtts.devices.configuration import early_gpu_configuration
@@ -68,9 +66,8 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 def _recipe(config):
     """The settings that make the result, by dotted name, as JSON values; with the stages that are asked for."""
-    settings, of_run = flat(json.loads(json.dumps(config.to_dict()))), run_settings(XTTSConfig)
-    asked = ("training.stage", "training.leave_out", "training.init_from", "training.reset_training")
-    return {name: value for name, value in settings.items() if name in asked or name not in of_run}
+    asked = ("stage", "leave_out", "init_from", "reset_training")
+    return config.recipe() | {f"training.{name}": getattr(config.training, name) for name in asked}
 
 
 def _with_data(config, download):
@@ -88,10 +85,10 @@ def _with_data(config, download):
         languages = config.data.sample_languages
         languages = tuple(SENTENCES) if languages == ("all",) else languages
         corpus = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"
-        print(f"No --train-data given: making {corpus}")
+        say(f"No --train-data given: making {corpus}")
         is_new = not config.training.init_from and not holds_run(Path(config.training.checkpoint_dir))
         if is_new and config.model.size == "nano":
-            print("It starts from random weights; --config first_words.yaml starts from the bundled model.")
+            say("It starts from random weights; --config first_words.yaml starts from the bundled model.")
         folder = make_sample_corpus(SAMPLE_CORPUS, languages=languages)
         if len(languages) == 1 and not config.training.closing_texts:
             unheard = unheard_sentences(*languages)

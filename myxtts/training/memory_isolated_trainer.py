@@ -5,6 +5,7 @@ import tensorflow as tf
 from myxtts.data.pipeline import prefetch_to
 from myxtts.devices.configuration import current_plan, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.training.loop.device_pipeline import isolated_depth
 from myxtts.training.trainer import XTTSTrainer
 
 
@@ -59,7 +60,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
             prefetch_buffer_size: Batches in that buffer; None takes those of 64 clips, from 2 to 8.
         """
         if prefetch_buffer_size is None:
-            prefetch_buffer_size = max(2, min(8, 64 // self.stage_config.batch_size))
+            prefetch_buffer_size = isolated_depth(self.stage_config.batch_size)
         options = tf.data.Options()
         for optimization in ("parallel_batch", "map_fusion", "map_parallelization"):
             setattr(options.experimental_optimization, optimization, True)

@@ -13,12 +13,13 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.provenance import is_start
 from myxtts.training.loop.batching import Batching, fit_batch_size, noise_waves, with_batch
-from myxtts.training.loop.device_pipeline import DevicePipeline, StepClock, SynchronousPipeline
+from myxtts.training.loop.device_pipeline import DevicePipeline, StepClock, prefetch_depth
 from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.loop.optimizers import learning_rate, total_steps
 from myxtts.training.loop.replicas import Replicas
@@ -266,20 +267,29 @@ class StageTrainer:
 
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
-    ) -> SynchronousPipeline:
+    ) -> DevicePipeline:
         """Prepared batches `start` to `stop` of a dataset on the model device, to be used in a `with` block.
 
         `watch` is `(phase, call) -> call`, a wrapper of `preprocess` and `transfer` that times them.
         """
-        make = DevicePipeline if self.enable_async_pipeline else SynchronousPipeline
         # One buffer is being prepared and one trained on; a step with accumulation takes several batches from the rest.
-        capacity = (self.pipeline_depth - 2) * self.batching.accumulation
-        prepare, transfer = watch("preprocess", self.preparation), watch("transfer", self.replicas.transfer)
-        return make(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
+        capacity = (self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
+        prepare, transfer = watch("preprocess", self._prepare_whole), watch("transfer", self.replicas.transfer)
+        return DevicePipeline(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
+
+    def _prepare_whole(self, wave, position):
+        """A prepared batch. A GPU of its own has computed it on return: the stall shows only what is waited for."""
+        batch = self.preparation(wave, position)
+        if self.plan.is_dual and not runs_on_cpu(self.data_device):
+            # A call returns when its kernels are queued. Not of an integer field, which TensorFlow keeps on the host.
+            with tf.device(self.data_device):
+                float(tf.reshape(next(field for field in batch if field.dtype.is_floating), (-1,))[0])
+        return batch
 
     def stream(self, dataset: SpeechDataset, start: int, stop: int) -> Iterable:
         """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
-        return dataset.stream(self.stage.name, self.data_device, start, stop)
+        depth = prefetch_depth(self.config, self.plan, self.stage.name)
+        return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """A prepared batch of so many clips, or as many as this worker takes, on the model device: `noise_waves`."""

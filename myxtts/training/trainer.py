@@ -8,6 +8,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_for
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.devices.kinds import existing_device
 from myxtts.models.xtts import XTTS
 from myxtts.runs.alone import StageAlone
 from myxtts.storage.run_folder import own_run_folder
@@ -48,7 +49,8 @@ class XTTSTrainer(StageTrainer):
         **options,
     ):
         plan = plan or plan_for(config.data.data_gpu, config.data.model_gpu)
-        plan = plan if model_device is None else replace(plan, model_devices=(model_device,))
+        if model_device is not None:
+            plan = replace(plan, model_devices=(existing_device(model_device, "model_device"),))
         stage = stage or ("gpt" if config.training.stage == "all" else config.training.stage)
         self._alone = None
         if "foundations" not in options and (STAGES[stage].builds_on or not config.model.num_text_tokens):

@@ -8,12 +8,11 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from myxtts.config.checks import console_log
 from myxtts.devices.kinds import default_device, runs_on_cpu
 from myxtts.storage.files import AnyPath
 
 LOGGER_NAME = "myxtts"
-CONSOLE_LOGGER_NAME = "myxtts.console"
-"""What a run has printed itself: for its log file, and not once more for the terminal."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
 LINE_WIDTH = 120
@@ -38,14 +37,14 @@ def ensure_gpu_placement(tensor: Any) -> Any:
         return tf.identity(tensor)
 
 
-def folded(line: str) -> str:
-    """A line as lines of `LINE_WIDTH` at most; later ones are indented by two spaces.
+def folded(line: str, width: int = LINE_WIDTH) -> str:
+    """A line as lines of at most `width` characters; later ones are indented by two spaces.
 
     One of parts, `a | b | c`, is broken between these, any other at spaces; a word that is longer stays whole.
     """
     lines, joint = [], " | " if " | " in line else " "
-    for part in line.split(joint) if len(line) > LINE_WIDTH else [line]:
-        if lines and len(lines[-1]) + len(joint) + len(part) <= LINE_WIDTH:
+    for part in line.split(joint) if len(line) > width else [line]:
+        if lines and len(lines[-1]) + len(joint) + len(part) <= width:
             lines[-1] += joint + part
         else:
             lines.append(f"  {part}" if lines else part)
@@ -84,7 +83,7 @@ def setup_logging(level: str | int = "INFO", log_file: AnyPath | None = None) ->
             raise ValueError(f"level must be one of {', '.join(sorted(levels))}. Received: {level}. Try INFO.")
         level = levels[level.upper()]
     handlers = [logging.StreamHandler(_AboveProgressBars())]
-    handlers[0].addFilter(lambda record: record.name != CONSOLE_LOGGER_NAME)
+    handlers[0].addFilter(lambda record: record.name != console_log.name)
     if log_file is not None:
         Path(log_file).parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(log_file, encoding="utf-8"))

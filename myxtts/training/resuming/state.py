@@ -18,7 +18,6 @@ import tensorflow as tf
 
 import myxtts
 from myxtts.config.config import XTTSConfig
-from myxtts.config.settings import flat, run_settings
 from myxtts.data.buckets import BatchOrder, EpochStart
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
@@ -158,13 +157,11 @@ def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
 
 def changed_settings(saved: dict, config: XTTSConfig, where: str) -> dict[str, str]:
     """The settings of the recipe that differ from a checkpoint: `name before -> now` by dotted name."""
-    both = config_of(saved, where) or config, config
-    before, now = (flat(json.loads(json.dumps(one.to_dict()))) for one in both)
-    without_effect = run_settings(XTTSConfig)
+    before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
     return {
         name: f"{name} {before.get(name)!r} -> {value!r}"
         for name, value in now.items()
-        if value != before.get(name) and name not in without_effect and not name.startswith("sampling.")
+        if value != before.get(name) and not name.startswith("sampling.")
     }
 
 

@@ -5,7 +5,8 @@ import logging
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,27 @@ from pathlib import Path
 import tensorflow as tf
 from tqdm import tqdm
 
-from myxtts.config.checks import counted
+from myxtts.config.checks import console_log, counted
 from myxtts.config.config import XTTSConfig
-from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.storage.files import AnyPath
-from myxtts.utils.commons import CONSOLE_LOGGER_NAME, folded, folded_on_terminal
+from myxtts.utils.commons import folded, folded_on_terminal
 
 VARIATION_WARNING = 0.30
 """Standard deviation over mean of the step time past which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
-"""Share of the time spent waiting for data from which, without a GPU, a run warns of it."""
-console_log, logger = logging.getLogger(CONSOLE_LOGGER_NAME), logging.getLogger(__name__)
+"""Share of the time spent waiting for data above which data bounds a run, and not computing."""
+STEP_WIDTH = 80
+"""Columns of a step line on the terminal."""
+VERDICT_SECONDS = 60.0
+"""Training time after which a run first says what bounds it."""
+HINTS = {
+    "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
+    "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
+    "preparing": "Give data work a GPU of its own (--data-gpu, --model-gpu), or prepare codes once (`myxtts prepare`).",
+    "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
+}
+"""What to change, by what bounds a run."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ class StageStart:
 class StageEnd:
     """What the training of a stage was like.
 
-    `timing` is `StepClock.report` of the whole run, empty where no step was timed. `traces` are of the train step,
+    `timing` is as in `Callback.on_log`, of the whole run. `traces` are of the train step,
     `compilations` programs compiled by XLA; `skipped_steps` updates were left out because they were not finite.
     """
 
@@ -70,7 +81,8 @@ class Callback:
     - `on_running()`: Multi-GPU Mode, the pipeline is filled, and training starts.
     - `on_ledger(ledger: Ledger)`: after the first step that was applied.
     - `on_step(step)`: after every step.
-    - `on_log(step, losses, timing)`: every `training.log_every_steps`, mean losses and `StepClock.report` since then.
+    - `on_log(step, losses, timing)`: every `training.log_every_steps`, mean losses and `StepClock.report` since then,
+      with memory in MB (`host_mb`, `model_gpu_mb`) and how busy the GPUs of each role were (`model_gpu_percent`).
     - `on_validation(step, losses, is_best)`: after each validation, while the model has the weights validated.
     - `on_evaluation(step, figures, is_best)`: after each evaluation of speech, the `score` first, lower is better.
     - `on_sample(step)`: every `training.sample_every_steps`, while the model has the weights that speak.
@@ -93,7 +105,7 @@ def losses_text(losses: dict[str, float]) -> str:
 
 def timing_lines(timing: dict[str, float]) -> list[str]:
     """How long steps take, for log lines and the final report; empty before the first timed step."""
-    if not timing:
+    if "avg_ms" not in timing:
         return []
     return [
         f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms",
@@ -102,23 +114,44 @@ def timing_lines(timing: dict[str, float]) -> list[str]:
     ]
 
 
+def machine_lines(timing: dict[str, float]) -> list[str]:
+    """Memory, and of the GPUs that are watched how busy they were, by role; `utilities/compare_logs.py` reads them."""
+    lines = [f"Host memory: {timing['host_mb']:.0f}MB"] if "host_mb" in timing else []
+    if roles := [role for role in ("data", "model") if f"{role}_gpu_mb" in timing]:
+        busy = {role: timing.get(f"{role}_gpu_percent") for role in roles}
+        shown = ", ".join(f"{role} {'n/a' if percent is None else f'{percent:.0f}%'}" for role, percent in busy.items())
+        memory = ", ".join(f"{role} {timing[f'{role}_gpu_mb']:.0f}MB" for role in roles)
+        lines += [f"GPU util: {shown}", f"GPU memory: {memory}"]
+    return lines
+
+
+def verdict(timing: dict[str, float]) -> str:
+    """What bounds the run so far, judged by the share of the time that the model device waited for data; and a hint."""
+    stall, bound = timing["stall"], "computing"
+    seen = f"the model device waited for data {100 * stall:.1f}% of the time"
+    if stall > STALL_WARNING:
+        bound = max(("reading", "preparing", "copying"), key=timing.get)
+        seen += f", and {bound} batches took {100 * timing[bound]:.0f}% of it"
+    return f"Bound by {bound}: {seen}. {HINTS[bound]}"
+
+
 class ConsoleProgress(Callback):
     """A progress bar with stage, step, losses, steps/s and time left; plain lines where output is no terminal.
 
-    `monitor` is running, and `roles` are those of its GPUs, for its figures; without roles nothing is said of GPUs.
+    A `quiet` one prints nothing; the run's log has its lines all the same.
     """
 
-    def __init__(self, monitor: GPUMonitor | None = None, roles: Sequence[str] = ()):
-        self.monitor, self.roles, self._bar = monitor, roles, None
+    def __init__(self, quiet: bool = False):
+        self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
 
     def on_start(self, start):
-        self._start = start
+        self._start, self._verdict_at = start, time.monotonic() + VERDICT_SECONDS
         done = f"{counted(start.total_steps, 'step')}, {start.step} done"
         self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
         self._say(start.placement)
         accumulated = f" x {start.accumulation} accumulated" if start.accumulation > 1 else ""
         self._say(f"Batch size: {start.batch_size}{accumulated}")
-        if sys.stdout.isatty() and start.step < start.total_steps:
+        if sys.stdout.isatty() and not self.quiet and start.step < start.total_steps:
             look = dict(unit="step", dynamic_ncols=True, smoothing=0.05)
             self._bar = tqdm(total=start.total_steps, initial=start.step, desc=start.stage, **look)
 
@@ -138,37 +171,37 @@ class ConsoleProgress(Callback):
 
     def _say(self, text):
         """Prints, above the bar if there is one, and lets the run's log have it too, a step in one line."""
-        shown = text
-        if "\n" not in text:
-            shown = folded(text) if " | " in text else folded_on_terminal(text, sys.stdout)
+        is_step = "\n" not in text and " | " in text
+        shown = folded(text, STEP_WIDTH) if is_step else folded_on_terminal(text, sys.stdout)
         if self._bar is not None:
             self._bar.write(shown)
-        else:
+        elif not self.quiet:
             print(shown, flush=True)
         console_log.info("%s", text.lstrip("\n"))
-
-    def _gpu_fields(self):
-        return [self.monitor.report().log_fields(self.roles)] if self.monitor and self.roles else []
 
     def on_log(self, step, losses, timing):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
-        total = self._start.total_steps
+        total, lines = self._start.total_steps, timing_lines(timing)
         # A loss of zero had no turn, as those of discriminators before they begin.
         always = ("loss", "gradient_norm", "learning_rate")
         seen = {name: value for name, value in losses.items() if value or name in always}
-        parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *timing_lines(timing)]
-        if timing:
+        parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *lines]
+        if lines:
             parts.append(f"stall {100 * timing['stall']:.1f}%")
             parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
             parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
-        self._say(" | ".join(part for part in [*parts, *self._gpu_fields()] if part))
+        self._say(" | ".join(part for part in [*parts, *machine_lines(timing)] if part))
         # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data counts.
-        if timing and timing["variation"] > VARIATION_WARNING and (self.roles or timing["stall"] > STALL_WARNING):
+        varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
+        if lines and timing["variation"] > VARIATION_WARNING and varies:
             self._say(
                 "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
                 "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase."
             )
+        if lines and time.monotonic() > self._verdict_at:
+            self._verdict_at = float("inf")
+            self._say(verdict(timing))
 
     def _say_figures(self, kind, step, figures, is_best):
         best = " (best so far)" if is_best else ""
@@ -185,15 +218,16 @@ class ConsoleProgress(Callback):
             self._bar.close()
             self._bar = None
         timing, lines = end.timing, timing_lines(end.timing)
-        if timing:
+        if lines:
             lines.append(f"Stall: {100 * timing['stall']:.1f}%")
             lines.append(f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
+            lines.append(verdict(timing))
         lines.append(f"Traces of the train step: {end.traces}")
         if end.compilations:
             lines.append(f"Programs compiled by XLA: {end.compilations}")
         if end.loss_scale is not None:
             lines.append(f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")
-        self._say("\n  ".join([f"FINAL REPORT, stage {end.stage}", *lines, *self._gpu_fields()]))
+        self._say("\n  ".join([f"FINAL REPORT, stage {end.stage}", *lines, *machine_lines(timing)]))
 
 
 class EventFile:

@@ -11,6 +11,8 @@ import tensorflow as tf
 from myxtts.data.buckets import BatchOrder
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import require_placement
+from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
+from myxtts.devices.machine import resident_bytes
 from myxtts.training.loop.device_pipeline import copy_to, timing_of_all
 from myxtts.training.loop.replicas import Replicas
 from myxtts.training.stages.base import Objective, Stage
@@ -35,6 +37,8 @@ class Watch:
         self.speech_judge: Callable[[int], dict] | None = None
         """`(step) -> figures` of the speech every `training.evaluate_every_steps`, with their `score`, lower is better;
         empty where it could not be heard. Set by whoever can let the model speak."""
+        self.monitor: GPUMonitor | None = None
+        """Samples the GPUs of the plan, where somebody has one."""
         self.ledger: Ledger | None = None
         """What the switches do, seen at the first step."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
@@ -66,7 +70,8 @@ class Watch:
         """Reports the end of a stage."""
         step, trainer = self.trainer.train_step, self.trainer
         scale = next((float(rule.loss_scale.numpy()) for rule in step.rules if rule.scaled), None)
-        timing, seen = trainer.clock.report(whole_run=True), (step.traces, step.compilations)
+        timing = trainer.clock.report(whole_run=True) | self._machine()
+        seen = step.traces, step.compilations
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, *seen, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
@@ -108,9 +113,15 @@ class Watch:
         report = {**_means(self.recent), "learning_rate": learning_rate, **stage.report()}
         report["skipped_steps"] = trainer.train_step.bad_steps
         self.recent = []
-        self.call("on_log", trainer.step, report, timing_of_all(trainer.clock.report(), trainer.workers))
+        timing = timing_of_all(trainer.clock.report(), trainer.workers) | self._machine()
+        self.call("on_log", trainer.step, report, timing)
         for line in stage.advise(report):
             logger.warning("%s", line)
+
+    def _machine(self):
+        """Memory of this process and figures of the GPUs: the last part of `Callback.on_log`'s timing."""
+        gpus = self.monitor.report().figures(self.trainer.plan.gpu_roles) if self.monitor else {}
+        return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
     def evaluate(self, loader) -> dict[str, float]:
         """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
