@@ -146,7 +146,7 @@ def test_devices_that_are_not_there_are_an_error_and_never_one_device_in_silence
 
 
 def test_model_device_that_is_not_there_is_refused_in_one_line(tiny_corpus, tmp_path):
-    with pytest.raises(UserError, match="^model_device must be one of /CPU:0.*Received: /GPU:1.$"):
+    with pytest.raises(UserError, match="^model_device must be one of cpu:0.*Received: /GPU:1.$"):
         XTTSTrainer(bare_config(tiny_corpus, tmp_path), model_device="/GPU:1")
 
 

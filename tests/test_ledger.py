@@ -53,7 +53,6 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
     clipping = ledger.row("gradient clipping")
     assert clipping.requested == "global norm 1" and clipping.effective.startswith("global norm ")
     assert (ledger.row("XLA").requested, ledger.row("XLA").effective) == ("on (preset aggressive)", "on")
-    assert "2 programs compiled so far, at most 2 for 1 shape" in ledger.row("XLA").reason
     assert ledger.row("weight averages").effective == "0.9"
     assert ledger.row("gradient accumulation").effective == "2"
     assert trainer.store.read_state(2)["ledger"] == ledger.state()
@@ -157,10 +156,9 @@ def test_softmax_norms_losses_and_codebook_search_stay_in_float32(stage):
 def test_determinism_is_asked_of_tensorflow_and_seen():
     from tensorflow.python.framework import config  # the one way to turn it off again
 
-    assert not optimizations.is_deterministic()
     try:
         settle_switches(TrainingConfig(deterministic=True), tiny_run_config().model, "/CPU:0")
-        assert optimizations.is_deterministic()
+        with tf.Graph().as_default(), pytest.raises(RuntimeError, match="seed"):
+            tf.random.uniform(())
     finally:
         config.disable_op_determinism()
-    assert not optimizations.is_deterministic()

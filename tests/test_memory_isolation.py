@@ -184,15 +184,15 @@ def test_pair_that_is_not_there_is_an_error_and_no_run_on_one_device():
 def plans_on_a_stand_in_machine():
     from stand_in_machine import stand_in_machine
 
-    from myxtts.devices.configuration import DeviceError
-    from myxtts.training.memory_isolated_trainer import isolated_plan
+    from myxtts.devices.configuration import DeviceError, early_gpu_configuration
 
+    asked = dict(data_gpu=1, model_gpu=1, memory_isolation=True, data_gpu_memory=1000)
     with stand_in_machine(2) as machine, contextlib.redirect_stdout(None):
-        first = isolated_plan(1, 1, 1000, 2000)
-        again = isolated_plan(1, 1, 1000, 2000)
+        first = early_gpu_configuration(**asked, model_gpu_memory=2000)
+        again = early_gpu_configuration(**asked, model_gpu_memory=2000)
         limits = list(machine().state.limits.values())
         try:
-            isolated_plan(1, 1, 1000, 3000)
+            early_gpu_configuration(**asked, model_gpu_memory=3000)
         except DeviceError as error:
             return first, again is first, limits, str(error)
 

@@ -44,11 +44,7 @@ def current_plan() -> DevicePlan:
 
 
 def plan_for(data_gpu: int | None, model_gpu: int | None) -> DevicePlan:
-    """The plan applied in this process if it is for these GPUs, else one for them, applied now.
-
-    Raises:
-        DeviceError: One of the two is missing, the GPUs cannot be had, or TensorFlow's devices are initialized.
-    """
+    """The plan applied in this process if it is for these GPUs, else one for them, applied now; errors as there."""
     if data_gpu is None and model_gpu is None:
         return current_plan()
     if _applied is not None and (_applied[1].data_gpu, _applied[1].model_gpus) == (data_gpu, (model_gpu,)):
@@ -92,7 +88,9 @@ def early_gpu_configuration(
     request = dict(locals())  # the arguments of `plan_devices`
     if _applied is not None:
         asked, plan = _applied
-        if asked == request:
+        pair, models = (plan.data_gpu, plan.model_gpus, plan.mode), model_gpus or (model_gpu,)
+        is_virtual_pair = plan.virtual and pair == (data_gpu, models, "isolated" if memory_isolation else "dual")
+        if asked == request or is_virtual_pair:
             return plan
         if plan.is_dual and not plan.virtual:
             hint = "Start a new process for another pair."

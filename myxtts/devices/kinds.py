@@ -20,33 +20,19 @@ def default_device() -> str:
     return "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
 
 
-def device_named(name: str) -> str:
-    """TensorFlow's name of `cpu`, `gpu` or `gpu:N`, N counted among the visible GPUs.
-
-    Raises:
-        UserError: There is no such device.
-    """
-    import tensorflow as tf
-
-    match = re.fullmatch(r"(cpu|gpu)(?::(\d+))?", name, re.IGNORECASE)
-    there = [f"{kind.lower()}:{n}" for kind in ("CPU", "GPU") for n in range(len(tf.config.get_visible_devices(kind)))]
-    wanted = match and f"{match[1].lower()}:{int(match[2] or 0)}"
-    if wanted not in there:
-        raise UserError(f"--device must be one of {', '.join(there)}. Received: {name}.")
-    return f"/{wanted.upper()}"
-
-
-def existing_device(name: str, setting: str) -> str:
-    """The short name of a device of TensorFlow's, whose runtime this starts.
+def device_named(name: str, setting: str = "--device") -> str:
+    """TensorFlow's short name of a device, `cpu`, `gpu:1` or in its own way; starts its runtime.
 
     Raises:
         UserError: There is no such device; the message names the `setting`.
     """
     import tensorflow as tf
 
-    there, wanted = [short_name(one.name) for one in tf.config.list_logical_devices()], short_name(name.upper())
+    there = [short_name(one.name) for one in tf.config.list_logical_devices()]
+    wanted = short_name(name if ":" in name else f"{name}:0").upper()
     if wanted not in there:
-        raise UserError(f"{setting} must be one of {', '.join(there)}. Received: {name}.")
+        known = ", ".join(one.strip("/").lower() for one in there)
+        raise UserError(f"{setting} must be one of {known}. Received: {name}.")
     return wanted
 
 

@@ -5,6 +5,8 @@ interface, store and health checks are those of `tensorflow.python.eager.context
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
@@ -66,10 +68,8 @@ class Cluster:
         Raises:
             ConnectionError: Worker 0 is gone, or the key exists.
         """
-        try:
+        with _reaching_worker_0():
             context().set_config_key_value(key, value)
-        except tf.errors.OpError as error:
-            raise ConnectionError(error.message) from error
 
     def read(self, key: str, seconds: float = 0.0) -> str | None:
         """A stored value, once a worker has written it; None after so many seconds, 0 for no limit.
@@ -77,12 +77,9 @@ class Cluster:
         Raises:
             ConnectionError: Worker 0 is gone.
         """
-        try:
+        with _reaching_worker_0(), suppress(tf.errors.DeadlineExceededError):
             return context().get_config_key_value(key, int(1000 * seconds))
-        except tf.errors.DeadlineExceededError:
-            return None
-        except tf.errors.OpError as error:
-            raise ConnectionError(error.message) from error
+        return None
 
     def delete(self, key: str) -> None:
         """Removes a key and all that begin with it and `/`."""
@@ -97,6 +94,14 @@ class Cluster:
         except tf.errors.OpError:
             return "is gone, killed or its machine lost"
         return None
+
+
+@contextmanager
+def _reaching_worker_0() -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise ConnectionError(error.message) from error
 
 
 def _make_strategy(addresses, index, plan):

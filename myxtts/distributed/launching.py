@@ -10,16 +10,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-import psutil
-
 from myxtts.distributed.workers import LOST_EXIT_CODE, LOST_SECONDS
 
 PATIENCE_SECONDS = 2 * LOST_SECONDS
 """For the other workers to end by themselves after one has failed."""
 LOST_PATIENCE_SECONDS = 15.0
-"""The same where one was lost: the others know at once, and a hanging one never ends by itself."""
-STOPPED_SECONDS = LOST_SECONDS + 5.0
-"""Time for a worker that a signal has stopped to be continued; the others notice sooner and name it."""
+"""The same where one was lost: the others know at once, and one that hangs or is stopped never ends by itself."""
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a worker that was told to end before it had anything to finish."""
 HOST = "127.0.0.1"
@@ -91,41 +87,24 @@ def _follow(workers):
     readers = [threading.Thread(target=_show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:
         reader.start()
-    limit, stopped_since = None, {}
+    failed_at = None
     while running := [worker for worker in workers if worker.poll() is None]:
-        now = time.monotonic()
-        for worker in running:
-            if not _is_stopped(worker):
-                stopped_since.pop(worker, None)
-            elif now - stopped_since.setdefault(worker, now) > STOPPED_SECONDS:
-                _kill(workers, worker, f"was stopped by a signal for {STOPPED_SECONDS:.0f} s")
         codes = [worker.returncode for worker in workers if worker.returncode]
-        if codes and limit is None:
+        if codes and failed_at is None:
             if TERMINATED in codes:  # before it met the others, which do not know
                 _signal(running, signal.SIGTERM)
+            failed_at = time.monotonic()
             patience = LOST_PATIENCE_SECONDS if _is_lost(codes) else PATIENCE_SECONDS
-            limit = now + patience
-        if limit is not None and now > limit:
+        if failed_at is not None and time.monotonic() - failed_at > patience:
             for worker in running:
-                _kill(workers, worker, f"did not end within {patience:.0f} s")
+                print(f"Worker {workers.index(worker)} did not end within {patience:.0f} s and was killed.", flush=True)
+                worker.kill()
+                worker.wait()
         time.sleep(0.05)
     for reader in readers:
         reader.join(LOST_SECONDS)
     codes = [worker.returncode for worker in workers if worker.returncode]
     return LOST_EXIT_CODE if _is_lost(codes) else next(iter(codes), 0)
-
-
-def _kill(workers, worker, why):
-    print(f"Worker {workers.index(worker)} {why} and was killed.", flush=True)
-    worker.kill()
-    worker.wait()
-
-
-def _is_stopped(worker):
-    try:
-        return psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _is_lost(codes):

@@ -79,7 +79,8 @@ class Workers:
         key, content = f"myxtts/{self._round}", json.dumps(value)
         try:
             if self.is_chief:
-                content = f"[{', '.join([content, *(self._read(f'{key}/{peer}') for peer in range(1, self.count))])}]"
+                own = [content, *(self._read(f"{key}/{peer}") for peer in range(1, self.count))]
+                content = f"[{', '.join(own)}]"
                 self._cluster.write(key, content)
                 if self._round:  # all have read the values before these
                     self._cluster.delete(f"myxtts/{self._round - 1}")
@@ -105,24 +106,18 @@ class Workers:
         """Result of a call that the chief alone makes; a JSON value."""
         return self.tell(call() if self.is_chief else None)
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag of any worker is set."""
-        return any(self.gather(flag))
-
     def agree(self, event: threading.Event) -> bool:
         """Sets the event of every worker if that of one is set; returns whether it is."""
-        if self.any(event.is_set()):
+        if is_set := any(self.gather(event.is_set())):
             event.set()
-            return True
-        return False
+        return is_set  # not asked anew: the event of one alone may have been set since
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
         """Raises `UserError`, on all, unless all give an equal JSON value; `what` is its name in the message."""
         first, *others = self.gather(value)
-        for index, other in enumerate(others, 1):
-            if other == first:
-                continue
-            if isinstance(first, dict) and isinstance(other, dict):
+        differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
+        for index, other in differing[:1]:
+            if isinstance(first, dict):
                 name = min(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
                 first, other = f"{name} {first.get(name)}", f"{name} {other.get(name)}"
             rule = f"All workers must have the same {what}. {self.name(index).capitalize()} has {other}"
@@ -231,15 +226,15 @@ def join_workers(
     with leaving_together(workers):
         workers.require_equal("--workers", addresses, "Give all of them in the same order.")
         hint = "Install the same versions on every machine."
-        workers.require_equal("versions", versions | {"MyXTTS": code_digest()}, hint)
+        workers.require_equal("versions", versions | {"MyXTTS": _code_digest()}, hint)
         hint = "Start all with the same command line except for --worker-index."
         workers.require_equal("settings", settings, hint)
         workers.require_equal("model devices", devices, "Give each worker as many model devices of one kind.")
     return workers
 
 
-def code_digest() -> str:
-    """Identifies the package's code: its version and content."""
+def _code_digest():
+    """The package's version and a digest of its code."""
     hasher, root = new_hasher(6), Path(myxtts.__file__).parent
     for path in sorted(root.rglob("*.py")):
         hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())

@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from myxtts.data.pipeline import prefetch_to
-from myxtts.devices.configuration import current_plan, early_gpu_configuration
-from myxtts.devices.device_plan import DevicePlan
+from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.training.loop.device_pipeline import isolated_depth
 from myxtts.training.trainer import XTTSTrainer
 
@@ -40,7 +39,8 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         **stage_options,
     ):
         if plan is None:
-            plan = isolated_plan(data_gpu_id, model_gpu_id, data_gpu_memory_limit, model_gpu_memory_limit)
+            limits = dict(data_gpu_memory=data_gpu_memory_limit, model_gpu_memory=model_gpu_memory_limit)
+            plan = early_gpu_configuration(data_gpu_id, model_gpu_id, memory_isolation=True, **limits)
         super().__init__(config, model, resume_checkpoint, plan=plan, **stage_options)
 
     @property
@@ -66,14 +66,3 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
             setattr(options.experimental_optimization, optimization, True)
         options.autotune.enabled = True
         return prefetch_to(dataset.with_options(options), self.data_device, prefetch_buffer_size)
-
-
-def isolated_plan(data_gpu: int, model_gpu: int, data_gpu_memory: int, model_gpu_memory: int) -> DevicePlan:
-    """The isolated plan for a pair: the one in force when it is that, else a new one, applied."""
-    plan = current_plan()
-    limits = (plan.data_memory_mb, plan.model_memory_mb)
-    is_pair = plan.mode == "isolated" and (plan.data_gpu, plan.model_gpus) == (data_gpu, (model_gpu,))
-    if is_pair and (plan.virtual or limits == (data_gpu_memory, model_gpu_memory)):
-        return plan
-    wanted = dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
-    return early_gpu_configuration(data_gpu, model_gpu, memory_isolation=True, **wanted)

@@ -184,7 +184,7 @@ class StageTrainer:
             self.save(last=True, finished=True)
         if self.step >= total or self.watch.ended_early:
             return {}
-        self.watch.before_first_step(len(order.shapes))
+        self.watch.before_first_step()
         if len(order.shapes) > 1:
             self.batching.trace_for([self.noise(dataset, pick=pick) for pick in (min, max)])
         with self.checkpointer.writer, self.replicas.naming_who_is_lost():

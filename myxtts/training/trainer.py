@@ -8,7 +8,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_for
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.devices.kinds import existing_device
+from myxtts.devices.kinds import device_named
 from myxtts.models.xtts import XTTS
 from myxtts.runs.alone import StageAlone
 from myxtts.storage.run_folder import own_run_folder
@@ -50,7 +50,7 @@ class XTTSTrainer(StageTrainer):
     ):
         plan = plan or plan_for(config.data.data_gpu, config.data.model_gpu)
         if model_device is not None:
-            plan = replace(plan, model_devices=(existing_device(model_device, "model_device"),))
+            plan = replace(plan, model_devices=(device_named(model_device, "model_device"),))
         stage = stage or ("gpt" if config.training.stage == "all" else config.training.stage)
         self._alone = None
         if "foundations" not in options and (STAGES[stage].builds_on or not config.model.num_text_tokens):

@@ -82,16 +82,6 @@ def settle_switches(
     return Switches(**values, requested=requested, reasons=reasons)
 
 
-def is_deterministic() -> bool:
-    """Whether TensorFlow takes sums in one order in this process: it then refuses to draw without a seed."""
-    with tf.Graph().as_default():
-        try:
-            tf.random.uniform(())
-        except RuntimeError:
-            return True
-    return False
-
-
 def xla_refusal(device: str) -> str | None:
     """TensorFlow's message when it cannot compile for `device`; None when it can."""
     double = tf.function(lambda x: x + x, jit_compile=True)

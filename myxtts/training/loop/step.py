@@ -48,7 +48,7 @@ class TrainStep:
 
     def forget_traces(self) -> None:
         """Makes the functions of the step, untraced."""
-        self.traces, self.graph, self._compiled_shapes = 0, None, set()
+        self.traces, self.graph = 0, None
         """Times that a function that computes gradients was traced, and the last graph."""
         for rule in self.rules:
             rule.compile(self.xla)
@@ -139,16 +139,6 @@ class TrainStep:
         """The most skips in a row up to now, of any update."""
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
-    @property
-    def compilations(self) -> int:
-        """Programs that XLA has compiled so far."""
-        return self.most_compilations(len(self._compiled_shapes)) if self._compiled_shapes else 0
-
-    def most_compilations(self, num_shapes: int) -> int:
-        """Programs that XLA compiles for so many shapes of batch: gradients on each replica, on one the update."""
-        replicas = self.strategy.num_replicas_in_sync
-        return len(self.rules) * (num_shapes * replicas + (replicas == 1))
-
     def make_accumulators(self) -> None:
         """Creates the gradient accumulators; to be called in the strategy's scope."""
         for rule in self.rules:
@@ -192,9 +182,6 @@ class TrainStep:
                 figures = [self._accumulated(place, batches, seed) for place in range(len(self.rules))]
         self.micro_batches = len(batches)
         self._begun += sum(rule.has_turn(self.phase) for rule in self.rules)
-        if self.xla:
-            fields = (tf.nest.flatten(self.rules[0].first(batch)) for batch in batches)
-            self._compiled_shapes.update(tuple(tuple(field.shape) for field in batch) for batch in fields)
         together = {"loss": figures[-1]["loss"]}
         for rule, own in zip(self.rules, figures):
             rule.clip_factor = own.pop("clip_factor")

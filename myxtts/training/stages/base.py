@@ -171,21 +171,28 @@ class Stage(ABC):
         """Warnings for the user about a log line's figures, each with what to change."""
         return ()
 
+    def helpers(self) -> dict[str, dict[str, Any]]:
+        """Weights that only training needs, by name, by their file in a checkpoint."""
+        return {}
+
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """The weights as a checkpoint keeps them, `{file: {name: array}}`; `model` is what other stages load."""
-        return {"model": arrays_of(self.model.part_weights(self.part))}
+        own = {"model": self.model.part_weights(self.part), **self.helpers()}
+        return {file: arrays_of(variables) for file, variables in own.items()}
 
     def weight_files(self) -> Iterable[str]:
         """Files of `weight_arrays`."""
-        return ("model",)
+        return "model", *self.helpers()
 
     def assign_weights(self, tensors: dict[str, dict[str, np.ndarray]], where: str) -> None:
         """Inverse of `weight_arrays`; `where` names the checkpoint in messages."""
-        assign_by_name(self.model.part_weights(self.part), tensors["model"], where)
+        for file, variables in {"model": self.model.part_weights(self.part), **self.helpers()}.items():
+            assign_by_name(variables, tensors[file], where)
 
     def all_weights(self) -> dict[str, Any]:
         """Every variable of the stage's models by name, trained or not."""
-        return named_weights(self.model)
+        helpers = {f"{file}/{name}": v for file, named in self.helpers().items() for name, v in named.items()}
+        return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
         """Rows of the ledger about the switches that this stage alone applies, seen in its first step."""

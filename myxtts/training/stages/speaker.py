@@ -17,10 +17,10 @@ from myxtts.devices.kinds import runs_on_cpu
 from myxtts.models.layers.angular_margin import AngularMarginClassifier
 from myxtts.models.layers.linear import built
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.storage.checkpoint import CheckpointError, assign_by_name
+from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes
 from myxtts.training.loop.replicas import synchronize_statistics
-from myxtts.training.stages.base import Objective, Stage, Update, arrays_of
+from myxtts.training.stages.base import Objective, Stage, Update
 from myxtts.training.stages.losses import cross_entropy
 from myxtts.training.stages.preparation import Preparation
 
@@ -111,24 +111,16 @@ class SpeakerStage(Stage):
     def _embed(self, mel):
         return self.model.speaker_encoder(mel)
 
-    def weight_arrays(self):
-        return {**super().weight_arrays(), CLASSIFIER: arrays_of(named_weights(self.classifier))}
-
-    def weight_files(self):
-        return "model", CLASSIFIER
+    def helpers(self):
+        return {CLASSIFIER: named_weights(self.classifier)}
 
     def assign_weights(self, tensors, where):
-        super().assign_weights(tensors, where)
-        weights = named_weights(self.classifier)
-        rows = (named["directions"].shape[0] for named in (tensors[CLASSIFIER], weights))
+        rows = (named["directions"].shape[0] for named in (tensors[CLASSIFIER], self.helpers()[CLASSIFIER]))
         before, now = (count // len(SPEEDS) for count in rows)
         if before != now:
             change = f"{where} was trained on {before} speakers, and the recordings are of {now}"
             raise CheckpointError(f"{change}. Train it again with --stage speaker --reset-training.")
-        assign_by_name(weights, tensors[CLASSIFIER], where)
-
-    def all_weights(self):
-        return super().all_weights() | {f"{CLASSIFIER}/{k}": v for k, v in named_weights(self.classifier).items()}
+        super().assign_weights(tensors, where)
 
 
 class SpeakerObjective(Objective):

@@ -60,15 +60,14 @@ class StageStart:
 class StageEnd:
     """What the training of a stage was like.
 
-    `timing` is as in `Callback.on_log`, of the whole run. `traces` are of the train step,
-    `compilations` programs compiled by XLA; `skipped_steps` updates were left out because they were not finite.
+    `timing` is as in `Callback.on_log`, of the whole run. `traces` are of the train step; `skipped_steps` updates were
+    left out because they were not finite.
     """
 
     stage: str
     step: int
     timing: dict
     traces: int
-    compilations: int
     loss_scale: float | None
     skipped_steps: int
 
@@ -223,8 +222,6 @@ class ConsoleProgress(Callback):
             lines.append(f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
             lines.append(verdict(timing))
         lines.append(f"Traces of the train step: {end.traces}")
-        if end.compilations:
-            lines.append(f"Programs compiled by XLA: {end.compilations}")
         if end.loss_scale is not None:
             lines.append(f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")
         self._say("\n  ".join([f"FINAL REPORT, stage {end.stage}", *lines, *machine_lines(timing)]))

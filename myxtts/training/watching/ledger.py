@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from myxtts.config.checks import ConfigError, counted
 from myxtts.devices.kinds import rounds_to_tf32
 from myxtts.models.layers.attention import ATTENTION_SCOPES
-from myxtts.training.loop.optimizations import RECOMPUTED, is_deterministic, on_or_off
+from myxtts.training.loop.optimizations import RECOMPUTED, on_or_off
 from myxtts.utils.commons import LINE_WIDTH
 
 if TYPE_CHECKING:
@@ -84,11 +85,10 @@ class Ledger:
 
 
 class LedgerKeeper:
-    """Observes a trainer's first step, whose batches have up to `num_shapes` shapes; to be made before it."""
+    """Observes a trainer's first step; to be made before it."""
 
-    def __init__(self, trainer: "StageTrainer", num_shapes: int):
-        self.trainer, self.num_shapes = trainer, num_shapes
-        self.step, self.switches = trainer.train_step, trainer.switches
+    def __init__(self, trainer: "StageTrainer"):
+        self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
         averages = sorted(self.step.averages().values(), key=lambda v: v.shape.num_elements())
         self._watched = averages[:WATCHED_AVERAGES]
         self._before = [v.numpy() for v in self._watched]
@@ -123,15 +123,11 @@ class LedgerKeeper:
     def _xla(self):
         value, requested = self.switches.asked("xla")
         clusters = count_clusters(self.step.graph)
-        reason = f"{clusters} compiled clusters in the step"
-        if clusters:
-            most = f"at most {self.step.most_compilations(self.num_shapes)} for {counted(self.num_shapes, 'shape')}"
-            reason += f"; {self.step.compilations} programs compiled so far, {most}"
-        reason = self.switches.reasons.get("xla", reason)
+        reason = self.switches.reasons.get("xla", f"{clusters} compiled clusters in the step")
         return LedgerRow("XLA", requested, on_or_off(clusters > 0), reason, value == (clusters > 0))
 
     def _determinism(self):
-        value, seen = self.trainer.config.training.deterministic, is_deterministic()
+        value, seen = self.trainer.config.training.deterministic, is_op_determinism_enabled()
         reason = f"TensorFlow takes sums in {'one order' if seen else 'any order that is quick'}"
         requested = f"{on_or_off(value)} ({'given' if value else 'default'})"
         return LedgerRow("determinism", requested, on_or_off(seen), reason, seen or not value)

@@ -62,17 +62,16 @@ class Watch:
         progress = trainer.stage.name, trainer.step, total, trainer.config.model.size, weights
         self.call("on_start", StageStart(*progress, *sizes, training.optimizations, placement))
 
-    def before_first_step(self, num_shapes: int) -> None:
-        """Prepares to observe the first step, whose batches have up to `num_shapes` shapes."""
-        self._keeper = LedgerKeeper(self.trainer, num_shapes)
+    def before_first_step(self) -> None:
+        """Prepares to observe the first step."""
+        self._keeper = LedgerKeeper(self.trainer)
 
     def end(self) -> None:
         """Reports the end of a stage."""
         step, trainer = self.trainer.train_step, self.trainer
         scale = next((float(rule.loss_scale.numpy()) for rule in step.rules if rule.scaled), None)
         timing = trainer.clock.report(whole_run=True) | self._machine()
-        seen = step.traces, step.compilations
-        self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, *seen, scale, step.bad_steps))
+        self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
         """Records a step on the last `batches` batches.
