@@ -12,12 +12,14 @@ from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 from tiny import tiny_run_config
 
 from myxtts.config.stages import STAGES
+from myxtts.data.batch import DecoderBatch
 from myxtts.devices import kinds
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.loop.optimizations import settle_switches
+from myxtts.training.loop.replicas import equal_parts
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.decoder import DecoderStage
@@ -122,6 +124,13 @@ def gradients_of(rule, batch, phase):
         return rule.gradients(batch, rule.objective.counts(batch), seed, phase)
 
     return gradients.get_concrete_function().graph
+
+
+def test_batches_are_divided_and_looked_at_by_kernels():
+    batch = DecoderBatch(*(tf.TensorSpec((4, 8), dtype) for dtype in ("int32", "float32", "bool") * 2))
+    divide = tf.function(lambda batch: equal_parts(batch, 2), input_signature=[batch])
+    first = tf.function(lambda field: tf.reshape(field, (-1,))[0], input_signature=[batch[1]])
+    assert not kernels_lacking([divide.get_concrete_function().graph, first.get_concrete_function().graph])
 
 
 @pytest.mark.parametrize("decoder", ["istft", "hifigan"])

@@ -74,8 +74,8 @@ class Replicas:
         if len(self.devices) == 1:
             return copy_to(batch, self.devices[0])
         with tf.device(self.data_device):
-            shards = zip(*(tf.split(field, len(self.devices)) for field in batch))
-        return self.distribute([copy_to(type(batch)(*shard), device) for shard, device in zip(shards, self.devices)])
+            shards = equal_parts(batch, len(self.devices))
+        return self.distribute([copy_to(shard, device) for shard, device in zip(shards, self.devices)])
 
     def distribute(self, shards: list):
         """The strategy's value per replica of one batch each."""
@@ -126,8 +126,14 @@ class Replicas:
         pieces = []
         for local, device in zip(self.local(batch), self.devices):
             with tf.device(device):
-                pieces.append([type(batch)(*piece) for piece in zip(*(tf.split(field, parts) for field in local))])
+                pieces.append(equal_parts(local, parts))
         return [self.distribute([shard[part] for shard in pieces]) for part in range(parts)]
+
+
+def equal_parts(batch: NamedTuple, count: int) -> list:
+    """The rows of a batch in so many equal parts. By slices, as `tf.split` has no GPU kernel for integers."""
+    rows = len(batch[0]) // count
+    return [type(batch)(*(field[rows * part : rows * (part + 1)] for field in batch)) for part in range(count)]
 
 
 def synchronize_statistics(model: keras.Model) -> None:

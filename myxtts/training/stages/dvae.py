@@ -155,7 +155,8 @@ def picked_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
     if replicas == 1:
         return tf.gather(vectors, tf.random.stateless_uniform((number,), seed, 0, tf.shape(vectors)[0], tf.int32))
     own = tf.shape(vectors)[0]
-    counts = context.all_reduce(tf.distribute.ReduceOp.SUM, own * tf.one_hot(this, replicas, dtype=tf.int32))
+    counts = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(own, tf.float32) * tf.one_hot(this, replicas))
+    counts = tf.cast(counts, tf.int32)  # summed as floats, as all else that GPUs send to each other
     first = tf.math.cumsum(counts, exclusive=True)[this]
     picks = tf.random.stateless_uniform((number,), seed, 0, tf.reduce_sum(counts), tf.int32) - first
     is_own = (picks >= 0) & (picks < own)
