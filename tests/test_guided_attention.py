@@ -80,9 +80,3 @@ def test_training_brings_attention_to_the_diagonal(trained):
         gradients = tape.gradient(loss, variables)
         optimizer.apply([g if g is not None else tf.zeros_like(v) for g, v in zip(gradients, variables)], variables)
     assert told[-1] < 0.8 * told[0]
-
-
-def test_without_a_weight_there_is_no_such_loss(trained):
-    _, model, batch = trained
-    objective = GPTObjective(model, tiny_run_config())
-    assert set(objective.loss_sums(batch)[0]) == set(objective.counts(batch)) == {"text", "codes"}

@@ -1,5 +1,6 @@
 """`myxtts plan`: weights against built models, terms against what they are made of, and what is printed."""
 
+import functools
 import json
 import math
 import subprocess
@@ -29,9 +30,11 @@ from myxtts.memory.estimates import (
     estimate_gpt,
     largest_batch,
 )
+from myxtts.memory.speaker import count_speaker, estimate_speaker
 from myxtts.models.discriminators import Discriminators
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.memory_efficient_attention import CHUNK
+from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.waveform_decoder import make_decoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.gpt import LoRA
@@ -49,11 +52,12 @@ def numbers(variables):
 def test_weights_are_counted_exactly_at_every_size(size):
     config = ModelConfig(size, num_text_tokens=600)
     with keras.StatelessScope(initialize_variables=False):  # shapes alone: `big` would take 1.7 GB
-        model = XTTS(config)
+        model = XTTS(config, parts=("gpt", "dvae", "speaker"))
     assert count_gpt(config) == numbers(model.part_weights("gpt").values())
-    trained = [v for v in model.part_weights("dvae").values() if v.trainable]
-    others = [v for v in model.part_weights("dvae").values() if not v.trainable]
-    assert count_dvae(config) == (numbers(trained), numbers(others))
+    for part, count in (("dvae", count_dvae), ("speaker", count_speaker)):
+        weights = model.part_weights(part).values()
+        expected = (numbers(v for v in weights if v.trainable == trained) for trained in (True, False))
+        assert count(config) == tuple(expected)
 
 
 @pytest.mark.parametrize("targets", [LORA_TARGETS, ("output_projection", "mlp_in")])
@@ -121,48 +125,73 @@ def test_largest_batch_fits_and_one_clip_more_does_not(optimizations):
     assert largest_batch(MODEL, SHAPES, optimizations, 2**20) == 0
 
 
+def kept_numbers(variables, loss_of, shape, reads=lambda operation: True):
+    """How many numbers of the traced forward pass TensorFlow's own gradient functions read."""
+    kept = {}
+
+    @tf.function
+    def trace(mel):
+        values = [v.value for v in variables]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(values)
+            loss = loss_of(mel)
+        graph = tf.compat.v1.get_default_graph()
+        before = set(graph.get_operations())
+        tape.gradient(loss, values)
+        for operation in filter(reads, set(graph.get_operations()) - before):
+            for tensor in operation.inputs:
+                if tensor.op in before and tensor.dtype == tf.float32 and None not in tensor.shape.as_list():
+                    while tensor.op.type in ("ExpandDims", "Identity", "Reshape", "Squeeze"):
+                        tensor = tensor.op.inputs[0]
+                    if tensor.op.type not in ("ReadVariableOp", "Placeholder", "Const", "Shape"):
+                        kept[tensor.name] = math.prod(tensor.shape)
+
+    trace.get_concrete_function(tf.TensorSpec(shape))
+    return sum(kept.values())
+
+
 def test_dvae_holds_the_tensors_that_its_backward_pass_reads():
-    """Against what TensorFlow's own gradient functions of the traced forward pass keep, but for the loss's."""
     for config in (tiny_model_config(), tiny_model_config(dvae_residual_blocks=2, codebook_width=4)):
-        dvae = XTTS(config, parts=("dvae",)).dvae
-        kept = {}
+        dvae, codes = XTTS(config, parts=("dvae",)).dvae, 12
 
-        @tf.function
-        def read(mel):
-            variables = [v.value for v in dvae.trainable_variables]
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(variables)
-                forward = dvae(mel)
-                loss = tf.reduce_sum(tf.square(forward["reconstruction"])) + tf.reduce_sum(forward["vectors"])
-            graph = tf.compat.v1.get_default_graph()
-            before = set(graph.get_operations())
-            tape.gradient(loss, variables)
-            for operation in set(graph.get_operations()) - before:
-                if operation.type in ("ReluGrad", "Conv2DBackpropFilter"):
-                    for tensor in operation.inputs:
-                        if tensor.op in before and tensor.dtype == tf.float32:
-                            while tensor.op.type in ("ExpandDims", "Identity", "Reshape", "Squeeze"):
-                                tensor = tensor.op.inputs[0]
-                            kept[tensor.name] = math.prod(tensor.shape)
+        def loss_of(mel, dvae=dvae):
+            forward = dvae(mel)
+            return tf.reduce_sum(tf.square(forward["reconstruction"])) + tf.reduce_sum(forward["vectors"])
 
-        codes = 12
-        read.get_concrete_function(tf.TensorSpec((1, 4 * codes, config.num_mels)))
+        of_layers = lambda operation: operation.type in ("ReluGrad", "Conv2DBackpropFilter")
+        kept = kept_numbers(dvae.trainable_variables, loss_of, (1, 4 * codes, config.num_mels), of_layers)
         loss = codes * (4 * config.codebook_width + 2 * 4 * config.num_mels)
-        passed = codes * config.codebook_width
         padding = 2 * config.num_mels + 2 * config.dvae_hidden
-        found = sum(kept.values()) - passed - padding + loss
+        found = kept - codes * config.codebook_width - padding + loss
         assert estimate_dvae(config, Shapes(1, 0, codes, 0)).activations == 4 * found
 
 
-def test_dvae_counts_its_weights_exactly_and_no_switch_of_the_gpt():
-    trained, others = (4 * count for count in count_dvae(MODEL))
-    plain = estimate_dvae(MODEL, SHAPES)
+def test_speaker_encoder_holds_the_tensors_that_its_backward_pass_reads(monkeypatch):
+    blocks = (2, 1, 1, 1)  # instead of sixteen: they are what takes time to trace
+    monkeypatch.setattr("myxtts.memory.speaker.SPEAKER_BLOCKS", blocks)
+    monkeypatch.setattr("myxtts.models.xtts.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=blocks))
+    config, codes = tiny_model_config(speaker_channels=(8, 8, 16, 16)), 44
+    encoder = XTTS(config, parts=("speaker",)).speaker_encoder
+
+    def loss_of(mel):
+        with keras.StatelessScope():
+            return tf.reduce_sum(encoder(mel, training=True)[:, 0])
+
+    frames = 1 + round(100 * codes * 1024 / 22050)
+    kept = kept_numbers(encoder.trainable_variables, loss_of, (1, frames, 64))
+    assert estimate_speaker(config, Shapes(1, 0, codes, 0)).activations == pytest.approx(4 * kept, rel=0.02)
+
+
+@pytest.mark.parametrize("estimate, count", [(estimate_dvae, count_dvae), (estimate_speaker, count_speaker)])
+def test_stage_beside_the_gpt_counts_its_weights_exactly_and_no_switch_of_the_gpt(estimate, count):
+    trained, others = (4 * number for number in count(MODEL))
+    plain = estimate(MODEL, SHAPES)
     assert (plain.parameters, plain.slots, plain.gradients) == (trained + others, 2 * trained, 2 * trained)
-    assert estimate_dvae(MODEL, SHAPES, Optimizations(ema=True)).resident == plain.resident + trained
-    assert estimate_dvae(MODEL, SHAPES, Optimizations(accumulation=2)).resident == plain.resident + trained
-    assert estimate_dvae(MODEL, SHAPES, Optimizations("float32", True, "memory-efficient", lora_rank=4)) == plain
-    most = largest_batch(MODEL, SHAPES, Optimizations(), 2**33, estimate=estimate_dvae)
-    peaks = [estimate_dvae(MODEL, replace(SHAPES, batch=most + more)).peak for more in (0, 1)]
+    assert estimate(MODEL, SHAPES, Optimizations(ema=True)).resident == plain.resident + trained
+    assert estimate(MODEL, SHAPES, Optimizations(accumulation=2)).resident == plain.resident + trained
+    assert estimate(MODEL, SHAPES, Optimizations("float32", True, "memory-efficient", lora_rank=4)) == plain
+    most = largest_batch(MODEL, SHAPES, Optimizations(), 2**33, estimate=estimate)
+    peaks = [estimate(MODEL, replace(SHAPES, batch=most + more)).peak for more in (0, 1)]
     assert peaks[0] <= 2**33 < peaks[1]
 
 
@@ -185,21 +214,8 @@ def printed(capsys, *argv):
 
 
 def test_command_shows_every_optimization_and_the_largest_batch(capsys, tmp_path):
-    code, text, _ = printed(
-        capsys,
-        "--model-size",
-        "normal",
-        "--batch-size",
-        "16",
-        "--precision",
-        "mixed_bfloat16",
-        "--ema",
-        "0.999",
-        "--grad-accum",
-        "2",
-        "--json",
-        str(tmp_path / "plan.json"),
-    )
+    flags = "--model-size normal --batch-size 16 --precision mixed_bfloat16 --ema 0.999 --grad-accum 2 --json"
+    code, text, _ = printed(capsys, *flags.split(), tmp_path / "plan.json")
     assert code == 0
     for words in (
         "as asked",
@@ -228,9 +244,7 @@ def test_command_shows_every_optimization_and_the_largest_batch(capsys, tmp_path
 
 def test_command_shows_the_switches_of_the_dvae_and_its_crops(capsys, tmp_path):
     path = tmp_path / "plan.json"
-    code, text, _ = printed(
-        capsys, "--model-size", "tiny", "--stage", "dvae", "--clip-seconds", "1", "--json", str(path)
-    )
+    code, text, _ = printed(capsys, *"--model-size tiny --stage dvae --clip-seconds 1 --json".split(), path)
     report = json.loads(path.read_text())
     assert code == 0 and "DVAE stage, size tiny; longest clip 22 codes" in text and "frozen" not in text
     shown = ["as asked", "none", "mixed precision", "accumulation of 4 parts", "weight averaging (EMA)"]

@@ -328,12 +328,11 @@ def test_choice_of_attention_follows_the_measured_crossover(monkeypatch, ratios,
     times = iter([time for ratio in ratios for time in (1.0, ratio)])
     monkeypatch.setattr("myxtts.training.loop.optimizations._best_time", lambda step, tensors: next(times))
     config = tiny_model_config(num_latents=32, max_text_tokens=402, max_audio_tokens=764)
-    choice = choose_attention(config, "float32", "/CPU:0")
-    assert (choice.form, choice.crossover) == (form, crossover)
-    assert list(choice.ratios.values()) == ratios and max(choice.ratios) == 1200
+    chosen, reason = choose_attention(config, "float32", "/CPU:0")
+    assert chosen == form and reason.endswith(f"{ratios[0]:.2f} at 1200") and not next(times, None)
+    assert f"no slower from {crossover} tokens" in reason or crossover is None
 
 
 def test_choice_of_attention_is_measured_on_the_real_layers():
-    choice = choose_attention(tiny_model_config(), "mixed_bfloat16", "/CPU:0")
-    assert choice.form in ("standard", "memory-efficient") and all(ratio > 0 for ratio in choice.ratios.values())
-    assert "tokens" in choice.reason or "slower" in choice.reason
+    form, reason = choose_attention(tiny_model_config(), "mixed_bfloat16", "/CPU:0")
+    assert form in ("standard", "memory-efficient") and ("tokens" in reason or "slower" in reason)

@@ -13,6 +13,7 @@ from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.loop.device_pipeline import StepClock
+from myxtts.training.loop.optimizers import total_steps
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.dvae import measure_mel_stats
 from myxtts.training.trainer import XTTSTrainer
@@ -235,12 +236,8 @@ def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_check
     assert trainer.store.best_step() == 2
 
 
-def test_epochs_give_the_number_of_steps_where_no_maximum_is_set(dvae_run, tiny_corpus, tmp_path):
-    config = tiny_run_config(
-        tiny_corpus, tmp_path, gpt={"max_steps": None}, training={"epochs": 7, "gradient_accumulation": 2}
-    )
-    trainer = XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
-    assert trainer.total_steps(batches_per_epoch=5) == 17
+def test_epochs_give_the_number_of_steps_where_no_maximum_is_set():
+    assert total_steps(None, epochs=7, batches_per_epoch=5, accumulation=2) == 17
 
 
 def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):

@@ -126,34 +126,6 @@ def test_updates_take_turns_as_in_numpy(accumulation):
     assert figures["loss"] == figures["generator/loss"] and bool(figures["finite"])
 
 
-@pytest.mark.parametrize("precision, accumulation", [("float32", 1), ("float32", 2), ("mixed_float16", 1)])
-def test_interrupted_pair_continues_bit_for_bit(precision, accumulation):
-    batches = list(tf.split(tf.constant(ROWS), accumulation))
-
-    def weights(pair):
-        return [pair.shift.numpy(), pair.weight.numpy()]
-
-    whole, step = pair_step(one_device(), accumulation, precision, ema=0.9)
-    for number in range(6):
-        step(batches, 0.05, (0, number))
-        if number == 2:
-            saved = {name: v.numpy() for name, v in step.state_variables().items()}
-            halfway = weights(whole), [v.numpy() for v in step.averages().values()]
-    resumed, again = pair_step(one_device(), accumulation, precision, ema=0.9)
-    for variable, value in zip((resumed.shift, resumed.weight), halfway[0]):
-        variable.assign(value)
-    for name, variable in again.state_variables().items():
-        variable.assign(saved[name])
-    for variable, value in zip(again.averages().values(), halfway[1]):
-        variable.assign(value)
-    for number in range(3, 6):
-        again(batches, 0.05, (0, number))
-    for one, other in zip(weights(whole), weights(resumed)):
-        np.testing.assert_array_equal(one, other)
-    for name, variable in step.state_variables().items():
-        np.testing.assert_array_equal(variable.numpy(), again.state_variables()[name].numpy(), err_msg=name)
-
-
 def test_update_that_is_not_finite_is_skipped_alone():
     pair, step = pair_step(one_device(), precision="mixed_float16")
     made = pair.made

@@ -1,6 +1,6 @@
 """Which device prepares data and which trains, decided by arithmetic: no TensorFlow, no look at the machine."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from myxtts.config.checks import UserError
@@ -111,88 +111,85 @@ def plan_devices(
     Raises:
         DeviceError: The request contradicts itself or the machine; the message says how, and what to do.
     """
-    models = _model_indices(model_gpu, model_gpus)
-    limits = (data_gpu_memory, model_gpu_memory)
-    _check_request(data_gpu, models, num_gpus, memory_isolation, limits, virtual_devices, accelerator)
-    common = {"accelerator": accelerator, "num_gpus": num_gpus}
-    if virtual_devices:
-        if data_gpu is None:
-            data_gpu, models = 0, tuple(range(1, virtual_devices))
-        _check_roles(data_gpu, models, virtual_devices, memory_isolation, "virtual device")
-        return _pair_plan(data_gpu, models, memory_isolation, (None, None), None, common)
-    ids = gpu_ids or [str(index) for index in range(num_gpus)]
-    if data_gpu is not None:
-        _check_roles(data_gpu, models, num_gpus, memory_isolation, "GPU")
-        if memory_isolation and gpu_memory_mb is not None:
-            _check_limits(data_gpu, models, *limits, gpu_memory_mb)
-        return _pair_plan(data_gpu, models, memory_isolation, limits if memory_isolation else (None, None), ids, common)
-    if accelerator == "cpu" or num_gpus == 0:
-        return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
-    return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
-
-
-def _model_indices(model_gpu, model_gpus):
-    models = tuple(model_gpus or ())
-    if models and model_gpu is not None:
+    models, limits = (
+        tuple(model_gpus or ()) or (model_gpu,) * (model_gpu is not None),
+        (data_gpu_memory, model_gpu_memory),
+    )
+    if model_gpus and model_gpu is not None:
         received = f"Received: {model_gpu} and {listed(models)}. Keep one of them."
         raise DeviceError(f"--model-gpu and --model-gpus exclude each other. {received}")
-    if len(set(models)) < len(models):
-        raise DeviceError(f"--model-gpus must name each GPU once. Received: {listed(models)}.")
-    return models if model_gpu is None else (model_gpu,)
+    for problem in _contradictions(data_gpu, models, num_gpus, memory_isolation, limits, virtual_devices, accelerator):
+        raise DeviceError(problem)
+    if virtual_devices and data_gpu is None:
+        data_gpu, models = 0, tuple(range(1, virtual_devices))
+    common = {"accelerator": accelerator, "num_gpus": num_gpus}
+    ids = gpu_ids or [str(index) for index in range(num_gpus)]
+    if data_gpu is None:
+        if accelerator == "cpu" or num_gpus == 0:
+            return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
+        return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
+    devices = (virtual_devices, "virtual device") if virtual_devices else (num_gpus, "GPU")
+    for problem in _misfits(data_gpu, models, memory_isolation, *devices):
+        raise DeviceError(problem)
+    if virtual_devices:
+        return _pair_plan(data_gpu, models, memory_isolation, (None, None), None, common)
+    if memory_isolation and gpu_memory_mb is not None:
+        _check_limits(data_gpu, models, *limits, gpu_memory_mb)
+    return _pair_plan(data_gpu, models, memory_isolation, limits if memory_isolation else (None, None), ids, common)
 
 
-def _check_request(data_gpu, models, num_gpus, isolation, limits, virtual_devices, accelerator):
-    """Raises where a request contradicts itself, or demands an accelerator that is not there."""
+def _contradictions(data_gpu, models, num_gpus, isolation, limits, virtual_devices, accelerator) -> Iterator[str]:
+    """Sentences on how a request contradicts itself, or demands an accelerator that is not there."""
     variable, paired, demanded = ACCELERATOR_VARIABLES[0], data_gpu is not None, accelerator in ("cuda", "rocm")
     demand = f"{variable}={accelerator} demands a GPU and"
     pair, instead = "--data-gpu and --model-gpu", "--virtual-devices 2 to use logical CPU devices."
+    if len(set(models)) < len(models):
+        yield f"--model-gpus must name each GPU once. Received: {listed(models)}."
     if accelerator not in ACCELERATORS:
-        raise DeviceError(f"{variable} must be one of {', '.join(ACCELERATORS)}. Received: {accelerator}.")
+        yield f"{variable} must be one of {', '.join(ACCELERATORS)}. Received: {accelerator}."
     for role, limit in zip(("data", "model"), limits):
         if limit <= 0:
-            raise DeviceError(f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
+            yield f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}."
     if virtual_devices == 1 or virtual_devices < 0:
-        rule = "--virtual-devices must be 2 or more, one of them for data."
-        raise DeviceError(f"{rule} Received: {virtual_devices}.")
+        yield f"--virtual-devices must be 2 or more, one of them for data. Received: {virtual_devices}."
     if paired != bool(models):
         several = "s" * (len(models) > 1)
         given, missing = ("--data-gpu", "--model-gpu") if paired else (f"--model-gpu{several}", "--data-gpu")
         settings = f"data.data_gpu, data.model_gpu{several}"
         way_out = f"Add {missing}, or leave {given} out to train on one device; in settings: {settings}."
-        raise DeviceError(f"Multi-GPU Mode needs both {pair}. Received: {given} alone. {way_out}")
+        yield f"Multi-GPU Mode needs both {pair}. Received: {given} alone. {way_out}"
     if virtual_devices and demanded:
-        raise DeviceError(f"{demand} virtual devices are CPU devices. Leave one of the two out.")
+        yield f"{demand} virtual devices are CPU devices. Leave one of the two out."
     if paired and not virtual_devices and accelerator == "cpu":
-        raise DeviceError(f"{variable}=cpu forbids the GPUs that {pair} ask for. Unset it, or add {instead}")
+        yield f"{variable}=cpu forbids the GPUs that {pair} ask for. Unset it, or add {instead}"
     if isolation and not paired and not virtual_devices:
         rule = f"--enable-memory-isolation needs {pair}, which may name the same GPU."
-        raise DeviceError(f"{rule} Received: neither. Add them, or {instead}")
+        yield f"{rule} Received: neither. Add them, or {instead}"
     if demanded and not paired and num_gpus == 0:
         way_out = "Check the driver and CUDA_VISIBLE_DEVICES, or set the variable to auto or cpu."
-        raise DeviceError(f"{demand} this process sees none. {way_out}")
+        yield f"{demand} this process sees none. {way_out}"
 
 
-def _check_roles(data_gpu, models, count, isolation, noun):
-    """Raises unless `count` devices, each a `noun`, can play these roles."""
+def _misfits(data_gpu, models, isolation, count, noun) -> Iterator[str]:
+    """Sentences on why `count` devices, each a `noun`, cannot play these roles."""
     model_flag = "--model-gpu" if len(models) == 1 else "--model-gpus"
     asked = [("--data-gpu", data_gpu), *((model_flag, model) for model in models)]
     for flag, index in asked:
         if index < 0:
-            raise DeviceError(f"{flag} must be a {noun} number, 0 or more. Received: {index}.")
+            yield f"{flag} must be a {noun} number, 0 or more. Received: {index}."
     if data_gpu in models and not isolation:
         rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
         way_out = "with --enable-memory-isolation, or without the two flags (Single-GPU Buffered Mode)."
-        raise DeviceError(f"{rule} One {noun} plays both roles {way_out}")
-    needed = len({data_gpu, *models})
-    if count < needed:
+        yield f"{rule} One {noun} plays both roles {way_out}"
+    if count < (needed := len({data_gpu, *models})):
         asks = f"--data-gpu {data_gpu} with --model-gpu {listed(models)} (data.data_gpu, data.model_gpu) needs {needed}"
-        asks += f" {noun}s"
         way_out = TOO_FEW_GPUS_WAY_OUT if noun == "GPU" else f"Raise --virtual-devices to {needed}."
-        raise DeviceError(f"Insufficient GPUs for Multi-GPU Mode: {asks} and this process sees {count}. {way_out}")
-    seen = f"this process sees {count} {noun}{'s' if count > 1 else ''}, so the valid range is 0 to {count - 1}"
+        seen = f"{asks} {noun}s and this process sees {count}"
+        yield f"Insufficient GPUs for Multi-GPU Mode: {seen}. {way_out}"
     for flag, index in asked:
         if index >= count:
-            raise DeviceError(f"{flag} {index} is out of range: {seen}.")
+            sees = f"this process sees {count} {noun}{'s' if count > 1 else ''}"
+            yield f"{flag} {index} is out of range: {sees}, so the valid range is 0 to {count - 1}."
 
 
 def _check_limits(data_gpu, models, data_mb, model_mb, totals_mb):

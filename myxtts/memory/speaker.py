@@ -32,7 +32,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 def estimate_speaker(
     model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
 ) -> MemoryEstimate:
-    """What a training step of the speaker stage takes; arguments as of `planning.memory.estimate_gpt`.
+    """What a training step of the speaker stage takes; arguments as of `estimate_gpt`.
 
     Only precision, accumulation and averages matter. The classifier is left out: it has a row per speaker.
     """

@@ -98,8 +98,8 @@ def _automatic(config, plan, found, measures):
     if measures:
         from myxtts.training.loop.optimizations import choose_attention
 
-        attention = choose_attention(config.model, policy, plan.model_device)
-        chosen |= {"attention": attention.form, "attention_reason": attention.reason}
+        form, reason = choose_attention(config.model, policy, plan.model_device)
+        chosen |= {"attention": form, "attention_reason": reason}
     room = found["memory"]["usable"]
     if found["tensorflow"]["gpus"]:
         memories = [BYTES_PER_MB * gpu["memory_mb"] for gpu in found["gpus"]["listed"] or ()]

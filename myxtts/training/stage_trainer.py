@@ -11,6 +11,7 @@ import tensorflow as tf
 from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES, StageConfig
+from myxtts.data.batch import noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.kinds import runs_on_cpu
@@ -18,7 +19,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
 from myxtts.storage.provenance import is_start
-from myxtts.training.loop.batching import Batching, fit_batch_size, noise_waves, with_batch
+from myxtts.training.loop.batching import Batching, fit_batch_size, with_batch
 from myxtts.training.loop.device_pipeline import DevicePipeline, StepClock, prefetch_depth
 from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.loop.optimizers import learning_rate, total_steps
@@ -292,9 +293,15 @@ class StageTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """A prepared batch of so many clips, or as many as this worker takes, on the model device: `noise_waves`."""
-        size = size or self.batching.batch_size // self.workers.count
-        return self.replicas.transfer(self.preparation(noise_waves(dataset, self.stage.name, size, pick), 0))
+        """A prepared batch of noise, of so many clips, or as many as this worker takes, on the model device.
+
+        Its padded lengths in samples and in tokens are the greatest (by `min`: the least) of the stage.
+        """
+        size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
+        lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
+        conditioning = loader.conditioning.max_samples if loader.conditioning else 0
+        noise = noise_batch(size, *lengths, conditioning, dataset.config.model.num_text_tokens, loader.targets)
+        return self.replicas.transfer(self.preparation(tf.nest.map_structure(tf.constant, noise), 0))
 
     def placed_variables(self) -> dict:
         """Every variable that is to live on the model devices, by name."""

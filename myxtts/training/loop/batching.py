@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
-from myxtts.data.batch import WaveBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.kinds import runs_on_cpu
 from myxtts.devices.machine import PeakMemory, read_memory, resident_bytes
@@ -220,13 +219,3 @@ def _largest_that_fits(effective, replicas, budget, trial):
     found = best, effective // best, effective, ", ".join(tried) + (f"; {reason}" if reason else "")
     logger.info("Batch size auto: %d clips at once, %d times an update of %d. Tried %s", *found)
     return best
-
-
-def noise_waves(dataset: SpeechDataset, stage: str, size: int, pick: Callable = max) -> WaveBatch:
-    """A `WaveBatch` of noise of the greatest (by `min`: least) padded length in samples and in tokens of a stage."""
-    loader = dataset.train_loader(stage)
-    num_samples, num_tokens = (pick(lengths) for lengths in zip(*loader.order.shapes))
-    conditioning = loader.conditioning.max_samples if loader.conditioning else 0
-    widths = num_samples, num_tokens, conditioning
-    noise = noise_batch(size, *widths, dataset.config.model.num_text_tokens, loader.targets)
-    return tf.nest.map_structure(tf.constant, noise)

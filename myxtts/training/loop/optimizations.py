@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import keras
@@ -74,8 +73,7 @@ def settle_switches(
     if values["attention"] == "auto" and earlier in (STANDARD, MEMORY_EFFICIENT):
         values["attention"], reasons["attention"] = earlier, "as in the checkpoint that the run continues from"
     elif values["attention"] == "auto":
-        choice = choose_attention(model_config, values["precision"], device)
-        values["attention"], reasons["attention"] = choice.form, choice.reason
+        values["attention"], reasons["attention"] = choose_attention(model_config, values["precision"], device)
     refusal = xla_refusal(device) if values["xla"] else None
     if refusal:
         values["xla"], reasons["xla"] = False, f"XLA cannot compile for {device}: {refusal}"
@@ -93,28 +91,11 @@ def xla_refusal(device: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class AttentionChoice:
-    """What `choose_attention` measured, and the form that follows from it: `standard` or `memory-efficient`."""
+def choose_attention(model_config: ModelConfig, precision: str, device: str) -> tuple[str, str]:
+    """The quicker form of attention, `standard` or `memory-efficient`, and the measurement in words.
 
-    form: str
-    crossover: int | None
-    """Shortest tried length in tokens from which the memory-efficient form is no slower; None if it always is."""
-    ratios: dict[int, float]
-    """Time of the memory-efficient form over that of the standard one, by length in tokens."""
-
-    @property
-    def reason(self) -> str:
-        """The measurement in words."""
-        measured = ", ".join(f"{ratio:.2f} at {length}" for length, ratio in sorted(self.ratios.items()))
-        found = "slower at the longest" if self.crossover is None else f"no slower from {self.crossover} tokens"
-        return f"memory-efficient attention is {found}: times the standard form's time {measured}"
-
-
-def choose_attention(model_config: ModelConfig, precision: str, device: str) -> AttentionChoice:
-    """Times forward and backward of one layer in both forms, from the longest sequence of the model downwards.
-
-    A measurement and not a table: the length depends on processor, precision (a Keras dtype policy) and width of the
+    Forward and backward of one layer are timed in both forms, from the longest sequence of the model downwards. A
+    measurement and not a table: the length depends on processor, precision (a Keras dtype policy) and width of the
     heads. It takes about as long as tracing the two functions, some seconds.
     """
     heads, width = model_config.heads, model_config.width // model_config.heads
@@ -132,7 +113,10 @@ def choose_attention(model_config: ModelConfig, precision: str, device: str) -> 
             if ratios[length] > SLOWER_BY:
                 break
             crossover, length = length, length // 2
-    return AttentionChoice(STANDARD if crossover is None else MEMORY_EFFICIENT, crossover, ratios)
+    measured = ", ".join(f"{ratio:.2f} at {length}" for length, ratio in sorted(ratios.items()))
+    found = "slower at the longest" if crossover is None else f"no slower from {crossover} tokens"
+    reason = f"memory-efficient attention is {found}: times the standard form's time {measured}"
+    return STANDARD if crossover is None else MEMORY_EFFICIENT, reason
 
 
 def _layer(form, dropout, signature):

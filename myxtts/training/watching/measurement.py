@@ -118,7 +118,7 @@ def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int
     began = time.perf_counter()
     for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
         kept = [*kept, wave][-8:]
-    sync()
+    tf.test.experimental.sync_devices()
     load = (time.perf_counter() - began) / num_steps
     for position in range(WARMUP_STEPS + num_steps):
         batch = _timed(times[0], trainer.preparation, kept[position % len(kept)], position)
@@ -148,7 +148,7 @@ def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: i
                 origin = began = time.perf_counter()
                 waited = batches.wait_seconds
             step(trainer, batch, position)
-            sync()
+            tf.test.experimental.sync_devices()
             if position >= WARMUP_STEPS:
                 now = time.perf_counter()
                 found.step_times.append(now - began)
@@ -164,15 +164,10 @@ def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, t
     return trainer.train_step([batch], 1e-6, (0, position))
 
 
-def sync() -> None:
-    """Waits until every device has done what it was given."""
-    tf.test.experimental.sync_devices()
-
-
 def _timed(times, call, *arguments):
     began = time.perf_counter()
     result = call(*arguments)
-    sync()
+    tf.test.experimental.sync_devices()
     times.append(time.perf_counter() - began)
     return result
 
