@@ -35,17 +35,6 @@ def test_setup_logging_prints_each_line_once_however_often_it_is_called(logger, 
     assert out.count("step 1") == 1 and "INFO step 1" in out and "detail" not in out and err == ""
 
 
-def test_setup_logging_writes_a_file_too_and_can_change_it(logger, capsys, tmp_path):
-    first, second = tmp_path / "logs" / "first.log", tmp_path / "second.log"
-    commons.setup_logging("debug", first)
-    logger.debug("one")
-    commons.setup_logging(logging.WARNING, second)
-    logger.warning("two")
-    logger.info("three")
-    assert "one" in first.read_text() and "two" not in first.read_text()
-    assert "two" in second.read_text() and "three" not in second.read_text()
-
-
 def test_setup_logging_leaves_other_handlers_alone(logger):
     mine = logging.NullHandler()
     logger.addHandler(mine)
@@ -63,22 +52,16 @@ def test_a_log_line_does_not_run_through_a_progress_bar(logger, capsys):
     assert [line for line in lines if "between" in line and "|" not in line]
 
 
-def test_long_lines_are_folded_on_a_terminal_and_whole_in_files(logger, capsys, monkeypatch, tmp_path):
+def test_long_lines_are_folded_on_a_terminal_and_whole_elsewhere(logger, capsys, monkeypatch):
     long = " ".join(["eleven char"] * 30)
-    commons.setup_logging(log_file=tmp_path / "log")
+    commons.setup_logging()
     logger.info(long)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     logger.info(long)
     whole, *lines = capsys.readouterr().out.splitlines()
     assert whole.endswith(long) and " ".join(map(str.strip, lines)).endswith(long)
     assert max(map(len, lines)) <= 120 and lines[1].startswith("  ")
-    assert all(line.endswith(long) for line in (tmp_path / "log").read_text().splitlines())
     assert commons.folded("x" * 200) == "x" * 200, "nothing is cut within a word"
-
-
-def test_an_unknown_level_is_an_error_that_lists_the_levels(logger):
-    with pytest.raises(ValueError, match="level must be one of .*INFO.*Received: loud"):
-        commons.setup_logging("loud")
 
 
 def test_device_context_is_the_given_device_or_the_default():

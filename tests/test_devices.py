@@ -223,7 +223,7 @@ def test_the_same_request_again_is_the_same_plan_and_another_pair_is_an_error(ma
     machine(4)
     plan = early_gpu_configuration(3, 1)
     said = capsys.readouterr().out
-    assert early_gpu_configuration(3, 1) is plan and devices.current_plan() is plan
+    assert early_gpu_configuration(3, 1) is plan and devices.plan_for() is plan
     assert capsys.readouterr().out == "" and said
     with pytest.raises(DeviceError, match="already configured .*Start a new process"):
         early_gpu_configuration(0, 1)

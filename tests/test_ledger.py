@@ -105,10 +105,21 @@ def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch
     ],
 )
 def test_precision_is_what_the_hardware_can(monkeypatch, requested, capability, flags, chosen):
-    monkeypatch.setattr(kinds, "_compute_capability", lambda: capability)
+    monkeypatch.setattr(kinds, "_compute_capability", lambda device: capability)
     monkeypatch.setattr(kinds, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
     policy, reason = kinds.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
     assert policy == chosen and reason
+
+
+def test_precision_is_chosen_for_the_gpu_that_trains_and_not_for_an_older_one_beside_it(monkeypatch):
+    capabilities = {"old": (6, 1), "new": (9, 0)}
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: list(capabilities))
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda gpu: ["data", "spare"][: gpu == "old"])
+    monkeypatch.setattr(
+        tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": capabilities[gpu]}
+    )
+    chosen = [kinds.choose_precision("auto", device)[0] for device in ("/GPU:0", "/GPU:1")]
+    assert chosen == ["float32", "mixed_bfloat16"]
 
 
 def test_explicit_switch_wins_over_the_preset_and_the_preset_over_the_default():

@@ -84,24 +84,14 @@ def test_limit_beyond_the_machine_is_none(tmp_path):
     assert machine.read_memory(root).limit is None
 
 
-def test_disk_is_read_and_nothing_left_there(tmp_path):
-    disk = machine.probe_disk(tmp_path, 2**20)
-    assert disk.read_per_second > 0 and "1 MB" in disk.note and not list(tmp_path.iterdir())
+def test_disk_is_read_by_the_files_of_the_data_where_its_cache_can_be_passed_by(tmp_path, monkeypatch):
     (tmp_path / "clip.wav").write_bytes(bytes(3 * 2**20))
     files = machine.probe_files(tmp_path, [tmp_path / "clip.wav"] * 5, most_bytes=4 * 2**20)
-    assert files.read_per_second > 0 and files.note.startswith("2 files, 6 MB")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_folder_that_cannot_be_written_is_said_not_measured(tmp_path):
-    tmp_path.chmod(0o500)
-    assert machine.probe_disk(tmp_path).note == "not measured: Permission denied"
-
-
-def test_cache_that_cannot_be_passed_by_gives_no_speed(tmp_path, monkeypatch):
+    assert files.read_per_second > 0 and files.note.startswith("2 files, 6 MB") and files.free > 0
     monkeypatch.delattr(os, "posix_fadvise")
-    disk = machine.probe_disk(tmp_path, 2**20)
-    assert disk.read_per_second is None and disk.note.startswith("not measured")
+    for paths in ((), [tmp_path / "clip.wav"]):
+        disk = machine.probe_files(tmp_path, paths)
+        assert disk.read_per_second is None and disk.note.startswith("not measured")
 
 
 @on_logical_devices

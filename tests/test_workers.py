@@ -107,8 +107,7 @@ def test_one_stop_is_the_stop_of_all():
 
 
 @pytest.mark.parametrize(
-    ("values", "found"),
-    [([{"seed": number, "size": "nano"} for number in (0, 1)], "seed 1"), (["ab", "cd"], "cd")],
+    ("values", "found"), [([{"seed": number, "size": "nano"} for number in (0, 1)], "seed 1"), (["ab", "cd"], "cd")]
 )
 def test_what_differs_is_refused_by_name_on_all(values, found):
     def work(workers):

@@ -34,22 +34,20 @@ _applied: tuple[dict, DevicePlan] | None = None
 """What `early_gpu_configuration` was last asked, and the plan it applied."""
 
 
-def current_plan() -> DevicePlan:
-    """The plan applied in this process. Without one, single mode on TensorFlow's first device; configures nothing."""
-    if _applied is not None:
+def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
+    """The plan applied in this process, if it is for these GPUs or none are named; else one for them, applied now.
+
+    Where none are named or applied: single mode on TensorFlow's first device, which configures nothing. Errors are
+    those of `early_gpu_configuration`.
+    """
+    is_named = (data_gpu, model_gpu) != (None, None)
+    if _applied and not (is_named and (_applied[1].data_gpu, _applied[1].model_gpus) != (data_gpu, (model_gpu,))):
         return _applied[1]
+    if is_named:
+        return early_gpu_configuration(data_gpu, model_gpu)
     import tensorflow as tf
 
     return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")))
-
-
-def plan_for(data_gpu: int | None, model_gpu: int | None) -> DevicePlan:
-    """The plan applied in this process if it is for these GPUs, else one for them, applied now; errors as there."""
-    if data_gpu is None and model_gpu is None:
-        return current_plan()
-    if _applied is not None and (_applied[1].data_gpu, _applied[1].model_gpus) == (data_gpu, (model_gpu,)):
-        return _applied[1]
-    return early_gpu_configuration(data_gpu, model_gpu)
 
 
 def count_gpus() -> int:

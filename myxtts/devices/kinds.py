@@ -57,7 +57,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
         hardware = f"this CPU has {'' if has_bfloat16 else 'no '}bfloat16 instructions"
         return ("mixed_bfloat16" if has_bfloat16 else "float32") if requested == "auto" else requested, hardware
-    capability = _compute_capability()
+    capability = _compute_capability(device)
     if capability is None:
         return "float32" if requested == "auto" else requested, "TensorFlow does not tell what this GPU can compute"
     hardware = f"compute capability {capability[0]}.{capability[1]}"
@@ -81,10 +81,15 @@ def rounds_to_tf32(device: str) -> bool:
     return bool(tf.reduce_all(product == 1.0))
 
 
-def _compute_capability():
-    """The lowest CUDA compute capability among the visible GPUs, or None where TensorFlow tells none."""
+def _compute_capability(device):
+    """The lowest CUDA compute capability of the GPUs from `device` on, or None where TensorFlow tells none.
+
+    Before the first that trains there is only the one that prepares data, which may be older.
+    """
     import tensorflow as tf
 
-    details = map(tf.config.experimental.get_device_details, tf.config.get_visible_devices("GPU"))
+    gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration
+    boards = [gpu for gpu in gpus for _ in parts(gpu) or [gpu]]
+    details = map(tf.config.experimental.get_device_details, boards[int(device.rpartition(":")[2]) :])
     found = [detail.get("compute_capability") for detail in details]
     return min(found) if found and None not in found else None

@@ -7,7 +7,6 @@ from control groups, version 2 and version 1 (https://docs.kernel.org/admin-guid
 import os
 import platform
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -22,7 +21,7 @@ BYTES_PER_GB = 2**30
 """GB here is 2**30 bytes."""
 READ_CHUNK_BYTES = 2**20
 PROBE_BYTES = 64 * 2**20
-"""Size of the file that `probe_disk` writes and reads."""
+"""What `probe_files` reads at most, but for the rest of a file."""
 
 
 @dataclass(frozen=True)
@@ -122,23 +121,8 @@ class PeakMemory:
         self.peak = max(self.peak, resident_bytes())
 
 
-def probe_disk(folder: AnyPath, size: int = PROBE_BYTES) -> DiskSpeed:
-    """Reading speed of the disk that `folder` is on, from a file of `size` bytes that is written there and removed."""
-    try:
-        with tempfile.TemporaryDirectory(prefix=".myxtts-doctor-", dir=folder) as own, open(f"{own}/a", "wb") as file:
-            block = os.urandom(READ_CHUNK_BYTES)
-            for _ in range(size // READ_CHUNK_BYTES):
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-            measured = _uncached_speed([file.name])
-    except OSError as error:
-        measured = None, f"not measured: {error.strerror}"
-    return DiskSpeed(str(folder), shutil.disk_usage(folder).free, *measured)
-
-
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = PROBE_BYTES) -> DiskSpeed:
-    """Reading speed from some of a data set's own files, which are small: what training reads at."""
+    """Free space on the disk of a folder, and the reading speed from some of a data set's own files there, if any."""
     chosen, total = [], 0
     for path in paths:
         if total >= most_bytes:

@@ -16,7 +16,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.optimizations import requested_switches
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DevicePlan
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus, nvml
-from myxtts.devices.machine import BYTES_PER_GB, probe_disk, probe_files, read_memory, read_processor
+from myxtts.devices.machine import BYTES_PER_GB, probe_files, read_memory, read_processor
 from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, largest_batch
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
@@ -40,7 +40,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))
-    ram, cpu, disks = read_memory(), read_processor(), [probe_disk(folder)]
+    ram, cpu, disks = read_memory(), read_processor(), [probe_files(folder, ())]
     if data_files:
         disks.append(probe_files(os.path.dirname(data_files[0]), data_files))
     versions = {"python": platform.python_version(), "system": platform.platform(), **dict.fromkeys(PACKAGES)}

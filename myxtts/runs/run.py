@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Speech
     from myxtts.runs.figures import Picture
 
-MOST_EARLY_LINES = 10**5
-"""That are kept for a run's log before its folder is known."""
-
 
 class RunListener:
     """Methods that a run calls; a listener has those that it needs, in the thread of `Run.train`.
@@ -88,17 +85,12 @@ class Run:
         self.finished: bool = False
         """Whether the last `train` trained all that was asked for, rather than being stopped."""
         self._stop = threading.Event()
-        self._dataset, self._synthesizer = None, None
-        self._early = MemoryHandler(MOST_EARLY_LINES)
-        """Keeps what was said before the run's log could be written."""
+        self._dataset, self._synthesizer, self._early = None, None, None
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
-        """A run on the devices and recordings that the configuration asks for.
-
-        With the `device_plan` `auto` the quickest devices are chosen; `options` are as in `setup.set_up`.
-        """
-        early = MemoryHandler(MOST_EARLY_LINES)
+        """A run on the devices and recordings that are asked for, or with `auto` the quickest; see `setup.set_up`."""
+        early = MemoryHandler(10**5)  # keeps what is said before the run's log can be written
         with _logging_to(early):
             if device_plan == "auto":
                 from myxtts.runs.device_choice import quickest_devices
@@ -173,8 +165,9 @@ class Run:
                 if workers.is_chief:  # who alone writes
                     stack.enter_context(own_run_folder(self.folder))
                     stack.enter_context(_logging_to(log := _log_file(self.folder / "train.log")))
-                    self._early.setTarget(log)
-                    self._early.flush()
+                    if self._early:
+                        self._early.setTarget(log)
+                        self._early.flush()
                 self.finished = self._train(guard, workers)
                 workers.close()
                 return self.finished

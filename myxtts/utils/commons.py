@@ -3,14 +3,12 @@
 import logging
 import sys
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
 from myxtts.config.checks import console_log
 from myxtts.devices.kinds import default_device, runs_on_cpu
-from myxtts.storage.files import AnyPath
 
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -66,36 +64,20 @@ class _AboveProgressBars:
         sys.stdout.flush()
 
 
-def setup_logging(level: str | int = "INFO", log_file: AnyPath | None = None) -> logging.Logger:
-    """Sends the package's log to standard output and, if asked, to a file. Calling it again replaces both.
-
-    `level` is a level's name in any case, or a number. The file is appended to, and its folder is made.
+def setup_logging(level: str | int = "INFO") -> logging.Logger:
+    """Sends the package's log to standard output; calling it again changes the level.
 
     Returns:
         The logger `myxtts`, parent of every `logging.getLogger("myxtts.…")`.
-
-    Raises:
-        ValueError: `level` names no level.
     """
-    if isinstance(level, str):
-        levels = logging.getLevelNamesMapping()
-        if level.upper() not in levels:
-            raise ValueError(f"level must be one of {', '.join(sorted(levels))}. Received: {level}. Try INFO.")
-        level = levels[level.upper()]
-    handlers = [logging.StreamHandler(_AboveProgressBars())]
-    handlers[0].addFilter(lambda record: record.name != console_log.name)
-    if log_file is not None:
-        Path(log_file).parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
-
     logger = logging.getLogger(LOGGER_NAME)
     for handler in [handler for handler in logger.handlers if handler.get_name() == LOGGER_NAME]:
         logger.removeHandler(handler)
-        handler.close()
-    for handler in handlers:
-        handler.set_name(LOGGER_NAME)
-        handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
-        logger.addHandler(handler)
+    handler = logging.StreamHandler(_AboveProgressBars())
+    handler.set_name(LOGGER_NAME)
+    handler.addFilter(lambda record: record.name != console_log.name)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
+    logger.addHandler(handler)
     logger.setLevel(level)
     # TensorFlow imports absl, which puts its own handler on the root logger: every line would come twice.
     logger.propagate = False

@@ -189,15 +189,16 @@ def _largest_that_fits(effective, replicas, budget, trial):
     takes too much, a size is only tried while its memory, on the line through the last two, is within the budget.
     """
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
-    trials, reason, base, size = {}, "", resident_bytes(), sizes[0]
-    while size is not None:
-        expected = 0.0
+    trials, reason, base = {}, "", resident_bytes()
+    for size in sizes:
+        if trials and size < 2 * max(trials):
+            continue
         if len(trials) > 1:
-            (few, less), (many, more) = sorted(trials.items())[-2:]
+            (few, less), (many, more) = list(trials.items())[-2:]
             expected = more + max(0.0, (more - less) / (many - few)) * (size - many)
-        if expected > budget:
-            reason = f"{size} would take some {expected / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
-            break
+            if expected > budget:
+                reason = f"{size} would take some {expected / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
+                break
         try:
             peak = trial(size, min(2, effective // size))
         except tf.errors.ResourceExhaustedError as error:
@@ -208,7 +209,6 @@ def _largest_that_fits(effective, replicas, budget, trial):
             reason = f"{size} takes {taken / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
             break
         trials[size] = taken
-        size = next((larger for larger in sizes if larger >= 2 * size), None)
     if not trials:
         raise OutOfMemory(
             f"--batch-size auto: not even {sizes[0]} clip{'s' * (sizes[0] > 1)} at once can be trained on. {reason}. "
