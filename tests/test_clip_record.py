@@ -97,14 +97,6 @@ def test_another_batch_size_goes_on_with_the_clips_that_the_epoch_has_not_had():
     assert order.batch(9).epoch == 0 and order.batch(10).epoch == 1
 
 
-def test_epoch_that_has_had_every_clip_is_followed_by_the_next():
-    names = OLD[:8]
-    start, _ = ordered(names[:5]).continuing(stored(ordered(names).record(1)))
-    order = ordered(names[:5], start).order
-    rest = 5 - len(start.heard)
-    assert order.batch(1).epoch == (0 if rest >= BATCH else 1)
-
-
 @pytest.mark.parametrize(
     "arrays, state",
     [

@@ -183,16 +183,6 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
     assert capsys.readouterr().out == "Devices: single: data and model on /GPU:0\n"
 
 
-def test_speaking_honors_the_accelerator_of_the_environment(monkeypatch):
-    monkeypatch.setattr(devices, "_applied", None)
-    for accelerator in ("cpu", "auto"):
-        monkeypatch.setenv("MYXTTS_ACCELERATOR", accelerator)
-        devices.configure_for_speech()
-    monkeypatch.setenv("MYXTTS_ACCELERATOR", "cuda")
-    with pytest.raises(DeviceError, match="MYXTTS_ACCELERATOR=cuda demands a GPU"):
-        devices.configure_for_speech()
-
-
 @pytest.mark.parametrize(
     "command", [["evaluate", "base", "--quick"], ["export", "--checkpoint", "base"], ["say", "--text", "Hi."]]
 )

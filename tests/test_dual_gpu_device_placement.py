@@ -311,16 +311,6 @@ class RefusedDevicesTest(unittest.TestCase):
         self.assertIn("--model-gpu 7 is out of range", said)
         self.assertIn("0 to 1", said)
 
-    def test_same_gpu_twice_without_isolation(self):
-        self.assertIn("--enable-memory-isolation", self.refused("--data-gpu", "1", "--model-gpu", "1"))
-
-    def test_isolation_without_a_pair(self):
-        self.assertIn("needs --data-gpu and --model-gpu", self.refused("--enable-memory-isolation"))
-
-    def test_limits_beyond_the_memory(self):
-        said = self.refused("--data-gpu", "0", "--model-gpu", "0", "--enable-memory-isolation", memory_mb=16000)
-        self.assertIn("must fit in its 16000 MB", said)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -149,7 +149,7 @@ def optimized_datasets():
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 
     trainer = MemoryIsolatedDualGPUTrainer.__new__(MemoryIsolatedDualGPUTrainer)
-    trainer.data_device = plan_of("isolated").model_device
+    trainer.plan, trainer.data_device = plan_of("isolated"), plan_of("isolated").model_device
     trainer.config, trainer.stage = tiny_run_config(), SimpleNamespace(name="gpt")
     found = []
     for size in ({}, {"prefetch_buffer_size": 1}, {"prefetch_buffer_size": None}):

@@ -177,10 +177,3 @@ def test_registered_stage_has_its_settings_and_defaults():
     settings = config.stage("timbre")
     assert (settings.max_steps, settings.warmup_steps, settings.learning_rate) == (9, 3, 1e-2)
     assert config.training.timbre.max_steps == 9 and config.to_dict()["training"]["timbre"]["max_steps"] == 9
-
-
-def test_command_line_flags_for_every_stage_reach_the_registered_one():
-    from myxtts.cli.train import config_from_arguments
-
-    arguments = build_parser().parse_args(["--train-data", "unused", "--max-steps", "5"])
-    assert config_from_arguments(arguments).stage("timbre").max_steps == 5

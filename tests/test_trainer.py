@@ -174,14 +174,6 @@ def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer.state.best, trainer.state.history = kept
 
 
-def test_finished_stage_is_not_trained_again(gpt_run, dvae_run):
-    dataset, trainer, _ = gpt_run
-    again, recorder = XTTSTrainer(dataset.config, foundations={"dvae": dvae_run[1].model}), Recorder()
-    assert again.step == 6
-    again.train(dataset, [recorder])
-    assert not recorder.losses
-
-
 def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_run, dvae_run, tmp_path):
     dataset, trainer, _ = gpt_run
     shutil.copytree(trainer.store.folder, tmp_path / "gpt")

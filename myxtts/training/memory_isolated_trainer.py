@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from myxtts.data.pipeline import prefetch_to
 from myxtts.devices.configuration import early_gpu_configuration
-from myxtts.training.loop.device_pipeline import isolated_depth
+from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.training.trainer import XTTSTrainer
 
 
@@ -57,10 +57,10 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
         Args:
             dataset: On the host. Nothing may be mapped or batched after this: it would move the elements back there.
-            prefetch_buffer_size: Batches in that buffer; None takes those of 64 clips, from 2 to 8.
+            prefetch_buffer_size: Batches in that buffer; None takes as many as in training, see `prefetch_depth`.
         """
         if prefetch_buffer_size is None:
-            prefetch_buffer_size = isolated_depth(self.stage_config.batch_size)
+            prefetch_buffer_size = prefetch_depth(self.config, self.plan, self.stage.name)
         options = tf.data.Options()
         for optimization in ("parallel_batch", "map_fusion", "map_parallelization"):
             setattr(options.experimental_optimization, optimization, True)

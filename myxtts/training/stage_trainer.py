@@ -146,12 +146,7 @@ class StageTrainer:
     @property
     def under_way(self) -> bool:
         """Whether a step was taken since this trainer was made; before that there is nothing to lose."""
-        return self.clock.has_ticked
-
-    def total_steps(self, batches_per_epoch: int) -> int:
-        """Optimizer steps of the whole stage."""
-        epochs, accumulation = self.config.training.epochs, self.batching.accumulation
-        return total_steps(self.stage_config.max_steps, epochs, batches_per_epoch, accumulation)
+        return self.clock.skipped > 0
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
         """Trains until the stage's last step; returns the last validation losses by name.
@@ -171,7 +166,8 @@ class StageTrainer:
         if self.watch.speech_judge is None:
             self.state.best_by = "loss"
         order = dataset.order(self.stage.name)
-        total = self.total_steps(order.batches_per_epoch)
+        limits = self.stage_config.max_steps, self.config.training.epochs
+        total = total_steps(*limits, order.batches_per_epoch, self.batching.accumulation)
         self.watch.start(callbacks, total)
         if self.workers.is_chief:
             remove_leftovers(self.store.folder)

@@ -30,16 +30,12 @@ OF_EACH = ("avg_ms", "stall", "buffer")
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
     """Batches that tf.data keeps ready on the data device: `data.pipeline_buffer_size`.
 
-    Under memory limits, where that has its default, it is `isolated_depth`.
+    Under memory limits, where that has its default, they are as many as hold 64 clips, from 2 to 8.
     """
     asked = config.data.pipeline_buffer_size
-    is_default = plan.mode == "isolated" and asked == DataConfig.pipeline_buffer_size
-    return isolated_depth(config.stage(stage).batch_size) if is_default else asked
-
-
-def isolated_depth(batch_size: int) -> int:
-    """Batches that hold 64 clips, from 2 to 8."""
-    return max(2, min(8, 64 // batch_size))
+    if plan.mode != "isolated" or asked != DataConfig.pipeline_buffer_size:
+        return asked
+    return max(2, min(8, 64 // config.stage(stage).batch_size))
 
 
 class PipelineStuck(RuntimeError):
@@ -201,12 +197,8 @@ class StepClock:
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
         self._pipeline = self._last = None
-        self._skipped, self._reported, self._fills = 0, 0, []
-
-    @property
-    def has_ticked(self) -> bool:
-        """Whether a step has ended."""
-        return self._skipped > 0
+        self.skipped, self._reported, self._fills = 0, 0, []
+        """Steps that were left out so far."""
 
     def start(self, pipeline) -> None:
         """Starts timing the steps fed by `pipeline`."""
@@ -216,8 +208,8 @@ class StepClock:
     def tick(self) -> None:
         """A step has ended."""
         now = time.perf_counter()
-        if self._skipped < self.warmup_steps:
-            self._skipped += 1
+        if self.skipped < self.warmup_steps:
+            self.skipped += 1
             self._before = self._pipeline.wait_seconds, self._pipeline.phase_seconds
         else:
             self.step_times.append(now - self._last)

@@ -146,23 +146,16 @@ def versions() -> dict[str, str]:
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
     """Lines on what makes the losses differ from those of an unbroken run; `where` names the checkpoint."""
-    if changed := changed_settings(saved, config, where):
-        yield f"Settings changed since the checkpoint: {'; '.join(changed.values())}"
+    before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
+    changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
+    if changed:
+        told = (f"{name} {before.get(name)!r} -> {now[name]!r}" for name in changed)
+        yield f"Settings changed since the checkpoint: {'; '.join(told)}"
     then = saved["versions"]
     now = {name: value for name, value in versions().items() if name in then}
     if then != now:
         then, now = (", ".join(f"{name} {value}" for name, value in found.items()) for found in (then, now))
         yield f"The checkpoint was written with {then:.300}; now it is {now}: last bits may differ."
-
-
-def changed_settings(saved: dict, config: XTTSConfig, where: str) -> dict[str, str]:
-    """The settings of the recipe that differ from a checkpoint: `name before -> now` by dotted name."""
-    before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
-    return {
-        name: f"{name} {before.get(name)!r} -> {value!r}"
-        for name, value in now.items()
-        if value != before.get(name) and not name.startswith("sampling.")
-    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -173,7 +173,7 @@ def _timed(times, call, *arguments):
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Clips of noise, `seconds` long or as long as the model takes, with text of the usual length."""
+    """Noise, `seconds` long or as long as the model takes, with text of the usual length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
