@@ -16,6 +16,7 @@ from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
+from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub.fetching import is_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
@@ -46,6 +47,8 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
         refuse_file(home)
         if training.init_from and (training.reset_training or not holds_run(home)):
             require_source(training.init_from)
+    if training.evaluation_recognizer:
+        settle_recognizer(training.evaluation_recognizer)
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
     joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
     workers = join_workers(*joined)

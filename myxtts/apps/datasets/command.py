@@ -11,7 +11,7 @@ from myxtts.config.checks import UserError, counted, require
 EXAMPLES = """examples:
   myxtts make-dataset talk.mp3 --subtitles talk.srt --output set
   myxtts make-dataset audiobook/ --language de --speaker anna --output set
-  myxtts make-dataset book.wav --transcript book.txt --recognizer whisper-base --output set
+  myxtts make-dataset book.wav --transcript book.txt --recognizer base --output set
   myxtts make-dataset notes.flac --recognizer "whisper-cli --file {wav}" --output set
   myxtts doctor data set
   myxtts train --train-data set
@@ -32,9 +32,9 @@ def build_parser() -> PlainParser:
     texts = parser.add_mutually_exclusive_group()
     texts.add_argument("--subtitles", **file, help=".srt, .vtt or .ass of the recording")
     texts.add_argument("--transcript", **file, help="plain text of the recording")
-    hears = "folder of a Whisper model, pocketsphinx, or a command with {wav} in it that prints what it hears"
-    add("--recognizer", metavar="WHAT", help=hears)
-    add("--aligner", metavar="WHAT", help="recognizer that finds a transcript in the sound (default: --recognizer)")
+    hears = "base or another size of Whisper, hf://owner/name, a folder, pocketsphinx, or a command with {wav}"
+    add("--recognizer", metavar="NAME", help=hears)
+    add("--aligner", metavar="NAME", help="recognizer that finds a transcript in the sound (default: --recognizer)")
     add("--language", default="en", help="of the speech")
     add("--speaker", metavar="NAME", help="who speaks (default: the name of the output folder)")
     add("--vad", choices=("auto", "silero", "energy"), default="auto", help="detector of speech")
