@@ -263,11 +263,14 @@ def test_lines_of_json_that_are_no_clip_are_rejected(tmp_path):
     assert [(r.line, r.reason) for r in corpus.rejections] == [*enumerate(reasons, 2)]
 
 
-def test_audio_in_other_folders_needs_their_names(tmp_path):
+def test_audio_in_other_folders_is_the_users_or_needs_their_names(tmp_path, monkeypatch):
     audio(tmp_path / "audio" / "a.wav", tmp_path / "audio" / "sub" / "b.wav", tmp_path / "private" / "c.wav")
     (tmp_path / "alias").symlink_to(tmp_path / "audio")
     named = f"{tmp_path}/audio/a.wav|one\nsub/b.wav|two\n{tmp_path}/private/c.wav|three\n{tmp_path}/alias/a.wav|again\n"
     text(tmp_path / "set" / "list.csv", named + f"{tmp_path}/audio/../private/c.wav|four\n")
+    own = load_corpus(tmp_path / "set" / "list.csv")
+    assert [u.text for u in own.utterances] == ["one", "three", "again"] and str(tmp_path) in own.notes[0]
+    monkeypatch.setattr(os, "geteuid", lambda: -1)  # all of it is somebody else's
     refused = [r.reason for r in load_corpus(tmp_path / "set" / "list.csv").rejections]
     assert refused == ["outside the data set", "missing file", *["outside the data set"] * 3]
     text(tmp_path / "lists" / "up.csv", "../audio/a.wav|one\n../private/c.wav|two\n")

@@ -177,7 +177,10 @@ def inspect_corpus(
 
 
 def summarize(inspection: Inspection) -> str:
-    """The inspection in a few lines: totals, then one line a reason with its count and the first clip it names."""
+    """The inspection in a few lines: totals, then one line a reason with its count and the first clip.
+
+    A reason that most clips are rejected for is given in full.
+    """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
     given, accepted = f"clips given: {inspection.given}", f"accepted: {len(inspection.accepted)} ({duration})"
@@ -186,7 +189,9 @@ def summarize(inspection: Inspection) -> str:
     for title, findings in (("rejected", inspection.rejections), ("warning", inspection.warnings)):
         firsts = {finding.reason: finding for finding in reversed(findings)}
         for reason, count in Counter(finding.reason for finding in findings).most_common():
-            lines.append(f"{title}: {reason}: {count} (first: {firsts[reason].id or f'line {firsts[reason].line}'})")
+            first = firsts[reason]
+            why = f" {first.detail}" if title == "rejected" and 2 * count > inspection.given else ""
+            lines.append(f"{title}: {reason}: {count} (first: {first.id or f'line {first.line}'}){why}")
     return "\n".join([*lines, *(f"note: {note}" for note in inspection.notes)])
 
 

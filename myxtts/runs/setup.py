@@ -13,6 +13,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.settings import flat, run_settings
 from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
+from myxtts.data.corpora import require_data_set
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
@@ -47,6 +48,9 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
         refuse_file(home)
         if training.init_from and (training.reset_training or not holds_run(home)):
             require_source(training.init_from)
+    for folder in filter(None, (config.data.train_data, config.data.val_data)):
+        if not download:
+            require_data_set(Path(folder))
     if training.evaluation_recognizer:
         settle_recognizer(training.evaluation_recognizer)
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
