@@ -190,7 +190,7 @@ def test_folders_that_cannot_be_used_are_named_with_the_way_out(tmp_path):
         "none": "does not exist. Give a folder",
         "file": "is not UTF-16",
         "archive.zip": "is an archive. Unpack it",
-        "empty": "holds nothing that is known. Seen: nothing. The nearest format is ljspeech: "
+        "empty": "holds nothing that is known. Seen: nothing. ljspeech is a folder with "
         ".*id\\|text\\|normalized.*docs/data.md",
     }
     for name, message in messages.items():

@@ -181,14 +181,6 @@ def test_a_format_that_is_forced_on_another_is_refused_with_what_is_there(name, 
         load_corpus(tmp_path, format_name=name)
 
 
-def test_nothing_that_fits_names_what_was_seen_and_the_nearest_format(tmp_path):
-    audio(tmp_path / "clips" / "a.mp3")
-    (tmp_path / "reported.txt").write_text("x")
-    seen = r"Seen: clips/, reported.txt, a.mp3\."
-    with pytest.raises(CorpusError, match=rf"{seen} The nearest format is common-voice: .*audio in clips/"):
-        load_corpus(tmp_path)
-
-
 @pytest.mark.parametrize("separator", ["|", "\t", ",", ";"])
 @pytest.mark.parametrize("names", [True, False], ids=["header", "no header"])
 def test_separators_and_quoted_fields(tmp_path, separator, names):

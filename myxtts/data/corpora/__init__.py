@@ -15,10 +15,9 @@ import pkgutil
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import Path
 
-from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
+from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Rejection, Utterance
@@ -93,15 +92,13 @@ def load_corpus(
 def require_data_set(root: Path) -> None:
     """Raises `CorpusError` where a path is certainly no data set, with what it is and what to do with it."""
     name, kind = printable(str(root)), root.suffix.lower() if root.is_file() else ""
-    make = (
-        f"`myxtts make-dataset {shlex.quote(name)} --output DIR --recognizer base` cuts it into clips with their texts"
-    )
     if not root.exists():
         what = "does not exist. Give a folder, or a list, as docs/data.md shows"
     elif kind in ARCHIVES:
         what = "is an archive. Unpack it, and give the folder"
     elif kind in MEDIA_EXTENSIONS:
-        what = f"is a recording. {make} (--subtitles and --transcript where you have them)"
+        make = f"`myxtts make-dataset {shlex.quote(name)} --output DIR --recognizer base`"
+        what = f"is a recording. {make} cuts it into clips with their texts (or --subtitles, --transcript)"
     elif kind in SPREADSHEETS:
         what = 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file'
     elif kind in MODELS or (root.is_dir() and _is_model(root)):
@@ -139,21 +136,17 @@ def _guess_language(reading):
 
 
 def _nothing_fits(place, formats):
-    """The message for a place that none of the formats reads: what is there, and the format that it is most like."""
-    names = []
+    """The message for a place that none of the formats reads: what is there, and what the format asked for is."""
+    names, wanted = [], next((form for form in formats if form.name == "ljspeech"), formats[0])
     for folder, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)
         if len(Path(folder).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
-    # Any audio, any list: a name says more than a suffix.
-    weight = lambda sign: any(_fits(name, sign) for name in names) * (0.3 if "*" in sign else 1)
-    by_default = sorted(formats, key=lambda form: form.name != "ljspeech")
-    nearest = max(by_default, key=lambda form: sum(map(weight, form.signs)))
     if len(formats) > 1 and (why := _no_texts(place.path, names)):
         return why
     seen = ", ".join(names[:8]) + (", …" if names[8:] else "") if names else "nothing"
     known = f"is not of the format {formats[0].name}" if len(formats) == 1 else "holds nothing that is known"
-    hint = f"The nearest format is {nearest.name}: a folder with {nearest.hint or 'a list with a header'}"
+    hint = f"{wanted.name} is a folder with {wanted.hint}"
     found = f"{place.list_path or place.path} {known}. Seen: {printable(seen)}."
     return f"{found} {hint}. docs/data.md shows all formats."
 
@@ -164,16 +157,8 @@ def _no_texts(folder, names):
     subtitles = [name for name in names if name.lower().endswith(SUBTITLES)]
     if not audio or texts:
         return None
-    inside = next((path for path in (folder, *folder.rglob("*")) if path.is_dir() and _holds_media(path)), folder)
+    media = next(path for path in sorted(folder.rglob("*")) if path.suffix.lower() in MEDIA_EXTENSIONS)
     hear = "" if subtitles else " --recognizer base"
-    command = f"myxtts make-dataset {shlex.quote(printable(str(inside)))} --output DIR{hear}"
+    command = f"myxtts make-dataset {shlex.quote(printable(str(media.parent)))} --output DIR{hear}"
     has = f"{counted(len(audio), 'recording')} and {'subtitles' if subtitles else 'no texts'}"
     return f"{folder} holds {has}. `{command}` makes a data set of them; then give DIR."
-
-
-def _holds_media(folder):
-    return any(path.suffix.lower() in MEDIA_EXTENSIONS for path in folder.iterdir())
-
-
-def _fits(name, sign):
-    return name.lower().endswith(AUDIO_EXTENSIONS) if sign == "*.wav" else fnmatch(name, sign)

@@ -90,12 +90,10 @@ class CorpusFormat:
     priority: int
     """Formats of lower numbers are asked first."""
     hint: str
-    """What such a folder holds, to follow "a folder with"; empty where another format's hint covers it."""
+    """What such a folder holds, to follow "a folder with"."""
     read: Callable[[Reading, Place], bool]
     """Called as `read(reading, place)`: returns False at once if the folder has another layout; else adds at least one
     utterance or rejection, or raises `CorpusError`. `ClipRefused` means that the folder must not be read at all."""
-    signs: tuple[str, ...] = ()
-    """Patterns of files, and of folders with a slash at the end, that a folder is like it by; `*.wav` is any audio."""
 
 
 class Reading:

@@ -176,7 +176,8 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
     Unless the format is asked for or the path has the name `by_book`, they must lie two levels down or more.
     """
     folder = reading.folder
-    books = [] if place.list_path else [path for path in folder.walk(place.path, 5) if _is_book(folder, path)]
+    is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
+    books = [] if place.list_path else [path for path in folder.walk(place.path, 5) if is_book(path)]
     is_named = len(reading.formats) == 1 or "by_book" in place.path.parts
     if not is_named and any(path.parent == place.path for path in books):
         return False
@@ -191,19 +192,14 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
     return bool(books and (reading.utterances or reading.rejections))
 
 
-def _is_book(folder, path):
-    return folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
-
-
 def read_speaker_folders(reading: Reading, place: Place) -> bool:
     """Reads each folder in the data set's own, if there are any, with notes of those that cannot be read."""
     is_root = place.path == reading.folder.root and not place.list_path
     folders = reading.folder.subfolders(place.path) if is_root else []
     parts = {path.name: path for path in folders if path.name in ("train", *VALIDATION)}
     if "train" in parts:
-        read_parts(
-            reading, place, parts, "train", lambda part: any(form.read(reading, part) for form in reading.formats)
-        )
+        read_part = lambda part: any(form.read(reading, part) for form in reading.formats)
+        read_parts(reading, place, parts, "train", read_part)
         if reading.utterances or reading.rejections:
             return True
     for path in folders:
@@ -217,29 +213,14 @@ def read_speaker_folders(reading: Reading, place: Place) -> bool:
     return bool(folders)
 
 
-KALDI = CorpusFormat(
-    "kaldi",
-    12,
-    "wav.scp and text (Kaldi, with utt2spk for speakers; files, not commands)",
-    read_kaldi,
-    ("wav.scp", "text", "utt2spk"),
-)
-VCTK = CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read_vctk, ("txt/", "wav48*/"))
-TEXT_FILES = CorpusFormat(
-    "text-files", 30, "audio files next to .txt files of the same names", read_text_files, ("*.wav", "*.txt")
-)
-LIBRITTS = CorpusFormat(
-    "libritts", 32, f"SPEAKER/CHAPTER/ with {_NORMALIZED} files (LibriTTS)", read_libritts, (f"*{_NORMALIZED}",)
-)
+KALDI_HINT = "wav.scp and text (Kaldi, with utt2spk for speakers; files, not commands)"
+KALDI = CorpusFormat("kaldi", 12, KALDI_HINT, read_kaldi)
+VCTK = CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read_vctk)
+MLS = CorpusFormat("mls", 16, "transcripts.txt and audio/ (MLS)", read_mls)
+TEXT_FILES = CorpusFormat("text-files", 30, "audio files next to .txt files of the same names", read_text_files)
+LIBRITTS = CorpusFormat("libritts", 32, f"SPEAKER/CHAPTER/ with {_NORMALIZED} files (LibriTTS)", read_libritts)
 LIBRISPEECH = CorpusFormat(
-    "librispeech",
-    33,
-    f"SPEAKER/CHAPTER/ with {_TRANSCRIPTS} files (LibriSpeech)",
-    read_librispeech,
-    (f"*{_TRANSCRIPTS}",),
+    "librispeech", 33, f"SPEAKER/CHAPTER/ with {_TRANSCRIPTS} files (LibriSpeech)", read_librispeech
 )
-MLS = CorpusFormat("mls", 16, "transcripts.txt and audio/ (MLS)", read_mls, ("transcripts.txt", "audio/"))
-M_AILABS = CorpusFormat(
-    "m-ailabs", 34, "SPEAKER/BOOK/ with a metadata.csv and wavs/ each (M-AILABS)", read_m_ailabs, ("by_book/",)
-)
+M_AILABS = CorpusFormat("m-ailabs", 34, "SPEAKER/BOOK/ with a metadata.csv and wavs/ each (M-AILABS)", read_m_ailabs)
 SPEAKER_FOLDERS = CorpusFormat("speaker-folders", 40, "one such folder per speaker", read_speaker_folders)

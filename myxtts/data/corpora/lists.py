@@ -151,33 +151,15 @@ def _find_lists(reading, place, folder):
     return {path: table for path, table in found.items() if table}
 
 
-FINETUNE_WEBUI = CorpusFormat(
-    "finetune-webui",
-    4,
-    "metadata_train.csv and metadata_eval.csv (xtts-finetune-webui: a header audio_file|text|speaker_name, lang.txt)",
-    read_finetune_webui,
-    ("metadata_train.csv", "metadata_eval.csv", "lang.txt"),
+WEBUI_HINT = "metadata_train.csv and metadata_eval.csv (xtts-finetune-webui: audio_file|text|speaker_name, lang.txt)"
+FINETUNE_WEBUI = CorpusFormat("finetune-webui", 4, WEBUI_HINT, read_finetune_webui)
+COMMON_VOICE_HINT = "train.tsv or validated.tsv (Common Voice, audio in clips/)"
+COMMON_VOICE = CorpusFormat("common-voice", 6, COMMON_VOICE_HINT, read_common_voice)
+AUDIOFOLDER_HINT = (
+    "a metadata.jsonl or metadata.csv with file_name and text (Hugging Face audiofolder), or in train/"
 )
-COMMON_VOICE = CorpusFormat(
-    "common-voice",
-    6,
-    "train.tsv or validated.tsv (Common Voice, audio in clips/)",
-    read_common_voice,
-    ("train.tsv", "validated.tsv", "clips/"),
-)
-AUDIOFOLDER = CorpusFormat(
-    "audiofolder",
-    8,
-    "a metadata.jsonl or metadata.csv that names file_name and text (Hugging Face audiofolder), or one in train/",
-    read_audiofolder,
-    ("metadata.jsonl", "train/"),
-)
-HEADER = CorpusFormat("header", 10, "", read_header)
-LJSPEECH = CorpusFormat(
-    "ljspeech",
-    20,
-    "a metadata.csv (one line 'id|text|normalized text' per clip, audio in wavs/)",
-    read_ljspeech,
-    ("metadata.csv", "wavs/", "*.wav"),
-)
-LISTS = CorpusFormat("lists", 36, "one list with a header, or train.csv and val.csv", read_lists, ("*.csv", "*.tsv"))
+AUDIOFOLDER = CorpusFormat("audiofolder", 8, AUDIOFOLDER_HINT, read_audiofolder)
+HEADER = CorpusFormat("header", 10, "a list whose first line names its columns, such as file|text|speaker", read_header)
+LJSPEECH_HINT = "a metadata.csv (one line 'id|text|normalized text' per clip, audio in wavs/)"
+LJSPEECH = CorpusFormat("ljspeech", 20, LJSPEECH_HINT, read_ljspeech)
+LISTS = CorpusFormat("lists", 36, "one list of clips, or train.csv and val.csv", read_lists)
