@@ -19,7 +19,7 @@ DOORS = {
     "make-dataset": ["make-dataset", "talk.wav", "--output", "set"],
     "evaluate": ["evaluate", "runs/mine"],
     "say": ["say", "--checkpoint", "base", "--text", "Good morning."],
-    "train": ["train", "--train-data", "set", "--evaluate-every", "10"],
+    "train": ["train", "--evaluate-every", "10"],
 }
 
 

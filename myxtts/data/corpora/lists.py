@@ -155,9 +155,7 @@ WEBUI_HINT = "metadata_train.csv and metadata_eval.csv (xtts-finetune-webui: aud
 FINETUNE_WEBUI = CorpusFormat("finetune-webui", 4, WEBUI_HINT, read_finetune_webui)
 COMMON_VOICE_HINT = "train.tsv or validated.tsv (Common Voice, audio in clips/)"
 COMMON_VOICE = CorpusFormat("common-voice", 6, COMMON_VOICE_HINT, read_common_voice)
-AUDIOFOLDER_HINT = (
-    "a metadata.jsonl or metadata.csv with file_name and text (Hugging Face audiofolder), or in train/"
-)
+AUDIOFOLDER_HINT = "a metadata.jsonl or metadata.csv with file_name and text (Hugging Face audiofolder), or in train/"
 AUDIOFOLDER = CorpusFormat("audiofolder", 8, AUDIOFOLDER_HINT, read_audiofolder)
 HEADER = CorpusFormat("header", 10, "a list whose first line names its columns, such as file|text|speaker", read_header)
 LJSPEECH_HINT = "a metadata.csv (one line 'id|text|normalized text' per clip, audio in wavs/)"
