@@ -20,7 +20,7 @@ from pathlib import Path
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
 from myxtts.config.stages import STAGES
-from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Rejection, Utterance
+from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
 from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, get_language
@@ -29,7 +29,7 @@ ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz")
 SPREADSHEETS, MODELS = (".xlsx", ".xls", ".ods", ".numbers"), (".pth", ".safetensors")
 TEXTS, SUBTITLES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab"), (".srt", ".vtt", ".ass")
 
-__all__ = ["Corpus", "CorpusError", "Finding", "Rejection", "Utterance", "load_corpus"]
+__all__ = ["Corpus", "CorpusError", "Finding", "Utterance", "load_corpus"]
 
 
 def find_formats() -> list[CorpusFormat]:

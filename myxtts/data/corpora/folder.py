@@ -58,7 +58,8 @@ class CorpusFolder:
 
     def allow_named(self, names: Collection[str]):
         """Allows the user's own folder outside the data set in which at least half of a list's names have audio."""
-        paths = [Path(os.path.normpath(self.root / name)) for name in names if name.lower().endswith(AUDIO_EXTENSIONS)]
+        away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
+        paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
         if self.audio_roots or not outside or 2 * len(outside) < len(names) or not hasattr(os, "geteuid"):
             return
@@ -135,6 +136,13 @@ class CorpusFolder:
             f"There is no audio file {Path(*parts).as_posix()}{tried}. --audio-root DIR looks in another folder too."
         )
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
+
+    def has_audio(self, places: Sequence[Path], name: str) -> bool:
+        """Whether what a list calls a clip is in one of the places."""
+        try:
+            return bool(self.find_audio(places, self.name_to_parts(name)))
+        except ClipRefused:
+            return False
 
     def name_to_parts(self, name: str) -> list[str]:
         """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.

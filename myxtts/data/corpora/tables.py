@@ -181,7 +181,8 @@ def content_table(reading: Reading, path: Path, audio_places: Sequence[Path], la
     for dialect in (find_dialect(sample, separator) for separator in "|\t,;"):
         rows = [cells for line in sample if len(cells := dialect.split_or_none(line) or ()) > 1]
         for column in range(max(map(len, rows), default=0)):
-            found = [len(row) > column and _is_audio(reading, places, row[column]) for row in rows]
+            names = [row[column].strip() if len(row) > column else "" for row in rows]
+            found = [n.lower().endswith(AUDIO_EXTENSIONS) or reading.folder.has_audio(places, n) for n in names]
             if sum(found) > most:
                 most, best = sum(found), (dialect, rows, column, found)
     if best is None or 2 * most < len(sample) - 1:
@@ -227,17 +228,6 @@ def _refuse_speakers_for_text(path, rows):
         )
 
 
-def _is_audio(reading, places, name):
-    """Whether a cell names an audio file, by its suffix or by what is there."""
-    name = name.strip()
-    try:
-        return name.lower().endswith(AUDIO_EXTENSIONS) or bool(
-            name and reading.folder.find_audio(places, reading.folder.name_to_parts(name))
-        )
-    except ClipRefused:
-        return False
-
-
 def _is_header(rows, column, found):
     """Whether the first row names columns and is no clip whose audio is missing."""
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
@@ -253,12 +243,8 @@ def _located(reading, table):
     """The table; where none of its first clips is in its places, the folders one below are looked into as well."""
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
-    for name in names[:_SAMPLE_LINES]:
-        try:
-            if reading.folder.find_audio(table.audio_places, reading.folder.name_to_parts(name)):
-                return table
-        except ClipRefused:
-            pass
+    if any(reading.folder.has_audio(table.audio_places, name) for name in names[:_SAMPLE_LINES]):
+        return table
     return table._replace(audio_places=(*table.audio_places, *reading.folder.subfolders(table.path.parent)))
 
 
