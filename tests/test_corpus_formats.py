@@ -66,6 +66,19 @@ def libritts(root):
     return found + [("train-clean-100/19/198/a", "normal a", "19", "en", False)]
 
 
+def librispeech(root):
+    for subset, speaker in (("train-clean-100", "19"), ("dev-clean", "84"), ("test-clean", "61")):
+        audio(root / subset / speaker / "1" / f"{speaker}-1-0.flac")
+        text(root / subset / speaker / "1" / f"{speaker}-1.trans.txt", f"{speaker}-1-0 SAID BY {speaker}\n")
+    return [("84-1-0", "SAID BY 84", "84", "en", True), ("19-1-0", "SAID BY 19", "19", "en", False)]
+
+
+def mls(root):
+    audio(root / "audio" / "87" / "83" / "87_83_0.flac")
+    text(root / "transcripts.txt", "87_83_0\tgood day\n")
+    return [("87/83/87_83_0", "good day", "87", "en", False)]
+
+
 def vctk(root):
     audio(root / "wav48_silence_trimmed" / "p225" / "p225_001_mic1.flac")
     audio(root / "wav48_silence_trimmed" / "p225" / "p225_001_mic2.flac")
@@ -144,6 +157,8 @@ EXAMPLES = {
     "ljspeech": ljspeech,
     "text-files": text_files,
     "libritts": libritts,
+    "librispeech": librispeech,
+    "mls": mls,
     "m-ailabs": m_ailabs,
     "lists": lists,
     "speaker-folders": speaker_folders,

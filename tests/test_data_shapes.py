@@ -78,19 +78,6 @@ def kaldi(root):
     return root / "data"
 
 
-def mls(root):
-    audio(root / "train" / "audio" / "87" / "83", [f"87_83_{k}" for k in range(6)], "flac")
-    text(root / "train" / "transcripts.txt", rows("87_83_{k}\t{t}"))
-    return root
-
-
-def librispeech(root):
-    chapter = root / "train-clean-100" / "19" / "198"
-    audio(chapter, [f"19-198-{k}" for k in range(6)], "flac")
-    text(chapter / "19-198.trans.txt", rows("19-198-{k} {t}"))
-    return root
-
-
 def text_files(root):
     audio(root / "emma")
     for name, content in zip(NAMES, TEXTS):
@@ -118,8 +105,6 @@ DATA = {
     "the same without header": two_lists("{n}|{t}", "", ("train.csv", "val.csv"), "wavs"),
     "filelists": two_lists("wavs/{n}.wav|{t}", "", ("filelists/train.txt", "filelists/val.txt"), "wavs"),
     "Kaldi, full paths": kaldi,
-    "MLS": mls,
-    "LibriSpeech": librispeech,
     "text files": text_files,
 }
 
