@@ -48,11 +48,6 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
         refuse_file(home)
         if training.init_from and (training.reset_training or not holds_run(home)):
             require_source(training.init_from)
-    for folder in filter(None, (config.data.train_data, config.data.val_data)):
-        if not download:
-            require_data_set(Path(folder))
-    if training.evaluation_recognizer:
-        settle_recognizer(training.evaluation_recognizer)
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
     joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
     workers = join_workers(*joined)
@@ -61,6 +56,15 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
             config = _with_data(config, download)
         workers.gather()  # what worker 0 makes or fetches is there for those that share its disk
         return _with_data(config, download), plan
+
+
+def require_inputs(config: XTTSConfig, download: bool) -> None:
+    """Raises `UserError` where what is named as data or recognizer is certainly none, before TensorFlow starts."""
+    for folder in filter(None, (config.data.train_data, config.data.val_data)):
+        if not download:
+            require_data_set(Path(folder))
+    if config.training.evaluation_recognizer:
+        settle_recognizer(config.training.evaluation_recognizer)
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:

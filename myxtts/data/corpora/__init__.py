@@ -107,6 +107,9 @@ def require_data_set(root: Path) -> None:
     elif (root / "speak.py").is_file() and any(root.glob("*.onnx")):
         what = f"is an exported model and no data set. `python {shlex.quote(name)}/speak.py --help` says how it speaks"
     else:
+        names = _names_below(root) if root.is_dir() else []
+        if all(one.lower().endswith(("/", *MEDIA_EXTENSIONS, *SUBTITLES)) for one in names):
+            _require_texts(root, names)
         return
     raise CorpusError(f"The data set {name} {what}.")
 
@@ -135,30 +138,34 @@ def _guess_language(reading):
         ]
 
 
+def _names_below(folder):
+    """Names of what is in a folder and two levels further down; those of folders end with a slash."""
+    names = []
+    for path, folders, files in os.walk(folder):
+        names += [f"{name}/" for name in sorted(folders)] + sorted(files)
+        if len(Path(path).relative_to(folder).parts) >= 2 or len(names) > 2_000:
+            folders.clear()
+    return names
+
+
 def _nothing_fits(place, formats):
     """The message for a place that none of the formats reads: what is there, and what the format asked for is."""
-    names, wanted = [], next((form for form in formats if form.name == "ljspeech"), formats[0])
-    for folder, folders, files in os.walk(place.path):
-        names += [f"{name}/" for name in sorted(folders)] + sorted(files)
-        if len(Path(folder).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
-            folders.clear()
-    if len(formats) > 1 and (why := _no_texts(place.path, names)):
-        return why
+    names, wanted = _names_below(place.path), next((form for form in formats if form.name == "ljspeech"), formats[0])
+    if len(formats) > 1 and not any(name.lower().endswith(TEXTS) for name in names):
+        _require_texts(place.path, names)
     seen = ", ".join(names[:8]) + (", …" if names[8:] else "") if names else "nothing"
     known = f"is not of the format {formats[0].name}" if len(formats) == 1 else "holds nothing that is known"
-    hint = f"{wanted.name} is a folder with {wanted.hint}"
     found = f"{place.list_path or place.path} {known}. Seen: {printable(seen)}."
-    return f"{found} {hint}. docs/data.md shows all formats."
+    return f"{found} {wanted.name} is a folder with {wanted.hint}. docs/data.md shows all formats."
 
 
-def _no_texts(folder, names):
-    """The message for recordings without any text but subtitles; None for other folders."""
-    audio, texts = ([n for n in names if n.lower().endswith(tuple(kinds))] for kinds in (MEDIA_EXTENSIONS, TEXTS))
-    subtitles = [name for name in names if name.lower().endswith(SUBTITLES)]
-    if not audio or texts:
-        return None
+def _require_texts(folder, names):
+    """Raises `CorpusError` where there are recordings, which have subtitles or no texts."""
+    if not any(name.lower().endswith(MEDIA_EXTENSIONS) for name in names):
+        return
+    has_subtitles = any(name.lower().endswith(SUBTITLES) for name in names)
     media = next(path for path in sorted(folder.rglob("*")) if path.suffix.lower() in MEDIA_EXTENSIONS)
-    hear = "" if subtitles else " --recognizer base"
+    hear = "" if has_subtitles else " --recognizer base"
     command = f"myxtts make-dataset {shlex.quote(printable(str(media.parent)))} --output DIR{hear}"
-    has = f"{counted(len(audio), 'recording')} and {'subtitles' if subtitles else 'no texts'}"
-    return f"{folder} holds {has}. `{command}` makes a data set of them; then give DIR."
+    has = f"recordings and {'subtitles' if has_subtitles else 'no texts'}"
+    raise CorpusError(f"{folder} holds {has}. `{command}` makes a data set of them; then give DIR.")
