@@ -62,8 +62,10 @@ def open_run(
     """A run on its devices and recordings, to be trained; arguments as in `train`."""
     config = configure(config, **named)
     _require_use(named, config.data.train_data)
+    from myxtts.runs.setup import require_inputs, require_run
+
+    require_inputs(config, download_ljspeech)
     from myxtts.runs.run import Run
-    from myxtts.runs.setup import require_run
 
     if resume:
         if not named.get("init_from"):  # a recipe's says how the run began

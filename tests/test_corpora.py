@@ -186,11 +186,11 @@ def test_folders_that_cannot_be_used_are_named_with_the_way_out(tmp_path):
     (tmp_path / "talk.wav").write_bytes(b"RIFF\xff\xff")
     (tmp_path / "empty").mkdir()
     messages = {
-        "talk.wav": "is a recording. Give the folder of your recordings; `myxtts make-dataset .* --output DIR` cuts",
+        "talk.wav": "is a recording. `myxtts make-dataset .*talk.wav --output DIR --recognizer base` cuts",
         "none": "does not exist. Give a folder",
         "file": "is not UTF-16",
         "archive.zip": "is an archive. Unpack it",
-        "empty": "holds nothing that is known. Seen: nothing. The nearest format is ljspeech: "
+        "empty": "holds nothing that is known. Seen: nothing. ljspeech is a folder with "
         ".*id\\|text\\|normalized.*docs/data.md",
     }
     for name, message in messages.items():
@@ -329,7 +329,7 @@ def test_every_line_becomes_an_utterance_or_a_rejection(tmp_path_factory, conten
     encodings = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
     text = content.decode(encodings.get(content[:2], "utf-8-sig"))
     given_lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").count("\n") + 1
-    assert corpus.given == given_lines - (corpus.format == "header")
+    assert corpus.given == given_lines - any("as a header" in note for note in corpus.notes)
     numbers = [item.line for item in (*corpus.utterances, *corpus.rejections)]
     assert len(set(numbers)) == corpus.given
     assert all(u.wav_path.is_relative_to(root.resolve()) and u.id in ("a", "b") for u in corpus.utterances)

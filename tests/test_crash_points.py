@@ -14,7 +14,7 @@ from crash_points import crash_everywhere
 
 from myxtts.audio.encoding import write_audio
 from myxtts.data import sample_corpus
-from myxtts.data.doctor import Inspection, Rejection, write_report
+from myxtts.data.doctor import Finding, Inspection, write_report
 from myxtts.data.sample_corpus import make_sample_corpus
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore
@@ -162,7 +162,7 @@ def test_a_run_is_set_aside_as_one_or_not_at_all_after_a_crash_anywhere(tmp_path
 
 
 def rejected(detail):
-    return Inspection(Path("."), (), (Rejection("a", 1, "a.wav", "silent", detail),), (), ())
+    return Inspection(Path("."), (), (Finding("a", 1, "a.wav", "silent", detail),), (), ())
 
 
 WRITERS = {

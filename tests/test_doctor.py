@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 
 from myxtts.cli import doctor as doctor_command
 from myxtts.data import doctor
-from myxtts.data.corpora import Rejection, load_corpus
-from myxtts.data.doctor import (
-    ClipLimits,
-    ClipWarning,
-    InspectedUtterance,
-    Inspection,
-    inspect_corpus,
-    summarize,
-    write_report,
-)
+from myxtts.data.corpora import Finding, Utterance, load_corpus
+from myxtts.data.doctor import ClipLimits, Inspection, inspect_corpus, summarize, write_report
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -257,9 +249,9 @@ def test_command_keeps_a_file_in_the_place_of_its_report_that_it_did_not_write(t
 def test_no_cell_of_the_report_is_a_formula(tmp_path, start):
     name = f"{start}cmd'!A1"
     clips = ({"id": name, "wav_path": tmp_path / f"{name}.wav", "text": "x", "speaker": "", "language": "en"},)
-    accepted = tuple(InspectedUtterance(**clip, num_samples=22050) for clip in clips)
-    warnings = (ClipWarning(name, None, name, f"{start}reason", f"{start}detail"),)
-    rejections = (Rejection(name, 1, name, f"{start}reason", f"{start}detail"),)
+    accepted = tuple(Utterance(**clip, num_samples=22050) for clip in clips)
+    warnings = (Finding(name, None, name, f"{start}reason", f"{start}detail"),)
+    rejections = (Finding(name, 1, name, f"{start}reason", f"{start}detail"),)
     write_report(Inspection(tmp_path, accepted, rejections, warnings, ()), tmp_path / "report.csv")
     with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

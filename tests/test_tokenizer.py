@@ -169,8 +169,23 @@ def extended_in_the_same_script(english):
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet=sorted(set("".join(text for text, _ in ENGLISH).lower())), max_size=60))
 def test_extension_leaves_old_languages_as_they_were(english, extended_in_the_same_script, text):
-    # "co." is read as "company", whose letters this vocabulary lacks: [UNK] then, in both.
-    assert extended_in_the_same_script.encode(text, "en") == english.encode(text, "en")
+    ids = english.encode(text, "en")
+    assert extended_in_the_same_script.encode(text, "en") == ids or english.unk_id in ids  # "co." is read as "company"
+
+
+@pytest.mark.parametrize("g2p", [(), ("am", "espeak")], ids=["letters", "sounds"])
+def test_extension_brings_the_whole_alphabet_of_a_language(english, g2p):
+    if g2p:
+        pytest.importorskip("espeakng_loader")
+    extended = english.with_g2p(g2p).extend([("ما این را دیدیم.", "fa"), ("ሰላም", "am"), ("ja", "de")])
+    sentences = {
+        "fa": "سلام، حال شما چطور است؟ ژاله و قاصدک ضبط صوت غذا را لذیذ خواندند؛ گچ، پخت.",
+        "am": "ቋንቋ ለመማር ጊዜ ያስፈልጋል፣ ጥሩ ነው። ፀሐይ ጳጳስ ዝሆን ኮምፒውተር ቫዮሊን ቸኮሌት ሼህ ኛ",
+        "de": "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    }
+    assert {code: extended.unknown_characters(text, code) for code, text in sentences.items()} == dict.fromkeys(
+        sentences, ""
+    )
 
 
 @needs_shared

@@ -22,7 +22,9 @@ from myxtts.storage.files import AnyPath
 
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
-MEDIA_EXTENSIONS = ".wav .flac .ogg .opus .mp3 .aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split()
+MEDIA_EXTENSIONS = tuple(
+    f"{' '.join(AUDIO_EXTENSIONS)} .aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split()
+)
 """File names that are taken for recordings."""
 
 MIN_SAMPLE_RATE = 4_000

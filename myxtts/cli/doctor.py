@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Examines the machine, workers or a data set; exit code 1 under --strict when a clip is left out."""
+    """Examines the machine, workers or a data set; exit code 2 without a usable clip, with --strict 1 for any other."""
     from myxtts.runs.signals import leave_in_order
 
     code = run(argv)
@@ -124,4 +124,6 @@ def report_data(arguments: argparse.Namespace) -> int:
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)
     print(f"every clip and its reason: {arguments.report}")
+    if not inspection.accepted:
+        return 2
     return 1 if arguments.strict and (inspection.rejections or leaks) else 0

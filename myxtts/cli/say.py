@@ -76,8 +76,8 @@ def _add_speech(speech):
     speech.add_argument("--seed", type=int, default=0, help="of the draws")
     retries = "draw a sentence anew, so often, that loops, babbles, breaks off or does not end; not with --stream"
     speech.add_argument("--retries", type=int, default=1, metavar="N", help=retries)
-    recognizer = "recognizer that checks each sentence: a folder with Whisper, or a command with {wav} in it; not with "
-    speech.add_argument("--recognizer", metavar="FOLDER|COMMAND", help=f"{recognizer}--stream")
+    recognizer = "recognizer that checks each sentence: base, hf://…, a folder, a command with {wav}; not with --stream"
+    speech.add_argument("--recognizer", metavar="NAME", help=recognizer)
     own = "(default: the model's own)"
     speech.add_argument("--temperature", type=float, help=f"0 takes the best code every time {own}")
     speech.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {own}")
@@ -219,9 +219,9 @@ def _check(arguments):
     if (rate := arguments.sample_rate) is not None:
         require(8000 <= rate <= 96000, "--sample-rate", "8000 to 96000 Hz", rate, "Try 24000, 44100 or 48000.")
     if arguments.recognizer is not None:
-        from myxtts.hearing.recognizers import check_recognizer
+        from myxtts.hearing.recognizers import settle_recognizer
 
-        check_recognizer(arguments.recognizer)
+        settle_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
     require_output("--save-voice", arguments.save_voice)
     if arguments.batch:

@@ -211,6 +211,12 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float
     return min(low, high), high
 
 
+def _own_vocabulary(config):
+    """The vocabulary file of the run that the configuration continues; None where there is none."""
+    path = vocabulary_path(Path(config.training.checkpoint_dir))
+    return path if path.is_file() and not config.training.reset_training else None
+
+
 def _g2p(config):
     """Codes of the languages that are written as they sound: the run's own, or those asked for."""
     asked, home = config.data.g2p, Path(config.training.checkpoint_dir)
@@ -218,34 +224,29 @@ def _g2p(config):
         asked = None if asked is None else g2p_codes(asked)
     except ValueError as error:
         raise ConfigError(f"--g2p: {error}") from error
-    if config.training.reset_training or not vocabulary_path(home).is_file():
-        return asked or ()
     try:
-        own = read_config(home).data.g2p or ()
+        own = (read_config(home).data.g2p or ()) if _own_vocabulary(config) else None
     except CheckpointError:  # a vocabulary alone
-        return asked or ()
-    if asked is not None and asked != own:
+        own = None
+    if asked is not None and own not in (None, asked):
         known, received = (", ".join(codes) or "no language" for codes in (own, asked))
         hint = "Leave it out, or give --reset-training."
         raise ConfigError(f"--g2p must be as in the run in {home}: {known}. Received: {received}. {hint}")
-    return own
+    return (asked or ()) if own is None else own
 
 
 def _tokenizer(config, utterances):
     """The run's own vocabulary; else the given one, grown by what it lacks for the corpus; else one trained on it."""
-    data, own = config.data, vocabulary_path(Path(config.training.checkpoint_dir))
-    is_own = own.is_file() and not config.training.reset_training
+    data, own = config.data, _own_vocabulary(config)
     texts = [(utterance.text, utterance.language) for utterance in utterances]
-    if not (is_own or data.vocabulary):
+    if not (own or data.vocabulary):
         return XTTSTokenizer.train(texts, vocab_size=data.vocabulary_size, g2p=data.g2p) if texts else None
     try:
-        tokenizer = XTTSTokenizer.from_file(own if is_own else data.vocabulary).with_g2p(data.g2p)
+        tokenizer = XTTSTokenizer.from_file(own or data.vocabulary).with_g2p(data.g2p)
     except (OSError, ValueError) as error:
-        what = "The run's own vocabulary" if is_own else "--vocabulary"
+        what = "The run's own vocabulary" if own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
-    if is_own:
-        return tokenizer
-    lacking = [pair for pair in texts if tokenizer.check(*pair)]
+    lacking = [] if own else [pair for pair in texts if tokenizer.check(*pair)]
     grown = tokenizer.extend(lacking) if lacking else tokenizer
     if grown.num_tokens > tokenizer.num_tokens:
         growth = f"grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"

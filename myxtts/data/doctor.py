@@ -17,7 +17,7 @@ import numpy as np
 from myxtts.audio.files import AudioError, read_audio, to_pcm16
 from myxtts.config.checks import counted, read_bounded, require
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.data.corpora import Corpus, Finding, Rejection, Utterance, load_corpus
+from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
 from myxtts.data.splits import Leak, find_leakage
 from myxtts.storage.files import digest_bytes, write_text, write_whole
@@ -55,30 +55,15 @@ class ClipLimits:
         require(self.min_seconds < self.max_seconds, "min_seconds", f"below {self.max_seconds}", self.min_seconds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class InspectedUtterance(Utterance):
-    """An utterance whose audio can be read."""
-
-    num_samples: int
-    """Length at 22 050 Hz."""
-
-    @property
-    def seconds(self) -> float:
-        return self.num_samples / MODEL_SAMPLE_RATE
-
-
-class ClipWarning(Finding):
-    """A finding about a clip that is used all the same."""
-
-
 @dataclass(frozen=True)
 class Inspection:
     """Every clip of the corpus at `root` is either in `accepted` or in `rejections`, which include the corpus's own."""
 
     root: Path
-    accepted: tuple[InspectedUtterance, ...]
-    rejections: tuple[Rejection, ...]
-    warnings: tuple[ClipWarning, ...]
+    accepted: tuple[Utterance, ...]
+    rejections: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    """Of accepted clips."""
     notes: tuple[str, ...]
 
     @property
@@ -90,9 +75,7 @@ class Inspection:
         """The inspection without the clips for whose text and language `check_text` returns what is wrong with it."""
         faults = [check_text(utterance.text, utterance.language) for utterance in self.accepted]
         refused = [
-            Rejection(clip.id, clip.line, relative_path(clip.wav_path, self.root), "text not usable", fault)
-            for clip, fault in zip(self.accepted, faults)
-            if fault
+            _finding(self.root, clip, "text not usable", fault) for clip, fault in zip(self.accepted, faults) if fault
         ]
         accepted = tuple(clip for clip, fault in zip(self.accepted, faults) if not fault)
         return replace(self, accepted=accepted, rejections=(*self.rejections, *refused))
@@ -169,15 +152,18 @@ def inspect_corpus(
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
         if refusal := _refusal(utterance.text, verdict):
-            rejections.append(_finding(Rejection, corpus, utterance, *refusal))
+            rejections.append(_finding(corpus.root, utterance, *refusal))
         else:
-            good.append((InspectedUtterance(**vars(utterance), num_samples=verdict.num_samples), verdict))
+            good.append((replace(utterance, num_samples=verdict.num_samples), verdict))
     accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good)
     return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), tuple(notes))
 
 
 def summarize(inspection: Inspection) -> str:
-    """The inspection in a few lines: totals, then one line a reason with its count and the first clip it names."""
+    """The inspection in a few lines: totals, then one line a reason with its count and the first clip.
+
+    A reason that most clips are rejected for is given in full.
+    """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
     given, accepted = f"clips given: {inspection.given}", f"accepted: {len(inspection.accepted)} ({duration})"
@@ -186,7 +172,9 @@ def summarize(inspection: Inspection) -> str:
     for title, findings in (("rejected", inspection.rejections), ("warning", inspection.warnings)):
         firsts = {finding.reason: finding for finding in reversed(findings)}
         for reason, count in Counter(finding.reason for finding in findings).most_common():
-            lines.append(f"{title}: {reason}: {count} (first: {firsts[reason].id or f'line {firsts[reason].line}'})")
+            first = firsts[reason]
+            why = f" {first.detail}" if title == "rejected" and 2 * count > inspection.given else ""
+            lines.append(f"{title}: {reason}: {count} (first: {first.id or f'line {first.line}'}){why}")
     return "\n".join([*lines, *(f"note: {note}" for note in inspection.notes)])
 
 
@@ -285,11 +273,11 @@ def _warnings(corpus, good):
         if first is not utterance:
             same = "the same text" if first.text == utterance.text else "another text"
             found.append(("duplicate audio", f"It is the same recording as {first.id}, with {same}."))
-        yield from (_finding(ClipWarning, corpus, utterance, *warning) for warning in found)
+        yield from (_finding(corpus.root, utterance, *warning) for warning in found)
 
 
-def _finding(kind, corpus, utterance, reason, detail):
-    return kind(utterance.id, utterance.line, relative_path(utterance.wav_path, corpus.root), reason, detail)
+def _finding(root, utterance, reason, detail):
+    return Finding(utterance.id, utterance.line, relative_path(utterance.wav_path, root), reason, detail)
 
 
 def _encoding_fault(text):

@@ -1,8 +1,10 @@
 """Speech recognizers: Whisper, pocketsphinx, or any command."""
 
+import importlib.util
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,9 @@ from myxtts.hearing.text_errors import character_errors
 
 SAMPLE_RATE = 16000
 TIMEOUT_SECONDS = 600
+WHISPER_SIZES = ("tiny", "base", "small", "medium", "large-v2", "large-v3")
+"""Sizes of Whisper that are names of recognizers: https://huggingface.co/Systran has them for CTranslate2."""
+_WHISPER_FILES = ["model.bin", "config.json", "tokenizer.json", "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
 """Samples `(S,)`, their rate in Hz and a language's code -> text. Some have `words`, too, which gives `Word`s."""
@@ -43,28 +48,97 @@ class Listening:
 
 
 def open_recognizer(asked: str, thorough: bool = False) -> Recognizer:
-    """A folder with a Whisper model for CTranslate2, `pocketsphinx`, or a command in which `{wav}` stands for a file.
+    """Opens what `settle_recognizer` settles.
 
     Args:
         thorough: Whether Whisper searches for the best text and may use a GPU; else the same model gives the same
             figures everywhere.
+    """
+    return settle_recognizer(asked, thorough)()
+
+
+def settle_recognizer(asked: str, thorough: bool = False) -> Callable[[], Recognizer]:
+    """Finds the recognizer of a name, and returns what opens it. A model of the hub is downloaded, once.
+
+    Args:
+        asked: A size of Whisper (`base`, `whisper-base`), `hf://owner/name` or a folder with a Whisper model for
+            CTranslate2, `pocketsphinx`, or a command in which `{wav}` stands for a file.
 
     Raises:
-        UserError: It is none of them, or what it needs is not installed.
+        UserError: It is none of them, it cannot be downloaded, or what it needs is not installed.
     """
-    check_recognizer(asked)
     if "{wav}" in asked:
-        return Command(asked)
-    return Pocketsphinx() if asked == "pocketsphinx" else Whisper(Path(asked), thorough)
-
-
-def check_recognizer(asked: str) -> None:
-    """Raises as `open_recognizer`, as far as it can be checked without opening it."""
-    if "{wav}" not in asked and asked != "pocketsphinx" and not Path(asked).is_dir():
+        command = Command(asked)
+        return lambda: command
+    if asked == "pocketsphinx":
+        _require_package("pocketsphinx", "recordings")
+        return Pocketsphinx
+    size = asked.removeprefix("whisper-")
+    is_remote = asked.startswith("hf://") or size in WHISPER_SIZES
+    if not (is_remote or Path(asked).is_dir()):
         raise UserError(
-            "--recognizer must be the folder of a Whisper model, pocketsphinx, or a command with {wav} in it, such as "
-            f'"./hear.sh {{wav}}". Received: {asked}.'
+            f"--recognizer must be a size of Whisper ({', '.join(WHISPER_SIZES)}), hf://owner/name, the folder of a "
+            'Whisper model, pocketsphinx, or a command with {wav} in it, such as "./hear.sh {wav}". '
+            f"Received: {asked}."
         )
+    _require_package("faster_whisper", "eval")
+    folder = Path(asked)
+    if not folder.is_dir():
+        folder = _download(asked if asked.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
+    if missing := _missing_files({path.name for path in folder.iterdir()}):
+        hint = "--recognizer base downloads one"
+        raise UserError(f"--recognizer {folder} must hold a Whisper model for faster-whisper, with {missing}; {hint}.")
+    return lambda: Whisper(folder, thorough)
+
+
+def _require_package(name, extra):
+    if importlib.util.find_spec(name) is None:
+        package = name.replace("_", "-")
+        raise UserError(f'This recognizer needs {package}. Install it with: pip install "myxtts[{extra}]"')
+
+
+def _missing_files(names):
+    """Those of the files that every Whisper model for CTranslate2 has that are not among `names`; "" for none."""
+    return ", ".join(name for name in ("model.bin", "config.json", "tokenizer.json") if name not in names)
+
+
+def _download(source):
+    """The folder with the Whisper model `hf://owner/name[@revision]`; licence and size are printed before a download.
+
+    It is kept where the hub's library keeps it. Without a network, its files may lie in a folder that the error names.
+    """
+    from myxtts.interchange.hub import fetching
+
+    (repository, revision), hub = fetching.parse_hub_name(source), fetching.import_hub()
+    by_hand = Path(hub.constants.HF_HOME, "myxtts", repository.replace("/", "--"))
+    if (by_hand / "model.bin").is_file():
+        return by_hand
+    get = lambda files, **how: hub.snapshot_download(repository, revision=revision, allow_patterns=files, **how)
+    try:
+        kept = Path(get(_WHISPER_FILES, local_files_only=True))
+        if not _missing_files({path.name for path in kept.iterdir()}):
+            return kept
+    except hub.errors.LocalEntryNotFoundError:
+        pass
+    try:
+        with fetching.hub_errors(source):
+            terms = Path(get(fetching.TERMS))
+            files = get(_WHISPER_FILES, dry_run=True)
+            if missing := _missing_files({file.filename for file in files}):
+                hint = "Models for CTranslate2 are named faster-whisper-…"
+                raise UserError(f"--recognizer {source} has no {missing}: faster-whisper cannot read it. {hint}")
+            megabytes = sum(file.file_size for file in files) / 1e6
+            licence = fetching.describe_licence(source, terms)[1]
+            print(f"{licence}. Downloading {megabytes:.0f} MB to {terms}.", file=sys.stderr, flush=True)
+            folder = Path(get(_WHISPER_FILES))
+    except fetching.HubError as error:
+        if isinstance(error.__cause__, hub.errors.LocalEntryNotFoundError):
+            files = f"{', '.join(_WHISPER_FILES)} of {hub.constants.ENDPOINT}/{repository}"
+            raise UserError(f"{error} Or put the files {files} into {by_hand}.") from error
+        raise
+    for path in folder.iterdir():
+        fetching.check_digest(source, path)
+    return folder
 
 
 class Whisper:
@@ -74,13 +148,8 @@ class Whisper:
     """
 
     def __init__(self, folder: Path, thorough: bool = False):
-        files = ("model.bin", "config.json", "tokenizer.json")
-        if missing := [name for name in files if not (folder / name).is_file()]:
-            raise UserError(f"--recognizer {folder} must hold a Whisper model for faster-whisper, with {missing[0]}.")
-        try:
-            from faster_whisper import WhisperModel
-        except ModuleNotFoundError:
-            raise UserError('Whisper needs faster-whisper. Install it with: pip install "myxtts[eval]"') from None
+        from faster_whisper import WhisperModel
+
         try:
             how = dict(device="auto") if thorough else dict(device="cpu", compute_type="int8", cpu_threads=1)
             self._model = WhisperModel(str(folder), local_files_only=True, **how)
@@ -115,10 +184,8 @@ class Pocketsphinx:
     """CMU's recognizer with the English model of its package: small and fast, with every fourth word wrong."""
 
     def __init__(self):
-        try:
-            from pocketsphinx import Decoder
-        except ModuleNotFoundError:
-            raise UserError('--recognizer pocketsphinx needs it: pip install "myxtts[recordings]"') from None
+        from pocketsphinx import Decoder
+
         self._decoder = Decoder(samprate=SAMPLE_RATE, loglevel="FATAL")
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:

@@ -175,13 +175,10 @@ class Run:
             self._stop.clear()
 
     def _train(self, guard, workers):
-        from myxtts.hearing.recognizers import check_recognizer
         from myxtts.runs.figures import write_curves
         from myxtts.runs.opening import open_together
         from myxtts.runs.samples import speak_last_words
 
-        if recognizer := self.config.training.evaluation_recognizer:
-            check_recognizer(recognizer)  # now, and not when the first stages have been trained
         self._notify("on_pipeline", self.config, self.plan)
         dataset, works = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None

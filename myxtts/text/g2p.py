@@ -77,6 +77,20 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
     return espeak.text_to_ipa(cleaned, voice) if voice else cleaned
 
 
+def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
+    """All letters or, where it is written as it sounds, about all sounds that `written` spells a language with."""
+    entry = get_language(language)
+    if entry.romanize:
+        return set(entry.alphabet)
+    letters = list(entry.alphabet)
+    if espeak_voice(language, g2p):  # the names of letters lack many sounds, and these made-up words hardly any
+        known = [letter for letter in letters if letter.isalpha()]
+        ends = lambda last: [end for end in ("", known[0], last, "r", "g") if not end or end in known]
+        letters += [first + last + end for first in known for last in known for end in ends(last)]
+        letters += [known[0] + first + last + known[0] for first in known for last in known]
+    return set(written(" ".join(letters), language, g2p)) - {" "}
+
+
 def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
     """eSpeak NG's name of a language whose text it reads, where `g2p`, from `g2p_codes`, leaves the language to it."""
     entry = get_language(language)

@@ -14,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from myxtts.config.checks import counted
 from myxtts.storage.files import write_text
 from myxtts.text.cleaners import TYPOGRAPHIC_VARIANTS, plain_letter, replace_unknown
-from myxtts.text.g2p import g2p_codes, written
+from myxtts.text.g2p import alphabet, g2p_codes, written
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
 from myxtts.text.vocabulary import SPACE, START, STOP, UNKNOWN, Vocabulary
@@ -76,10 +76,10 @@ class XTTSTokenizer:
             ValueError: There is no text, or there are no rules for the sounds of a language.
         """
         g2p = g2p_codes(g2p)
-        texts, tags = _clean_corpus(texts_with_languages, languages, g2p)
+        texts, codes = _clean_corpus(texts_with_languages, languages, g2p)
         if not any(texts):
             raise ValueError("A vocabulary is trained on the text of a corpus. Received no text.")
-        special_tokens = [STOP, UNKNOWN, SPACE, START, *tags]
+        special_tokens = [STOP, UNKNOWN, SPACE, START, *(LANGUAGES[code].tag for code in codes)]
         tokenizer = Tokenizer(BPE(unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         trainer = BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=special_tokens, show_progress=False)
@@ -95,7 +95,7 @@ class XTTSTokenizer:
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256, languages: Iterable[str] = ()) -> Self:
-        """Makes a tokenizer whose vocabulary has the characters and languages of a corpus as well.
+        """Makes a tokenizer whose vocabulary has the characters of a corpus and of its languages' alphabets as well.
 
         Old ids stay, and any text that the old vocabulary knew in full keeps its ids: every new token has a character
         in it that was unknown before. For a language in a known script, therefore, few tokens are learned.
@@ -104,10 +104,12 @@ class XTTSTokenizer:
             num_new_tokens: Most tokens of several characters to add; new characters and tags come on top.
             languages: Codes of languages to have a tag besides those of the corpus.
         """
-        texts, tags = _clean_corpus(texts_with_languages, languages, self.g2p)
+        texts, codes = _clean_corpus(texts_with_languages, languages, self.g2p)
+        tags = [LANGUAGES[code].tag for code in codes]
         split = pre_tokenizers.Whitespace()
         variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self._characters}
         counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text.translate(variants)))
+        counts.update(letter for code in codes for letter in alphabet(code, self.g2p))
         return type(self)(self._vocabulary.extend(counts, tags, num_new_tokens), self.g2p)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -223,7 +225,7 @@ def _name_all(unknown: list[str]) -> str:
 
 
 def _clean_corpus(texts: Corpus, languages: Iterable[str], g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Cleaned texts, and the tags of their languages and of `languages` in the order of their codes."""
+    """Cleaned texts, and the codes of their languages and of `languages`, sorted."""
     pairs = list(texts)
     codes = {get_language(code).code for code in (*languages, *(language for _, language in pairs))}
-    return [written(text, language, g2p) for text, language in pairs], [LANGUAGES[code].tag for code in sorted(codes)]
+    return [written(text, language, g2p) for text, language in pairs], sorted(codes)

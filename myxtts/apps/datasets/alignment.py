@@ -31,7 +31,7 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
 
     Returns:
         Atoms in order, which cover all stretches and all pieces. Texts that are not spoken are atoms without stretches;
-        speech without text and texts that are in doubt have a `reason`.
+        speech without text and texts of low confidence have a `reason`.
     """
     links, touches = _links(starts, ends, pieces)
     blocks: list[list[int]] = []  # stretches [first, last) that share pieces [first, last)
@@ -48,19 +48,17 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
             groups.append((first, last, first_piece, last_piece))
         i, j = last, last_piece
     atoms = [_to_atom(first, last, pieces[low:high]) for first, last, low, high in groups]
-    told = [k for k, one in enumerate(atoms) if _has_both(one)]
-    doubted = set()
-    if told:
-        away = np.abs(_deviations(*_lengths([atoms[k] for k in told], starts, ends)))
-        doubted |= {k for k, far in zip(told, away) if far > _MOST_DEVIATION}
+    paired = [k for k, one in enumerate(atoms) if _has_both(one)]
+    away = np.abs(_deviations(*_lengths([atoms[k] for k in paired], starts, ends))) if paired else ()
+    flagged = {k for k, far in zip(paired, away) if far > _MOST_DEVIATION}
     of_stretch = {i: k for k, (first, last, _, _) in enumerate(groups) for i in range(first, last)}
     of_piece = {j: k for k, (_, _, first, last) in enumerate(groups) for j in range(first, last)}
     for i, j in touches:
         # Speech in no text, or a text that is not spoken, that touches the other side of a group may be a part of it.
         if not (atoms[of_stretch[i]].text and atoms[of_piece[j]].last > atoms[of_piece[j]].first):
-            doubted |= {of_stretch[i], of_piece[j]}
+            flagged |= {of_stretch[i], of_piece[j]}
     return [
-        replace(one, reason="doubtful text") if k in doubted and _has_both(one) else one for k, one in enumerate(atoms)
+        replace(one, reason="doubtful text") if k in flagged and _has_both(one) else one for k, one in enumerate(atoms)
     ]
 
 
@@ -82,10 +80,10 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
 
     Too few cannot tell, and are believed.
     """
-    told = [one for one in atoms if _has_both(one)]
-    if num_pieces < _TELLING_PIECES or len(told) < _TELLING_GROUPS:
+    paired = [one for one in atoms if _has_both(one)]
+    if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
         return True
-    seconds, counts = _lengths(told, starts, ends)
+    seconds, counts = _lengths(paired, starts, ends)
     score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, _MOST_PRICE).mean()
     others = np.roll(counts, len(counts) // 3), counts[::-1]
     return score(counts) < _SHARE_OF_CHANCE * min(map(score, others))

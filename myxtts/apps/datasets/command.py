@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
@@ -11,7 +12,7 @@ from myxtts.config.checks import UserError, counted, require
 EXAMPLES = """examples:
   myxtts make-dataset talk.mp3 --subtitles talk.srt --output set
   myxtts make-dataset audiobook/ --language de --speaker anna --output set
-  myxtts make-dataset book.wav --transcript book.txt --recognizer whisper-base --output set
+  myxtts make-dataset book.wav --transcript book.txt --recognizer base --output set
   myxtts make-dataset notes.flac --recognizer "whisper-cli --file {wav}" --output set
   myxtts doctor data set
   myxtts train --train-data set
@@ -30,18 +31,27 @@ def build_parser() -> PlainParser:
     add("recordings", nargs="+", metavar="LONG", help="audio or video files, or folders of them")
     add("--output", required=True, metavar="DIR", help="new folder, or an earlier set that is added to")
     texts = parser.add_mutually_exclusive_group()
-    texts.add_argument("--subtitles", **file, help=".srt, .vtt or .ass of the recording")
-    texts.add_argument("--transcript", **file, help="plain text of the recording")
-    hears = "folder of a Whisper model, pocketsphinx, or a command with {wav} in it that prints what it hears"
-    add("--recognizer", metavar="WHAT", help=hears)
-    add("--aligner", metavar="WHAT", help="recognizer that finds a transcript in the sound (default: --recognizer)")
+    text = file | dict(dest="text", type=Path)
+    texts.add_argument("--subtitles", **text, help=".srt, .vtt or .ass of the recording")
+    texts.add_argument("--transcript", **text, help="plain text of the recording")
+    hears = "base or another size of Whisper, hf://owner/name, a folder, pocketsphinx, or a command with {wav}"
+    add("--recognizer", dest="recognizer_name", default="", metavar="NAME", help=hears)
+    finds = "recognizer that finds a transcript in the recording (default: --recognizer)"
+    add("--aligner", dest="aligner_name", default="", metavar="NAME", help=finds)
     add("--language", default="en", help="of the speech")
     add("--speaker", metavar="NAME", help="who speaks (default: the name of the output folder)")
     add("--vad", choices=("auto", "silero", "energy"), default="auto", help="detector of speech")
     add("--vad-model", **file, help="Silero's .onnx file (default: that of an installed package)")
     add("--min-seconds", type=float, default=1.0, help="length of the shortest clip")
     add("--max-seconds", type=float, default=11.5, help="length of the longest clip")
-    add("--min-snr", type=float, default=15.0, metavar="DB", help="speech must stand so far over the pauses")
+    add(
+        "--min-snr",
+        dest="min_snr_db",
+        type=float,
+        default=15.0,
+        metavar="DB",
+        help="speech must stand so far over the pauses",
+    )
     add("--one-voice", action="store_true", help="leave out clips with other voices; takes a tenth of their length")
     encoder = "for --one-voice: pretrained.pt of resemblyzer or an .onnx (default: the installed package's)"
     add("--speaker-encoder", **file, help=encoder)
@@ -92,63 +102,30 @@ def _options(arguments):
     if arguments.speaker_encoder and not arguments.one_voice:
         raise UserError("--speaker-encoder needs --one-voice.")
     from myxtts.apps.datasets.source import Options
+    from myxtts.hearing import dnsmos, speaker_similarity
     from myxtts.hearing.recognizers import open_recognizer
+    from myxtts.hearing.silero import SileroModel, find_model
     from myxtts.text.languages import get_language
 
     try:
         language = get_language(arguments.language).code
     except ValueError as error:
         raise UserError(f"--language: {error}") from None
-    text = arguments.subtitles or arguments.transcript
-    recognizer = open_recognizer(arguments.recognizer, thorough=True) if arguments.recognizer else None
-    return Options(
-        text=Path(text) if text else None,
-        language=language,
-        speaker=speaker,
-        min_seconds=low,
-        max_seconds=high,
-        min_snr_db=arguments.min_snr,
-        force_cut=arguments.force_cut,
-        loudness=arguments.loudness,
-        validation_share=share,
-        seed=arguments.seed,
-        speech_model=_speech_model(arguments),
-        recognizer=recognizer,
-        aligner=open_recognizer(arguments.aligner, thorough=True) if arguments.aligner else recognizer,
-        recognizer_name=arguments.recognizer or "",
-        aligner_name=arguments.aligner or arguments.recognizer or "",
-        encoder=_encoder(arguments),
-        dnsmos=None if least is None else _dnsmos(),
-        min_dnsmos=least or 0.0,
-    )
-
-
-def _speech_model(arguments):
-    """Silero's model where it is asked for or found; None for levels alone."""
-    from myxtts.hearing.silero import SileroModel, find_model
-
-    if arguments.vad == "energy":
-        return None
-    path = Path(arguments.vad_model) if arguments.vad_model else find_model()
-    if path is None and arguments.vad == "silero":
+    recognizer = aligner = open_recognizer(arguments.recognizer_name, True) if arguments.recognizer_name else None
+    if arguments.aligner_name:
+        aligner = open_recognizer(arguments.aligner_name, True)
+    detector = None if arguments.vad == "energy" else arguments.vad_model or find_model()
+    if detector is None and arguments.vad == "silero":
         hint = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
         raise UserError(f"--vad silero needs onnxruntime and Silero's model: {hint}.")
-    return SileroModel(path) if path else None
-
-
-def _encoder(arguments):
-    from myxtts.hearing.speaker_similarity import HOW_TO_GET, find_encoder
-
-    encoder = find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
+    detector = detector and SileroModel(Path(detector))
+    encoder = speaker_similarity.find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
     if arguments.one_voice and encoder is None:
-        raise UserError(f"--one-voice needs a speaker encoder: {HOW_TO_GET}.")
-    return encoder
-
-
-def _dnsmos():
-    from myxtts.hearing.dnsmos import DNSMOS, HOW_TO_GET
-
-    scorer = DNSMOS.load()
-    if scorer is None:
-        raise UserError(f"--min-dnsmos needs DNSMOS: {HOW_TO_GET}.")
-    return scorer
+        raise UserError(f"--one-voice needs a speaker encoder: {speaker_similarity.HOW_TO_GET}.")
+    scorer = dnsmos.DNSMOS.load() if least else None
+    if least and scorer is None:
+        raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
+    given = {field.name: getattr(arguments, field.name) for field in fields(Options) if field.name in vars(arguments)}
+    given |= dict(language=language, speaker=speaker, speech_model=detector, encoder=encoder, dnsmos=scorer)
+    names = {"aligner_name": arguments.aligner_name or arguments.recognizer_name, "min_dnsmos": least or 0.0}
+    return Options(**given | names, recognizer=recognizer, aligner=aligner)

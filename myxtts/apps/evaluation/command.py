@@ -12,7 +12,7 @@ SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
 EXAMPLES = """
 examples:
   myxtts evaluate runs/mine --quick
-  myxtts evaluate runs/a runs/b runs/b@last --data recordings --recognizer whisper-base
+  myxtts evaluate runs/a runs/b runs/b@last --data recordings --recognizer base
   myxtts evaluate runs/mine --texts lines.txt --voices me.wav --recognizer "./hear.sh {wav}"
   myxtts evaluate spoken_by_others --data recordings
 
@@ -40,8 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     said.add_argument("--seeds", type=int, metavar="N", default=3, help="times that each sentence is drawn")
     said.add_argument("--seed", type=int, metavar="N", default=0, help="the first seed")
     heard = parser.add_argument_group("who listens")
-    listens = "folder of a Whisper model, or a command with {wav} in it that prints what it hears"
-    heard.add_argument("--recognizer", metavar="WHAT", help=listens)
+    listens = "size of Whisper such as base, hf://owner/name, a Whisper model's folder, or a command with {wav} in it"
+    heard.add_argument("--recognizer", metavar="NAME", help=listens)
     encoder = "pretrained.pt of resemblyzer, or an .onnx that takes 16 kHz samples (default: the installed package's)"
     heard.add_argument("--speaker-encoder", metavar="FILE", help=encoder)
     parser.add_argument("--output", metavar="DIR", default="evaluation", help="for table, page and sound")
@@ -60,7 +60,10 @@ def main(argv: list[str] | None = None) -> int:
     require(0 <= arguments.seed < 2**31, "--seed", "0 to 2147483647", arguments.seed)
     require_output("--output", arguments.output, makes_folders=True)
     from myxtts.devices.tensorflow_start import import_tensorflow
+    from myxtts.hearing.recognizers import settle_recognizer
 
+    if arguments.recognizer:
+        settle_recognizer(arguments.recognizer)
     import_tensorflow()
     from myxtts.apps.evaluation.evaluate import (
         PAGE,

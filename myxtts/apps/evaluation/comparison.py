@@ -12,7 +12,7 @@ from myxtts.hearing.measuring import MAX_RECOGNIZER_ERROR, Measured, Tools, ends
 from myxtts.hearing.spoken import Sentence
 
 MISSING = {
-    "recognizer": "--recognizer FOLDER of a Whisper model, or a command",
+    "recognizer": "--recognizer base, or another one",
     "encoder": speaker_similarity.HOW_TO_GET,
     "dnsmos": dnsmos.HOW_TO_GET,
     "recordings": "sentences of a data set with recordings: --data FOLDER",

@@ -12,21 +12,24 @@ sizes are limited, and every line becomes an utterance or a rejection with its r
 import importlib
 import os
 import pkgutil
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import Path
 
-from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
+from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
-from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Rejection, Utterance
+from myxtts.config.stages import STAGES
+from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
 from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, get_language
 
-ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".7z", ".rar", ".tgz")
+ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz")
+SPREADSHEETS, MODELS = (".xlsx", ".xls", ".ods", ".numbers"), (".pth", ".safetensors")
+TEXTS, SUBTITLES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab"), (".srt", ".vtt", ".ass")
 
-__all__ = ["Corpus", "CorpusError", "Finding", "Rejection", "Utterance", "load_corpus"]
+__all__ = ["Corpus", "CorpusError", "Finding", "Utterance", "load_corpus"]
 
 
 def find_formats() -> list[CorpusFormat]:
@@ -63,7 +66,7 @@ def load_corpus(
         if not Path(folder).is_dir():
             raise CorpusError(f"--audio-root must be a folder that is there. Received: {folder}.")
     root = Path(root)
-    _require_data_set(root)
+    require_data_set(root)
     place_path = root if root.is_dir() else root.parent
     # Within speaker folders each folder may have a format of its own.
     inner = formats if chosen[0].name == "speaker-folders" else chosen
@@ -78,20 +81,44 @@ def load_corpus(
         raise CorpusError(_nothing_fits(place, chosen))
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
-        reading.notes.append(f"Links of yours lead outside the data set and were followed, to audio in {where}.")
+        reading.notes.append(
+            f"Links or names of yours lead outside the data set and were followed, to audio in {where}."
+        )
     _guess_language(reading)
     found = tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes)
     return Corpus(place_path, layout, *found, is_list=place.list_path is not None)
 
 
-def _require_data_set(root):
+def require_data_set(root: Path) -> None:
+    """Raises `CorpusError` where a path is certainly no data set, with what it is and what to do with it."""
+    name, kind = printable(str(root)), root.suffix.lower() if root.is_file() else ""
     if not root.exists():
-        raise CorpusError(f"The data set {root} does not exist. Give a folder, or a list, as docs/data.md shows.")
-    if root.suffix.lower() in ARCHIVES and root.is_file():
-        raise CorpusError(f"The data set {root} is an archive. Unpack it, and give the folder.")
-    if root.suffix.lower() in MEDIA_EXTENSIONS and root.is_file():
-        cut = f"`myxtts make-dataset {printable(str(root))} --output DIR` cuts a long one into clips"
-        raise CorpusError(f"The data set {root} is a recording. Give the folder of your recordings; {cut}.")
+        what = "does not exist. Give a folder, or a list, as docs/data.md shows"
+    elif kind in ARCHIVES:
+        what = "is an archive. Unpack it, and give the folder"
+    elif kind in MEDIA_EXTENSIONS:
+        make = f"`myxtts make-dataset {shlex.quote(name)} --output DIR --recognizer base`"
+        what = f"is a recording. {make} cuts it into clips with their texts (or --subtitles, --transcript)"
+    elif kind in SPREADSHEETS:
+        what = 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file'
+    elif kind in MODELS or (root.is_dir() and _is_model(root)):
+        train = f"--init-from {shlex.quote(name)} trains on from it"
+        what = f"is a model and no data set. {train}, `myxtts say --checkpoint {shlex.quote(name)}` speaks with it"
+    elif (root / "speak.py").is_file() and any(root.glob("*.onnx")):
+        what = f"is an exported model and no data set. `python {shlex.quote(name)}/speak.py --help` says how it speaks"
+    else:
+        names = _names_below(root) if root.is_dir() else []
+        if all(one.lower().endswith(("/", *MEDIA_EXTENSIONS, *SUBTITLES)) for one in names):
+            _require_texts(root, names)
+        return
+    raise CorpusError(f"The data set {name} {what}.")
+
+
+def _is_model(folder):
+    """Whether a folder holds a run, a preset or a model in Coqui's layout, and no list of clips beside it."""
+    has_config = (folder / "config.json").is_file() and not (folder / "metadata.csv").is_file()
+    is_ours = any(next((folder / stage).glob("step_*"), None) for stage in STAGES)
+    return has_config and (is_ours or any((folder / f"model{suffix}").is_file() for suffix in MODELS))
 
 
 def _guess_language(reading):
@@ -111,23 +138,34 @@ def _guess_language(reading):
         ]
 
 
-def _nothing_fits(place, formats):
-    """The message for a place that none of the formats reads: what is there, and the format that it is most like."""
+def _names_below(folder):
+    """Names of what is in a folder and two levels further down; those of folders end with a slash."""
     names = []
-    for folder, folders, files in os.walk(place.path):
+    for path, folders, files in os.walk(folder):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)
-        if len(Path(folder).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
+        if len(Path(path).relative_to(folder).parts) >= 2 or len(names) > 2_000:
             folders.clear()
-    # Any audio, any list: a name says more than a suffix.
-    weight = lambda sign: any(_fits(name, sign) for name in names) * (0.3 if "*" in sign else 1)
-    by_default = sorted(formats, key=lambda form: form.name != "ljspeech")
-    nearest = max(by_default, key=lambda form: sum(map(weight, form.signs)))
+    return names
+
+
+def _nothing_fits(place, formats):
+    """The message for a place that none of the formats reads: what is there, and what the format asked for is."""
+    names, wanted = _names_below(place.path), next((form for form in formats if form.name == "ljspeech"), formats[0])
+    if len(formats) > 1 and not any(name.lower().endswith(TEXTS) for name in names):
+        _require_texts(place.path, names)
     seen = ", ".join(names[:8]) + (", …" if names[8:] else "") if names else "nothing"
     known = f"is not of the format {formats[0].name}" if len(formats) == 1 else "holds nothing that is known"
-    hint = f"The nearest format is {nearest.name}: a folder with {nearest.hint or 'a list with a header'}"
     found = f"{place.list_path or place.path} {known}. Seen: {printable(seen)}."
-    return f"{found} {hint}. docs/data.md shows all formats."
+    return f"{found} {wanted.name} is a folder with {wanted.hint}. docs/data.md shows all formats."
 
 
-def _fits(name, sign):
-    return name.lower().endswith(AUDIO_EXTENSIONS) if sign == "*.wav" else fnmatch(name, sign)
+def _require_texts(folder, names):
+    """Raises `CorpusError` where there are recordings, which have subtitles or no texts."""
+    if not any(name.lower().endswith(MEDIA_EXTENSIONS) for name in names):
+        return
+    has_subtitles = any(name.lower().endswith(SUBTITLES) for name in names)
+    media = next(path for path in sorted(folder.rglob("*")) if path.suffix.lower() in MEDIA_EXTENSIONS)
+    hear = "" if has_subtitles else " --recognizer base"
+    command = f"myxtts make-dataset {shlex.quote(printable(str(media.parent)))} --output DIR{hear}"
+    has = f"recordings and {'subtitles' if has_subtitles else 'no texts'}"
+    raise CorpusError(f"{folder} holds {has}. `{command}` makes a data set of them; then give DIR.")

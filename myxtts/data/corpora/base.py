@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, printable
 
 
@@ -26,6 +27,12 @@ class Utterance:
     line: int | None = field(default=None, compare=False)
     validation: bool = field(default=False, compare=False)
     """Whether the data set itself keeps the clip for validation."""
+    num_samples: int = field(default=0, compare=False)
+    """Length at 22 050 Hz once the audio has been read, else 0."""
+
+    @property
+    def seconds(self) -> float:
+        return self.num_samples / MODEL_SAMPLE_RATE
 
 
 @dataclass(frozen=True)
@@ -42,10 +49,6 @@ class Finding:
     detail: str
 
 
-class Rejection(Finding):
-    """A finding for which the clip is not used."""
-
-
 @dataclass(frozen=True)
 class Corpus:
     """What a folder, or a list in the folder `root`, holds. `format` is the name of its `CorpusFormat`."""
@@ -53,7 +56,7 @@ class Corpus:
     root: Path
     format: str
     utterances: tuple[Utterance, ...]
-    rejections: tuple[Rejection, ...]
+    rejections: tuple[Finding, ...]
     notes: tuple[str, ...]
     is_list: bool = False
     """Whether one list was named: `root`, its folder, may then hold anything else."""
@@ -90,12 +93,10 @@ class CorpusFormat:
     priority: int
     """Formats of lower numbers are asked first."""
     hint: str
-    """What such a folder holds, to follow "a folder with"; empty where another format's hint covers it."""
+    """What such a folder holds, to follow "a folder with"."""
     read: Callable[[Reading, Place], bool]
     """Called as `read(reading, place)`: returns False at once if the folder has another layout; else adds at least one
     utterance or rejection, or raises `CorpusError`. `ClipRefused` means that the folder must not be read at all."""
-    signs: tuple[str, ...] = ()
-    """Patterns of files, and of folders with a slash at the end, that a folder is like it by; `*.wav` is any audio."""
 
 
 class Reading:
@@ -108,7 +109,7 @@ class Reading:
         self.formats = formats
         """Those that may be tried."""
         self.utterances: list[Utterance] = []
-        self.rejections: list[Rejection] = []
+        self.rejections: list[Finding] = []
         self.notes: list[str] = []
         self._first_uses: dict[str, Utterance] = {}
 
@@ -119,7 +120,7 @@ class Reading:
             yield
         except ClipRefused as refused:
             name, path = printable(name[:MAX_NAME_CHARACTERS]), self.folder.relative(refused.path or path)
-            self.rejections.append(Rejection(name, line, path, refused.reason, refused.detail))
+            self.rejections.append(Finding(name, line, path, refused.reason, refused.detail))
 
     def add(self, utterance: Utterance):
         """Adds a clip that can be used as far as its list tells."""

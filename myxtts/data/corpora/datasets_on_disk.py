@@ -87,4 +87,4 @@ def _write_out(recording, folder, number):
 
 
 _HINT = f"{STATE} and .arrow files (saved by the Hugging Face library datasets)"
-FORMAT = CorpusFormat("datasets", 2, _HINT, read, (STATE, SPLITS, "*.arrow", "dataset_info.json"))
+FORMAT = CorpusFormat("datasets", 2, _HINT, read)

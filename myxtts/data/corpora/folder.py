@@ -4,7 +4,7 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -45,16 +45,28 @@ class CorpusFolder:
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
-        """The folders outside the data set that audio is taken from, through links of the user's."""
+        """The user's folders outside the data set that audio is taken from, through links or by their full path."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
         # A format looks into a list to recognize it, and then reads it.
         self.read_lines = lru_cache(maxsize=2)(self._read_lines)
 
     def allow(self, folder: Path):
-        """Counts a folder, free of links, among the `audio_roots`."""
-        self.audio_roots += (folder,)
-        self._roots[folder] = None
+        """Counts a folder among the `audio_roots`."""
+        self.audio_roots += (folder.resolve(),)
+        self._roots |= dict.fromkeys((folder, folder.resolve()))
+
+    def allow_named(self, names: Collection[str]):
+        """Allows the user's own folder outside the data set in which at least half of a list's names have audio."""
+        away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
+        paths = [Path(os.path.normpath(self.root / name)) for name in away]
+        outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
+        if self.audio_roots or not outside or 2 * len(outside) < len(names) or not hasattr(os, "geteuid"):
+            return
+        common = Path(os.path.commonpath([path.parent for path in outside]))
+        if common.is_dir() and os.stat(common).st_uid == os.geteuid():
+            self.allow(common)
+            self.linked.add(common)
 
     def subfolders(self, folder: Path) -> list[Path]:
         """The folders directly under another, without hidden ones, in order of name. Raises as `files` does."""
@@ -120,8 +132,17 @@ class CorpusFolder:
                 # The folder itself was checked when it was listed: no look at the disk for each clip.
                 return self._linked_audio(path) if path in self._links else path
         tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        detail = f"There is no audio file {Path(*parts).as_posix()}{tried}."
+        detail = (
+            f"There is no audio file {Path(*parts).as_posix()}{tried}. --audio-root DIR looks in another folder too."
+        )
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
+
+    def has_audio(self, places: Sequence[Path], name: str) -> bool:
+        """Whether what a list calls a clip is in one of the places."""
+        try:
+            return bool(self.find_audio(places, self.name_to_parts(name)))
+        except ClipRefused:
+            return False
 
     def name_to_parts(self, name: str) -> list[str]:
         """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.
@@ -196,7 +217,9 @@ class CorpusFolder:
             line = data[: error.start].decode(encoding, "replace").count("\n") + 1
             found = f"line {line} holds the byte 0x{data[error.start]:02X}, which is invalid there"
             name = encoding.removesuffix("-sig").upper()
-            raise CorpusError(f"{path} is not {name}: {found}. Save the file as UTF-8.") from error
+            raise CorpusError(
+                f"{path} is not {name}: {found}. Save the file as UTF-8 (in Excel, as CSV UTF-8)."
+            ) from error
         if text.count("\0") > len(text) // 4:
             found = "line 1 looks like UTF-16 without a byte-order mark"
             raise CorpusError(f"{path} is not UTF-8: {found}. Save the file as UTF-8.")

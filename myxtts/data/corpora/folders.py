@@ -5,9 +5,9 @@ from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance, checked_text
 from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, is_name
-from myxtts.data.corpora.lists import read_plain_list
+from myxtts.data.corpora.tables import VALIDATION, cells_to_utterance, plain_table, read_parts, read_table
 
-_NORMALIZED = ".normalized.txt"
+_NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
 _LIBRITTS_VALIDATION = {"dev-clean", "dev-other"}
 _LIBRITTS_TEST = {"test-clean", "test-other"}
 _LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
@@ -61,6 +61,7 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
     lines = reading.folder.read_lines(path)
     if not lines:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
+    reading.folder.allow_named([source.strip() for line in lines for source in line.split(None, 1)[1:]])
     for number, line in enumerate(lines, 1):
         key, source = [*line.split(None, 1), "", ""][:2]
         with reading.clip(key, number, path):
@@ -109,28 +110,64 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 
 
 def read_libritts(reading: Reading, place: Place) -> bool:
-    """Reads all `SPEAKER/CHAPTER/`, perhaps below `train-…/`, with a `.normalized.txt` beside every audio file.
+    """Reads all `SPEAKER/CHAPTER/` with a `.normalized.txt` beside every audio file."""
+    return _read_chapters(reading, place, _NORMALIZED, _read_normalized)
+
+
+def read_librispeech(reading: Reading, place: Place) -> bool:
+    """Reads all `SPEAKER/CHAPTER/` with a `.trans.txt`, each line of which is `clip text`."""
+    return _read_chapters(reading, place, _TRANSCRIPTS, _read_transcripts)
+
+
+def _read_chapters(reading, place, sign, read_chapter):
+    """Reads the folders, perhaps below `train-…/`, that have files with names that end with `sign`.
 
     Those of `dev-…` are for validation when there are others, those of `test-…` are not used then.
     """
     if place.list_path:
         return False
-    walked = {path: reading.folder.files(path) for path in reading.folder.walk(place.path, 3)}
-    chapters = [path for path, files in walked.items() if any(name.endswith(_NORMALIZED) for name in files)]
+    walked = {path: [*reading.folder.files(path)] for path in reading.folder.walk(place.path, 3)}
+    chapters = {path: [name for name in files if name.endswith(sign)] for path, files in walked.items()}
+    chapters = {path: names for path, names in chapters.items() if names}
     subsets = {path: set(path.relative_to(place.path).parts) for path in chapters}
     has_training = any(subsets[path].isdisjoint(_LIBRITTS_VALIDATION | _LIBRITTS_TEST) for path in chapters)
-    for path in chapters:
-        if has_training and subsets[path] & _LIBRITTS_TEST:
-            continue
-        held = place._replace(validation=has_training and bool(subsets[path] & _LIBRITTS_VALIDATION))
-        texts = {name.removesuffix(_NORMALIZED) for name in walked[path] if name.endswith(_NORMALIZED)}
-        for stem in sorted(reading.folder.audio_stems(path) | texts):
-            transcript, clip_id = path / f"{stem}{_NORMALIZED}", f"{place.below(path).prefix}{stem}"
-            with reading.clip(stem, None, transcript):
-                reading.add(read_pair(reading, held, path / stem, transcript, clip_id, path.parent.name))
+    for path, names in chapters.items():
+        if not (has_training and subsets[path] & _LIBRITTS_TEST):
+            held = place._replace(validation=has_training and bool(subsets[path] & _LIBRITTS_VALIDATION))
+            read_chapter(reading, held, path, names)
     if has_training and any(subsets[path] & _LIBRITTS_TEST for path in chapters):
         reading.notes.append("The folders test-… were left for tests: they are not used.")
     return bool(chapters)
+
+
+def _read_normalized(reading, place, path, names):
+    texts = {name.removesuffix(_NORMALIZED) for name in names}
+    for stem in sorted(reading.folder.audio_stems(path) | texts):
+        transcript, clip_id = path / f"{stem}{_NORMALIZED}", f"{place.below(path).prefix}{stem}"
+        with reading.clip(stem, None, transcript):
+            reading.add(read_pair(reading, place, path / stem, transcript, clip_id, path.parent.name))
+
+
+def _read_transcripts(reading, place, path, names):
+    for name in names:
+        for number, line in enumerate(reading.folder.read_lines(path / name), 1):
+            clip, _, text = line.partition(" ")
+            with reading.clip(clip, number, path / name):
+                cells = {"id": clip, "text": text[:MAX_LINE_CHARACTERS], "speaker": path.parent.name}
+                reading.add(cells_to_utterance(reading, place, cells, number, (path,)))
+
+
+def read_mls(reading: Reading, place: Place) -> bool:
+    """Reads `transcripts.txt`, with lines of `SPEAKER_BOOK_CLIP`, a tab and the text; audio lies in `audio/`."""
+    path, audio = place.path / "transcripts.txt", place.path / "audio"
+    is_mls = reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)
+    for number, line in enumerate(reading.folder.read_lines(path), 1) if is_mls and not place.list_path else ():
+        clip, _, text = line.partition("\t")
+        speaker, book = [*clip.split("_"), "", ""][:2]
+        with reading.clip(clip, number, path):
+            cells = {"id": f"{speaker}/{book}/{clip}", "text": text[:MAX_LINE_CHARACTERS], "speaker": speaker}
+            reading.add(cells_to_utterance(reading, place, cells, number, (audio,)))
+    return is_mls and not place.list_path
 
 
 def read_m_ailabs(reading: Reading, place: Place) -> bool:
@@ -139,7 +176,8 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
     Unless the format is asked for or the path has the name `by_book`, they must lie two levels down or more.
     """
     folder = reading.folder
-    books = [] if place.list_path else [path for path in folder.walk(place.path, 5) if _is_book(folder, path)]
+    is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
+    books = [] if place.list_path else [path for path in folder.walk(place.path, 5) if is_book(path)]
     is_named = len(reading.formats) == 1 or "by_book" in place.path.parts
     if not is_named and any(path.parent == place.path for path in books):
         return False
@@ -149,18 +187,21 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
             reading.notes.append(f"The book {folder.relative(path)} was left out: its readers are not told apart.")
         elif is_name(parts[-2]):
             locale = next((part for part in parts if _LOCALE.fullmatch(part)), "")
-            read_plain_list(reading, place.below(path, speaker=parts[-2]), path / "metadata.csv", locale)
+            table = plain_table(reading, path / "metadata.csv", (path / "wavs", path), locale)
+            read_table(reading, place.below(path, speaker=parts[-2]), table)
     return bool(books and (reading.utterances or reading.rejections))
-
-
-def _is_book(folder, path):
-    return folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> bool:
     """Reads each folder in the data set's own, if there are any, with notes of those that cannot be read."""
     is_root = place.path == reading.folder.root and not place.list_path
     folders = reading.folder.subfolders(place.path) if is_root else []
+    parts = {path.name: path for path in folders if path.name in ("train", *VALIDATION)}
+    if "train" in parts:
+        read_part = lambda part: any(form.read(reading, part) for form in reading.formats)
+        read_parts(reading, place, parts, "train", read_part)
+        if reading.utterances or reading.rejections:
+            return True
     for path in folders:
         inner, why = place.below(path, speaker=path.name), "it holds no format that is known, or its name is bad."
         try:
@@ -172,21 +213,14 @@ def read_speaker_folders(reading: Reading, place: Place) -> bool:
     return bool(folders)
 
 
-KALDI = CorpusFormat(
-    "kaldi",
-    12,
-    "wav.scp and text (Kaldi, with utt2spk for speakers; files, not commands)",
-    read_kaldi,
-    ("wav.scp", "text", "utt2spk"),
+KALDI_HINT = "wav.scp and text (Kaldi, with utt2spk for speakers; files, not commands)"
+KALDI = CorpusFormat("kaldi", 12, KALDI_HINT, read_kaldi)
+VCTK = CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read_vctk)
+MLS = CorpusFormat("mls", 16, "transcripts.txt and audio/ (MLS)", read_mls)
+TEXT_FILES = CorpusFormat("text-files", 30, "audio files next to .txt files of the same names", read_text_files)
+LIBRITTS = CorpusFormat("libritts", 32, f"SPEAKER/CHAPTER/ with {_NORMALIZED} files (LibriTTS)", read_libritts)
+LIBRISPEECH = CorpusFormat(
+    "librispeech", 33, f"SPEAKER/CHAPTER/ with {_TRANSCRIPTS} files (LibriSpeech)", read_librispeech
 )
-VCTK = CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read_vctk, ("txt/", "wav48*/"))
-TEXT_FILES = CorpusFormat(
-    "text-files", 30, "audio files next to .txt files of the same names", read_text_files, ("*.wav", "*.txt")
-)
-LIBRITTS = CorpusFormat(
-    "libritts", 32, f"SPEAKER/CHAPTER/ with {_NORMALIZED} files (LibriTTS)", read_libritts, (f"*{_NORMALIZED}",)
-)
-M_AILABS = CorpusFormat(
-    "m-ailabs", 34, "SPEAKER/BOOK/ with a metadata.csv and wavs/ each (M-AILABS)", read_m_ailabs, ("by_book/",)
-)
+M_AILABS = CorpusFormat("m-ailabs", 34, "SPEAKER/BOOK/ with a metadata.csv and wavs/ each (M-AILABS)", read_m_ailabs)
 SPEAKER_FOLDERS = CorpusFormat("speaker-folders", 40, "one such folder per speaker", read_speaker_folders)

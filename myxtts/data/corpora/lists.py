@@ -1,23 +1,20 @@
 """Data sets that one list or a few name: xtts-finetune-webui, Common Voice, lists with a header, LJSpeech, others."""
 
 import re
-from collections import Counter
-from pathlib import Path
 
-from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import ClipRefused, CorpusError
 from myxtts.data.corpora.tables import (
-    Table,
-    find_dialect,
-    first_line,
-    guess_separator,
+    VALIDATION,
+    content_table,
     header_table,
-    read_header_list,
+    plain_table,
+    read_parts,
     read_split,
     read_table,
 )
 
+_LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
 _MOST_LISTS = 50
 _ROLES = {
     "training": re.compile("(^|[_.-])train(ing)?([_.-]|$)"),
@@ -33,8 +30,8 @@ def read_finetune_webui(reading: Reading, place: Place) -> bool:
     if named not in (training, validation) or named not in files:
         return False
     language = reading.folder.read_text(place.path / "lang.txt", 100).strip() if "lang.txt" in files else ""
-    held = place.path / validation if validation in files and not place.list_path else None
-    return read_split(reading, place, place.path / named, held, (), (place.path, place.path / "wavs"), language)
+    held = [validation] if validation in files and not place.list_path else []
+    return _read_headers(reading, place, [named, *held], (place.path, place.path / "wavs"), language)
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
@@ -46,15 +43,52 @@ def read_common_voice(reading: Reading, place: Place) -> bool:
     if clips not in reading.folder.subfolders(place.path):
         return False
     if place.list_path:
-        return read_split(reading, place, place.list_path, None, (), (clips,))
+        return _read_headers(reading, place, [place.list_path.name], (clips,))
     names = [name for name in ("train.tsv", "validated.tsv", "dev.tsv", "test.tsv") if name in files]
     if not names or names[0] not in ("train.tsv", "validated.tsv"):
         return False
-    validation, *others = [place.path / name for name in ("dev.tsv", "test.tsv") if name in names] or [None]
-    if not read_split(reading, place, place.path / names[0], validation, others, (clips,)):
+    lists = [names[0], *(name for name in names if name in ("dev.tsv", "test.tsv"))]
+    if not _read_headers(reading, place, lists, (clips,)):
         raise ClipRefused("unreadable", f"{names[0]} has no header with the columns path and sentence.")
     if names[:2] == ["train.tsv", "validated.tsv"]:
         reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, name that file itself.")
+    return True
+
+
+def _read_headers(reading, place, names, audio_places, language=""):
+    """Reads lists with headers, to train on, to validate on and for tests; False where the first one has none."""
+    tables = [header_table(reading, place.path / name, audio_places, language) for name in names]
+    for name, table in zip(names[1:], tables[1:]):
+        if tables[0] and not table:
+            reading.notes.append(f"{name} was passed over: its first line names no columns.")
+    if tables[0]:
+        read_split(reading, place, tables[0], *(tables[1:2] or [None]), [*filter(None, tables[2:])])
+    return bool(tables[0])
+
+
+def read_audiofolder(reading: Reading, place: Place) -> bool:
+    """Reads the list of the folder, or those of its `train` and `validation` folders, also below `data/`."""
+    if place.list_path:
+        return place.list_path.suffix == ".jsonl" and _read_audiofolder(reading, place, place.list_path)
+    if reading.folder.has(place.path, "metadata.jsonl"):
+        return _read_audiofolder(reading, place, place.path / "metadata.jsonl")
+    names = ("metadata.jsonl", "metadata.csv")
+    list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
+    for root in (place, place.below(place.path / "data")):
+        folders = {path.name: path for path in reading.folder.subfolders(root.path)}
+        parts = {name: folders[name] for name in ("train", *VALIDATION) if name in folders and list_of(folders[name])}
+        if "train" in parts:
+            read = lambda part: _read_audiofolder(reading, part, list_of(part.path))
+            read_parts(reading, root, parts, "train", read)
+            return True
+    return False
+
+
+def _read_audiofolder(reading, place, path):
+    table = header_table(reading, path, (path.parent,))
+    if table is None:
+        raise CorpusError(f"{path} must begin with a line that names its columns, such as file_name,transcription.")
+    read_table(reading, place, table)
     return True
 
 
@@ -64,116 +98,66 @@ def read_header(reading: Reading, place: Place) -> bool:
     usual = [place.path / f"metadata.{suffix}" for suffix in ("csv", "tsv", "txt") if f"metadata.{suffix}" in files]
     for path in [place.list_path] if place.list_path else usual:
         if table := header_table(reading, path, (place.path / "wavs", place.path)):
-            read_header_list(reading, place, table)
+            read_table(reading, place, table)
             return True
     return False
 
 
 def read_ljspeech(reading: Reading, place: Place) -> bool:
-    """Reads the list if there is one."""
-    path = place.list_path or place.path / "metadata.csv"
+    """Reads the list if there is one, by what is in its columns."""
+    path, audio_places = place.list_path or place.path / "metadata.csv", (place.path / "wavs", place.path)
     if not reading.folder.has(path.parent, path.name):
         return False
-    read_plain_list(reading, place, path)
+    options = reading, path, audio_places
+    read_table(reading, place, content_table(*options) or plain_table(*options))
     return True
 
 
-def read_plain_list(reading: Reading, place: Place, path: Path, language: str = ""):
-    """Reads a list without a header: `id|text|normalized text`, perhaps with a fourth column of speakers.
-
-    `language` is that of its clips, if not empty.
-    """
-    lines = reading.folder.read_lines(path)
-    dialect = find_dialect(lines, guess_separator(lines))
-    rows = [cells for line in lines if dialect.separator in line and (cells := dialect.split_or_none(line))]
-    sizes = Counter(map(len, rows))
-    # A '|' in the text of the only line is more likely than a speaker.
-    has_speakers = sizes[4] > 1 and sizes[4] > len(rows) / 2
-    if not has_speakers:
-        _refuse_speakers_for_text(path, rows)
-    columns = ("id", "text", "normalized", "speaker")[: 3 + has_speakers]
-    audio_places = (place.path / "wavs", place.path)
-    read_table(reading, place, Table(path, dialect, columns, audio_places, None, language))
-
-
-def _refuse_speakers_for_text(path, rows):
-    """Raises `CorpusError` for `id|text|speaker`, as some tools write it: the names would be trained as speech."""
-    texts = [(row[1].casefold().split(), row[2].casefold().split()) for row in rows if len(row) == 3 and row[2].strip()]
-    sentences, names = {tuple(text) for text, _ in texts}, {tuple(third) for _, third in texts}
-    alike = any(not set(text).isdisjoint(third) for text, third in texts)
-    if len(sentences) >= 8 and len(names) <= len(sentences) / 4 and not alike:
-        raise CorpusError(
-            f"{path} has no header, and its third column, where the normalized text belongs, looks like "
-            f"a speaker: {len(names)} values in {len(texts)} lines. Write 'id|text|speaker' above them."
-        )
-
-
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads the list that is for training by its name, with one for validation; else the only one there is."""
-    named = [place.path / name for name in reading.folder.files(place.path) if name.endswith((".csv", ".tsv", ".txt"))]
-    if len(named) > _MOST_LISTS:  # transcripts
-        named = [path for path in named if path.suffix != ".txt"]
-    if place.list_path or len(named) > _MOST_LISTS:
-        return False
-    audio_places = (place.path / "wavs", place.path)
-    tables = {path: _header_table_or_none(reading, path, audio_places) for path in named}
-    lists = {path: table for path, table in tables.items() if table or _names_audio(reading, path)}
+    """Reads the list that is for training by its name, with one for validation; else the only one there is.
+
+    Lists may also lie in a folder of their own (`filelists/`).
+    """
+    folder = reading.folder
+    of_lists = (
+        path for path in folder.walk(place.path, 1) if not (folder.audio_stems(path) or folder.subfolders(path))
+    )
+    folders = () if place.list_path else (place.path, *of_lists)
+    lists = next(filter(None, (_find_lists(reading, place, path) for path in folders)), {})
     roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
     training = roles["training"] or ([*lists] if len(lists) == 1 else [])
     if lists and len(training) != 1:
         names = ", ".join(sorted(path.name for path in lists))
         raise CorpusError(f"{place.path} has several lists: {names}. Name the one to train on itself.")
-    if not lists:
-        return False
-    validation = (roles["validation"] or [None])[0]
-    if lists[training[0]]:
-        return read_split(reading, place, training[0], validation, roles["test"], audio_places)
-    if validation:
-        read_plain_list(reading, place._replace(validation=True), validation)
-    read_plain_list(reading, place, training[0])
-    return True
+    if lists:
+        held, tests = roles["validation"][:1] or [None], (lists[path] for path in roles["test"])
+        read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
+    return bool(lists)
 
 
-def _header_table_or_none(reading, path, audio_places):
-    try:
-        return header_table(reading, path, audio_places)
-    except CorpusError:
-        if path.suffix == ".txt":  # notes of any kind
-            return None
-        raise
+def _find_lists(reading, place, folder):
+    """The lists of clips among the files of a folder, `{path: how to read it}`."""
+    named = [folder / name for name in reading.folder.files(folder) if name.endswith(_LISTS)]
+    if len(named) > _MOST_LISTS:  # transcripts
+        named = [path for path in named if path.suffix != ".txt"]
+    found = {}
+    for path in named if len(named) <= _MOST_LISTS else ():
+        options = reading, path, (place.path / "wavs", place.path)
+        try:
+            found[path] = header_table(*options) or content_table(*options)
+        except CorpusError:
+            if path.suffix != ".txt":  # notes of any kind
+                raise
+    return {path: table for path, table in found.items() if table}
 
 
-def _names_audio(reading, path):
-    """Whether a list without header begins with the name of an audio file."""
-    try:
-        lines = reading.folder.read_lines(path)
-    except CorpusError:
-        return False
-    line = "" if (index := first_line(lines)) is None else lines[index]
-    separator = guess_separator(lines[:100])
-    return separator in line and line.split(separator)[0].strip().lower().endswith(AUDIO_EXTENSIONS)
-
-
-FINETUNE_WEBUI = CorpusFormat(
-    "finetune-webui",
-    4,
-    "metadata_train.csv and metadata_eval.csv (xtts-finetune-webui: a header audio_file|text|speaker_name, lang.txt)",
-    read_finetune_webui,
-    ("metadata_train.csv", "metadata_eval.csv", "lang.txt"),
-)
-COMMON_VOICE = CorpusFormat(
-    "common-voice",
-    6,
-    "train.tsv or validated.tsv (Common Voice, audio in clips/)",
-    read_common_voice,
-    ("train.tsv", "validated.tsv", "clips/"),
-)
-HEADER = CorpusFormat("header", 10, "", read_header)
-LJSPEECH = CorpusFormat(
-    "ljspeech",
-    20,
-    "a metadata.csv (one line 'id|text|normalized text' per clip, audio in wavs/)",
-    read_ljspeech,
-    ("metadata.csv", "wavs/", "*.wav"),
-)
-LISTS = CorpusFormat("lists", 36, "one list with a header, or train.csv and val.csv", read_lists, ("*.csv", "*.tsv"))
+WEBUI_HINT = "metadata_train.csv and metadata_eval.csv (xtts-finetune-webui: audio_file|text|speaker_name, lang.txt)"
+FINETUNE_WEBUI = CorpusFormat("finetune-webui", 4, WEBUI_HINT, read_finetune_webui)
+COMMON_VOICE_HINT = "train.tsv or validated.tsv (Common Voice, audio in clips/)"
+COMMON_VOICE = CorpusFormat("common-voice", 6, COMMON_VOICE_HINT, read_common_voice)
+AUDIOFOLDER_HINT = "a metadata.jsonl or metadata.csv with file_name and text (Hugging Face audiofolder), or in train/"
+AUDIOFOLDER = CorpusFormat("audiofolder", 8, AUDIOFOLDER_HINT, read_audiofolder)
+HEADER = CorpusFormat("header", 10, "a list whose first line names its columns, such as file|text|speaker", read_header)
+LJSPEECH_HINT = "a metadata.csv (one line 'id|text|normalized text' per clip, audio in wavs/)"
+LJSPEECH = CorpusFormat("ljspeech", 20, LJSPEECH_HINT, read_ljspeech)
+LISTS = CorpusFormat("lists", 36, "one list of clips, or train.csv and val.csv", read_lists)

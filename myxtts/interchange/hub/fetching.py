@@ -26,7 +26,7 @@ from myxtts.storage.speakers import SPEAKERS_FILE
 MODEL = "model.pth"
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
 _RELEASED_FILES = [MODEL, *RELEASED_NAMES.values()]
-_TERMS = ["README.md", "LICENSE*", "LICENCE*"]
+TERMS = ["README.md", "LICENSE*", "LICENCE*"]
 """Files that state the licence; downloaded before anything else."""
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
@@ -93,7 +93,7 @@ def local_folder(source: str | os.PathLike, accept_licence: bool = False) -> Pat
     (repository, revision), hub = parse_hub_name(source), import_hub()
     if source not in _FOUND or not _FOUND[source].is_dir():
         with hub_errors(source):
-            terms = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=_TERMS))
+            terms = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=TERMS))
         home = Path(hub.constants.HF_HOME, "myxtts", repository.replace("/", "--"), terms.name)
         if not home.is_dir():
             _require_licence(source, terms, accept_licence)
@@ -138,8 +138,8 @@ def ask_on_terminal(question: str) -> bool | None:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _require_licence(source, terms, accepted):
-    """Shows the licence that the head of the model card names, and raises `HubError` unless it is accepted."""
+def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
+    """Whether the head of the model card in the folder `terms` names a licence, and a sentence that says which."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -150,9 +150,14 @@ def _require_licence(source, terms, accepted):
     texts = [str(path) for path in sorted(terms.glob("LICEN*"))]
     shown = f"{source} has the licence {licence!s:.200}" if licence else f"{source} names no licence"
     shown = printable(shown + (f" ({link!s:.200})" if licence and link else ""))
-    shown += f"; its text: {', '.join(texts)}" if texts else ""
+    return bool(licence), shown + (f"; its text: {', '.join(texts)}" if texts else "")
+
+
+def _require_licence(source, terms, accepted):
+    """Shows the licence of a model, and raises `HubError` unless it is accepted."""
+    has_licence, shown = describe_licence(source, terms)
     print(f"{shown}.", file=sys.stderr, flush=True)
-    answer = accepted or ask_on_terminal("Do you accept it?" if licence else "Use the model without one?")
+    answer = accepted or ask_on_terminal("Do you accept it?" if has_licence else "Use the model without one?")
     if answer is None:
         raise HubError(f"{shown}. Read it, then accept it by --accept-licence (accept_licence=True from Python).")
     if not answer:
@@ -170,7 +175,7 @@ def _make_folder(source, snapshot, home):
         raise HubError(f"{source} is neither a model {kinds}. Name another one.")
     paths = [*filter_repo_objects(paths, allow_patterns=_OWN_FILES if is_own else _RELEASED_FILES)]
     for path in paths:
-        _check_digest(source, snapshot / path)
+        check_digest(source, snapshot / path)
     if not is_own:
         print(f"Converting {source} into {home}", file=sys.stderr, flush=True)
         import_coqui(CoquiFiles.of(snapshot / MODEL), home)
@@ -181,7 +186,7 @@ def _make_folder(source, snapshot, home):
             _link_or_copy(os.path.realpath(snapshot / path), new / path)
 
 
-def _check_digest(source, path):
+def check_digest(source: str, path: Path):
     """Compares a file with the digest by which the hub's library names it, and removes it if it differs."""
     blob = Path(os.path.realpath(path))
     if re.fullmatch("[0-9a-f]{64}", blob.name):

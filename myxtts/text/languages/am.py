@@ -133,6 +133,7 @@ LANGUAGE = Language(
     name="Amharic",
     other_names=("amh", "አማርኛ"),
     scripts=("ETHIOPIC",),
+    letters="".join(filter(str.isalpha, map(chr, range(ord("ሀ"), ord("ፚ") + 1)))),
     char_limit=120,
     normalize=normalize_amharic,
     expand_numbers=SpelledNumbers(

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import string
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -44,6 +45,8 @@ class Language:
     """What else it is called, in lower case: by ISO 639-2 and 639-3, and by those who speak it."""
     scripts: tuple[str, ...] = ("LATIN",)
     """First words of the Unicode names of its letters; of the first of them every longer text has some."""
+    letters: str = ""
+    """Lower-case letters of cleaned text beyond a to z and marks beyond ,.?!; in another script, all that it has."""
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None
@@ -51,6 +54,12 @@ class Language:
 
     def __post_init__(self):
         object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
+
+    @property
+    def alphabet(self) -> str:
+        """Letters and marks of its cleaned texts."""
+        is_latin = self.scripts[0] == "LATIN" or self.romanize
+        return (string.ascii_lowercase if is_latin else "") + self.letters + ",.?!"
 
     @property
     def names(self) -> tuple[str, ...]:

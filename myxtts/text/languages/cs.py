@@ -38,6 +38,7 @@ LANGUAGE = Language(
     code="cs",
     name="Czech",
     other_names=("ces", "cze", "čeština"),
+    letters="áčďéěíňóřšťúůýž",
     char_limit=186,
     # A number that ends the text ends its sentence; anywhere else the full stop makes it an ordinal.
     expand_numbers=Num2Words("cs", ordinal_endings=r"\.(?=\s+\S)", to_ordinal=czech_ordinal),

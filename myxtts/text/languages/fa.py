@@ -50,6 +50,7 @@ LANGUAGE = Language(
     other_names=("farsi", "fas", "per", "pes", "فارسی"),
     scripts=("ARABIC",),
     own_letters="پچژگکی",
+    letters="ءآأؤئابتثجحخدذرزسشصضطظعغفقلمنهوپچژکگۀی،؛؟",
     char_limit=166,
     normalize=normalize_persian,
     expand_numbers=SpelledNumbers(

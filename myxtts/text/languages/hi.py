@@ -30,6 +30,7 @@ LANGUAGE = Language(
     name="Hindi",
     other_names=("hin", "हिन्दी"),
     scripts=("DEVANAGARI",),
+    letters="ँंःअआइईउऊऋऍएऐऑओऔकखगघङचछजझञटठडढणतथदधनपफबभमयरलवशषसह़ािीुूृॅेैॉोौ्।",
     char_limit=150,
     normalize=lambda text: text.translate(_DIGITS),
     expand_numbers=SpelledNumbers(

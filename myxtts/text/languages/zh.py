@@ -119,6 +119,7 @@ LANGUAGE = Language(
     name="Chinese",
     other_names=("zho", "chi", "cmn", "mandarin", "中文"),
     scripts=("CJK",),
+    letters="12345",
     char_limit=82,
     tag="[zh-cn]",
     expand_numbers=expand_chinese_numbers,

@@ -139,7 +139,7 @@ WRONG = {
     "empty texts": (["spoken", "--texts", "empty.txt"], "holds no sentence"),
     "other texts": (["spoken", "--texts", "lines.txt"], "it says none of them"),
     "no voice": (["spoken", "--voices", "none.wav"], "none.wav is not a file"),
-    "no recognizer": (["spoken", "--recognizer", "whisper-none"], "--recognizer must be the folder"),
+    "no recognizer": (["spoken", "--recognizer", "whisper-none"], "--recognizer must be"),
     "not a recognizer": (["spoken", "--recognizer", "empty"], "model.bin"),
     "failing recognizer": (["spoken", "--recognizer", "false {wav}"], "ended with code 1"),
     "missing recognizer": (["spoken", "--recognizer", "no-such-program {wav}"], "no-such-program is not there"),

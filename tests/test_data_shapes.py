@@ -1,0 +1,199 @@
+"""Whatever people name as their data is read, or answered with what it is and the command that it is for."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import soundfile
+
+from myxtts.cli.doctor import run
+from myxtts.data.corpora import load_corpus
+from myxtts.storage.base_model import BASE_FOLDER
+
+NAMES = ["clip one", "گفتار ۲", "дом 3", "四", "Übung-5", "a.b"]
+TEXTS = [
+    "Good morning to all.",
+    "Where were you?",
+    "It rains, as ever.",
+    "Nobody knows.",
+    "She wrote.",
+    "See you soon.",
+]
+
+
+def audio(folder, names=NAMES, kind="wav"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        tone = np.sin(np.arange(22050) / (20 + number)) * np.hanning(22050)
+        soundfile.write(folder / f"{name}.{kind}", 0.3 * tone, 22050)
+
+
+def text(path, content, encoding="utf-8"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding=encoding, newline="")
+    return path
+
+
+def rows(line, head="", names=NAMES, end="\n"):
+    """Lines of a list, in which `{n}`, `{t}` and `{k}` are clip, text and number."""
+    pairs = enumerate(zip(names, TEXTS))
+    return end.join([*filter(None, [head]), *(line.format(n=n, t=t, k=k) for k, (n, t) in pairs), ""])
+
+
+def listed(line, head="", name="list.csv", where=".", encoding="utf-8", end="\n"):
+    """A shape: one list in a folder, and audio in a folder `where`; `{d}` is the folder of the set."""
+
+    def make(root):
+        audio(root / where)
+        text(root / name, rows(line.replace("{d}", str(root)), head, end=end), encoding)
+        return root
+
+    return make
+
+
+def two_lists(line, head, names, where="."):
+    def make(root):
+        audio(root / where)
+        for name, part in zip(names, (slice(0, 4), slice(4, 6))):
+            lines = rows(line).splitlines(keepends=True)[part]
+            text(root / name, "".join([head, *lines]))
+        return root
+
+    return make
+
+
+def list_alone(line):
+    def make(root):
+        audio(root / "audio")
+        return text(root / "lists" / "my list.csv", rows(line.replace("{d}", str(root)), "path|text"))
+
+    return make
+
+
+def kaldi(root):
+    audio(root / "audio")
+    for name, line in (("wav.scp", "utt{k} {d}/audio/{n}.wav"), ("text", "utt{k} {t}"), ("utt2spk", "utt{k} anna")):
+        text(root / "data" / "train" / name, rows(line.replace("{d}", str(root))))
+    return root / "data"
+
+
+def text_files(root):
+    audio(root / "emma")
+    for name, content in zip(NAMES, TEXTS):
+        text(root / "emma" / f"{name}.txt", content)
+    return root
+
+
+DATA = {
+    "csv, header, audio beside": listed('{n}.wav,"{t}"', "file,text"),
+    "tsv, audio one folder down": listed("{n}.wav\t{t}", "filename\tsentence", "my list.tsv", "recordings"),
+    "Excel in German, full paths": listed("{d}/ton/{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton", "utf-8-sig", "\r\n"),
+    "Excel as Unicode text": listed("{n}.wav\t{t}", "file\ttext", "list.txt", encoding="utf-16"),
+    "Persian header": listed('{n}.wav,"{t}"', "فایل,متن", "فهرست.csv"),
+    "unknown header, no suffixes": listed("{n}|{t}", "запись|что сказано", "metadata.csv", "wavs"),
+    "many columns": listed("{k};A;{n}.wav;gut;{t}", "Nr;Wer;Ton;Note;Wortlaut", "export.csv", "Ton", end="\r\n"),
+    "no header": listed('{n}.wav,"{t}"'),
+    "no header, no suffixes": listed("{n};{t}", where="audio"),
+    "text before the clip": listed('"{t}",{n}.wav'),
+    "number before the clip": listed("{k}|{n}|{t}", name="metadata.csv", where="wavs"),
+    "jsonl": listed('{{"audio_filepath": "{n}.wav", "text": "{t}"}}', name="manifest.jsonl"),
+    "json lines with full paths": listed('{{"audio_filepath": "{d}/{n}.wav", "text": "{t}"}}', name="manifest.json"),
+    "list alone, full paths": list_alone("{d}/audio/{n}.wav|{t}"),
+    "list alone, audio next door": list_alone("../audio/{n}.wav|{t}"),
+    "train.csv and val.csv": two_lists('{n}.wav,"{t}"', "file,text\n", ("train.csv", "val.csv")),
+    "the same without header": two_lists("{n}|{t}", "", ("train.csv", "val.csv"), "wavs"),
+    "filelists": two_lists("wavs/{n}.wav|{t}", "", ("filelists/train.txt", "filelists/val.txt"), "wavs"),
+    "Kaldi, full paths": kaldi,
+    "text files": text_files,
+}
+
+
+SPLIT = ("train.csv and val.csv", "the same without header", "filelists")
+
+
+@pytest.mark.parametrize("shape", DATA)
+def test_data_of_every_shape_is_read_whole(shape, tmp_path, capsys, monkeypatch):
+    (tmp_path / "my set").mkdir()
+    monkeypatch.chdir(tmp_path)
+    path = DATA[shape](tmp_path / "my set")
+    corpus = load_corpus(path)
+    assert sorted(clip.text for clip in corpus.utterances) == sorted(TEXTS) and not corpus.rejections
+    assert sum(clip.validation for clip in corpus.utterances) == 2 * (shape in SPLIT)
+    assert run(["data", str(path), "--strict"]) == 0
+    assert "accepted: 6" in capsys.readouterr().out
+
+
+def write(*names):
+    """A shape: a folder with such files, which hold next to nothing."""
+
+    def make(root):
+        for name in names:
+            text(root / name, "{}")
+        return root
+
+    return make
+
+
+def recording(name, *more):
+    def make(root):
+        audio(root / "sub", [name.partition(".")[0]], name.partition(".")[2])
+        for other in more:
+            text(root / "sub" / other, "1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
+        return root
+
+    return make
+
+
+def file_of(make, name):
+    return lambda root: make(root) / name
+
+
+def archive(root):
+    return type(root)(shutil.make_archive(str(root / "set"), "zip", text_files(root)))
+
+
+def latin(root):
+    audio(root, ["a", "b"])
+    return text(root / "Liste.csv", "Datei;Text\na.wav;Schöne Grüße\nb.wav;Große Häuser\n", "cp1252").parent
+
+
+OTHERS = {
+    "audio without text": (recording("talk.mp3"), "make-dataset '{d}/sub' --output DIR --recognizer base"),
+    "audio with subtitles": (recording("talk.wav", "talk.srt"), "make-dataset '{d}/sub' --output DIR`"),
+    "a recording": (file_of(recording("talk.mp3"), "sub/talk.mp3"), "make-dataset '{d}/sub/talk.mp3' --output DIR"),
+    "a video": (file_of(write("film.mp4"), "film.mp4"), "make-dataset '{d}/film.mp4' --output DIR"),
+    "an archive": (archive, "Unpack it"),
+    "a spreadsheet": (file_of(write("list.xlsx"), "list.xlsx"), "CSV UTF-8"),
+    "a preset": (lambda root: BASE_FOLDER, "--init-from"),
+    "a run": (write("config.json", "gpt/step_00000010/manifest.json", "clips_train.csv"), "--init-from '{d}'"),
+    "a Coqui folder": (write("config.json", "vocab.json", "model.pth"), "say --checkpoint '{d}'"),
+    "a checkpoint": (file_of(write("model.pth"), "model.pth"), "--init-from '{d}/model.pth'"),
+    "an export": (write("speak.py", "gpt.onnx", "config.json"), "python '{d}'/speak.py"),
+    "an empty folder": (write(), "Seen: nothing"),
+    "nothing": (file_of(write(), "none"), "does not exist"),
+    "documents": (write("letter.docx"), "Seen: letter.docx"),
+    "another encoding": (latin, "Save the file as UTF-8"),
+    "audio elsewhere": (listed("x{n}|{t}", name="metadata.csv"), "missing file: 6 .*There is no audio.*--audio-root"),
+}
+
+
+@pytest.mark.parametrize("shape", OTHERS)
+def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys, monkeypatch):
+    make, answer = OTHERS[shape]
+    (tmp_path / "my set").mkdir()
+    monkeypatch.chdir(tmp_path)
+    path = make(tmp_path / "my set")
+    assert run(["data", str(path)]) == 2
+    printed = capsys.readouterr()
+    said = (printed.out + printed.err).strip()
+    *parts, last = answer.replace("{d}", str(tmp_path / "my set")).split(".*")
+    assert all(part in said for part in (*parts, last)) and "doctor data" not in said
+    assert printed.err.count("\n") <= 1
+
+
+def test_json_lines_keep_their_other_fields(tmp_path):
+    audio(tmp_path, ["a", "b"])
+    lines = [{"path": f"{name}.wav", "sentence": "hello", "speaker": 7, "lang": "fa"} for name in "ab"]
+    text(tmp_path / "train.jsonl", "\n".join(map(json.dumps, lines)))
+    assert {(clip.speaker, clip.language) for clip in load_corpus(tmp_path).utterances} == {("7", "fa")}
