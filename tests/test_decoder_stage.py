@@ -1,5 +1,6 @@
 """The decoder stage: what it is given, what it learns from, and that a run of it can be stopped at any step."""
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -19,8 +20,10 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
+from myxtts.runs.opening import open_run
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import read_json, write_json
 from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, copy_of
 from myxtts.training.stages.decoder_losses import LogMelDistance
 from myxtts.training.trainer import XTTSTrainer
@@ -268,7 +271,8 @@ def test_settings_that_do_not_fit_are_refused():
 
 def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corpus, tmp_path):
     stages = dict.fromkeys(FOUNDATIONS, {"max_steps": 1})
-    config = tiny_run_config(tiny_corpus, tmp_path, model=MODEL, data={"num_buckets": 1}, **stages)
+    model = {**MODEL, "decoder_mel": False}
+    config = tiny_run_config(tiny_corpus, tmp_path, model=model, data={"num_buckets": 1}, **stages)
     config.training.decoder.spectral_share = 0.5
     with untraced():
         assert Run(config, PLAN).train()
@@ -283,3 +287,11 @@ def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corp
     assert speech.sample_rate == 24000
     num_latents = len(speech.codes) + 1
     assert len(speech.samples) == synthesizer.model.decoder.num_samples(num_latents)
+    # A run from before decoders heard a mel goes on as it is.
+    stored = read_json(tmp_path / "config.json")
+    assert stored["model"].pop("decoder_mel") is False
+    write_json(tmp_path / "config.json", stored)
+    again = replace(config, model=replace(config.model, decoder_mel=True))
+    assert open_run(again)[0].config.model.decoder_mel is False
+    shutil.rmtree(tmp_path / "decoder")
+    assert open_run(again)[0].config.model.decoder_mel
