@@ -1,5 +1,6 @@
 """The decoder stage: what it is given, what it learns from, and that a run of it can be stopped at any step."""
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -19,8 +20,10 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
+from myxtts.runs.opening import open_run
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import read_json, write_json
 from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, copy_of
 from myxtts.training.stages.decoder_losses import LogMelDistance
 from myxtts.training.trainer import XTTSTrainer
@@ -93,10 +96,12 @@ def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_when_it_is_spok
         voice = preparation._conditioning_mel(waves.conditioning[row : row + 1])
         voice = gpt.mel_to_latents(foundations["dvae"].normalize_mel(voice))
         latents = gpt.codes_to_latents(voice, np.array([mark_text(ids, config)]), recorded, config.start_audio_token)
-        frames = grid.latents_to_frames(latents)[0]
+        mel = foundations["dvae"].denormalize_mel(codes.decode(recorded[:, :-1]))
+        frames = grid.latents_to_frames(latents, mel)[0]
         actual = whole.frames[row, before : before + len(frames)]
-        # The last codes of a clip see what follows it in the batch.
-        np.testing.assert_allclose(actual[:-9], frames[:-9], atol=1e-4)
+        # The last codes of a clip see what follows it in the batch, and the mel before them sees those codes.
+        same = len(frames) - 9 - 4 * codes.reach
+        np.testing.assert_allclose(actual[:same], frames[:same], atol=1e-4)
     np.testing.assert_allclose(whole.target[:, : waves.target_wav.shape[1]], waves.target_wav, atol=0)
 
 
@@ -266,7 +271,8 @@ def test_settings_that_do_not_fit_are_refused():
 
 def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corpus, tmp_path):
     stages = dict.fromkeys(FOUNDATIONS, {"max_steps": 1})
-    config = tiny_run_config(tiny_corpus, tmp_path, model=MODEL, data={"num_buckets": 1}, **stages)
+    model = {**MODEL, "decoder_mel": False}
+    config = tiny_run_config(tiny_corpus, tmp_path, model=model, data={"num_buckets": 1}, **stages)
     config.training.decoder.spectral_share = 0.5
     with untraced():
         assert Run(config, PLAN).train()
@@ -281,3 +287,11 @@ def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corp
     assert speech.sample_rate == 24000
     num_latents = len(speech.codes) + 1
     assert len(speech.samples) == synthesizer.model.decoder.num_samples(num_latents)
+    # A run from before decoders heard a mel goes on as it is.
+    stored = read_json(tmp_path / "config.json")
+    assert stored["model"].pop("decoder_mel") is False
+    write_json(tmp_path / "config.json", stored)
+    again = replace(config, model=replace(config.model, decoder_mel=True))
+    assert open_run(again)[0].config.model.decoder_mel is False
+    shutil.rmtree(tmp_path / "decoder")
+    assert open_run(again)[0].config.model.decoder_mel

@@ -132,7 +132,7 @@ class Speaker:
             if not stopped:
                 print(f"Cut at {len(codes)} codes, before its end: {sentence}", file=sys.stderr)
             parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32)] if parts else []
-            parts.append(self._faded(self.sound(states, speaker)) if codes else np.zeros(0, np.float32))
+            parts.append(self._faded(self.sound(codes, states, speaker)) if codes else np.zeros(0, np.float32))
         if not parts:
             raise ValueError("There is nothing to say.")
         return np.concatenate(parts)
@@ -197,10 +197,12 @@ class Speaker:
             name: np.array([[value]], np.int32 if name == "top_k" else np.float32) for name, value in values.items()
         }
 
-    def sound(self, states, speaker):
-        """Samples of one sentence."""
-        window = dict(start=np.array([0]), end=np.array([2**31 - 1]))
-        return self.graphs("decoder", latents=states[None], speaker=speaker[None], **window)["samples"][0]
+    def sound(self, codes, states, speaker):
+        """Samples of one sentence, of which there is at least one code."""
+        arrays = dict(latents=states[None], speaker=speaker[None], start=np.array([0]), end=np.array([2**31 - 1]))
+        if self.model["hears_mel"]:
+            arrays |= self.graphs("mel", codes=np.array([codes], np.int32))
+        return self.graphs("decoder", **arrays)["samples"][0]
 
     def voice(self, voice):
         """Latents `(num_latents, width)` and speaker vector of a name or a WAV file."""
