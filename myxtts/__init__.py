@@ -20,6 +20,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 _HOMES = {
     "train": "myxtts.api",
     "load": "myxtts.api",
+    "plan": "myxtts.api",
+    "evaluate": "myxtts.apps.evaluation.command",
+    "make_dataset": "myxtts.apps.datasets.command",
     "Run": "myxtts.runs.run",
     "from_preset": "myxtts.api",
     "save_to_preset": "myxtts.api",

@@ -20,6 +20,15 @@ def default_device() -> str:
     return "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
 
 
+DEVICE_NAME = re.compile(r"(cpu|gpu)(?::(\d+))?", re.IGNORECASE)
+
+
+def check_device(name: str | None) -> None:
+    """Raises `UserError` for a name that cannot be a device's, before TensorFlow can tell which there are."""
+    if name is not None and not DEVICE_NAME.fullmatch(name):
+        raise UserError(f"--device must be cpu, gpu or gpu:N. Received: {name}.")
+
+
 def device_named(name: str) -> str:
     """TensorFlow's name of `cpu`, `gpu` or `gpu:N`, N counted among the visible GPUs.
 
@@ -28,7 +37,7 @@ def device_named(name: str) -> str:
     """
     import tensorflow as tf
 
-    match = re.fullmatch(r"(cpu|gpu)(?::(\d+))?", name, re.IGNORECASE)
+    match = DEVICE_NAME.fullmatch(name)
     there = [f"{kind.lower()}:{n}" for kind in ("CPU", "GPU") for n in range(len(tf.config.get_visible_devices(kind)))]
     wanted = match and f"{match[1].lower()}:{int(match[2] or 0)}"
     if wanted not in there:

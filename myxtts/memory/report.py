@@ -39,7 +39,14 @@ def asked_for(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
     return Optimizations(**switches, **adapters, accumulation=training.gradient_accumulation), settled
 
 
-def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> dict[str, Any]:
+class MemoryReport(dict[str, Any]):
+    """What `memory_report` finds, as JSON types; as text, tables for people."""
+
+    def __str__(self) -> str:
+        return describe(self)
+
+
+def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:
     """Memory and largest batches of a stage under every switch that matters to it, as JSON types.
 
     Args:
@@ -73,14 +80,8 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         found[name] = {"batch": part.batch, **memory.as_dict(), "largest_batch": fits}
     frozen = {name: ESTIMATES[name](model, shapes).parameters for name in entry.builds_on}
     shown = {"text_tokens": shapes.text, "conditioning_frames": shapes.frames} if entry.conditioned else {}
-    return {
-        "stage": stage,
-        "model_size": model.size,
-        "longest_clip": {"codes": shapes.codes, **shown},
-        "frozen_bytes": frozen,
-        "settled": settled,
-        "variants": found,
-    }
+    facts = {"stage": stage, "model_size": model.size, "longest_clip": {"codes": shapes.codes, **shown}}
+    return MemoryReport(**facts, frozen_bytes=frozen, settled=settled, variants=found)
 
 
 def describe(report: dict[str, Any]) -> str:

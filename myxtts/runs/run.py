@@ -112,28 +112,59 @@ class Run:
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
         return {path.stem: Picture(path) for path in paths}
 
-    def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0) -> "Speech":
+    def __repr__(self) -> str:
+        steps = {stage: CheckpointStore(self.folder / stage).steps() for stage in STAGES}
+        done = ", ".join(f"{stage} step {found[-1]}" for stage, found in steps.items() if found)
+        way_on = ".speak(text), .evaluate(), .export(folder), .history, .best" if done else ".train()"
+        return f"<Run in {self.folder}: {done or 'nothing trained yet'}; {way_on}>"
+
+    def evaluate(self, **options) -> dict:
+        """Evaluates the best checkpoint as `myxtts evaluate` does; options and result as of `myxtts.evaluate`."""
+        import myxtts  # the door, which knows the apps
+
+        return myxtts.evaluate(self.folder, **options)
+
+    def export(self, output: str | Path, weights: str = "float32", which: str = "best") -> Path:
+        """Writes ONNX files that speak without this project into a folder that is empty or not there; returns it.
+
+        Args:
+            weights: `float32`, or `int8` for the GPT's matrices.
+            which: `best` or `last` checkpoint.
+
+        Raises:
+            UserError: Nothing that speaks is trained yet, or the folder holds something.
+        """
+        from myxtts.interchange.onnx.exporting import export_model
+
+        export_model(self.folder, Path(output), weights=weights, which=which)
+        return Path(output)
+
+    def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0, **options) -> "Speech":
         """Speaks with the best checkpoint.
 
         Args:
-            voice: A recording or several, or an `inference.voices.Voice`; None takes a recording that was held out of
-                training, and more of its speaker where it is shorter than those that conditioned the model.
-            language: Code of the text's language; None takes that of the held-out recording.
+            voice: As of `Synthesizer.speak`; None takes a recording that was held out of training, and more of its
+                speaker where it is shorter than those that conditioned the model.
+            language: Code of the text's language; None takes that of the held-out recording, or of the speaker named.
             seed: Of the draws.
+            options: Others of `Synthesizer.speak`, such as `temperature`.
 
         Raises:
             UserError: Nothing that speaks is trained yet, or there is no recording to take the voice from.
         """
-        from myxtts.inference.synthesizer import Synthesizer
+        from myxtts.interchange.onnx.engines import load_synthesizer
         from myxtts.runs.samples import held_out_voice
 
-        if self._dataset is None and (voice is None or language is None):
-            raise UserError("run.speak() needs voice= and language= before run.train(), which reads the recordings.")
+        if self._dataset is None and voice is None:
+            raise UserError("run.speak() needs voice= before run.train(), which reads the recordings.")
         if self._synthesizer is None:
-            self._synthesizer = Synthesizer.load(self.folder)
-        clips = self._dataset and held_out_voice(self._dataset, language)
-        voice = [clip.wav_path for clip in clips] if voice is None else voice
-        return self._synthesizer.speak(text, voice, language or clips[0].language, seed=seed)
+            self._synthesizer = load_synthesizer(self.folder)
+        if voice is None:
+            clips = held_out_voice(self._dataset, language)
+            voice, language = [clip.wav_path for clip in clips], language or clips[0].language
+        elif language is None and self._dataset and voice not in self._synthesizer.speakers:
+            language = held_out_voice(self._dataset)[0].language
+        return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):
         """Lets `train`, in another thread, finish its step, write a checkpoint and return."""
@@ -163,13 +194,10 @@ class Run:
             self._stop.clear()
 
     def _train(self, guard, workers):
-        from myxtts.hearing.recognizers import check_recognizer
         from myxtts.runs.figures import write_curves
         from myxtts.runs.opening import open_together
         from myxtts.runs.samples import speak_last_words
 
-        if recognizer := self.config.training.evaluation_recognizer:
-            check_recognizer(recognizer)  # now, and not when the first stages have been trained
         self._notify("on_pipeline", self.config, self.plan)
         dataset, works = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None

@@ -8,22 +8,46 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.settings import flat, run_settings
 from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
-from myxtts.devices.configuration import early_gpu_configuration
+from myxtts.data.corpora import load_corpus
+from myxtts.devices.configuration import check_devices, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
+from myxtts.hearing.recognizers import check_recognizer
 from myxtts.interchange.hub.fetching import is_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import GATHERED, refuse_file
+from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
 """Sentences that a model of the sample corpus says at the end, none of which it has heard."""
+
+
+def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
+    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`."""
+    config = with_workers(config)
+    data, training = config.data, config.training
+    check_devices(data.data_gpu, data.model_gpu, **devices)
+    if training.evaluation_recognizer:
+        check_recognizer(training.evaluation_recognizer)
+    try:
+        get_language(data.language or "en")
+    except ValueError as error:
+        raise ConfigError(f"--language: {error}") from None
+    if training.workers:  # each of several may have other disks, so they meet first
+        return
+    refuse_file(home := Path(training.checkpoint_dir))
+    if training.init_from and (training.reset_training or not holds_run(home)):
+        require_source(training.init_from)
+    for named in filter(None, (data.train_data, data.val_data)):
+        if not (os.path.exists(named) or download):
+            load_corpus(named, format_name=data.format)  # which says why there is none
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
@@ -40,12 +64,9 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
     Raises:
         UserError: The devices cannot be had, or there is no training set.
     """
+    check_request(config, download, **devices)
     config = with_workers(config)
-    training, home = config.training, Path(config.training.checkpoint_dir)
-    if not training.workers:  # each of several may have other disks, so they meet first
-        refuse_file(home)
-        if training.init_from and (training.reset_training or not holds_run(home)):
-            require_source(training.init_from)
+    training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
     joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
     workers = join_workers(*joined)
