@@ -155,7 +155,7 @@ def test_output_that_cannot_be_written_is_one_sentence_before_the_work(capsys, t
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("none/a")
-    for work in ("cli.plan.memory_report", "runs.machine_report.examine"):
+    for work in ("api.plan", "runs.machine_report.examine"):
         monkeypatch.setattr(f"myxtts.{work}", mock.Mock(side_effect=AssertionError("the work began")))
     flag = {**FILE_COMMANDS, **FOLDER_COMMANDS}[command]
     line = sentence_of(capsys, myxtts_command.main, *command.split(), flag, output)

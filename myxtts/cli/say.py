@@ -210,7 +210,8 @@ def _check(arguments):
     if arguments.words is not None:
         given = [name for name in ("text", "text_file", "batch") if getattr(arguments, name) is not None]
         if given:
-            raise UserError(f"A text and --{given[0].replace('_', '-')} were given: give one of them.")
+            flag = f"--{given[0].replace('_', '-')}"
+            raise UserError(f"{arguments.words} is given besides {flag}. Put text of several words in quotes.")
         arguments.text = arguments.words
     check_device(arguments.device)
     given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch

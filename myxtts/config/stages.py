@@ -131,6 +131,8 @@ class StageEntry:
     """Whether its batches say whose clips they are."""
     codes: bool = False
     """Whether its batches bring the codes of clips that `myxtts prepare` has encoded, where nothing changes them."""
+    cost: float = 1.0
+    """Time of a step on a clip, relative to the GPT's: what a forecast goes by before the stage has been timed."""
     follows: tuple[str, ...] = ()
     """Stages of `builds_on` that may be trained on: this one then goes on as it is, on their newer weights."""
 

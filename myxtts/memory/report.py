@@ -1,5 +1,6 @@
 """What training a stage would take, under each switch, and the largest batch per GPU: as data and as lines."""
 
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -91,9 +92,11 @@ def describe(report: dict[str, Any]) -> str:
     longest = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report["longest_clip"].items())
     gpus = "".join(f"{gb:>7g} GB" for gb in variants["none"]["largest_batch"])
     lines = [f"{report['stage'].upper()} stage, size {report['model_size']}; longest clip {longest}", "", "MEMORY, MB:"]
-    lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in TERMS)]
+    # On a narrow terminal the last columns, the peak among them.
+    terms = TERMS[-max(1, (shutil.get_terminal_size((200, 24)).columns - width - 9) // 13) :]
+    lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in terms)]
     for name, found in variants.items():
-        lines += [f"  {name:{width}}{found['batch']:7}" + "".join(f"{found[term] / 2**20:13,.0f}" for term in TERMS)]
+        lines += [f"  {name:{width}}{found['batch']:7}" + "".join(f"{found[term] / 2**20:13,.0f}" for term in terms)]
     lines += ["", f"LARGEST BATCH by memory of the GPU ({RESERVED_GB:g} GB of it left to CUDA and its libraries):"]
     lines += [f"  {'':{width}}{gpus}"]
     for name, found in variants.items():

@@ -20,7 +20,6 @@ from myxtts.distributed.workers import current_workers, leaving_together
 from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 if TYPE_CHECKING:
@@ -45,6 +44,9 @@ class RunListener:
 
     def on_agenda(self, works: list):
         """What the run is about to do, a `runs.agenda.StageWork` for each stage. Nothing has been changed yet."""
+
+    def on_needs(self, needs):
+        """What memory and disk that takes, a `runs.forecast.Needs`."""
 
     def on_stage(self, stage: str, order):
         """The stage is next; `order` is the `data.buckets.BatchOrder` of its batches."""
@@ -195,12 +197,17 @@ class Run:
 
     def _train(self, guard, workers):
         from myxtts.runs.figures import write_curves
+        from myxtts.runs.forecast import TimeLeft
         from myxtts.runs.opening import open_together
         from myxtts.runs.samples import speak_last_words
+        from myxtts.training.stages.classes import STAGE_CLASSES
 
+        self.time_left = TimeLeft(self.config)
+        """Tells the steps' listeners how long the whole run still takes."""
         self._notify("on_pipeline", self.config, self.plan)
         dataset, works = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
+        self.time_left.config = dataset.config
         self._notify("on_corpus", dataset)
         stopped_in = None
         with self.monitor:
@@ -229,7 +236,7 @@ class Run:
         self.trainer, writers = open_stage(self.config, stage, self.plan, dataset, fresh)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
-        callbacks = [*self.callbacks, *writers] if workers.is_chief else []
+        callbacks = [self.time_left, *self.callbacks, *writers] if workers.is_chief else []
         with guard(self.trainer):
             self.trainer.train(dataset, callbacks)
         if self.trainer.stop_requested.is_set() and not self.trainer.under_way:
@@ -238,7 +245,7 @@ class Run:
         return not workers.agree(self.trainer.stop_requested)
 
     def _notify(self, event, *facts):
-        for callback in self.callbacks if current_workers().is_chief else ():
+        for callback in (self.time_left, *self.callbacks) if current_workers().is_chief else ():
             if handler := getattr(callback, event, None):
                 handler(*facts)
 

@@ -1,6 +1,7 @@
 """Small things every part of the package needs: the default device, the log."""
 
 import logging
+import shutil
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +18,7 @@ CONSOLE_LOGGER_NAME = "myxtts.console"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
 LINE_WIDTH = 120
-"""Characters of a line on the terminal, at most, where it can be broken."""
+"""Characters of a line, at most, where it can be broken."""
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
@@ -38,14 +39,19 @@ def ensure_gpu_placement(tensor: Any) -> Any:
         return tf.identity(tensor)
 
 
+def line_width() -> int:
+    """`LINE_WIDTH`, or the columns of a terminal that has fewer."""
+    return min(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns)
+
+
 def folded(line: str) -> str:
-    """A line as lines of `LINE_WIDTH` at most; later ones are indented by two spaces.
+    """A line as lines of `line_width` at most; later ones are indented by two spaces.
 
     One of parts, `a | b | c`, is broken between these, any other at spaces; a word that is longer stays whole.
     """
-    lines, joint = [], " | " if " | " in line else " "
-    for part in line.split(joint) if len(line) > LINE_WIDTH else [line]:
-        if lines and len(lines[-1]) + len(joint) + len(part) <= LINE_WIDTH:
+    lines, joint, width = [], " | " if " | " in line else " ", line_width()
+    for part in line.split(joint) if len(line) > width else [line]:
+        if lines and len(lines[-1]) + len(joint) + len(part) <= width:
             lines[-1] += joint + part
         else:
             lines.append(f"  {part}" if lines else part)

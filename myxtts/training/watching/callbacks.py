@@ -162,6 +162,8 @@ class ConsoleProgress(Callback):
             parts.append(f"stall {100 * timing['stall']:.1f}%")
             parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
             parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
+            if "seconds_left" in timing:
+                parts.append(f"{tqdm.format_interval(timing['seconds_left'])} for the whole run")
         self._say(" | ".join(part for part in [*parts, *self._gpu_fields()] if part))
         # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data counts.
         if timing and timing["variation"] > VARIATION_WARNING and (self.roles or timing["stall"] > STALL_WARNING):
