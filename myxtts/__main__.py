@@ -40,8 +40,6 @@ OTHER_NAMES = {
 
 HEARD_SECONDS = 1.0
 """After which an exception that a signal raised should have got through."""
-CAN_REPEAT = hasattr(signal, "setitimer")
-"""Whether the system can call a process back; Windows cannot."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,8 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         module, _, function = COMMANDS[argv[0]][0].partition(":")
         return getattr(importlib.import_module(module), function)(argv[1:])
     finally:
-        if CAN_REPEAT:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def _end(number, frame):
@@ -80,9 +77,8 @@ def _end(number, frame):
     Where native code calls Python, as in the middle of an import, an exception may be lost, and the process would go on
     as if nothing had been.
     """
-    if CAN_REPEAT:
-        signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
-        signal.setitimer(signal.ITIMER_REAL, HEARD_SECONDS)
+    signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
+    signal.setitimer(signal.ITIMER_REAL, HEARD_SECONDS)
     if not isinstance(sys.exc_info()[1], SystemExit):  # else it is on its way, and clears up
         sys.exit(128 + number)
 

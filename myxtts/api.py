@@ -79,6 +79,8 @@ def open_run(
     _require_size_of_source(named.get("model_size"), config.training.init_from)
     devices = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
     devices |= dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
+    if device_plan == "auto":
+        _require_free_choice(config, devices)
     check_request(config, download_ljspeech, **devices)
     options = {**devices, "download": download_ljspeech}
     from myxtts.runs.run import Run
@@ -233,6 +235,14 @@ def _require_use(named, recordings):
         rule = "--sample-languages is for the sample corpus, which is made where no --train-data is given"
         given = f"the recordings are in {printable(str(recordings))}"
         raise ConfigError(f"{rule}; {given}. Leave one of the two out; --language is that of recordings.")
+
+
+def _require_free_choice(config, devices):
+    """Raises `ConfigError` where devices are named besides --device-plan auto."""
+    named = config.data.data_gpu is not None or config.data.model_gpu is not None
+    if named or devices["model_gpus"] or devices["memory_isolation"]:
+        flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
+        raise ConfigError(f"--device-plan auto chooses the devices itself. Leave out {flags}, or --device-plan.")
 
 
 def _config_of_source(source):

@@ -279,7 +279,6 @@ def test_terminated_command_leaves_nothing_half_written(tmp_path):
     assert (ended.returncode, list(output.iterdir())) == (143, [])
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system cannot call a process back")
 def test_a_command_ends_though_native_code_lost_what_the_signal_raised():
     script = """
 import ctypes, os, signal, sys, time

@@ -56,12 +56,8 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
         The configuration and the keyword arguments of `setup.set_up`, now asking for the quickest devices.
 
     Raises:
-        UserError: Devices were also named, or none of the ways to use them runs.
+        UserError: None of the ways to use the devices runs.
     """
-    named = config.data.data_gpu is not None or config.data.model_gpu is not None
-    if named or options.get("model_gpus") or options.get("memory_isolation"):
-        flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
-        raise UserError(f"--device-plan auto chooses the devices itself. Leave out {flags}, or --device-plan.")
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     ways = candidates(virtual or count_gpus())

@@ -3,8 +3,10 @@
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
@@ -24,26 +26,20 @@ WARMUP_STEPS, TRIAL_STEPS = 3, 5
 """Steps of a stage that trace and compile, and those after which its time is told."""
 
 
-@dataclass(frozen=True)
-class Needs:
+class Needs(NamedTuple):
     """Bytes that a run takes at most, and what there is."""
 
     memory: int
     memory_free: int
     memory_in_all: int
-    on_gpu: bool
     disk: int
     disk_free: int
 
     def describe(self) -> str:
         """A line for the user."""
-        size = lambda count: f"{count / BYTES_PER_GB:.1f} GB"
-        where = "GPU memory" if self.on_gpu else "memory"
-        more = ", more than is free: see --batch-size" if self.memory > self.memory_free else ""
-        return (
-            f"Needs about {size(self.memory)} of {where} ({size(self.memory_free)} free{more}) "
-            f"and {size(self.disk)} of disk ({size(self.disk_free)} free)"
-        )
+        memory, free, _, disk, disk_free = (f"{count / BYTES_PER_GB:.1f} GB" for count in self)
+        more = ", less than that: see --batch-size" if self.memory > self.memory_free else ""
+        return f"Needs about {memory} of memory ({free} free{more}) and {disk} of disk ({disk_free} free)"
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
@@ -52,24 +48,25 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     Raises:
         UserError: The machine, its GPU or the disk has less.
     """
-    memory, disk, largest = 0, 0, 0
+    memory, disk, largest, training = 0, 0, 0, config.training
     longest = max(clip.num_samples for clip in dataset.train) / MODEL_SAMPLE_RATE
-    optimizations, training = asked_for(config.training)[0], config.training
     for work in works:
         estimate, settings = ESTIMATES.get(work.stage), config.stage(work.stage)
         if not work.trains or estimate is None:
             continue
         batch = 1 if training.automatic_batch_size else settings.batch_size
         shapes = Shapes.of_data(config.data, batch, min(longest, settings.crop_seconds or longest))
-        shapes = replace(shapes, slice_frames=training.decoder.frames)
-        found = estimate(config.model, shapes, optimizations, True)
+        shapes = replace(shapes, slice_frames=getattr(settings, "frames", shapes.slice_frames))
+        found = estimate(config.model, shapes, asked_for(training)[0], True)
         frozen = sum(ESTIMATES[name](config.model, shapes).parameters for name in STAGES[work.stage].builds_on)
         memory, checkpoint = max(memory, found.peak + frozen), found.resident - found.accumulators
         largest = max(largest, checkpoint)
         disk += checkpoint * (training.keep_checkpoints + 1) * (work.step is None)
     if not largest:
         return None
-    needs = Needs(*_memory(memory), disk + largest, shutil.disk_usage(_there(training.checkpoint_dir)).free)
+    home = Path(training.checkpoint_dir).resolve()
+    there = next(place for place in (home, *home.parents) if place.exists())
+    needs = Needs(*_memory(memory), disk + largest, shutil.disk_usage(there).free)
     if needs.disk > needs.disk_free:
         way_out = "Free the disk, lower --keep, or name a --checkpoint-dir on another disk"
         raise UserError(f"{needs.describe()}: the checkpoints do not fit. {way_out}.")
@@ -80,23 +77,15 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def _memory(needed):
-    """Needed, free and in all, in bytes, and whether that is a GPU's."""
+    """Needed, free and in all, in bytes: of the plan's smallest GPU, where it has one and NVML knows it."""
     plan = current_plan()
     if plan.visible_ids:
-        try:
-            gpus = [gpu.memory_mb for gpu in list_gpus() if gpu.id in plan.visible_ids]
-        except NVMLUnavailable:
-            gpus = []
-        room = int(min(gpus, default=10**6) * BYTES_PER_MB - RESERVED_GB * BYTES_PER_GB)
-        return needed, room, room, True
+        with suppress(NVMLUnavailable):
+            room = min(gpu.memory_mb for gpu in list_gpus() if gpu.id in plan.visible_ids) * BYTES_PER_MB
+            return needed, room - int(RESERVED_GB * BYTES_PER_GB), room
+        return needed, needed, needed
     ram, own = read_memory(), resident_bytes()
-    return needed + own, ram.usable + own, min(ram.total, ram.limit or ram.total), False
-
-
-def _there(folder):
-    """The folder, or the first above it that is there."""
-    path = Path(folder).resolve()
-    return next(place for place in (path, *path.parents) if place.exists())
+    return needed + own, ram.usable + own, min(ram.total, ram.limit or ram.total)
 
 
 class TimeLeft(Callback):
@@ -106,11 +95,9 @@ class TimeLeft(Callback):
     """
 
     def __init__(self, config: XTTSConfig):
-        self.config = config
+        self.config: XTTSConfig = config
         """That of the run; to be replaced when it is settled."""
-        self._later: dict[str, int] = {}
-        self._began = self._opening = 0.0
-        self._stage, self._total, self._marked = "", 0, (0, 0.0)
+        self._later, self._opening = {}, 0.0
 
     def on_agenda(self, works: Sequence[StageWork]):
         self._later = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}

@@ -28,40 +28,20 @@ if TYPE_CHECKING:
 
 
 class RunListener:
-    """Methods that a run calls; a listener has those that it needs, in the thread of `Run.train`.
+    """Base of listeners. A run calls those of these methods that a listener has, in the thread of `Run.train`, and
+    those of `training.watching.callbacks.Callback`, which report the steps of each stage:
 
-    It may also have any method of `training.watching.callbacks.Callback`, which report the steps of each stage.
+    - `on_pipeline(config, plan)`: the run has its folder and its devices.
+    - `on_inspection(done, total)`: so many of the recordings have been checked.
+    - `on_corpus(dataset)`: the recordings have been read: a `data.dataset.SpeechDataset`.
+    - `on_agenda(works)`: what it is about to do, a `runs.agenda.StageWork` for each stage; nothing is changed yet.
+    - `on_needs(needs)`: what memory and disk that takes, a `runs.forecast.Needs`.
+    - `on_stage(stage, order)`: the stage is next; `order` is the `data.buckets.BatchOrder` of its batches.
+    - `on_set_aside(stage, folder)`: it starts over; earlier checkpoints were moved into a folder with all of their run.
+    - `on_stopped(stage)`: the run stops in this stage, as requested.
+    - `on_spoken(spoken)`: new sentences by the finished model, as `runs.samples.LastWords`.
+    - `on_finished(dataset)`: all stages that were asked for are trained.
     """
-
-    def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
-        """The run has its folder and its devices."""
-
-    def on_inspection(self, done: int, total: int):
-        """So many of the recordings have been checked."""
-
-    def on_corpus(self, dataset):
-        """The recordings have been read: a `data.dataset.SpeechDataset`."""
-
-    def on_agenda(self, works: list):
-        """What the run is about to do, a `runs.agenda.StageWork` for each stage. Nothing has been changed yet."""
-
-    def on_needs(self, needs):
-        """What memory and disk that takes, a `runs.forecast.Needs`."""
-
-    def on_stage(self, stage: str, order):
-        """The stage is next; `order` is the `data.buckets.BatchOrder` of its batches."""
-
-    def on_set_aside(self, stage: str, folder: Path):
-        """The stage starts over; its earlier checkpoints were moved into a folder with all of their run."""
-
-    def on_stopped(self, stage: str):
-        """The run stops in this stage, as requested."""
-
-    def on_spoken(self, spoken: list):
-        """New sentences by the finished model, as `runs.samples.LastWords`."""
-
-    def on_finished(self, dataset):
-        """All stages that were asked for are trained."""
 
 
 class Run:

@@ -227,9 +227,6 @@ def temporary_path(path: Path) -> Path:
 
 def sync_path(path: AnyPath) -> None:
     """Waits until a file's content, or a folder's list of names, is on the disk."""
-    # Windows opens no folders.
-    if os.name == "nt" and os.path.isdir(path):
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
