@@ -19,7 +19,7 @@ from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.distributed.workers import current_workers, leaving_together
 from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.run_folder import own_run_folder
+from myxtts.storage.run_folder import LOG, own_run_folder
 from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Run:
             with leaving_together(workers), ExitStack() as stack:
                 if workers.is_chief:  # who alone writes
                     stack.enter_context(own_run_folder(self.folder))
-                    stack.enter_context(_logs_to(self.folder / "train.log"))
+                    stack.enter_context(_logs_to(self.folder / LOG))
                 self.finished = self._train(guard, workers)
                 workers.close()
                 return self.finished
