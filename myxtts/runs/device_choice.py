@@ -32,6 +32,10 @@ class Way(NamedTuple):
     gpus: Mapping[str, int] = {}
     options: Mapping[str, object] = {}
 
+    def of(self, config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
+        """Configuration and options that ask for it."""
+        return replace(config, data=replace(config.data, **self.gpus)), {**options, **self.options}
+
 
 class Measured(NamedTuple):
     """The median training step with a way to use the devices, or why it does not run."""
@@ -63,22 +67,18 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     ways = candidates(virtual or count_gpus())
     if len(ways) == 1:
         print("Device plan auto: there is one device to train on, so there is nothing to choose.")
-        return _with_devices(config, options, ways[0])
+        return ways[0].of(config, options)
     note = " on virtual devices, whose speed says nothing about GPUs" if virtual else ""
     names = ", ".join(way.name for way in ways)
     print(f"Device plan auto: measuring {MEASURED_STEPS} steps of {names}{note}...", flush=True)
     best, lines = choose([measure(way, config, options) for way in ways])
     print("\n".join(lines), flush=True)
-    return _with_devices(config, options, best)
-
-
-def _with_devices(config, options, way):
-    return replace(config, data=replace(config.data, **way.gpus)), {**options, **way.options}
+    return best.of(config, options)
 
 
 def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Measured:
     """Times a way to use the devices, in a process of its own; arguments as in `quickest_devices`."""
-    config, options = _with_devices(config, options, way)
+    config, options = way.of(config, options)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
