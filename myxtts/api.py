@@ -47,8 +47,8 @@ def configure(config: XTTSConfig | str | os.PathLike | None = None, **named) -> 
             raise ConfigError(f"model_size picks all shapes, and the configuration has them already. {way_out}.")
         values = config.to_dict()
     else:
-        config = config or (None if named.get("train_data") else SAMPLE)
-        values = read_yaml(find_recipe(config)) if config else {}
+        config = SAMPLE if config is None and not named.get("train_data") else config
+        values = {} if config is None else read_yaml(find_recipe(config))
     return config_from_dict(with_named(values, named))
 
 
@@ -250,8 +250,10 @@ def _config_of_source(source):
     if not source:
         return None
     from myxtts.interchange.hub.fetching import folder_here  # brings NumPy, which other plans do without
+    from myxtts.runs.setup import require_source
     from myxtts.storage.provenance import read_config
 
+    require_source(source)
     folder = folder_here(source)
     return None if folder is None else read_config(folder)
 

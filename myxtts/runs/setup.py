@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.config.checks import ConfigError, UserError
+from myxtts.config.checks import ConfigError, UserError, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.settings import flat, run_settings
 from myxtts.config.stages import STAGES
@@ -18,7 +18,7 @@ from myxtts.devices.configuration import check_devices, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
 from myxtts.hearing.recognizers import check_recognizer
-from myxtts.interchange.hub.fetching import is_hub_name
+from myxtts.interchange.hub.fetching import is_hub_name, parse_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import GATHERED, refuse_file
@@ -46,8 +46,13 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     if training.init_from and (training.reset_training or not holds_run(home)):
         require_source(training.init_from)
     for named in filter(None, (data.train_data, data.val_data)):
-        if not (os.path.exists(named) or download):
-            load_corpus(named, format_name=data.format)  # which says why there is none
+        if not download:
+            load_corpus(named, data.language, data.format, data.audio_roots)
+    if data.vocabulary and not os.path.isfile(data.vocabulary):
+        raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
+    for flag, named in (("--prepared", data.prepared), ("--val-prepared", data.val_prepared)):
+        if named and "://" not in named and not os.path.isdir(named):
+            raise ConfigError(f"{flag} must be a folder that `myxtts prepare` made. {printable(named)} is not one.")
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
@@ -123,7 +128,9 @@ def _with_data(config, download):
 
 def require_source(source: str) -> None:
     """Raises `UserError` unless `--init-from` is the bundled model, one of the hub, or a folder that is there."""
-    if not (is_base(source) or is_hub_name(source)):
+    if is_hub_name(source):
+        parse_hub_name(source)
+    elif not is_base(source):
         require_model_folder(source, "--init-from")
 
 
