@@ -66,7 +66,7 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         raise UserError(f"--stage must be one whose memory can be estimated: {known}. Received: {stage}.")
     seconds = min(clip_seconds or config.data.max_seconds, settings.crop_seconds or float("inf"))
     shapes = Shapes.of_data(config.data, settings.batch_size, seconds)
-    shapes = replace(shapes, slice_frames=config.training.decoder.frames)
+    shapes = replace(shapes, slice_frames=getattr(settings, "frames", shapes.slice_frames))
     asked, settled = asked_for(config.training)
     found, seen = {}, []
     for name, optimizations in {"as asked": asked, **SHOWN}.items():
