@@ -69,18 +69,15 @@ def open_run(
 ) -> "Run":
     """A run on its devices and recordings, to be trained; arguments as in `train`."""
     config = configure(config, **named)
-    _require_use(named, config.data.train_data)
     from myxtts.runs.setup import check_request, require_run
 
     if resume:
         if not named.get("init_from"):  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
-    _require_size_of_source(named.get("model_size"), config.training.init_from)
     devices = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
     devices |= dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
-    if device_plan == "auto":
-        _require_free_choice(config, devices)
+    _require_sense(named, config, device_plan, devices)
     check_request(config, download_ljspeech, **devices)
     options = {**devices, "download": download_ljspeech}
     from myxtts.runs.run import Run
@@ -225,8 +222,9 @@ def push(model: "XTTS", target: str, private: bool = False, licence: str | None 
     return push_model(model, target, private, licence)
 
 
-def _require_use(named, recordings):
-    """Raises `ConfigError` for languages that would be passed over: each option goes with one kind of recordings."""
+def _require_sense(named, config, device_plan, devices):
+    """Raises `ConfigError` for options that would be passed over, or that exclude each other."""
+    recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is that of recordings in --train-data, and there is none: the sample corpus names its own"
         way_out = "--sample-languages chooses those of the sample corpus"
@@ -235,14 +233,14 @@ def _require_use(named, recordings):
         rule = "--sample-languages is for the sample corpus, which is made where no --train-data is given"
         given = f"the recordings are in {printable(str(recordings))}"
         raise ConfigError(f"{rule}; {given}. Leave one of the two out; --language is that of recordings.")
-
-
-def _require_free_choice(config, devices):
-    """Raises `ConfigError` where devices are named besides --device-plan auto."""
-    named = config.data.data_gpu is not None or config.data.model_gpu is not None
-    if named or devices["model_gpus"] or devices["memory_isolation"]:
+    if device_plan == "auto" and (gpus != (None, None) or devices["model_gpus"] or devices["memory_isolation"]):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto chooses the devices itself. Leave out {flags}, or --device-plan.")
+    asked, source = named.get("model_size"), config.training.init_from
+    brought = _config_of_source(source) if asked else None
+    if brought is not None and (size := brought.model.size) != asked:
+        told = f"--init-from {printable(source)} brings its model with it, which is {size}"
+        raise ConfigError(f"--model-size {asked}: {told}. Leave one of the two out.")
 
 
 def _config_of_source(source):
@@ -256,14 +254,6 @@ def _config_of_source(source):
     require_source(source)
     folder = folder_here(source)
     return None if folder is None else read_config(folder)
-
-
-def _require_size_of_source(asked, source):
-    """Raises `ConfigError` where the size that is asked for is not that of --init-from, which would be passed over."""
-    brought = _config_of_source(source) if asked else None
-    if brought is not None and (size := brought.model.size) != asked:
-        told = f"--init-from {printable(source)} brings its model with it, which is {size}"
-        raise ConfigError(f"--model-size {asked}: {told}. Leave one of the two out.")
 
 
 @contextmanager

@@ -158,7 +158,12 @@ def _say(arguments, text, lines, sound):
             if stream.pieces:
                 print(_confidence(stream).capitalize(), file=sys.stderr)
             return 0
-        check = dict(retries=arguments.retries, listener=_listener(arguments))
+        listener = None
+        if arguments.recognizer is not None:
+            from myxtts.hearing.recognizers import Listening, open_recognizer
+
+            listener = Listening(open_recognizer(arguments.recognizer))
+        check = dict(retries=arguments.retries, listener=listener)
         if lines:
             return say_batch.say_lines(lines, synthesizer, voice, arguments, options, check)
         speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=_progress())
@@ -239,15 +244,6 @@ def _check(arguments):
         require_output("--output", arguments.output)
         if not Path(arguments.output).exists() or Path(arguments.output).is_file():
             check_suffix(arguments.output)
-
-
-def _listener(arguments):
-    """The recognizer for the self-check, or None."""
-    if arguments.recognizer is None:
-        return None
-    from myxtts.hearing.recognizers import Listening, open_recognizer
-
-    return Listening(open_recognizer(arguments.recognizer))
 
 
 def _text(arguments):

@@ -60,7 +60,8 @@ class RunConsole(ConsoleProgress, RunListener):
         counts = f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}"
         speakers = len({clip.speaker for clip in dataset.train})
         self._say(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
-        minutes, held = (_minutes(clips) for clips in (dataset.train, dataset.validation))
+        seconds = lambda clips: sum(clip.num_samples for clip in clips) / MODEL_SAMPLE_RATE
+        minutes, held = (f"{seconds(clips) / 60:.1f} min" for clips in (dataset.train, dataset.validation))
         languages = Counter(clip.language for clip in dataset.train).most_common()
         spoken = ", ".join(language for language, _ in languages)
         self._say(f"Speech: {minutes} to train on, {held} held out; language{'s' * (len(languages) > 1)}: {spoken}")
@@ -154,10 +155,6 @@ def _reference(dataset, speaker):
     least = dataset.config.data.conditioning_seconds[0] * MODEL_SAMPLE_RATE
     own = [clip for clip in (*dataset.validation, *dataset.train) if clip.speaker == speaker]
     return next((clip for clip in own if clip.num_samples >= least), max(own, key=lambda one: one.num_samples)).wav_path
-
-
-def _minutes(clips):
-    return f"{sum(clip.num_samples for clip in clips) / MODEL_SAMPLE_RATE / 60:.1f} min"
 
 
 def left_out(home: Path) -> list[str]:

@@ -73,7 +73,11 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
     config = with_workers(config)
     training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
-    joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
+    # The settings that make the result, as JSON values; with the stages that are asked for.
+    settings, of_run = flat(json.loads(json.dumps(config.to_dict()))), run_settings(XTTSConfig)
+    asked = ("training.stage", "training.leave_out", "training.init_from", "training.reset_training")
+    recipe = {name: value for name, value in settings.items() if name in asked or name not in of_run}
+    joined = training.workers, training.worker_index, plan, recipe, training.worker_timeout_seconds
     workers = join_workers(*joined)
     with leaving_together(workers):
         if workers.is_chief:
@@ -90,13 +94,6 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
     if found is None:
         return config
     return replace(config, training=replace(config.training, workers=found[0], worker_index=found[1]))
-
-
-def _recipe(config):
-    """The settings that make the result, by dotted name, as JSON values; with the stages that are asked for."""
-    settings, of_run = flat(json.loads(json.dumps(config.to_dict()))), run_settings(XTTSConfig)
-    asked = ("training.stage", "training.leave_out", "training.init_from", "training.reset_training")
-    return {name: value for name, value in settings.items() if name in asked or name not in of_run}
 
 
 def _with_data(config, download):
