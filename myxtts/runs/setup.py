@@ -30,7 +30,8 @@ NUM_CLOSING_TEXTS = 4
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`."""
+    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`, which
+    counts on it."""
     config = with_workers(config)
     data, training = config.data, config.training
     check_devices(data.data_gpu, data.model_gpu, **devices)
@@ -69,7 +70,6 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
     Raises:
         UserError: The devices cannot be had, or there is no training set.
     """
-    check_request(config, download, **devices)
     config = with_workers(config)
     training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
